@@ -21,8 +21,8 @@ import numpy as np
 from PIL import Image
 
 from idmetric.data.manifest.table import Manifest, read
-from idmetric.evaluate.copies import SIZE, THRESHOLD, Print, compare, take_print
 from idmetric.gallery.fast import MOST_BITS, fast_duplicates
+from idmetric.metric.scoring.copies import SIZE, THRESHOLD, Print, compare, take_print
 
 COPIED = 100  # photos of each set that are copied
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from idmetric.images.paths import is_image, walk
+from idmetric.metric.images.paths import is_image, walk
 
 MORE = 50
 EDITS = ("copy", "jpeg", "half", "crop")

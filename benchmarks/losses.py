@@ -23,8 +23,8 @@ from precision import model_of
 from timing import Clock, ratio
 
 from idmetric import IdentityLoss
-from idmetric.checkpoints import released
-from idmetric.models.embedder import Embedder, auto_device
+from idmetric.metric.checkpoints import released
+from idmetric.metric.models.embedder import Embedder, auto_device
 
 DISTANCES = ("cls", "patch_pooled", "patch", "joint")
 COMPILED = ("cls", "patch_pooled")  # in one graph; Sinkhorn's loop is not compiled

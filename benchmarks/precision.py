@@ -24,10 +24,10 @@ import torch
 from PIL import Image
 
 from idmetric import IDSim, NearID
-from idmetric.checkpoints import released
-from idmetric.models.embedder import Embedder
-from idmetric.models.idsim import IDSimConfig
-from idmetric.models.nearid import NearIDConfig
+from idmetric.metric.checkpoints import released
+from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.models.idsim import IDSimConfig
+from idmetric.metric.models.nearid import NearIDConfig
 
 
 def model_of(name: str) -> Embedder:

@@ -8,8 +8,8 @@ from typing import Any
 
 from timing import Ratio, Timing, cpu_ratio, ratio
 
-from idmetric.io import json_file
-from idmetric.io.tables import aligned
+from idmetric.metric.files import json_file
+from idmetric.metric.files.tables import aligned
 
 
 @dataclass(frozen=True)

@@ -28,21 +28,21 @@ from torch import Tensor
 
 from idmetric.cli import bench
 from idmetric.cli.bench import make_files, open_model, pixels_of, prepared, read_files, trunk
-from idmetric.distance.cosine import cosine_distance
-from idmetric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
-from idmetric.embed import pipeline
-from idmetric.io.threads import in_order
-from idmetric.models.embedder import Embedder, auto_device
-from idmetric.scoring.compare import score
-from idmetric.scoring.copies import CopyWarning
-from idmetric.scoring.scores import Scores
+from idmetric.metric.distance.cosine import cosine_distance
+from idmetric.metric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
+from idmetric.metric.files.threads import in_order
+from idmetric.metric.models.embedder import Embedder, auto_device
+from idmetric.metric.scoring import pipeline
+from idmetric.metric.scoring.compare import score
+from idmetric.metric.scoring.copy_warnings import CopyWarning
+from idmetric.metric.scoring.scores import Scores
 
 BARE = "timm's forward"
 LARGE = (4000, 3000)  # pixels of a phone's photo
 _BATCHES = 5  # of files in a run; the first is decoded while the model waits
 _DIFFERENT = 6  # photos that are generated
 ALONE, READING = "model alone", "reading alone, exact"
-SETTINGS: dict[str, Any] = {"blur": 0.05, "scaling": 0.5, "diameter": 2.0}  # `idmetric.distance`'s "patch"
+SETTINGS: dict[str, Any] = {"blur": 0.05, "scaling": 0.5, "diameter": 2.0}  # `idmetric.metric.distance`'s "patch"
 LPIPS = {"LPIPS, AlexNet": "alex", "LPIPS, VGG": "vgg"}
 # encoders in timm's names; DreamSim's default joins the features of DINO, CLIP and OpenCLIP (Fu et al. 2023)
 ENCODERS = {
@@ -102,7 +102,7 @@ def variants(metric: Embedder, setting: Compared) -> Iterator[Row]:
     """Measure faster settings relative to the plain one, from pixels, and how much they change distances.
 
     bfloat16 weights, memory in channels-last order, torch.compile with its default backend, exports to ONNX in float32
-    and in 8 bits (`idmetric.models.export`), files read by threads while the model runs (`embed(workers=)`, which on
+    and in 8 bits (`idmetric.adapters.export`), files read by threads while the model runs (`embed(workers=)`, which on
     CUDA also copies from pinned memory).
     """
     batch, clock = setting.batch, setting.clock
@@ -343,7 +343,7 @@ def _other(name: str, device: torch.device, first: Any, second: Any) -> Callable
         import lpips
     except ImportError as error:
         raise ImportError("lpips is not installed: pip install lpips") from error
-    from idmetric.protocols.common.baselines import Lpips
+    from idmetric.evaluate.protocols.common.baselines import Lpips
 
     peer = Lpips(device, lpips.LPIPS(net=LPIPS[name], pnet_rand=True, verbose=False))
     return lambda: peer.compare(*(peer.prepare(image, None, "keep")[None] for image in (first, second)))

@@ -40,14 +40,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.embed.nearest import nearest, unit
+from idmetric.evaluate.protocols import folder
+from idmetric.evaluate.protocols.common.ranked import Search, searched
+from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, VectorScorer, slices
+from idmetric.evaluate.protocols.common.tables import write
+from idmetric.evaluate.report.evaluation import eval_page
 from idmetric.gallery.clusters import nearest_pairs
 from idmetric.gallery.linkage import cluster
-from idmetric.protocols import folder
-from idmetric.protocols.common.ranked import Search, searched
-from idmetric.protocols.common.scorers import Bound, EvalSettings, VectorScorer, slices
-from idmetric.protocols.common.tables import write
-from idmetric.report.evaluation import eval_page
+from idmetric.metric.scoring.nearest import nearest, unit
 
 
 @dataclass

@@ -1,4 +1,4 @@
-"""What the columns of evaluations are: the table of docs/columns.md, made of `idmetric.protocols.common.measures`.
+"""What the columns of evaluations are: the table of docs/columns.md, made of `protocols.common.measures`.
 
 python docs/columns.py      writes it between the marks of the page
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from idmetric.protocols.common.measures import MEASURES
+from idmetric.evaluate.protocols.common.measures import MEASURES
 
 PAGE = Path(__file__).parent / "columns.md"
 BEGIN, END = "<!-- columns, made by docs/columns.py -->\n", "<!-- end of columns -->\n"

@@ -21,8 +21,8 @@ from latents import describe, line, load_photos, open_pipeline, tiny_pipeline, t
 
 import idmetric
 from idmetric import IdentityLoss
-from idmetric.io.output import check
-from idmetric.models.embedder import auto_device
+from idmetric.metric.files.output import check
+from idmetric.metric.models.embedder import auto_device
 
 SMOKE_PHOTOS = Path(__file__).parent / "images"
 

@@ -14,10 +14,10 @@ from typing import Any
 from PIL import Image
 
 from idmetric import Embedder, ImageReadError, load
-from idmetric.distance.matrix import DISTANCES
-from idmetric.images.read import read_image
-from idmetric.report.heatmap import overlay
-from idmetric.scoring.heatmaps import heatmaps
+from idmetric.evaluate.report.heatmap import overlay
+from idmetric.metric.distance.matrix import DISTANCES
+from idmetric.metric.images.read import read_image
+from idmetric.metric.scoring.heatmaps import heatmaps
 
 IMAGES = Path(__file__).parent / "images"
 HEADERS = ["rank", "image", "distance"]

@@ -26,8 +26,8 @@ from torch import Tensor
 
 import idmetric
 from idmetric import IdentityLoss
-from idmetric.io.output import check
-from idmetric.models.embedder import auto_device
+from idmetric.metric.files.output import check
+from idmetric.metric.models.embedder import auto_device
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

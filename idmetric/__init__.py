@@ -11,37 +11,37 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from idmetric.io.lazy import lazy
+from idmetric.metric.files.lazy import lazy
 from idmetric.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from idmetric.checkpoints.errors import CheckpointError
-    from idmetric.distance.embedding import Embedding
-    from idmetric.distance.finite import NonFiniteError
-    from idmetric.images.read import ImageReadError
-    from idmetric.losses.identity import IdentityLoss
-    from idmetric.models.backbone import Backbone
-    from idmetric.models.embedder import Embedder
-    from idmetric.models.idsim import IDSim
-    from idmetric.models.load import load
-    from idmetric.models.nearid import NearID
-    from idmetric.models.visid import VisIDEmbed
-    from idmetric.scoring.compare import score, score_pairs
+    from idmetric.metric.checkpoints.errors import CheckpointError
+    from idmetric.metric.distance.embedding import Embedding
+    from idmetric.metric.distance.finite import NonFiniteError
+    from idmetric.metric.images.read import ImageReadError
+    from idmetric.metric.loss import IdentityLoss
+    from idmetric.metric.models.backbone import Backbone
+    from idmetric.metric.models.embedder import Embedder
+    from idmetric.metric.models.idsim import IDSim
+    from idmetric.metric.models.load import load
+    from idmetric.metric.models.nearid import NearID
+    from idmetric.metric.models.visid import VisIDEmbed
+    from idmetric.metric.scoring.compare import score, score_pairs
 
 _LAZY = {
-    "Backbone": "idmetric.models.backbone",
-    "CheckpointError": "idmetric.checkpoints.errors",
-    "Embedder": "idmetric.models.embedder",
-    "Embedding": "idmetric.distance.embedding",
-    "IDSim": "idmetric.models.idsim",
-    "IdentityLoss": "idmetric.losses.identity",
-    "ImageReadError": "idmetric.images.read",
-    "NearID": "idmetric.models.nearid",
-    "NonFiniteError": "idmetric.distance.finite",
-    "VisIDEmbed": "idmetric.models.visid",
-    "load": "idmetric.models.load",
-    "score": "idmetric.scoring.compare",
-    "score_pairs": "idmetric.scoring.compare",
+    "Backbone": "idmetric.metric.models.backbone",
+    "CheckpointError": "idmetric.metric.checkpoints.errors",
+    "Embedder": "idmetric.metric.models.embedder",
+    "Embedding": "idmetric.metric.distance.embedding",
+    "IDSim": "idmetric.metric.models.idsim",
+    "IdentityLoss": "idmetric.metric.loss",
+    "ImageReadError": "idmetric.metric.images.read",
+    "NearID": "idmetric.metric.models.nearid",
+    "NonFiniteError": "idmetric.metric.distance.finite",
+    "VisIDEmbed": "idmetric.metric.models.visid",
+    "load": "idmetric.metric.models.load",
+    "score": "idmetric.metric.scoring.compare",
+    "score_pairs": "idmetric.metric.scoring.compare",
 }
 
 __all__ = [

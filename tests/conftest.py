@@ -12,17 +12,17 @@ from typing import Any
 import pytest
 import torch
 
-from idmetric.models.idsim import IDSim, IDSimConfig
+from idmetric.metric.models.idsim import IDSim, IDSimConfig
 
 TESTS = Path(__file__).parent
 # what `pytest -m core` runs: formulas, images, models; the other files are not even imported
 CORE = [
     TESTS / name
     for name in (
-        "calibration", "distance", "embed", "evaluate", "images/test_read.py", "images/test_masks.py", "losses",
-        "models/test_backbone.py", "models/test_backbone_weights.py", "models/test_embedder.py",
-        "models/test_embedding.py", "scoring",
-        "test_public_api.py", "test_structure.py",
+        "evaluate/statistics", "metric/calibration", "metric/distance", "metric/images/test_masks.py",
+        "metric/images/test_read.py", "metric/models/test_backbone.py", "metric/models/test_backbone_weights.py",
+        "metric/models/test_embedder.py", "metric/models/test_embedding.py", "metric/scoring", "metric/test_loss.py",
+        "test_public_api.py", "test_structure.py", "train/losses",
     )
 ]  # fmt: skip
 

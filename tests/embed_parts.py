@@ -13,8 +13,8 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric.distance.embedding import Embedding
-from idmetric.embed.store import Store
+from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.scoring.store import Store
 
 
 def pictures(folder: Path, count: int, start: int = 0) -> list[Path]:

@@ -11,9 +11,9 @@ import numpy as np
 from PIL import Image
 
 from idmetric import load
-from idmetric.calibration.apply import Calibration
-from idmetric.calibration.curves import Platt
 from idmetric.cli.score import main
+from idmetric.metric.calibration.apply import Calibration
+from idmetric.metric.calibration.curves import Platt
 from tests.conftest import random_model
 
 # Windows would not have such files; where they are, none may become part of the page

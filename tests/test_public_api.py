@@ -17,10 +17,9 @@ RECORD = Path(__file__).with_name("public_api.txt")
 PACKAGES = (
     "",
     ".adapters",
-    ".calibration",
     ".data.manifest",
     ".gallery",
-    ".scale",
+    ".gallery.scale",
 )
 
 

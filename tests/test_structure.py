@@ -20,24 +20,10 @@ PACKAGE = Path(idmetric.__file__).parent
 HEAVY = ("torch", "timm", "peft", "transformers", "datasets", "numpy", "PIL", "huggingface_hub", "idmetric.train",
          "pyarrow", "ray")  # fmt: skip
 
-# a module may import modules of its own rank or lower; the longest name that fits counts
-RANK = {
-    "version": 0, "io": 0,
-    "evaluate": 1, "images": 1,
-    "distance": 2,
-    "checkpoints": 3,
-    "calibration": 4,
-    "models": 5,
-    "embed": 6, "losses": 6,
-    "scoring": 7,
-    "data": 8, "gallery": 8, "adapters": 8,
-    "protocols": 9,
-    "train": 10, "report": 10, "scale": 10,
-    "cli": 11,
-}  # fmt: skip
-ENTRIES = 21  # files and folders at the top of the package, at most
-ARRAYS_ALONE = ("evaluate", "losses")  # packages of pure functions, but for the modules below
-NOT_ARRAYS = ("losses.identity",)
+# a room may import itself and the rooms before it
+ROOMS = ("metric", "data", "gallery", "evaluate", "train", "adapters", "cli")
+ARRAYS_ALONE = ("evaluate.statistics", "train.losses")  # packages of pure functions
+HELPERS = ("evaluate.statistics", "train.losses", "metric.files", "metric.distance", "metric.calibration")  # which these may import
 OF_LIBRARIES = {"_version", "_context"}  # private attributes of torch and filelock that some modules have to read
 
 
@@ -118,28 +104,30 @@ def imports_of(path: Path) -> frozenset[str]:
     return frozenset(found)
 
 
-def rank(module: str) -> int:
-    name = module
-    while name not in RANK:
-        assert "." in name, f"{module} has no rank: place it in the order of packages"
-        name = name.rpartition(".")[0]
-    return RANK[name]
-
-
-def test_the_package_has_few_entries() -> None:
-    entries = [path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"]
-    assert len(entries) <= ENTRIES, sorted(entries)
+def test_the_package_has_its_rooms() -> None:
+    entries = {path.name for path in PACKAGE.iterdir() if path.name != "__pycache__"}
+    assert entries == {*ROOMS, "__init__.py", "py.typed", "version.py"}
 
 
 def test_imports_point_one_way() -> None:
-    known = modules()
-    assert len(known) > 100
-    for name, path in known.items():
-        for other in imports_of(path):
-            assert rank(other) <= rank(name), f"{name} imports {other}, which stands above it"
-            if name.split(".")[0] in ARRAYS_ALONE and name not in NOT_ARRAYS:
-                allowed = (name.split(".")[0], "io")
-                assert other.split(".")[0] in allowed, f"{name} imports {other}: it works on arrays alone"
+    modules_of_rooms = {name: path for name, path in modules().items() if name != "version"}
+    assert len(modules_of_rooms) > 100
+    for name, path in modules_of_rooms.items():
+        room = ROOMS.index(name.split(".")[0])
+        for imported in imports_of(path) - {"version"}:
+            assert ROOMS.index(imported.split(".")[0]) <= room, f"{name} imports {imported}, from a later room"
+            if name.startswith(ARRAYS_ALONE):
+                assert imported.startswith(HELPERS), f"{name} imports {imported}: it works on arrays alone"
+
+
+def test_the_metric_loads_nothing_of_the_other_rooms() -> None:
+    code = (
+        "from idmetric import IDSim, IdentityLoss, score\n"
+        "metric = IDSim('tiny', device='cpu')\n"
+        "metric('examples/images/mug_a.png', 'examples/images/mug_b.png')"
+    )
+    loaded = {name for name in loaded_after(code) if name.startswith("idmetric.")}
+    assert {name for name in loaded if name.split(".")[1] not in ("metric", "version")} == set()
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

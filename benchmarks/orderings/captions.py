@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idmetric.distance.embedding import Embedding
+from idmetric.metric.distance.embedding import Embedding
 
 # black, white, gray, brown, red, orange, yellow, green, cyan, blue, purple, pink: as far apart as people name them
 COLORS = torch.tensor([

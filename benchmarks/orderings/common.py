@@ -32,7 +32,7 @@ from world.write import WorldPlan, cores, write_world
 
 from idmetric import load
 from idmetric.data.manifest.table import Manifest
-from idmetric.models.embedder import Embedder
+from idmetric.metric.models.embedder import Embedder
 from idmetric.train.loader import seed_all
 from idmetric.train.loop import TrainSettings, fit
 from idmetric.train.processes import Processes

@@ -28,10 +28,10 @@ from idmetric.data.curate.mine import hard_negatives
 from idmetric.data.curate.triplets import mixture
 from idmetric.data.manifest.lineage import VIEW_ROLES, lineages
 from idmetric.data.manifest.table import Manifest
-from idmetric.distance.embedding import Embedding
-from idmetric.distance.matrix import distance
-from idmetric.evaluate.ranking import roc_auc
-from idmetric.models.embedder import Embedder
+from idmetric.evaluate.statistics.ranking import roc_auc
+from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.distance.matrix import distance
+from idmetric.metric.models.embedder import Embedder
 from idmetric.train.batches import generator
 from idmetric.train.embed import embed_rows
 from idmetric.train.idsim import recipe as idsim

@@ -18,9 +18,9 @@ from timm.models import generate_default_cfgs, register_model
 from torch import Tensor, nn
 
 from idmetric import Backbone
-from idmetric.models import efficientnet_lite
-from idmetric.models.nearid import NearID, NearIDConfig
-from idmetric.models.tokens import stage_tokens
+from idmetric.metric.models import efficientnet_lite
+from idmetric.metric.models.nearid import NearID, NearIDConfig
+from idmetric.metric.models.tokens import stage_tokens
 
 NAME = "efficientnet_lite0_map"
 LITE = "efficientnet-lite0"
@@ -32,7 +32,7 @@ default_cfgs = generate_default_cfgs({f"{NAME}.none": {"mean": (0.5,) * 3, "std"
 
 
 class Grid(nn.Module):
-    """What `idmetric.models.backbone` reads of a ViT's patch embedding: rows and columns of the tokens."""
+    """What `idmetric.metric.models.backbone` reads of a ViT's patch embedding: rows and columns of the tokens."""
 
     def __init__(self, side: int) -> None:
         super().__init__()

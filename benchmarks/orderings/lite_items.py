@@ -19,7 +19,7 @@ from torch import Tensor
 
 from idmetric import Backbone
 from idmetric.data.manifest.table import Manifest
-from idmetric.models.visid import VisIDConfig
+from idmetric.metric.models.visid import VisIDConfig
 from idmetric.train.batches import Pictures, generator
 from idmetric.train.ilgen.recipe import set_training
 from idmetric.train.processes import Processes

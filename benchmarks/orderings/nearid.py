@@ -29,7 +29,7 @@ from world.write import WorldPlan
 
 from idmetric.data.manifest.lineage import lineages
 from idmetric.data.manifest.table import Manifest, merge
-from idmetric.models.nearid import NearID
+from idmetric.metric.models.nearid import NearID
 from idmetric.train.batches import generator
 from idmetric.train.nearid import recipe as nearid
 from idmetric.train.nearid.batches import Batches

@@ -24,13 +24,13 @@ from captions import Captions
 from common import say
 from torch import Tensor, nn
 
-from idmetric.checkpoints.format import CONFIG
 from idmetric.data.manifest.table import Manifest
-from idmetric.images.masks import read_mask
-from idmetric.losses.info_nce import label_info_nce
-from idmetric.models.embedder import Embedder
+from idmetric.metric.checkpoints.format import CONFIG
+from idmetric.metric.images.masks import read_mask
+from idmetric.metric.models.embedder import Embedder
 from idmetric.train.batches import Pictures, batch_rows
 from idmetric.train.loader import seed_all
+from idmetric.train.losses.info_nce import label_info_nce
 
 Model = TypeVar("Model", bound=Embedder)
 TEMPERATURE = 0.1  # of crops

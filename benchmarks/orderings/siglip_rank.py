@@ -23,7 +23,7 @@ from lite import encoder
 from idmetric import NearID, load
 from idmetric.data.manifest.lineage import VIEW_ROLES, parent_rows
 from idmetric.data.manifest.table import Manifest
-from idmetric.models.embedder import Embedder
+from idmetric.metric.models.embedder import Embedder
 from idmetric.train.embed import embed_rows
 
 SIZE = replace(table_3.Size(), things=480, edited=160, tested=100, steps=150)

@@ -23,8 +23,8 @@ from lite import imagenet
 from lite_items import RECIPE, LiteItems
 from world.write import WorldPlan
 
-from idmetric.checkpoints.format import CONFIG
 from idmetric.data.manifest.table import Manifest, merge
+from idmetric.metric.checkpoints.format import CONFIG
 from idmetric.train.batches import Pictures, generator
 from idmetric.train.validate import validation
 from idmetric.train.visme import data as pools

@@ -19,7 +19,7 @@ from idmetric import load
 from idmetric.data.embed import embed_rows
 from idmetric.data.manifest.table import read
 from idmetric.gallery.linkage import cluster
-from idmetric.io.tables import aligned
+from idmetric.metric.files.tables import aligned
 
 RATES = (0.01, 0.05, 0.1)  # false accepts of the calibration's thresholds
 

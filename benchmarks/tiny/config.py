@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from photos import spread
 
-from idmetric.models.efficientnet_lite import timm_name
-from idmetric.models.idsim import IDSimConfig
+from idmetric.metric.models.efficientnet_lite import timm_name
+from idmetric.metric.models.idsim import IDSimConfig
 
 # input sides are larger than in training, whose crops enlarge objects (Touvron et al. 2019, FixRes)
 _RESNET = IDSimConfig(

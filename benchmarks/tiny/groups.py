@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from photos import photo_files
 
 from idmetric.data.manifest.table import Manifest, ManifestError
-from idmetric.io.output import replacing
-from idmetric.io.threads import in_order
+from idmetric.metric.files.output import replacing
+from idmetric.metric.files.threads import in_order
 from idmetric.train.batches import Pictures, batch_rows
 
 Images = NDArray[np.uint8]

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idmetric.distance.sinkhorn import sinkhorn_distance
-from idmetric.losses.info_nce import info_nce
+from idmetric.metric.distance.sinkhorn import sinkhorn_distance
+from idmetric.train.losses.info_nce import info_nce
 
 
 def global_loss(features: Tensor, temperature: float, identities: Tensor | None = None) -> Tensor:

@@ -31,10 +31,10 @@ from world.protocol import WorldOptions
 from world.rendered import rendered_objects
 
 from idmetric.data.manifest.table import Manifest, read
-from idmetric.models.idsim import IDSim
-from idmetric.protocols import matches, photos
-from idmetric.protocols.common.result import Result, Value
-from idmetric.protocols.common.scorers import EvalSettings
+from idmetric.evaluate.protocols import matches, photos
+from idmetric.evaluate.protocols.common.result import Result, Value
+from idmetric.evaluate.protocols.common.scorers import EvalSettings
+from idmetric.metric.models.idsim import IDSim
 
 # commits and folders with the weights that training ended with
 TRAINED = ("a76cbfe", WEIGHTS)

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from idmetric.checkpoints import format as checkpoint
-from idmetric.checkpoints.weights import SCALE
-from idmetric.models.idsim import IDSim
-from idmetric.models.lite_trunk import FOLDED, fold
+from idmetric.metric.checkpoints import format as checkpoint
+from idmetric.metric.checkpoints.weights import SCALE
+from idmetric.metric.models.idsim import IDSim
+from idmetric.metric.models.lite_trunk import FOLDED, fold
 
 LARGE = 20_000  # values
 

@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from idmetric.images.paths import IMAGE_ENDINGS, is_image, walk
-from idmetric.images.read import read_image
-from idmetric.io.output import replacing
-from idmetric.io.threads import in_order
+from idmetric.metric.files.output import replacing
+from idmetric.metric.files.threads import in_order
+from idmetric.metric.images.paths import IMAGE_ENDINGS, is_image, walk
+from idmetric.metric.images.read import read_image
 
 CROP_AREA = (0.2, 1.0)  # of the photo
 PART_AREA = (0.1, 0.6)  # of the photo, where it is cut out

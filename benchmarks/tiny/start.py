@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idmetric.checkpoints.revision import revision_of
-from idmetric.models import efficientnet_lite
-from idmetric.models.idsim import IDSim
+from idmetric.metric.checkpoints.revision import revision_of
+from idmetric.metric.models import efficientnet_lite
+from idmetric.metric.models.idsim import IDSim
 from idmetric.train.state import TrainError
 
 PARTS = {
@@ -29,7 +29,7 @@ def take_over(model: IDSim, source: str) -> str:
 
     Raises:
         TrainError: if its layout differs.
-        idmetric.checkpoints.errors.CheckpointError: if it cannot be opened.
+        idmetric.metric.checkpoints.errors.CheckpointError: if it cannot be opened.
     """
     other = IDSim(source, device="cpu")
     try:
@@ -45,7 +45,7 @@ def published_start(model: IDSim, backbone: str) -> str:
     A ResNet keeps its new weights, and the revision is "".
 
     Raises:
-        idmetric.checkpoints.errors.CheckpointError: if the package with the weights is not installed.
+        idmetric.metric.checkpoints.errors.CheckpointError: if the package with the weights is not installed.
     """
     if backbone not in efficientnet_lite.FILES:
         return ""

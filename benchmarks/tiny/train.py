@@ -27,14 +27,14 @@ from recipe import Tiny, keep_memory
 from start import mixed
 
 from idmetric.data.manifest.table import Manifest, read
-from idmetric.io.output import replacing
-from idmetric.models.idsim import IDSim
+from idmetric.metric.files.output import replacing
+from idmetric.metric.models.idsim import IDSim
 from idmetric.train.loader import seed_all
 from idmetric.train.loop import TrainError, TrainSettings, fit
 from idmetric.train.processes import Processes
 
 ROOT = Path(__file__).parents[2]
-WEIGHTS = "idmetric/models/weights/tiny"
+WEIGHTS = "idmetric/metric/models/weights/tiny"
 RECORD = Path(__file__).parent / "record"  # settings and logs of the runs that made the weights of the package
 FORMER = "47196fa"  # the commit with version 0.1's weights, which teach runs 2 and 3
 

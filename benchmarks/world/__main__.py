@@ -27,7 +27,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from idmetric.cli.options import add_quiet, natural, positive
-from idmetric.io.progress import Progress
+from idmetric.metric.files.progress import Progress
 from world.write import WorldPlan, write_world
 
 

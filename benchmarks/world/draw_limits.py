@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric import IDSim
-from idmetric.protocols.common.baselines import hsv_vector
+from idmetric.evaluate.protocols.common.baselines import hsv_vector
 from world import Context, Take, World
 from world.context import Occluder
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.images.read import read_image
+from idmetric.metric.images.read import read_image
 
 Floats = NDArray[np.float32]
 Array = NDArray[np.float64]

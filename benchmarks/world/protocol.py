@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.protocols.common import tables
-from idmetric.protocols.common.columns import parameters
-from idmetric.protocols.common.matched import Matched, margins_of, matched, part_edits, rates
-from idmetric.protocols.common.models import open_model
-from idmetric.protocols.common.result import Result
-from idmetric.protocols.common.scorers import EvalSettings, Models, Progress, Scorer, bind
-from idmetric.protocols.idsim_fig6_sensitivity import Cell, cells, measure
+from idmetric.evaluate.protocols.common import tables
+from idmetric.evaluate.protocols.common.columns import parameters
+from idmetric.evaluate.protocols.common.matched import Matched, margins_of, matched, part_edits, rates
+from idmetric.evaluate.protocols.common.models import open_model
+from idmetric.evaluate.protocols.common.result import Result
+from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Progress, Scorer, bind
+from idmetric.evaluate.protocols.idsim_fig6_sensitivity import Cell, cells, measure
 from world.rendered import rendered
 from world.structures import FACTORS
 from world.write import WorldPlan

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.io.hints import install
+from idmetric.metric.files.hints import install
 from world.meshes import Mesh
 
 _MESA = Path("/usr/share/glvnd/egl_vendor.d/50_mesa.json")

@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from idmetric.evaluate.margins import directed_margins, margin_rates
-from idmetric.models.load import load
-from idmetric.protocols.common.baselines import hsv_vector, pixel_vector
+from idmetric.evaluate.protocols.common.baselines import hsv_vector, pixel_vector
+from idmetric.evaluate.statistics.margins import directed_margins, margin_rates
+from idmetric.metric.models.load import load
 from world import World
 from world.context import turn
 from world.render import FINER, Light, Part, Pose, renderer

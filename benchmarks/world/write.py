@@ -25,11 +25,11 @@ from typing import Any
 from PIL import Image
 
 from idmetric.data.manifest.table import PATHS, Manifest, Row
-from idmetric.embed.shards import is_through_link
-from idmetric.io import json_file
-from idmetric.io.lock import locked
-from idmetric.io.output import OutputError, replacing, writing
-from idmetric.io.tables import first_few
+from idmetric.metric.files import json_file
+from idmetric.metric.files.lock import locked
+from idmetric.metric.files.output import OutputError, replacing, writing
+from idmetric.metric.files.tables import first_few
+from idmetric.metric.scoring.shards import is_through_link
 from world.assets import FILES
 from world.structures import LEVELS, STRENGTHS, VERSION, Take, World
 

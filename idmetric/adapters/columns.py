@@ -16,10 +16,10 @@ from typing import Any, Literal
 
 from PIL import Image
 
-from idmetric.distance.embedding import Embedding
-from idmetric.distance.matrix import needs_patches
-from idmetric.images.read import ImageReadError
-from idmetric.models.embedder import Embedder
+from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.distance.matrix import needs_patches
+from idmetric.metric.images.read import ImageReadError
+from idmetric.metric.models.embedder import Embedder
 
 OnError = Literal["raise", "none"]
 
@@ -118,7 +118,7 @@ class ScoreColumns(_Columns):
     """Adds the distance between the images of two columns; lower = more surely the same identity.
 
     Args:
-        metric: the model. a, b: the columns compared. distance: see `idmetric.distance.matrix`.
+        metric: the model. a, b: the columns compared. distance: see `idmetric.metric.distance.matrix`.
         output: the new column. on_error: as for `EmbedColumn`.
     """
 

@@ -23,16 +23,16 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.adapters.rewards import References, grouped
-from idmetric.distance.embedding import Embedding
-from idmetric.distance.finite import check_distances
-from idmetric.distance.matrix import check_name, needs_patches
-from idmetric.distance.matrix import distance as embedding_distance
-from idmetric.embed.keys import folder_name
-from idmetric.evaluate import ranking
-from idmetric.images.masks import Images, Masks, split_masks
-from idmetric.images.read import Outside, is_single, split_images
-from idmetric.io.hints import install
-from idmetric.models.embedder import Embedder
+from idmetric.evaluate.statistics import ranking
+from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.distance.finite import check_distances
+from idmetric.metric.distance.matrix import check_name, needs_patches
+from idmetric.metric.distance.matrix import distance as embedding_distance
+from idmetric.metric.files.hints import install
+from idmetric.metric.images.masks import Images, Masks, split_masks
+from idmetric.metric.images.read import Outside, is_single, split_images
+from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.scoring.keys import folder_name
 
 try:
     from torchmetrics import Metric
@@ -64,7 +64,7 @@ class _WithEmbedder(Metric):  # type: ignore[misc]  # torchmetrics has no types 
     def __init__(self, metric: Embedder | str, **options: Any) -> None:
         super().__init__(**options)
         if isinstance(metric, str):
-            from idmetric.models.load import load
+            from idmetric.metric.models.load import load
 
             metric = load(metric)
         self._shared = _Shared(metric)
@@ -102,7 +102,7 @@ class IdentitySimilarity(_WithEmbedder):
 
     Args:
         metric: a model, or any argument of `idmetric.load`.
-        distance: see `idmetric.distance.matrix`.
+        distance: see `idmetric.metric.distance.matrix`.
         value: "similarity", or "distance" (then lower is better).
         aggregate: with several references per image, take the nearest ("best") or the mean over all ("mean").
         reduction: "mean" over images, or "none": all values (N,), in the order of updates and processes.
@@ -158,7 +158,7 @@ class IdentitySimilarity(_WithEmbedder):
         """Add images.
 
         Args:
-            preds: images of any kind (see `idmetric.images`); tensors (B, 3, H, W) in [0, 1] or uint8.
+            preds: images of any kind (see `idmetric.metric.images`); tensors (B, 3, H, W) in [0, 1] or uint8.
             target: one reference for each image or one for all; or several for each, as a list of lists or a tensor
                 (B, R, 3, H, W).
             masks, target_masks: subject masks in the same arrangement.

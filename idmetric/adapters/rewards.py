@@ -18,16 +18,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idmetric.calibration.apply import Calibration
-from idmetric.distance.embedding import Embedding, concatenate
-from idmetric.distance.matrix import check_name, needs_patches
-from idmetric.evaluate.copies import Print, compare, take_print
-from idmetric.images.kinds import is_array
-from idmetric.images.masks import Images
-from idmetric.images.read import ImageLike, is_single, split_images
-from idmetric.models.embedder import Embedder
-from idmetric.scoring.compare import calibration_of
-from idmetric.scoring.copies import small_picture
+from idmetric.metric.calibration.apply import Calibration
+from idmetric.metric.distance.embedding import Embedding, concatenate
+from idmetric.metric.distance.matrix import check_name, needs_patches
+from idmetric.metric.images.kinds import is_array
+from idmetric.metric.images.masks import Images
+from idmetric.metric.images.read import ImageLike, is_single, split_images
+from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.scoring.compare import calibration_of
+from idmetric.metric.scoring.copies import Print, compare, take_print
+from idmetric.metric.scoring.copy_warnings import small_picture
 
 # references of N images: one for all, one for each, or a list for each (a list of one list is for all)
 References = Images | Sequence[Sequence[ImageLike]]
@@ -56,13 +56,13 @@ def reward(
 
     Args:
         metric: the model.
-        distance: see `idmetric.distance.matrix`.
+        distance: see `idmetric.metric.distance.matrix`.
         aggregate: over an image's references, the highest reward ("best") or the mean.
         calibration: the reward is the probability of one identity by this calibration: a file, a `Calibration`, or
             "stored" for the one saved with the model. None: 1 - distance, at least 0.
         prior: share of images of the same identity that the probability assumes; default: the calibration's.
         copy_penalty: the share of its reward that an image loses if it repeats the pixels of any of its references, as
-            `idmetric.evaluate.copies` finds it. 0 does not look for copies, which then earn the most.
+            `idmetric.metric.scoring.copies` finds it. 0 does not look for copies, which then earn the most.
         batch_size: images per pass.
 
     Raises:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from idmetric.cli import options
 from idmetric.cli.command import Parser, check_output, codes, ended, fixable, say, write
 from idmetric.cli.options import check_model
-from idmetric.io.output import writing
+from idmetric.metric.files.output import writing
 from idmetric.version import __version__
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from PIL import Image
     from torch import Tensor
 
-    from idmetric.models.embedder import Embedder
+    from idmetric.metric.models.embedder import Embedder
 
 _EXAMPLES = """examples:
   idmetric bench
@@ -77,7 +77,7 @@ def _run(args: argparse.Namespace) -> int:
     with fixable(RuntimeError, in_one_line=True):
         found = _measured(args)
     if args.json:
-        from idmetric.io.json_file import text
+        from idmetric.metric.files.json_file import text
 
         write(text(found, indent=1) + "\n", args.json)
         say(f"wrote {args.json}")
@@ -87,7 +87,7 @@ def _run(args: argparse.Namespace) -> int:
 def _measured(args: argparse.Namespace) -> dict[str, Any]:
     import torch
 
-    from idmetric.models.embedder import auto_device
+    from idmetric.metric.models.embedder import auto_device
 
     device = torch.device(args.device) if args.device else auto_device()
     if device.type == "cuda" and not torch.cuda.is_available():
@@ -113,7 +113,7 @@ def _measured(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    from idmetric.io.tables import aligned
+    from idmetric.metric.files.tables import aligned
 
     cells = [[f"{cell:.4g}" if isinstance(cell, float) else cell for cell in row.values()] for row in rows]
     return "\n".join(aligned([list(rows[0]), *cells], right=range(1, len(rows[0]))))
@@ -131,8 +131,8 @@ def stages(metric: Embedder, files: Sequence[bytes], batch: int, seconds: float 
     import torch
     from torch.utils.benchmark import Timer
 
-    from idmetric.images.read import read_image
-    from idmetric.models.idsim import IDSim
+    from idmetric.metric.images.read import read_image
+    from idmetric.metric.models.idsim import IDSim
 
     photos = decoded(files, batch)
     steps: dict[str, Callable[[], Any]] = {
@@ -199,7 +199,7 @@ def prepared(metric: Embedder, photos: list[Any]) -> Tensor:
 
 def pixels_of(metric: Embedder, photos: list[Any]) -> Tensor:
     """Turn decoded images into the model's pixels (B, 3, *image_size) in [0, 1], on its device."""
-    from idmetric.images.read import load_batch
+    from idmetric.metric.images.read import load_batch
 
     return load_batch(photos, metric.image_size, device=metric.device, **metric.reading)
 
@@ -214,7 +214,7 @@ def heads_of(metric: Embedder, x: Tensor) -> Callable[[], Any] | None:
     """Return a function that runs ID-Sim's two heads on the tokens of a batch; None for models without heads."""
     import torch
 
-    from idmetric.models.idsim import IDSim
+    from idmetric.metric.models.idsim import IDSim
 
     if not isinstance(metric, IDSim):
         return None
@@ -228,8 +228,8 @@ def heads_of(metric: Embedder, x: Tensor) -> Callable[[], Any] | None:
 
 def read_files(folder: str | os.PathLike[str], count: int) -> tuple[bytes, ...]:
     """Read the first `count` images below a folder in the order of their names, repeating them if there are fewer."""
-    from idmetric.images.paths import listed
-    from idmetric.images.read import read_image
+    from idmetric.metric.images.paths import listed
+    from idmetric.metric.images.read import read_image
 
     found = listed(folder)
     for path in found[:count]:
@@ -256,7 +256,7 @@ def make_files(count: int, size: tuple[int, int] = SIZE) -> tuple[bytes, ...]:
 
 def decoded(files: Sequence[bytes], count: int) -> list[Image.Image]:
     """Decode that many images, repeating the files if there are fewer."""
-    from idmetric.images.read import read_image
+    from idmetric.metric.images.read import read_image
 
     return list(islice(cycle([read_image(data) for data in files[:count]]), count))
 
@@ -271,11 +271,11 @@ def open_model(name: str, *, random_weights: bool = False, **chosen: Any) -> Emb
     """
     import torch
 
-    from idmetric.checkpoints import released
-    from idmetric.models.backbone import Backbone
-    from idmetric.models.idsim import IDSim, IDSimConfig
-    from idmetric.models.load import load
-    from idmetric.models.nearid import NearID, NearIDConfig
+    from idmetric.metric.checkpoints import released
+    from idmetric.metric.models.backbone import Backbone
+    from idmetric.metric.models.idsim import IDSim, IDSimConfig
+    from idmetric.metric.models.load import load
+    from idmetric.metric.models.nearid import NearID, NearIDConfig
 
     if not random_weights or name == "tiny":
         return load(name, **chosen)

@@ -16,10 +16,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
-from idmetric.checkpoints.errors import CheckpointError
-from idmetric.io.hints import MissingExtraError
-from idmetric.io.output import check, refuse_inputs, replacing
-from idmetric.io.tables import printable
+from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.files.hints import MissingExtraError
+from idmetric.metric.files.output import check, refuse_inputs, replacing
+from idmetric.metric.files.tables import printable
 from idmetric.version import __version__
 
 CODES = {

@@ -11,9 +11,9 @@ from typing import Any
 from idmetric.cli import options
 from idmetric.cli.command import Parser, UsageError, codes, ended, fixable, say, warnings_as_lines
 from idmetric.cli.options import check_model, load_options
-from idmetric.images.paths import exists, matches
-from idmetric.io.hints import need_all
-from idmetric.io.progress import Progress
+from idmetric.metric.files.hints import need_all
+from idmetric.metric.files.progress import Progress
+from idmetric.metric.images.paths import exists, matches
 
 ROWS = 256  # scale.chunks.ROWS, as a literal to keep --help quick; a test compares them
 _EXAMPLES = """examples:
@@ -98,9 +98,9 @@ def _run(args: argparse.Namespace) -> int:
 
 
 def _embed(args: argparse.Namespace, progress: Progress) -> Any:
-    from idmetric.models import names
-    from idmetric.models.load import load
-    from idmetric.scale import embed_dataset, embed_on_ray
+    from idmetric.gallery.scale import embed_dataset, embed_on_ray
+    from idmetric.metric.models import names
+    from idmetric.metric.models.load import load
 
     source = os.path.abspath(args.model) if names.check(args.model) == "folder" else args.model
     model = partial(load, source, device=args.device, **load_options(args.dtype, args.revision, decode=args.decode))

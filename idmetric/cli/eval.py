@@ -29,18 +29,18 @@ from idmetric.cli.command import (
     write,
 )
 from idmetric.cli.data.common import of_splits, read_data
-from idmetric.io.hints import need_all
-from idmetric.io.progress import Progress
-from idmetric.io.settings import add_options, values_of
+from idmetric.metric.files.hints import need_all
+from idmetric.metric.files.progress import Progress
+from idmetric.metric.files.settings import add_options, values_of
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
-    from idmetric.protocols.common.result import Result
-    from idmetric.protocols.common.tables import View
+    from idmetric.evaluate.protocols.common.result import Result
+    from idmetric.evaluate.protocols.common.tables import View
 
 ALL_NAMED = "named"  # a --model that stands for all published scores of images
 
-# name -> the module in idmetric.protocols and the line that describes it. A module has
+# name -> the module in idmetric.evaluate.protocols and the line that describes it. A module has
 # `run(data, models, settings, options)`, or where it needs more of the command line,
 # `command(args, data, models, settings)`; and where it needs them `open_data(args, progress)` (also without --data)
 # and OPTIONAL ("data", "model"). Its options are in `protocols.options`
@@ -83,7 +83,7 @@ _MODULES = {
     "calibrate": ("calibrate", "same-identity probabilities and thresholds from labeled pairs"),
     "agreement": ("agreement", "agreement with people: labels of pairs or triplets, such as NIGHTS and Subjects2k"),
 }
-PROTOCOLS = {name: (f"idmetric.protocols.{module}", line) for name, (module, line) in _MODULES.items()}
+PROTOCOLS = {name: (f"idmetric.evaluate.protocols.{module}", line) for name, (module, line) in _MODULES.items()}
 FORMATS = ("table", "json", "csv", "markdown", "latex")  # a literal, as --help should not import torch
 _MANIFEST = "manifest (.parquet, .csv, .jsonl), folder with a manifest, or folder with one folder per identity"
 _OUTPUTS = "folder of generated images (--pattern or --layout), or table of them (.csv, .parquet, .jsonl)"
@@ -119,7 +119,7 @@ def build_parser(protocol: str | None = None, prog: str = "idmetric eval") -> ar
 
 
 def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    from idmetric.protocols.options import OPTIONS
+    from idmetric.evaluate.protocols.options import OPTIONS
 
     parser.epilog = _EPILOG
     files = parser.add_argument_group("data, models and result")
@@ -184,8 +184,8 @@ def _run(name: str, args: argparse.Namespace) -> int:
     if args.out is None:
         check_output(None, "keep the result by --out DIR")
     with fixable():  # a mistyped name should not wait for torch
-        from idmetric.protocols.common.models import check
-        from idmetric.protocols.options import OPTIONS
+        from idmetric.evaluate.protocols.common.models import check
+        from idmetric.evaluate.protocols.options import OPTIONS
 
         sources = _sources(args.model)
         for source in sources.values():
@@ -197,7 +197,7 @@ def _run(name: str, args: argparse.Namespace) -> int:
                 args.options = replace(args.options, by=tuple(dict.fromkeys([*args.options.by, *more])))
             vars(args).update(vars(args.options))
     _need(name, args, list(sources.values()))
-    from idmetric.protocols.common import tables
+    from idmetric.evaluate.protocols.common import tables
 
     view, wrong = tables.View(args.rows, args.columns, args.show, args.intervals), None
     with warnings_as_lines():
@@ -225,7 +225,7 @@ def _run(name: str, args: argparse.Namespace) -> int:
 
 def _text(results: list[Result], name: str, args: argparse.Namespace, view: View) -> str:
     """The results in the form of --format."""
-    from idmetric.protocols.common import tables
+    from idmetric.evaluate.protocols.common import tables
 
     if args.format == "table":
         width = shutil.get_terminal_size((0, 0)).columns  # 0: not a terminal
@@ -243,8 +243,8 @@ def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Ma
     import torch
 
     from idmetric.data.embed import Look
-    from idmetric.protocols.common.models import open_model
-    from idmetric.protocols.common.scorers import EvalSettings
+    from idmetric.evaluate.protocols.common.models import open_model
+    from idmetric.evaluate.protocols.common.scorers import EvalSettings
 
     module = importlib.import_module(PROTOCOLS[name][0])
     optional = getattr(module, "OPTIONAL", ())
@@ -268,7 +268,7 @@ def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Ma
     )
     models = {model: opened(source) for model, source in _sources(given).items()}
     if getattr(args, "clip_t", None):
-        from idmetric.protocols.common.dual_encoder import DualEncoder
+        from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
 
         models["CLIP-T"] = DualEncoder(args.clip_t, device=args.device)
     for judge, model in models.items():
@@ -289,7 +289,7 @@ def _print_cost(name: str, judge: Any) -> None:
 
 def _check(args: argparse.Namespace, name: str, optional: Sequence[str]) -> None:
     """Check the options and the outputs before data and models are opened."""
-    from idmetric.io.output import check, files_among, refuse_inputs
+    from idmetric.metric.files.output import check, files_among, refuse_inputs
 
     if args.data is None and "data" not in optional:
         raise ValueError("--data PATH is needed: a manifest, or a folder with a folder for each identity")
@@ -322,18 +322,18 @@ def _need(name: str, args: argparse.Namespace, sources: Sequence[str]) -> None:
 
 def _keep(results: list[Result], data: Manifest | None, args: argparse.Namespace, name: str, view: View) -> list[Path]:
     """Write the files of --out, --plots and --html; returns them."""
-    from idmetric.protocols.common.tables import write
+    from idmetric.evaluate.protocols.common.tables import write
 
     written: list[Path] = []
     if args.out is not None:
         written += write(results, args.out, name, view)
     if args.plots:
-        from idmetric.report.plots import draw
+        from idmetric.evaluate.report.plots import draw
 
         written += draw(results, args.out, name, args.plots)
     if args.html is not None:
-        from idmetric.report.evaluation import eval_page
-        from idmetric.report.page import write_page
+        from idmetric.evaluate.report.evaluation import eval_page
+        from idmetric.evaluate.report.page import write_page
 
         write_page(eval_page(results, data), args.html)
         written.append(args.html)
@@ -342,7 +342,7 @@ def _keep(results: list[Result], data: Manifest | None, args: argparse.Namespace
 
 def _sources(models: Sequence[str]) -> dict[str, str]:
     """Name -> source of the models of --model."""
-    from idmetric.models.named import NAMED
+    from idmetric.metric.models.named import NAMED
 
     scores = [name for name, score in NAMED.items() if score.references in ("all", "own")]
     found: dict[str, str] = {}

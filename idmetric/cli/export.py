@@ -10,7 +10,7 @@ from pathlib import Path
 from idmetric.cli import options
 from idmetric.cli.command import Parser, UsageError, codes, ended, fixable, say, warnings_as_lines
 from idmetric.cli.options import check_model, load_options
-from idmetric.io.hints import need
+from idmetric.metric.files.hints import need
 
 _EXAMPLES = """examples:
   idmetric export --model tiny --out tiny.onnx
@@ -46,9 +46,9 @@ def _run(args: argparse.Namespace) -> int:
     need("onnx", "idmetric export", onnx="onnx", onnxruntime="onnxruntime", onnxscript="onnxscript")
     check_model(args.model)
     with warnings_as_lines(), fixable(RuntimeError, in_one_line=True):
-        from idmetric.images.paths import listed
-        from idmetric.models.export import TOLERANCE, check_target, export, export_int8
-        from idmetric.models.load import load
+        from idmetric.adapters.export import TOLERANCE, check_target, export, export_int8
+        from idmetric.metric.images.paths import listed
+        from idmetric.metric.models.load import load
 
         target = Path(args.out)
         check_target(target)

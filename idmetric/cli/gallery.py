@@ -29,15 +29,15 @@ from idmetric.cli.command import (
     write,
 )
 from idmetric.cli.options import check_model, load_options
-from idmetric.embed.keys import stores_in
-from idmetric.images.paths import InputError, exists, is_image, listed, matches, walk
-from idmetric.io.hints import need
-from idmetric.io.progress import Progress
-from idmetric.io.tables import aligned, four
+from idmetric.metric.files.hints import need
+from idmetric.metric.files.progress import Progress
+from idmetric.metric.files.tables import aligned, four
+from idmetric.metric.images.paths import InputError, exists, is_image, listed, matches, walk
+from idmetric.metric.scoring.keys import stores_in
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery
-    from idmetric.scoring.records import Records
+    from idmetric.metric.scoring.records import Records
 
 IMAGES = "images.jsonl"  # of each model in a gallery; a literal, as a mistyped folder should not import torch
 _EXAMPLES = """examples:
@@ -270,9 +270,9 @@ def _check(args: argparse.Namespace) -> None:
 def _open(args: argparse.Namespace) -> Gallery:
     """Open the gallery and its model; options that are not given are as at its last build."""
     from idmetric.gallery import Gallery
-    from idmetric.images.kinds import parse_mask_id
-    from idmetric.models import names
-    from idmetric.models.load import imports_module, load
+    from idmetric.metric.images.kinds import parse_mask_id
+    from idmetric.metric.models import names
+    from idmetric.metric.models.load import imports_module, load
 
     known = {} if args.model else _built(args)
     known_masked = known.get("outside", "all") != "all"
@@ -412,8 +412,8 @@ def _identities(args: argparse.Namespace, gallery: Gallery) -> Records:
 
 
 def _report(args: argparse.Namespace, gallery: Gallery) -> int:
-    from idmetric.report.gallery import gallery_page
-    from idmetric.report.page import check_page, write_page
+    from idmetric.evaluate.report.gallery import gallery_page
+    from idmetric.evaluate.report.page import check_page, write_page
 
     check_page(args.output)
     copies = _near_duplicates(args, gallery)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from idmetric.cli.command import CommandError
 
 if TYPE_CHECKING:
-    from idmetric.images.kinds import MaskId
+    from idmetric.metric.images.kinds import MaskId
 
-# literals, as --help should not import torch; tests compare them with idmetric.distance.matrix
+# literals, as --help should not import torch; tests compare them with idmetric.metric.distance.matrix
 DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
 DECODES = ("exact", "fast")
@@ -74,10 +74,10 @@ def add_workers(options: Options, default: str = "one per core, at most 8") -> N
 
 def check_model(name: str) -> None:
     """Refuse a name that no model has, before anything heavy is imported."""
-    from idmetric.models import names
+    from idmetric.metric.models import names
 
     if not names.known(name):
-        from idmetric.protocols.common.models import BASELINES, is_diffsim
+        from idmetric.evaluate.protocols.common.models import BASELINES, is_diffsim
 
         if name in BASELINES or is_diffsim(name):
             raise CommandError(f"{name} is a baseline for tables: idmetric eval folder --data FOLDER --model {name}")
@@ -124,7 +124,7 @@ def add_mask_id(options: Options) -> None:
 
 def mask_label(text: str) -> MaskId:
     """A label of a mask, as the type of an option."""
-    from idmetric.images.kinds import parse_mask_id
+    from idmetric.metric.images.kinds import parse_mask_id
 
     try:
         return parse_mask_id(text)

@@ -32,17 +32,17 @@ from idmetric.cli.command import (
     write,
 )
 from idmetric.cli.options import check_model, load_options
-from idmetric.images.paths import ABSENT, InputError
-from idmetric.io.hints import need
-from idmetric.io.output import is_same_file
-from idmetric.io.progress import Progress
-from idmetric.io.tables import aligned, first_few
-from idmetric.scoring.files import Cross, absent_files, check_masks, cross, files_read
-from idmetric.scoring.pairs import Pairs, read_pairs
-from idmetric.scoring.scores import RequestError, Scores, ScoreSettings
+from idmetric.metric.files.hints import need
+from idmetric.metric.files.output import is_same_file
+from idmetric.metric.files.progress import Progress
+from idmetric.metric.files.tables import aligned, first_few
+from idmetric.metric.images.paths import ABSENT, InputError
+from idmetric.metric.scoring.files import Cross, absent_files, check_masks, cross, files_read
+from idmetric.metric.scoring.pairs import Pairs, read_pairs
+from idmetric.metric.scoring.scores import RequestError, Scores, ScoreSettings
 
 if TYPE_CHECKING:
-    from idmetric.report.album import Album
+    from idmetric.evaluate.report.album import Album
 
 ALIAS = "idmetric-score"  # name of the stand-alone command
 _SKIP = "; --on-error skip scores the others"
@@ -172,7 +172,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _scored(args: argparse.Namespace, work: Cross | Pairs) -> int:
     """Score, print the scores and write the page; returns the exit status."""
-    from idmetric.images.read import ImageReadError
+    from idmetric.metric.images.read import ImageReadError
 
     messages: list[str] = []
 
@@ -207,11 +207,11 @@ def _scored(args: argparse.Namespace, work: Cross | Pairs) -> int:
 
 def _scores(args: argparse.Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]:
     """The scores, and with --html the pictures of the page."""
-    from idmetric.models.load import load
-    from idmetric.scoring.compare import calibration_of, compare
+    from idmetric.metric.models.load import load
+    from idmetric.metric.scoring.compare import calibration_of, compare
 
     if args.html:
-        from idmetric.report.page import check_page
+        from idmetric.evaluate.report.page import check_page
 
         check_page(args.html)
     settings = ScoreSettings(
@@ -225,7 +225,7 @@ def _scores(args: argparse.Namespace, work: Cross | Pairs) -> tuple[Scores, Albu
     settings = replace(settings, calibration=calibration_of(metric, args.calibration, args.distance))
     album = None
     if args.html:
-        from idmetric.report.album import Album
+        from idmetric.evaluate.report.album import Album
 
         album = Album(metric, work.pictures, args.html_details)
     with Progress("pairs" if args.pairs else "images", not args.quiet, verb="scored") as progress:
@@ -233,8 +233,8 @@ def _scores(args: argparse.Namespace, work: Cross | Pairs) -> tuple[Scores, Albu
 
 
 def _write_page(args: argparse.Namespace, scores: Scores, album: Album, messages: list[str]) -> None:
-    from idmetric.report.html import score_page
-    from idmetric.report.page import write_page
+    from idmetric.evaluate.report.html import score_page
+    from idmetric.evaluate.report.page import write_page
 
     try:
         write_page(score_page(scores, album, messages=messages), args.html)
@@ -265,10 +265,10 @@ def _list_models() -> int:
 
 def list_models() -> str:
     """The tables of --list-models: models, published scores, frozen encoders."""
-    from idmetric.checkpoints import released
-    from idmetric.checkpoints.format import CONFIG, WEIGHTS
-    from idmetric.models.idsim import TINY
-    from idmetric.models.named import FROZEN, NAMED
+    from idmetric.metric.checkpoints import released
+    from idmetric.metric.checkpoints.format import CONFIG, WEIGHTS
+    from idmetric.metric.models.idsim import TINY
+    from idmetric.metric.models.named import FROZEN, NAMED
 
     size = (TINY / WEIGHTS).stat().st_size / 1e9
     side = json.loads((TINY / CONFIG).read_text(encoding="utf-8"))["image_size"]

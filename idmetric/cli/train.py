@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric.cli import options
 from idmetric.cli.command import CommandError, codes, ended, fixable, parser_of, say
-from idmetric.io.hints import need_all
-from idmetric.io.settings import add_options, from_file, values_of
+from idmetric.metric.files.hints import need_all
+from idmetric.metric.files.settings import add_options, from_file, values_of
 from idmetric.train.options import TrainSettings
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def run(name: str, module: Any, args: argparse.Namespace) -> None:
         CommandError: if a setting, the data or the output is wrong.
         idmetric.train.loop.TrainError, Stopped: as `fit`.
     """
-    from idmetric.io.output import check
+    from idmetric.metric.files.output import check
     from idmetric.train import run_folder
     from idmetric.train.loader import seed_all
     from idmetric.train.loop import fit
@@ -196,7 +196,7 @@ def _main(name: str, args: argparse.Namespace) -> int:
     if name == "visme":
         packages["transformers"] = "transformers"
     need_all(f"idmetric train {name}", {"train": packages})
-    from idmetric.io.output import OutputError
+    from idmetric.metric.files.output import OutputError
     from idmetric.train.loop import Stopped, TrainError
     from idmetric.train.processes import OtherFailed
 

@@ -27,15 +27,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.distance.embedding import Embedding
-from idmetric.embed.keys import MASK_RULES, content, content_key, folder_name, key_of, settings_digest
-from idmetric.embed.pipeline import Input, batches, keep, usable
-from idmetric.embed.store import Store
-from idmetric.images.masks import MaskId, check_masks, labeled
-from idmetric.images.opening import Named
-from idmetric.images.read import ImageReadError, Outside, Preprocessing, describe, read_image
-from idmetric.io.tables import first_few
-from idmetric.models.embedder import Embedder
+from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.files.tables import first_few
+from idmetric.metric.images.masks import MaskId, check_masks, labeled
+from idmetric.metric.images.opening import Named
+from idmetric.metric.images.read import ImageReadError, Outside, Preprocessing, describe, read_image
+from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.scoring.keys import MASK_RULES, content, content_key, folder_name, key_of, settings_digest
+from idmetric.metric.scoring.pipeline import Input, batches, keep, usable
+from idmetric.metric.scoring.store import Store
 
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]

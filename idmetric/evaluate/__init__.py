@@ -1,5 +1,1 @@
-"""Statistics: arrays in, numbers out.
-
-Functions raise a ValueError that names the argument for wrong shapes, values that are not finite, and data that leave a
-statistic undefined.
-"""
+"""Measures metrics and generators: `statistics` on arrays, `protocols` for the papers' tables, `report` for pages."""

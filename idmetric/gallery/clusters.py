@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.embed.nearest import Double, Ints, distances
-from idmetric.evaluate.arrays import comparable
-from idmetric.evaluate.copies import THRESHOLD, compare, take_print
 from idmetric.gallery.index import by_key
 from idmetric.gallery.linkage import Linkage as Linkage
 from idmetric.gallery.linkage import cluster as cluster
 from idmetric.gallery.looks import Looks
 from idmetric.gallery.looks import sharpness as sharpness
-from idmetric.images.opening import open_file
-from idmetric.scoring.copies import small_picture
-from idmetric.scoring.records import Record, Records
+from idmetric.metric.distance.ties import comparable
+from idmetric.metric.images.opening import open_file
+from idmetric.metric.scoring.copies import THRESHOLD, compare, take_print
+from idmetric.metric.scoring.copy_warnings import small_picture
+from idmetric.metric.scoring.nearest import Double, Ints, distances
+from idmetric.metric.scoring.records import Record, Records
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Item
@@ -58,7 +58,7 @@ def near_duplicates(
     """Find groups of images that repeat each other's pixels.
 
     Two images are linked if they have the same bytes, or if one is a copy of the other (compressed, scaled,
-    cropped, relit, mirrored; `idmetric.evaluate.copies`) and is among its nearest neighbors. Of linked images one is
+    cropped, relit, mirrored; `scoring.copies`) and is among its nearest neighbors. Of linked images one is
     kept, and those that repeat it are its group; of the rest another is kept, and so on. So a copy's copy that does not
     repeat the kept image is never suggested to go with it.
 

@@ -9,15 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.embed.keys import content_key
-from idmetric.embed.pipeline import threads
 from idmetric.gallery.clusters import FIRST_FRAME, numbered
 from idmetric.gallery.index import Item, shown
 from idmetric.gallery.sources import Entry, Source, entries
-from idmetric.images.opening import Named, is_animated, open_file
-from idmetric.images.read import ImageReadError, read_image
-from idmetric.io.threads import in_order
-from idmetric.scoring.records import Record, Records
+from idmetric.metric.files.threads import in_order
+from idmetric.metric.images.opening import Named, is_animated, open_file
+from idmetric.metric.images.read import ImageReadError, read_image
+from idmetric.metric.scoring.keys import content_key
+from idmetric.metric.scoring.pipeline import threads
+from idmetric.metric.scoring.records import Record, Records
 
 Bits = NDArray[np.float32]
 HASHED = ("group", "size", "keep", "reason", "image", "name", "identity", "width", "height", "bytes", "bits",

@@ -14,10 +14,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.embed.keys import content, content_key, folder_name, stores_in
-from idmetric.embed.nearest import unit
-from idmetric.embed.shards import DamagedShardError
-from idmetric.embed.store import Store
 from idmetric.gallery.index import (
     IMAGES,
     LOCK,
@@ -34,17 +30,21 @@ from idmetric.gallery.prune import Pruned, prune_shards, remove_store, size_of
 from idmetric.gallery.search import Search, Table
 from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError, Source, StaleError, StaleWarning, entries
 from idmetric.gallery.update import Update, current_items, difference, stamp_of
-from idmetric.images.masks import MaskId, check_masks
-from idmetric.images.read import Outside
-from idmetric.io.hints import need
-from idmetric.io.output import replacing, writing
-from idmetric.io.tables import first_few
+from idmetric.metric.files.hints import need
+from idmetric.metric.files.output import replacing, writing
+from idmetric.metric.files.tables import first_few
+from idmetric.metric.images.masks import MaskId, check_masks
+from idmetric.metric.images.read import Outside
+from idmetric.metric.scoring.keys import content, content_key, folder_name, stores_in
+from idmetric.metric.scoring.nearest import unit
+from idmetric.metric.scoring.shards import DamagedShardError
+from idmetric.metric.scoring.store import Store
 
 if TYPE_CHECKING:
-    from idmetric.distance.embedding import Embedding
-    from idmetric.images.masks import Images, Masks
-    from idmetric.models.embedder import Embedder
-    from idmetric.scoring.records import Records
+    from idmetric.metric.distance.embedding import Embedding
+    from idmetric.metric.images.masks import Images, Masks
+    from idmetric.metric.models.embedder import Embedder
+    from idmetric.metric.scoring.records import Records
 
 
 class Gallery:

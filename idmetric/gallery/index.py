@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from idmetric.embed.keys import stores_in
 from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError
-from idmetric.io import json_file, settings
-from idmetric.io.lock import locked
-from idmetric.io.output import refuse_irregular, replacing
+from idmetric.metric.files import json_file, settings
+from idmetric.metric.files.lock import locked
+from idmetric.metric.files.output import refuse_irregular, replacing
+from idmetric.metric.scoring.keys import stores_in
 
 KIND, FORMAT = "idmetric-gallery", 1
 IMAGES = "images.jsonl"  # its first line holds the model and the number of images

@@ -10,13 +10,13 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from idmetric.embed.keys import MASKED, content, content_key, stores_in
-from idmetric.embed.store import Store
 from idmetric.gallery.index import IMAGES, Item, files_of, read_index
 from idmetric.gallery.prune import size_of
 from idmetric.gallery.sources import GalleryError
 from idmetric.gallery.update import stamp_of
-from idmetric.scoring.records import Record, Records
+from idmetric.metric.scoring.keys import MASKED, content, content_key, stores_in
+from idmetric.metric.scoring.records import Record, Records
+from idmetric.metric.scoring.store import Store
 
 INFO = ("model", "revision", "images", "unreadable", "missing", "changed", "distance", "resolution", "dtype",
         "dimension", "patches", "outside", "bytes", "updated", "idmetric", "opened", "folder")  # fmt: skip

@@ -20,14 +20,14 @@ from PIL import Image
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from idmetric.embed.pipeline import threads
-from idmetric.embed.shards import DamagedShardError, ShardError, check, remove, shards_in, write
-from idmetric.evaluate.copies import SIZE, THRESHOLD, compare_pairs
 from idmetric.gallery.prune import LOOKS, PICTURES
-from idmetric.images.opening import Named, is_animated, open_file
-from idmetric.io.output import OutputError
-from idmetric.io.threads import in_order
-from idmetric.scoring.copies import small_picture
+from idmetric.metric.files.output import OutputError
+from idmetric.metric.files.threads import in_order
+from idmetric.metric.images.opening import Named, is_animated, open_file
+from idmetric.metric.scoring.copies import SIZE, THRESHOLD, compare_pairs
+from idmetric.metric.scoring.copy_warnings import small_picture
+from idmetric.metric.scoring.pipeline import threads
+from idmetric.metric.scoring.shards import DamagedShardError, ShardError, check, remove, shards_in, write
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Item

@@ -9,9 +9,9 @@ from collections.abc import Container
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from idmetric.embed.shards import remove, shards_in
-from idmetric.embed.store import KINDS, Store
 from idmetric.gallery.index import IMAGES
+from idmetric.metric.scoring.shards import remove, shards_in
+from idmetric.metric.scoring.store import KINDS, Store
 
 _AT_ONCE = 64  # embeddings moved at a time
 LOOKS = "looks-2"  # folder of what `looks.Looks` keeps; another number for other contents or another search for copies

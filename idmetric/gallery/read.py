@@ -7,18 +7,18 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from idmetric.embed.keys import content_key
-from idmetric.embed.pipeline import Input
 from idmetric.gallery.index import Item
-from idmetric.images.masks import MaskId
-from idmetric.images.opening import Named, open_file
-from idmetric.images.read import ImageReadError, Outside
+from idmetric.metric.images.masks import MaskId
+from idmetric.metric.images.opening import Named, open_file
+from idmetric.metric.images.read import ImageReadError, Outside
+from idmetric.metric.scoring.keys import content_key
+from idmetric.metric.scoring.pipeline import Input
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from idmetric.gallery.sources import Entry
-    from idmetric.models.embedder import Embedder
+    from idmetric.metric.models.embedder import Embedder
 
 _EMPTY = "the file is empty: fetch or write it again"
 

@@ -9,26 +9,26 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.distance.embedding import Embedding, concatenate
-from idmetric.distance.finite import check_distances
-from idmetric.distance.matrix import distance_matrix, needs_patches
-from idmetric.embed.keys import key_of
-from idmetric.embed.nearest import Double, Ints, Single, nearest
-from idmetric.embed.pipeline import Input, batches, embed
-from idmetric.embed.store import Store
-from idmetric.evaluate.arrays import comparable
 from idmetric.gallery.index import Item, by_key
 from idmetric.gallery.read import load_pixels
 from idmetric.gallery.sources import GalleryError
-from idmetric.images.masks import Labeled, labeled, split_masks
-from idmetric.images.read import describe, split_images
-from idmetric.scoring.records import Record, Records
+from idmetric.metric.distance.embedding import Embedding, concatenate
+from idmetric.metric.distance.finite import check_distances
+from idmetric.metric.distance.matrix import distance_matrix, needs_patches
+from idmetric.metric.distance.ties import comparable
+from idmetric.metric.images.masks import Labeled, labeled, split_masks
+from idmetric.metric.images.read import describe, split_images
+from idmetric.metric.scoring.keys import key_of
+from idmetric.metric.scoring.nearest import Double, Ints, Single, nearest
+from idmetric.metric.scoring.pipeline import Input, batches, embed
+from idmetric.metric.scoring.records import Record, Records
+from idmetric.metric.scoring.store import Store
 
 if TYPE_CHECKING:
-    from idmetric.calibration.apply import Calibration
-    from idmetric.images.masks import Images, MaskId, Masks
-    from idmetric.images.read import Outside
-    from idmetric.models.embedder import Embedder
+    from idmetric.metric.calibration.apply import Calibration
+    from idmetric.metric.images.masks import Images, MaskId, Masks
+    from idmetric.metric.images.read import Outside
+    from idmetric.metric.models.embedder import Embedder
 
 COLUMNS = ("query", "rank", "distance", "image", "name", "identity", "width", "height", "model", "revision",
            "distance_name", "resolution", "dtype", "idmetric")  # fmt: skip

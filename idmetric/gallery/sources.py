@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from idmetric.embed.keys import content
-from idmetric.images import paths as inputs
-from idmetric.images.paths import IMAGE_ENDINGS
+from idmetric.metric.images import paths as inputs
+from idmetric.metric.images.paths import IMAGE_ENDINGS
+from idmetric.metric.scoring.keys import content
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

@@ -8,17 +8,17 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from idmetric.embed.keys import MASKED
-from idmetric.embed.pipeline import Input, batches, embed, keep
-from idmetric.embed.store import Store
 from idmetric.gallery.index import Item, files_of
 from idmetric.gallery.read import load
-from idmetric.images.masks import MaskId
-from idmetric.images.read import Outside
+from idmetric.metric.images.masks import MaskId
+from idmetric.metric.images.read import Outside
+from idmetric.metric.scoring.keys import MASKED
+from idmetric.metric.scoring.pipeline import Input, batches, embed, keep
+from idmetric.metric.scoring.store import Store
 
 if TYPE_CHECKING:
     from idmetric.gallery.sources import Entry
-    from idmetric.models.embedder import Embedder
+    from idmetric.metric.models.embedder import Embedder
 
 
 @dataclass(frozen=True)

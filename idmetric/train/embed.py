@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.embed.pipeline import Input, batches, embed
-from idmetric.models.embedder import Embedder
+from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.scoring.pipeline import Input, batches, embed
 from idmetric.train.batches import Pictures
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import evaluating

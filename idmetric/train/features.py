@@ -24,13 +24,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from idmetric.checkpoints.fingerprint import tensors_digest
 from idmetric.data.manifest.table import Manifest
-from idmetric.embed.keys import key_of, settings_digest
-from idmetric.embed.shards import DamagedShardError, check, shards_in
-from idmetric.embed.shards import write as write_shard
-from idmetric.io.output import refuse_irregular
-from idmetric.models.embedder import Embedder
+from idmetric.metric.checkpoints.fingerprint import tensors_digest
+from idmetric.metric.files.output import refuse_irregular
+from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.scoring.keys import key_of, settings_digest
+from idmetric.metric.scoring.shards import DamagedShardError, check, shards_in
+from idmetric.metric.scoring.shards import write as write_shard
 from idmetric.train.processes import Processes
 from idmetric.train.state import TrainError
 

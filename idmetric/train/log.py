@@ -15,8 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from idmetric.io import json_file
-from idmetric.io.output import replacing, writing
+from idmetric.metric.files import json_file
+from idmetric.metric.files.output import replacing, writing
 from idmetric.train.processes import Processes
 
 FILE = "log.jsonl"

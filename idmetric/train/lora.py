@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from idmetric.io.hints import install
+from idmetric.metric.files.hints import install
 
 _NAME = "default"  # of the adapter, within PEFT
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from idmetric.io.settings import option
+from idmetric.metric.files.settings import option
 
 Precision = Literal["no", "bf16", "fp16"]  # of mixed precision
 RANDOM = "random"
@@ -38,10 +38,10 @@ def weights_file(backbone: str, given: str, revision: str | None = None) -> str:
             "random".
         revision: commit of the Hub repository.
     """
-    from idmetric.checkpoints import format as checkpoint
-    from idmetric.checkpoints.errors import CheckpointError
-    from idmetric.checkpoints.hub import Hub
-    from idmetric.models import backbone as backbones
+    from idmetric.metric.checkpoints import format as checkpoint
+    from idmetric.metric.checkpoints.errors import CheckpointError
+    from idmetric.metric.checkpoints.hub import Hub
+    from idmetric.metric.models import backbone as backbones
 
     if given == RANDOM:
         return ""

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from idmetric.io.hints import install
+from idmetric.metric.files.hints import install
 from idmetric.train.options import Precision
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from idmetric.models.embedder import Embedder
+from idmetric.metric.models.embedder import Embedder
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

@@ -10,9 +10,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from idmetric.io import json_file
-from idmetric.io.lock import locked
-from idmetric.io.output import replacing
+from idmetric.metric.files import json_file
+from idmetric.metric.files.lock import locked
+from idmetric.metric.files.output import replacing
 from idmetric.train.state import TrainError
 from idmetric.version import __version__
 

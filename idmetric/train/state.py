@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from idmetric.io.output import replacing
+from idmetric.metric.files.output import replacing
 
 FOLDER = "checkpoints"
 _UNFINISHED = re.compile(r"\.step-\d{6,}\.safetensors\.[0-9a-f]{12}")  # as `replacing` calls it

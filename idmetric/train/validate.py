@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from idmetric.data.manifest.lineage import VIEW_ROLES, image_keys, lineages, parent_rows
 from idmetric.data.manifest.table import Manifest
-from idmetric.evaluate.arrays import comparable
-from idmetric.evaluate.margins import directed_margins, margin_rates, oracle_agreement
-from idmetric.evaluate.ranking import average_precision, roc_auc
-from idmetric.models.embedder import Embedder
-from idmetric.protocols.common.matched import Matched, matched
+from idmetric.evaluate.protocols.common.matched import Matched, matched
+from idmetric.evaluate.statistics.margins import directed_margins, margin_rates, oracle_agreement
+from idmetric.evaluate.statistics.ranking import average_precision, roc_auc
+from idmetric.metric.distance.ties import comparable
+from idmetric.metric.models.embedder import Embedder
 from idmetric.train.embed import Array, embed_rows
 from idmetric.train.processes import Processes
 

@@ -15,7 +15,7 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from idmetric import IDSim
 from idmetric.adapters import reward, rewards
-from idmetric.calibration.apply import CalibrationError
+from idmetric.metric.calibration.apply import CalibrationError
 from tests.docs.test_code import NOT_RUN, blocks
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,7 @@ from timing import Clock
 from idmetric import IDSim
 from idmetric.cli import bench
 from idmetric.cli.bench import decoded, describe, line, make_files, read_files
-from idmetric.images.read import ImageReadError
+from idmetric.metric.images.read import ImageReadError
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from world.render import Light, Part, Pose, renderer
 from world.scene import names
 from world.shapes import SHAPES
 
-from idmetric.images.read import ImageReadError
+from idmetric.metric.images.read import ImageReadError
 
 FRONT = Light((0, 0, 1), ambient=0.5)
 SAME = np.eye(3, dtype=np.float32)

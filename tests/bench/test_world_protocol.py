@@ -7,9 +7,9 @@ from world import protocol
 from world.protocol import WorldOptions
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.protocols.common.models import open_model
-from idmetric.protocols.common.scorers import EvalSettings
-from tests.protocols.test_protocols import values
+from idmetric.evaluate.protocols.common.models import open_model
+from idmetric.evaluate.protocols.common.scorers import EvalSettings
+from tests.evaluate.protocols.test_protocols import values
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from PIL import Image
 from idmetric import IDSim
 from idmetric.cli.main import main
 from tests.embed_parts import pictures
-from tests.images.test_read import png
+from tests.metric.images.test_read import png
 from tests.runner import Runner
 
 
@@ -65,13 +65,18 @@ SLOW_IMPORTS = pytest.mark.parametrize(
     ("command", "words", "module", "kept"),
     [
         ("train", "ilgen --smoke --out run", "idmetric.train.ilgen.recipe", "the same command resumes from the last"),
-        ("bench", "--json b.json", "idmetric.models.embedder", "measured models were printed"),
-        ("eval", "folder --data . --out results", "idmetric.protocols.folder", "embeddings in --out are kept"),
-        ("eval", "folder --data .", "idmetric.protocols.folder", "with --out DIR the same command would resume"),
-        ("score", "a.png b.png", "idmetric.models.names", "with --cache DIR the same command would resume"),
-        ("score", "a.png b.png --cache c", "idmetric.models.names", "embeddings in c are kept"),
-        ("embed", ". --out vectors", "idmetric.models.names", "finished files are in vectors"),
-        ("gallery", "build . --gallery g", "idmetric.models.load", "embeddings in g are kept"),
+        ("bench", "--json b.json", "idmetric.metric.models.embedder", "measured models were printed"),
+        ("eval", "folder --data . --out results", "idmetric.evaluate.protocols.folder", "embeddings in --out are kept"),
+        (
+            "eval",
+            "folder --data .",
+            "idmetric.evaluate.protocols.folder",
+            "with --out DIR the same command would resume",
+        ),
+        ("score", "a.png b.png", "idmetric.metric.models.names", "with --cache DIR the same command would resume"),
+        ("score", "a.png b.png --cache c", "idmetric.metric.models.names", "embeddings in c are kept"),
+        ("embed", ". --out vectors", "idmetric.metric.models.names", "finished files are in vectors"),
+        ("gallery", "build . --gallery g", "idmetric.metric.models.load", "embeddings in g are kept"),
     ],
 )
 

@@ -12,7 +12,7 @@ from typing import Any, get_args, get_type_hints
 
 from idmetric.cli import train
 from idmetric.cli.eval import PROTOCOLS
-from idmetric.protocols import options
+from idmetric.evaluate.protocols import options
 
 ROOT = Path(__file__).parents[2]
 # names that Python imports, where they differ from the package's
@@ -117,9 +117,9 @@ def test_missing_extras_are_one_line_before_any_work(tmp_path: Path) -> None:
 
 
 def test_literals_of_the_options_are_those_of_the_protocols() -> None:
-    from idmetric.calibration.fitting import METHODS
-    from idmetric.protocols.idsim_table2b_retrieval.plan import BENCHMARKS
-    from idmetric.protocols.nearid_table2_dreambench.ratings import CATEGORIES
+    from idmetric.evaluate.protocols.idsim_table2b_retrieval.plan import BENCHMARKS
+    from idmetric.evaluate.protocols.nearid_table2_dreambench.ratings import CATEGORIES
+    from idmetric.evaluate.statistics.calibration.fitting import METHODS
 
     assert tuple(BENCHMARKS) == options.BENCHMARKS
     assert tuple(CATEGORIES) == options.CATEGORIES

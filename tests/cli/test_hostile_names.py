@@ -14,10 +14,10 @@ from idmetric.cli.command import say
 from idmetric.cli.main import main
 from idmetric.data.manifest.summary import as_text
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.io.tables import aligned, printable
-from idmetric.models.idsim import TINY
-from idmetric.protocols.common import tables
-from idmetric.protocols.common.result import Result, Value
+from idmetric.evaluate.protocols.common import tables
+from idmetric.evaluate.protocols.common.result import Result, Value
+from idmetric.metric.files.tables import aligned, printable
+from idmetric.metric.models.idsim import TINY
 from tests.runner import Runner
 
 NAME = "a\x1b[2Jb\r\nidmetric score: done\u202egnp.exe"

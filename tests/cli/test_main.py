@@ -14,7 +14,7 @@ from idmetric.cli import eval as eval_cli
 from idmetric.cli import options, score
 from idmetric.cli.command import codes
 from idmetric.cli.main import COMMANDS, main
-from idmetric.distance.matrix import DISTANCES
+from idmetric.metric.distance.matrix import DISTANCES
 
 ROOT = Path(__file__).parents[2]
 
@@ -80,7 +80,7 @@ def test_an_option_has_one_meaning_in_all_commands() -> None:
 
 
 def test_literals_are_those_of_the_library() -> None:
-    from idmetric.protocols.common.tables import FORMATS
+    from idmetric.evaluate.protocols.common.tables import FORMATS
 
     assert options.DISTANCES == DISTANCES
     assert tuple(FORMATS) == eval_cli.FORMATS

@@ -9,10 +9,10 @@ import pytest
 from PIL import Image
 
 from idmetric import IDSim, load
-from idmetric.calibration.apply import Calibration
-from idmetric.calibration.curves import Platt
 from idmetric.cli.score import main
-from idmetric.distance.matrix import DISTANCES
+from idmetric.metric.calibration.apply import Calibration
+from idmetric.metric.calibration.curves import Platt
+from idmetric.metric.distance.matrix import DISTANCES
 from tests.runner import Runner
 
 
@@ -291,7 +291,7 @@ def test_the_default_model_is_never_replaced(
         raise AssertionError("another model was read")
 
     monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", refuse)
-    monkeypatch.setattr("idmetric.checkpoints.format.read", forbidden)
+    monkeypatch.setattr("idmetric.metric.checkpoints.format.read", forbidden)
     assert main([str(folder / "ref.png"), str(folder / "gen")]) == 1
     done = capsys.readouterr()
     assert done.out == ""
@@ -305,7 +305,7 @@ def test_models_are_listed_with_license_size_and_cache_state(
 ) -> None:
     from huggingface_hub import constants
 
-    from idmetric.checkpoints import released
+    from idmetric.metric.checkpoints import released
 
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
 

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from idmetric.cli.main import main
-from idmetric.io.progress import Progress
+from idmetric.metric.files.progress import Progress
 
 SCORE = "score a.png b.png broken.png --model tiny --device cpu --on-error skip"
 full_disk = pytest.mark.skipif(not os.path.exists("/dev/full"), reason="/dev/full is of Linux")
@@ -60,7 +60,7 @@ def test_closed_stderr_costs_messages_and_no_scores(
 def test_stderr_on_a_full_disk_costs_messages_and_no_scores(
     folder: Path, full: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("idmetric.io.progress.REDRAW", 0.0)
+    monkeypatch.setattr("idmetric.metric.files.progress.REDRAW", 0.0)
     monkeypatch.setattr(full, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys, "stderr", full)
     with Progress("images") as progress:

@@ -22,8 +22,8 @@ from idmetric.data.generate.compose import (
     read_pair,
     scale_mode,
 )
-from idmetric.images.masks import read_mask
-from idmetric.images.read import ImageReadError
+from idmetric.metric.images.masks import read_mask
+from idmetric.metric.images.read import ImageReadError
 
 
 def noise(width: int, height: int, seed: int = 0) -> Image.Image:

@@ -15,16 +15,16 @@ import torch
 from PIL import Image
 
 from idmetric import Backbone, IDSim
-from idmetric.checkpoints.fingerprint import weights_digest
 from idmetric.data import embed as embeddings
 from idmetric.data.embed import EmbedderModel, Look, UnreadableError, embed
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.distance.embedding import Embedding
-from idmetric.images.masks import MaskWarning
-from idmetric.images.read import read_image
-from idmetric.protocols.common import baselines, scorers
-from idmetric.protocols.common.models import BRANCHES, open_model
-from idmetric.protocols.common.scorers import EvalSettings, bind
+from idmetric.evaluate.protocols.common import baselines, scorers
+from idmetric.evaluate.protocols.common.models import BRANCHES, open_model
+from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
+from idmetric.metric.checkpoints.fingerprint import weights_digest
+from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.images.masks import MaskWarning
+from idmetric.metric.images.read import read_image
 from tests.conftest import random_model
 
 TINY_VIT = {"embed_dim": 32, "depth": 2, "num_heads": 2}

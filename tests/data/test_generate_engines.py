@@ -18,12 +18,12 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric.checkpoints.errors import CheckpointError
 from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.engines import ENGINES, open_engine
 from idmetric.data.generate.iclight import conditioned, on_gray
 from idmetric.data.generate.masks import open_remover
 from idmetric.data.generate.weights import Flat, Place
+from idmetric.metric.checkpoints.errors import CheckpointError
 from tests import diffusion_parts as parts
 from tests.hub_server import COMMIT, HubServer
 
@@ -428,7 +428,7 @@ def test_engines_work_in_bfloat16(name: str, folder: Path) -> None:
 
 FETCH = """
 import json, os
-from idmetric.checkpoints.errors import CheckpointError
+from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.data.generate.engines import open_engine
 from idmetric.data.generate.weights import Place
 from tests.data.test_generate_engines import request

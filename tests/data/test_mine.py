@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from idmetric.data.curate.mine import grouped, hard_negatives, hard_pairs
 from idmetric.data.manifest.lineage import followers, lineages
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.embed import nearest as neighbors
-from idmetric.embed.nearest import nearest_other
+from idmetric.metric.scoring import nearest as neighbors
+from idmetric.metric.scoring.nearest import nearest_other
 
 
 def brute_force(

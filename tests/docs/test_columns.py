@@ -5,7 +5,7 @@ from __future__ import annotations
 import runpy
 from pathlib import Path
 
-from idmetric.protocols.common.measures import MEASURES
+from idmetric.evaluate.protocols.common.measures import MEASURES
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 

@@ -266,7 +266,7 @@ def row_of(text: str, start: str) -> list[float]:
 
 
 def test_the_papers_numbers_on_the_page_are_those_of_the_protocols() -> None:
-    from idmetric.protocols.common import paper_numbers as paper
+    from idmetric.evaluate.protocols.common import paper_numbers as paper
 
     text = (DOCS / "choosing.md").read_text(encoding="utf-8")
     columns = (("pods", "mAP"), ("deepfashion2", "mAP"), ("aerialcattle", "mAP"), ("petface", "AUC"),

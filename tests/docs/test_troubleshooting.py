@@ -18,13 +18,13 @@ from huggingface_hub import constants, errors
 from PIL import Image
 
 from idmetric import IdentityLoss, IDSim, load
-from idmetric.checkpoints import hub
 from idmetric.cli.main import main
-from idmetric.distance.finite import reason
-from idmetric.images.kinds import MultiFrameWarning
-from idmetric.images.read import read_image
-from idmetric.io.hints import need
-from tests.images.test_read import tiff
+from idmetric.metric.checkpoints import hub
+from idmetric.metric.distance.finite import reason
+from idmetric.metric.files.hints import need
+from idmetric.metric.images.kinds import MultiFrameWarning
+from idmetric.metric.images.read import read_image
+from tests.metric.images.test_read import tiff
 
 ROOT = Path(__file__).resolve().parents[2]
 MUG = ROOT / "examples" / "images" / "mug_a.png"
@@ -114,7 +114,7 @@ def given(tmp_path: Path, patch: pytest.MonkeyPatch, said: Callable[[], str]) ->
         main(["score", "--model", "tiny", "--device", "cpu", str(MUG), str(MUG)])
     yield said()
     with patch.context() as limited:
-        limited.setattr("idmetric.images.opening.MAX_PIXELS", 100)
+        limited.setattr("idmetric.metric.images.opening.MAX_PIXELS", 100)
         yield message(lambda: read_image(MUG))
     for name in ("cut.jpg", "page.jpg", "new.heic", "deep.tif", "dark.tif", "white.tif"):
         yield message(lambda name=name: metric.embed(made[name]))  # type: ignore[misc]

@@ -86,9 +86,10 @@ def _serve() -> None:
     import timm  # noqa: F401
 
     for name in (
-        "cli.score", "cli.gallery", "cli.eval", "cli.data", "cli.train", "cli.bench", "gallery", "models.idsim",
-        "data.manifest.table", "protocols.folder", "protocols.common.scorers", "data.importers.run", "evaluate.copies",
-        "report.evaluation", "report.html", "train.nearid.recipe", "data.painter",
+        "cli.score", "cli.gallery", "cli.eval", "cli.data", "cli.train", "cli.bench", "gallery",
+        "metric.models.idsim", "metric.scoring.copies", "data.manifest.table", "data.importers.run", "data.painter",
+        "evaluate.protocols.folder", "evaluate.protocols.common.scorers", "evaluate.report.evaluation",
+        "evaluate.report.html", "train.nearid.recipe",
     ):  # fmt: skip
         importlib.import_module(f"idmetric.{name}")
     print("ready", flush=True)

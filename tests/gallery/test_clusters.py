@@ -15,15 +15,15 @@ from sklearn.cluster import AgglomerativeClustering
 from sklearn.metrics.pairwise import cosine_distances
 
 from idmetric import IDSim
-from idmetric.calibration.apply import Calibration
-from idmetric.calibration.curves import Platt
 from idmetric.cli import gallery as command
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.embed.nearest import unit
 from idmetric.gallery import Gallery, looks
 from idmetric.gallery.clusters import calibrated_threshold, cluster, identities, near_duplicates, sharpness
 from idmetric.gallery.prune import LOOKS
-from idmetric.scoring.records import Records
+from idmetric.metric.calibration.apply import Calibration
+from idmetric.metric.calibration.curves import Platt
+from idmetric.metric.scoring.nearest import unit
+from idmetric.metric.scoring.records import Records
 from tests.runner import Runner
 
 

@@ -13,13 +13,8 @@ import torch
 from PIL import Image
 
 from idmetric import IDSim, ImageReadError
-from idmetric.calibration.apply import Calibration
-from idmetric.calibration.curves import Platt
 from idmetric.cli.main import main
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.embed.keys import content
-from idmetric.embed.nearest import nearest, unit
-from idmetric.embed.store import DamagedShardError, Store
 from idmetric.gallery import (
     Gallery,
     GalleryError,
@@ -27,8 +22,13 @@ from idmetric.gallery import (
     models_of,
 )
 from idmetric.gallery.clusters import identities, near_duplicates
-from idmetric.images.masks import MaskWarning
-from idmetric.io.output import OutputError
+from idmetric.metric.calibration.apply import Calibration
+from idmetric.metric.calibration.curves import Platt
+from idmetric.metric.files.output import OutputError
+from idmetric.metric.images.masks import MaskWarning
+from idmetric.metric.scoring.keys import content
+from idmetric.metric.scoring.nearest import nearest, unit
+from idmetric.metric.scoring.store import DamagedShardError, Store
 from tests.conftest import random_model
 
 

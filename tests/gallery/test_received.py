@@ -9,10 +9,10 @@ import pytest
 
 from idmetric import IDSim
 from idmetric.cli.main import main
-from idmetric.embed import shards
 from idmetric.gallery import Gallery
 from idmetric.gallery.clusters import near_duplicates
 from idmetric.gallery.prune import LOOKS
+from idmetric.metric.scoring import shards
 from tests.embed_parts import pictures
 from tests.permissions import permissions_count
 from tests.runner import Runner

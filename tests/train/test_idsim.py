@@ -17,13 +17,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from idmetric import IDSim, load
-from idmetric.checkpoints.errors import CheckpointError
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, Row, read
-from idmetric.models import backbone as backbones
-from idmetric.models import tokens as token_features
-from idmetric.models.idsim import IDSimConfig
-from idmetric.models.tokens import resample_positions
+from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.models import backbone as backbones
+from idmetric.metric.models import tokens as token_features
+from idmetric.metric.models.idsim import IDSimConfig
+from idmetric.metric.models.tokens import resample_positions
 from idmetric.train import augment, state
 from idmetric.train.batches import TRAINING, VALIDATION, generator
 from idmetric.train.idsim.config import Config

@@ -17,9 +17,9 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from idmetric import Backbone, load
-from idmetric.checkpoints.errors import CheckpointError
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
+from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.train import state
 from idmetric.train.ilgen.config import PAPER, SMOKE, Config
 from idmetric.train.ilgen.data import classes_of, draw_classes, draw_images, draw_pairs, pass_length

@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from idmetric import load
-from idmetric.io.output import OutputError
+from idmetric.metric.files.output import OutputError
 from idmetric.train import run_folder, state
 from idmetric.train.loader import seed_all
 from idmetric.train.log import truncate

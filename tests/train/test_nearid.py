@@ -18,14 +18,14 @@ from torch import Tensor
 from idmetric import CheckpointError, NearID, load
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
-from idmetric.embed import shards
-from idmetric.losses.near_id import Tuples, near_id
-from idmetric.losses.near_id_objectives import circle_ranked, oracle_info_nce, sigmoid_ranked, symmetric_info_nce
-from idmetric.models import backbone
+from idmetric.metric.models import backbone
+from idmetric.metric.scoring import shards
 from idmetric.train import state
 from idmetric.train.batches import generator
 from idmetric.train.features import FeatureCache, picture_keys, trunk_id
 from idmetric.train.loop import TrainError, TrainSettings, fit
+from idmetric.train.losses.near_id import Tuples, near_id
+from idmetric.train.losses.near_id_objectives import circle_ranked, oracle_info_nce, sigmoid_ranked, symmetric_info_nce
 from idmetric.train.nearid import siglip
 from idmetric.train.nearid.config import SMOKE, Config
 from idmetric.train.nearid.data import MISSING, Shape, draw, find, items
@@ -228,7 +228,7 @@ def embedded(run: Recipe, data: Manifest) -> tuple[list[Any], list[list[Any]], l
 
 
 def loss_by_hand(run: Recipe, data: Manifest) -> float:
-    """The objective, which tests/losses compare with its equation, of images embedded one by one."""
+    """The objective, which tests/train/losses compare with its equation, of images embedded one by one."""
     config, (anchor, positive, near) = run.config, embedded(run, data)
     of = {"temperature": config.temperature}
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from idmetric import ImageReadError
 from idmetric.data.manifest.table import Manifest, Row, read
-from idmetric.models.embedder import Embedder
+from idmetric.metric.models.embedder import Embedder
 from idmetric.train.processes import OtherFailed, Processes
 from idmetric.train.validate import validation
 from tests.train_parts import in_two_processes, launched

@@ -20,7 +20,7 @@ from torch import Tensor
 from idmetric import VisIDEmbed, load
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
-from idmetric.models.visid import CANDIDATE, TASKS
+from idmetric.metric.models.visid import CANDIDATE, TASKS
 from idmetric.train import state
 from idmetric.train.batches import generator
 from idmetric.train.loop import TrainError, TrainSettings, fit

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from idmetric.cli.command import Parser, codes, ended, fixable, warnings_as_lines
 from idmetric.data.importers import KINDS
-from idmetric.images.paths import walk
-from idmetric.io.hints import need
+from idmetric.metric.files.hints import need
+from idmetric.metric.images.paths import walk
 
 # command -> the line that describes it; each is a module here with add_arguments(parser) and run(args) -> int
 COMMANDS = {
@@ -74,7 +74,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _keep_inputs(args: argparse.Namespace) -> None:
     """Refuse an output that is an input, or a table in an input folder."""
-    from idmetric.io.output import files_among, refuse_inputs
+    from idmetric.metric.files.output import files_among, refuse_inputs
 
     given = list(files_among(value for name, value in vars(args).items() if name not in ("out", "command")))
     if args.command == "import" and not KINDS[args.kind].local:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 from idmetric.cli import options
 from idmetric.cli.command import say
-from idmetric.io.progress import Progress
-from idmetric.io.tables import first_few
+from idmetric.metric.files.progress import Progress
+from idmetric.metric.files.tables import first_few
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -38,7 +38,7 @@ def add_on_error(parser: argparse.ArgumentParser) -> None:
 def check_output(path: Path) -> None:
     """Check before the work that a manifest can be written there."""
     from idmetric.data.manifest.table import FORMATS
-    from idmetric.io.output import check
+    from idmetric.metric.files.output import check
 
     if path.suffix not in FORMATS:
         raise ValueError(f"{path}: a manifest ends in {', '.join(FORMATS)}")

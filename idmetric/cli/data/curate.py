@@ -25,7 +25,7 @@ from idmetric.cli.command import say
 from idmetric.cli.data.common import add_on_error, check_output, identities, leave_out, progress, refuse_leaks, save
 from idmetric.cli.data.split import read_parts
 from idmetric.cli.options import add_quiet, natural, positive
-from idmetric.io.tables import aligned
+from idmetric.metric.files.tables import aligned
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

@@ -298,7 +298,7 @@ def _categories(args: argparse.Namespace, domain: str, words: Wording) -> list[s
     from idmetric.data.curate.recipes import ILGEN
     from idmetric.data.generate.categories import Chat, ask_categories, read_categories
     from idmetric.data.generate.weights import GenerateError
-    from idmetric.io.output import replacing
+    from idmetric.metric.files.output import replacing
 
     path: Path = args.categories
     if path.exists() or not args.ask:

@@ -24,7 +24,7 @@ from pathlib import Path
 from idmetric.cli import options
 from idmetric.cli.data.common import add_input, add_on_error, add_output, check_output, leave_out, refuse_leaks, save
 from idmetric.cli.options import natural, positive
-from idmetric.io.progress import Progress
+from idmetric.metric.files.progress import Progress
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -79,7 +79,7 @@ def _mine(args: argparse.Namespace) -> int:
     from idmetric.data.embed import embed_rows
     from idmetric.data.manifest.lineage import lineages
     from idmetric.data.manifest.table import Manifest, read
-    from idmetric.models.load import load
+    from idmetric.metric.models.load import load
 
     manifest = read(args.manifest)
     if args.mode != "queries":

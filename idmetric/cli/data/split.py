@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from idmetric.cli import options
 from idmetric.cli.data import common
-from idmetric.io.tables import aligned
+from idmetric.metric.files.tables import aligned
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -1,6 +1,6 @@
 """Attach masks that another program made, such as RMBG, BiRefNet or an annotation tool, to the images of a manifest.
 
-A mask belongs to the image with the end of its path (`idmetric.images.paths.mask_of`). An image within the manifest
+A mask belongs to the image with the end of its path (`images.paths.mask_of`). An image within the manifest
 goes by its id.
 """
 
@@ -18,11 +18,11 @@ import numpy as np
 from PIL import Image
 
 from idmetric.data.manifest.table import Manifest, ManifestError
-from idmetric.images.kinds import ImageReadError
-from idmetric.images.masks import MaskId, read_mask
-from idmetric.images.paths import InputError, absent_mask, is_image, masks_of, walk
-from idmetric.images.read import read_image
-from idmetric.io.output import replacing
+from idmetric.metric.files.output import replacing
+from idmetric.metric.images.kinds import ImageReadError
+from idmetric.metric.images.masks import MaskId, read_mask
+from idmetric.metric.images.paths import InputError, absent_mask, is_image, masks_of, walk
+from idmetric.metric.images.read import read_image
 
 Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]
 

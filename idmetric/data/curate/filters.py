@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from idmetric.data.manifest.lineage import followers, without_orphans
 from idmetric.data.manifest.table import COLUMNS, Manifest
-from idmetric.io import json_file
+from idmetric.metric.files import json_file
 
 Where = Mapping[str, Any]  # column -> value, or a list of values
 

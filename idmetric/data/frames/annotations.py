@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.frames.clips import Clip, ClipError, Codes, read_text
-from idmetric.io import json_file
-from idmetric.io.hints import need
+from idmetric.metric.files import json_file
+from idmetric.metric.files.hints import need
 
 Categories = dict[tuple[str, int], str]  # (clip, object) -> category
 

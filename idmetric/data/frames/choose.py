@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.data.frames.footage import Footage, Frame, FrameObject
-from idmetric.images.read import ImageReadError
+from idmetric.metric.images.read import ImageReadError
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ from idmetric.data.frames.clips import Clip, ClipError
 from idmetric.data.frames.footage import open_clip
 from idmetric.data.generate.masks import Sam
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.io import json_file
+from idmetric.metric.files import json_file
 
 RECORD = "clip.json"  # in the folder of a finished clip
 FREE = ("frame", "time", "blur", "coverage")  # columns x_... of the manifest

@@ -23,9 +23,9 @@ from PIL import Image
 
 from idmetric.data.frames.clips import BOXES, Box, Clip, ClipError, is_image, read_text
 from idmetric.data.frames.video import Video
-from idmetric.images.masks import SeveralLabelsError, read_mask
-from idmetric.images.paths import natural
-from idmetric.images.read import ImageLike, read_image
+from idmetric.metric.images.masks import SeveralLabelsError, read_mask
+from idmetric.metric.images.paths import natural
+from idmetric.metric.images.read import ImageLike, read_image
 
 if TYPE_CHECKING:
     from idmetric.data.generate.masks import Sam

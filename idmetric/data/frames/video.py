@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image
 
 from idmetric.data.frames.clips import ClipError
-from idmetric.images.read import ImageReadError
-from idmetric.io.hints import need
+from idmetric.metric.files.hints import need
+from idmetric.metric.images.read import ImageReadError
 
 
 class Video:

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from idmetric.data.generate.weights import GenerateError
-from idmetric.io import json_file
-from idmetric.io.hints import need
+from idmetric.metric.files import json_file
+from idmetric.metric.files.hints import need
 
 _MARKER = re.compile(r"^\s*(?:[-*•–]|\(?\d+[.):])\s+")  # of a list's item
 _LONGEST = 80  # letters of a category; longer lines cannot be names

@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.images.masks import read_mask
-from idmetric.images.read import ImageLike, describe, read_image
+from idmetric.metric.images.masks import read_mask
+from idmetric.metric.images.read import ImageLike, describe, read_image
 
 Mode = Literal["small", "large"]
 Box = tuple[int, int, int, int]  # left, top, right, bottom

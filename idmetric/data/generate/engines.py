@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 from PIL import Image
 
-from idmetric.checkpoints.errors import CheckpointError
 from idmetric.data.generate.engine import Engine, Inpainter, Request, Sampler
 from idmetric.data.generate.iclight import ICLight
 from idmetric.data.generate.powerpaint import PowerPaint
@@ -24,7 +23,8 @@ from idmetric.data.generate.weights import (
     load_pipeline,
     load_tensors,
 )
-from idmetric.io.hints import need
+from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.files.hints import need
 
 _FLUX_DEV = "FLUX.1 [dev] Non-Commercial License"
 _LIGHTNING_REPO = "lightx2v/Qwen-Image-Lightning"

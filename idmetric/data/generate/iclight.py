@@ -122,7 +122,7 @@ def add_offset(unet: Any, offset: dict[str, Any], name: str) -> None:
     """Widen the UNet's first convolution to 8 input channels with zero weights, and add the offset to the weights."""
     import torch
 
-    from idmetric.checkpoints.weights import check_state
+    from idmetric.metric.checkpoints.weights import check_state
 
     old = unet.conv_in
     new = torch.nn.Conv2d(8, old.out_channels, old.kernel_size, old.stride, old.padding)

@@ -24,10 +24,10 @@ from PIL import Image
 from idmetric.data.generate.compose import ComposeError, read_pair
 from idmetric.data.generate.engine import Engine
 from idmetric.data.generate.weights import Flat, GenerateError, Rejected
-from idmetric.images.read import ImageReadError
-from idmetric.io import json_file
-from idmetric.io.output import replacing
-from idmetric.io.tables import first_few
+from idmetric.metric.files import json_file
+from idmetric.metric.files.output import replacing
+from idmetric.metric.files.tables import first_few
+from idmetric.metric.images.read import ImageReadError
 
 if TYPE_CHECKING:
     from idmetric.data.generate.wording import Wording

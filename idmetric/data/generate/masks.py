@@ -34,9 +34,9 @@ from idmetric.data.generate.weights import (
     Weights,
     load_transformer,
 )
-from idmetric.images.read import ImageReadError, read_image
-from idmetric.io.hints import need
-from idmetric.io.output import replacing
+from idmetric.metric.files.hints import need
+from idmetric.metric.files.output import replacing
+from idmetric.metric.images.read import ImageReadError, read_image
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar
 
-from idmetric.checkpoints.errors import CheckpointError
 from idmetric.data.generate.engine import Inpainter, Request
 from idmetric.data.generate.weights import NO_CHECKER, Weights, load_pipeline, load_tensors
+from idmetric.metric.checkpoints.errors import CheckpointError
 
 BASE = Weights("stable-diffusion-v1-5/stable-diffusion-inpainting", "creativeml-openrail-m")
 # the license is that of PowerPaint's repository, which its authors name for the weights, too
@@ -56,7 +56,7 @@ class PowerPaint(Inpainter):
 
     @cached_property
     def pipe(self) -> Any:
-        from idmetric.checkpoints.weights import load_state
+        from idmetric.metric.checkpoints.weights import load_state
 
         pipe = load_pipeline(self.pipeline, self.base, self.place, **self.parts)
         from diffusers import UniPCMultistepScheduler
@@ -89,7 +89,7 @@ def add_task(encoder: Any, state: Mapping[str, Any], name: str) -> None:
     """Give CLIP's text encoder the release's weights, with the vectors of P_obj after those of its words."""
     import torch
 
-    from idmetric.checkpoints.weights import load_state
+    from idmetric.metric.checkpoints.weights import load_state
 
     # without the prefix of the text model, the other tasks, and the numbers of positions, a buffer
     state = {key.removeprefix("text_model."): value for key, value in state.items()}

@@ -9,10 +9,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from idmetric.checkpoints.errors import CheckpointError
-from idmetric.checkpoints.hub import Hub, cached_file, fetch
-from idmetric.io.hints import need
-from idmetric.io.settings import accept, from_text
+from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.checkpoints.hub import Hub, cached_file, fetch
+from idmetric.metric.files.hints import need
+from idmetric.metric.files.settings import accept, from_text
 
 # parts of Stable Diffusion's pipelines: the safety checker would add black images to the data
 NO_CHECKER: Mapping[str, Any] = {"safety_checker": None, "requires_safety_checker": False}
@@ -102,7 +102,7 @@ class Place:
     def torch_device(self) -> Any:
         import torch
 
-        from idmetric.models.embedder import auto_device
+        from idmetric.metric.models.embedder import auto_device
 
         return torch.device(self.device) if self.device else auto_device()
 
@@ -223,7 +223,7 @@ def load_transformer(weights: Weights, place: Place, processor: str, model: str)
 
 def load_tensors(weights: Weights) -> dict[str, Any]:
     """The tensors of one safetensors file; errors as `load_pipeline`."""
-    from idmetric.checkpoints.weights import read_tensors
+    from idmetric.metric.checkpoints.weights import read_tensors
 
     return read_tensors(_file(weights))
 

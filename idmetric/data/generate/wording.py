@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from idmetric.data.generate.weights import GenerateError
-from idmetric.io import json_file
+from idmetric.metric.files import json_file
 
 FOLDER = Path(__file__).parent / "prompts"
 GRID = ("background", "light")  # of grid.json

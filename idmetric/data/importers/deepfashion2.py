@@ -21,7 +21,7 @@ from idmetric.data.importers.images import png
 from idmetric.data.importers.run import Job, scalars
 from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
-from idmetric.images.opening import open_file
+from idmetric.metric.images.opening import open_file
 
 
 def rows(job: Job) -> Iterator[Row]:

@@ -20,8 +20,8 @@ from idmetric.data.importers.folders import pictures
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
-from idmetric.images.paths import is_hidden, is_image
-from idmetric.io import json_file
+from idmetric.metric.files import json_file
+from idmetric.metric.images.paths import is_hidden, is_image
 
 _LIVE = ("animal", "human")
 _COLLECTION = re.compile(r"(?P<collection>[a-z_]+?_\d+)(_.*)?")

@@ -19,9 +19,9 @@ from typing import Any
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Row
-from idmetric.images.paths import IMAGE_ENDINGS, is_image, walk
-from idmetric.io import json_file
-from idmetric.io.tables import first_few
+from idmetric.metric.files import json_file
+from idmetric.metric.files.tables import first_few
+from idmetric.metric.images.paths import IMAGE_ENDINGS, is_image, walk
 
 _MASKS = re.compile("(.*_)?masks", re.IGNORECASE)  # names of folders
 _SCENE = re.compile(r"((in[ _-]?the[ _-]?)?wild|(in[ _-]?)?studio|light(ing|s)?|illumination|poses?|scenes?)[ _-]?\d*")

@@ -9,7 +9,7 @@ from typing import Any
 from PIL import Image
 
 from idmetric.data.importers.source import SourceError
-from idmetric.images.opening import open_file
+from idmetric.metric.images.opening import open_file
 
 _ENDINGS = {"JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp", "GIF": ".gif", "BMP": ".bmp", "TIFF": ".tif", "MPO": ".jpg"}
 

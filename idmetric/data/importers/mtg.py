@@ -14,8 +14,8 @@ import torch
 
 from idmetric.data.importers.run import Job, Record
 from idmetric.data.manifest.table import Row
-from idmetric.images.masks import read_mask
-from idmetric.images.read import ImageReadError
+from idmetric.metric.images.masks import read_mask
+from idmetric.metric.images.read import ImageReadError
 
 ENGINE = "SDXL"  # "part-level inpaintings from a single source (SDXL)" (NearID, section 3.3)
 VIEWS = (1, 2)

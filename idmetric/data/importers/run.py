@@ -17,8 +17,8 @@ from idmetric.data.importers import KINDS, PACKAGE
 from idmetric.data.importers.images import content, ending_of
 from idmetric.data.importers.source import Shard, Source, SourceError, open_source
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.io.output import replacing
-from idmetric.io.tables import first_few
+from idmetric.metric.files.output import replacing
+from idmetric.metric.files.tables import first_few
 
 # (items, total or None, name) -> the items, with progress shown
 Progress = Callable[[Iterable[Any], int | None, str], Iterable[Any]]

@@ -19,10 +19,10 @@ from pathlib import Path, PureWindowsPath
 from posixpath import normpath
 from typing import Any
 
-from idmetric.images.paths import is_address
-from idmetric.images.paths import walk as files_below
-from idmetric.io import json_file
-from idmetric.io.hints import need
+from idmetric.metric.files import json_file
+from idmetric.metric.files.hints import need
+from idmetric.metric.images.paths import is_address
+from idmetric.metric.images.paths import walk as files_below
 
 ENDINGS = (".parquet", ".arrow", ".csv", ".jsonl")
 _BATCH = 16  # rows read at once: rows may hold several images of megabytes

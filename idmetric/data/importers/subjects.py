@@ -16,7 +16,7 @@ from idmetric.data.importers.images import content, png
 from idmetric.data.importers.run import Job, scalars
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Row
-from idmetric.images.read import ImageReadError, read_image
+from idmetric.metric.images.read import ImageReadError, read_image
 
 ENGINE = "FLUX.1"  # OminiControl, section 4: both images are generated in one canvas
 QUALITIES = ("compositeStructure", "objectConsistency", "imageQuality")

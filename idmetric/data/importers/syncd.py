@@ -24,8 +24,8 @@ from idmetric.data.importers.images import png
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError, locate, read_json
 from idmetric.data.manifest.table import Row
-from idmetric.images.kinds import ImageReadError
-from idmetric.images.opening import open_image
+from idmetric.metric.images.kinds import ImageReadError
+from idmetric.metric.images.opening import open_image
 
 _TABLE = "metadata.json"
 

@@ -19,7 +19,7 @@ from typing import Any
 from idmetric.data.importers.images import png
 from idmetric.data.importers.run import Job
 from idmetric.data.manifest.table import Row
-from idmetric.images.read import read_image
+from idmetric.metric.images.read import read_image
 
 _USED = ("identity", "path", "dataset", "species", "split", "bbox")
 _FREE = ("date", "orientation")  # for columns of their own

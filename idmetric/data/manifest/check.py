@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from idmetric.data.manifest.table import PATHS, Manifest
-from idmetric.embed.pipeline import threads
-from idmetric.images.kinds import STORED
-from idmetric.images.masks import read_mask, same_shape
-from idmetric.images.read import ImageReadError, read_image
+from idmetric.metric.images.kinds import STORED
+from idmetric.metric.images.masks import read_mask, same_shape
+from idmetric.metric.images.read import ImageReadError, read_image
+from idmetric.metric.scoring.pipeline import threads
 
 Progress = Callable[[Iterable[Any], int | None, str], Iterable[Any]]
 

@@ -11,8 +11,8 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from idmetric.data.manifest.schema import SCHEMA, ManifestError, array_of, check_names, is_binary, plain
-from idmetric.io import json_file
-from idmetric.io.output import refuse_irregular, replacing
+from idmetric.metric.files import json_file
+from idmetric.metric.files.output import refuse_irregular, replacing
 
 FORMATS = (".parquet", ".csv", ".jsonl")
 CHUNK = 4096  # rows held as objects at once

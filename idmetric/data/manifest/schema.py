@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from idmetric.images.paths import is_address
-from idmetric.io.settings import shown
-from idmetric.io.tables import first_few
+from idmetric.metric.files.settings import shown
+from idmetric.metric.files.tables import first_few
+from idmetric.metric.images.paths import is_address
 
 ROLES = ("real", "context-edit", "identity-edit", "distractor", "part-edit")
 TEXT_SLOTS = ("query", "positive", "negative", "candidate")  # of rows that may be a text without an image
@@ -39,7 +39,7 @@ class Row:
         split: such as train, val, test.
         domain: such as animals, products.
         category: such as dog, mug.
-        mask, mask_bytes: mask of the object, see `idmetric.images.masks`.
+        mask, mask_bytes: mask of the object, see `idmetric.metric.images.masks`.
         part_mask, part_mask_bytes: mask of its edited part.
         role: one of `ROLES`: real (a photo or a rendering), context-edit (the parent's identity in another context),
             identity-edit and distractor (another identity in the parent's context), part-edit (a part is changed).

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.io.hints import install
+from idmetric.metric.files.hints import install
 
 try:
     import pyarrow as pa
@@ -32,7 +32,7 @@ except ImportError as error:  # pragma: no cover
 
 from idmetric.data.manifest.files import CHUNK, FORMATS, check_extension, read_table, write_table
 from idmetric.data.manifest.schema import COLUMNS, PATHS, ROLES, SCHEMA, SLOTS, ManifestError, Row, array_of, checked
-from idmetric.io.tables import first_few
+from idmetric.metric.files.tables import first_few
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -139,7 +139,7 @@ class Manifest:
         Raises:
             idmetric.ImageReadError: naming the file, if it cannot be read, or the row, if it is a text alone.
         """
-        from idmetric.images.read import ImageReadError, read_image
+        from idmetric.metric.images.read import ImageReadError, read_image
 
         source = self.source(index)
         if source is None:
@@ -148,7 +148,7 @@ class Manifest:
 
     def mask(self, index: int, size: tuple[int, int] | None = None, column: str = "mask") -> Tensor | None:
         """The mask of a row, (H, W) coverage in [0, 1], scaled to `size` (height, width); None if it is empty."""
-        from idmetric.images.masks import read_mask
+        from idmetric.metric.images.masks import read_mask
 
         source = self.source(index, column)
         return None if source is None else read_mask(source, size)

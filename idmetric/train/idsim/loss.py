@@ -12,9 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from idmetric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
-from idmetric.losses.arrays import cosines
+from idmetric.metric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
 from idmetric.train.idsim.config import Negatives
+from idmetric.train.losses.arrays import cosines
 
 BLUR = SCALING = 0.05  # C.5: square root of Sinkhorn's last temperature; "Regularization: 0.05", by the release's code
 

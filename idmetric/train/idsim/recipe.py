@@ -28,13 +28,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idmetric.checkpoints.revision import revision_of
-from idmetric.checkpoints.weights import load_state
 from idmetric.data.manifest.table import Manifest, ManifestError
-from idmetric.losses.info_nce import info_nce
-from idmetric.models import backbone as backbones
-from idmetric.models.idsim import IDSim, IDSimConfig
-from idmetric.models.tokens import resample_positions
+from idmetric.metric.checkpoints.revision import revision_of
+from idmetric.metric.checkpoints.weights import load_state
+from idmetric.metric.models import backbone as backbones
+from idmetric.metric.models.idsim import IDSim, IDSimConfig
+from idmetric.metric.models.tokens import resample_positions
 from idmetric.train import augment, lora
 from idmetric.train.batches import TRAINING, VALIDATION, Pictures, check_held_out, rows_in, steps_per_epoch
 from idmetric.train.idsim.config import SMOKE as SMOKE
@@ -42,6 +41,7 @@ from idmetric.train.idsim.config import Config
 from idmetric.train.idsim.data import Loader, MicroBatch, Triplets, read_triplets
 from idmetric.train.idsim.loss import accuracy, compare
 from idmetric.train.loader import seed_all
+from idmetric.train.losses.info_nce import info_nce
 from idmetric.train.options import weights_file
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe, painted

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from idmetric.data.manifest.table import Manifest
-from idmetric.losses.arrays import cosines
-from idmetric.losses.ilgen_objectives import contrastive, hardest_negatives, softmax_margin
-from idmetric.models.embedder import Embedder
+from idmetric.metric.models.embedder import Embedder
 from idmetric.train.embed import embed_rows
 from idmetric.train.ilgen.data import Classes, Drawn
+from idmetric.train.losses.arrays import cosines
+from idmetric.train.losses.ilgen_objectives import contrastive, hardest_negatives, softmax_margin
 from idmetric.train.processes import Processes
 
 

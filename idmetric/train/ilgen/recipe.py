@@ -24,9 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from idmetric.data.manifest.table import Manifest, ManifestError
-from idmetric.losses.info_nce import label_info_nce
-from idmetric.losses.recall_at_k import batch_recall_at_k
-from idmetric.models.backbone import Backbone, is_timm
+from idmetric.metric.models.backbone import Backbone, is_timm
 from idmetric.train import augment
 from idmetric.train.batches import VALIDATION, Pictures, check_held_out, rows_in, share
 from idmetric.train.gradcache import cached_backward
@@ -43,6 +41,8 @@ from idmetric.train.ilgen.data import (
     pass_length,
 )
 from idmetric.train.ilgen.objectives import Contrastive, Retrieval, SoftmaxMargin, mine
+from idmetric.train.losses.info_nce import label_info_nce
+from idmetric.train.losses.recall_at_k import batch_recall_at_k
 from idmetric.train.options import weights_file
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe, painted

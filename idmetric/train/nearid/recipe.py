@@ -24,14 +24,14 @@ from torch import Tensor
 
 from idmetric.data.curate.masking import inherit_masks
 from idmetric.data.manifest.table import Manifest, merge
-from idmetric.losses.arrays import cosines
-from idmetric.losses.near_id import Tuples, near_id_terms
-from idmetric.losses.near_id_objectives import circle_ranked, oracle_info_nce, sigmoid_ranked, symmetric_info_nce
-from idmetric.models.nearid import NearID
+from idmetric.metric.models.nearid import NearID
 from idmetric.train import augment
 from idmetric.train.batches import VALIDATION, Pictures, check_held_out, rows_in, share
 from idmetric.train.features import FeatureCache, trunk_id
 from idmetric.train.gradcache import cached_backward
+from idmetric.train.losses.arrays import cosines
+from idmetric.train.losses.near_id import Tuples, near_id_terms
+from idmetric.train.losses.near_id_objectives import circle_ranked, oracle_info_nce, sigmoid_ranked, symmetric_info_nce
 from idmetric.train.nearid import siglip
 from idmetric.train.nearid.batches import Batches
 from idmetric.train.nearid.config import SMOKE as SMOKE

@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from idmetric.checkpoints import format as checkpoint
-from idmetric.checkpoints import released
-from idmetric.checkpoints.errors import CheckpointError
-from idmetric.checkpoints.hub import Files, Hub
-from idmetric.checkpoints.released_nearid import read_siglip
-from idmetric.checkpoints.revision import revision_of
-from idmetric.checkpoints.weights import load_state
-from idmetric.models import backbone as backbones
-from idmetric.models.nearid import NearID, NearIDConfig
+from idmetric.metric.checkpoints import format as checkpoint
+from idmetric.metric.checkpoints import released
+from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.checkpoints.hub import Files, Hub
+from idmetric.metric.checkpoints.released_nearid import read_siglip
+from idmetric.metric.checkpoints.revision import revision_of
+from idmetric.metric.checkpoints.weights import load_state
+from idmetric.metric.models import backbone as backbones
+from idmetric.metric.models.nearid import NearID, NearIDConfig
 from idmetric.train.nearid.config import Config
 from idmetric.train.options import weights_file
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from idmetric.models.visid import VisIDEmbed
+from idmetric.metric.models.visid import VisIDEmbed
 from idmetric.train.batches import Pictures, generator, share
 from idmetric.train.processes import Processes
 from idmetric.train.visme.batch_sampler import Batch, Pool, Rows

@@ -23,12 +23,12 @@ import torch
 from torch import Tensor, nn
 
 from idmetric.data.manifest.table import Manifest, ManifestError, Row
-from idmetric.losses.info_nce import LearnableTemperature, query_target_info_nce
-from idmetric.models.visid import MOST_RATIO as MOST_RATIO  # the check before training knows it
-from idmetric.models.visid import VisIDConfig, VisIDEmbed
+from idmetric.metric.models.visid import MOST_RATIO as MOST_RATIO  # the check before training knows it
+from idmetric.metric.models.visid import VisIDConfig, VisIDEmbed
 from idmetric.train import lora
 from idmetric.train.batches import TRAINING, VALIDATION, Pictures, check_held_out, rows_in, share
 from idmetric.train.gradcache import cached_backward
+from idmetric.train.losses.info_nce import LearnableTemperature, query_target_info_nce
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe, painted
 from idmetric.train.visme import data as pools

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from safetensors.torch import save_file
 
-from idmetric.io.hints import install
+from idmetric.metric.files.hints import install
 
 _TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>",
            "<|image_pad|>", "<|video_pad|>")  # fmt: skip

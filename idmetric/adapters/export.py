@@ -1,0 +1,259 @@
+"""Export of a model: one graph from pixels to features, with resizing and normalization inside.
+
+The graph takes `pixels`, float32 (batch, 3, height, width), RGB in [0, 1], of any size, and gives `cls` (batch, D) and
+`patches` (batch, P, D'), as `metric(pixels)` does. It resizes as `Fit.pixels` (squashed, antialiased, clamped to
+[0, 1]). The metadata `idmetric` of the file name the model, and how its images are read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import json
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from idmetric.metric.checkpoints.fingerprint import weights_digest
+from idmetric.metric.distance.cosine import cosine_distance
+from idmetric.metric.files.hints import need
+from idmetric.metric.files.output import OutputError, replacing
+from idmetric.metric.files.quiet import quiet
+from idmetric.metric.images.fit import SQUASH
+from idmetric.metric.images.kinds import ImageLike
+from idmetric.metric.images.read import to_pixels
+from idmetric.metric.models.backbone import Backbone
+from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.models.idsim import IDSim
+from idmetric.metric.models.nearid import NearID
+from idmetric.version import __version__
+
+TOLERANCE = 1e-4  # largest difference of a feature between PyTorch and the exported graph
+MOST_IMAGES = 128  # from which ranges of 8-bit models are measured; more change them little
+OPSET = 18  # the first with antialiased resizing
+_FOLDED = 2**26  # most values of a tensor that the exporter computes ahead
+_SHAPES = ((1, 1.0, 1.0), (3, 1.6, 0.7))  # batch, height and width of the checks, the sides as multiples of the model's
+_BATCH = 8  # images of a pass that measures ranges
+
+
+class ExportError(RuntimeError):
+    """A model that cannot be exported; the message says why."""
+
+
+def export(metric: Embedder, path: str | os.PathLike[str]) -> float:
+    """Write a model as one file, and compare it with PyTorch before the file appears under its name.
+
+    Args:
+        metric: in float32.
+        path: a file ending in .onnx that does not exist yet.
+
+    Returns:
+        The largest difference of a feature from PyTorch's, on random pixels of two sizes; at most `TOLERANCE`.
+
+    Raises:
+        ExportError: if the model cannot be exported, or the difference is larger.
+        OutputError: if the file exists or cannot be written.
+        MissingExtraError: without onnx, onnxruntime and onnxscript.
+    """
+    need("onnx", "an export to ONNX", onnx="onnx", onnxruntime="onnxruntime", onnxscript="onnxscript")
+    target = Path(path)
+    check_target(target)
+    _check_model(metric)
+    graph = _Graph(metric.eval().cpu())
+    with quiet("torch.onnx", "torch.export", "onnxscript", "onnx_ir"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        program, facts = _program(metric, graph), _facts(metric)
+        with replacing(target) as temporary:
+            temporary.write_bytes(_onnx_bytes(program, facts))
+            return _largest_difference(metric, _session(temporary))
+
+
+def export_int8(metric: Embedder, path: Path, images: Sequence[ImageLike]) -> float:
+    """Write a model as `export` does, with weights and activations of 8 bits.
+
+    Weights have one scale for each output channel; ranges of activations are the least and the largest value on the
+    images ("static quantization" of onnxruntime, with QuantizeLinear and DequantizeLinear around each operator).
+
+    Args:
+        images: some of the kind that will be scored; of many, `MOST_IMAGES` at equal steps are used.
+
+    Returns:
+        The mean cosine distance of the images' embeddings from those of the float32 graph.
+
+    Raises:
+        ExportError, OutputError, MissingExtraError: as `export`. ImageReadError: for an image that cannot be read.
+    """
+    check_target(path)
+    step = -(-len(images) // MOST_IMAGES)
+    some = list(images)[:: max(1, step)]
+    with tempfile.TemporaryDirectory(prefix="idmetric-") as folder:
+        exact = Path(folder) / "float32.onnx"
+        export(metric, exact)
+        with replacing(path) as temporary:
+            temporary.write_bytes(_quantized(metric, exact, Path(folder), some))
+            sessions = [_session(file) for file in (exact, temporary)]
+            distances = []
+            for batch in _batches(metric, some):
+                features, quantized = (torch.from_numpy(session.run(["cls"], batch)[0]) for session in sessions)
+                distances.append(cosine_distance(features, quantized))
+            return float(torch.cat(distances).mean())
+
+
+def check_target(path: Path) -> None:
+    """Refuse, before the work, a file that exists or has another ending: OutputError."""
+    if path.suffix != ".onnx":
+        raise OutputError(errno.EINVAL, f"{str(path)!r} must end in .onnx", str(path))
+    if path.exists():
+        raise OutputError(errno.EEXIST, f"{str(path)!r} exists and would be overwritten: name another file", str(path))
+
+
+def _check_model(metric: Embedder) -> None:
+    if type(metric) not in (IDSim, NearID, Backbone):  # subclasses may see images in a way of their own
+        kind = type(metric).__name__
+        raise ExportError(f"{metric.label} is a {kind}: only IDSim, NearID and Backbone are exported")
+    if metric.fit != SQUASH:
+        raise ExportError(f"{metric.label} crops or pads images ({metric.fit}); only models that squash are exported")
+    if metric.decode != "exact":
+        raise ExportError(f"{metric.label}: decode= is chosen when an exported file is opened; open it without decode=")
+    if metric.dtype != torch.float32:
+        raise ExportError(f"{metric.label} is in {metric.dtype}: open it in float32 (dtype=torch.float32)")
+    size = sum(p.numel() * p.element_size() for p in metric.parameters())
+    if size > 0.98 * 2**31:
+        raise ExportError(f"{metric.label} has {size / 1e9:.1f} GB of weights, and an ONNX file holds 2.1 GB")
+
+
+class _Graph(nn.Module):
+    """Pixels of any size to the tensors of an Embedding."""
+
+    def __init__(self, metric: Embedder) -> None:
+        super().__init__()
+        self.metric = metric
+
+    def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
+        # not by `fit_pixels`, in which a graph would keep only the branch of its example's size
+        resized = F.interpolate(
+            pixels, self.metric.image_size, mode=self.metric.interpolation, align_corners=False, antialias=True
+        )
+        found = self.metric.embed_pixels(resized.clamp(0, 1))
+        return (found.cls,) if found.patches is None else (found.cls, found.patches)
+
+
+def _session(path: Path) -> Any:
+    import onnxruntime
+
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+def _batches(metric: Embedder, images: Sequence[ImageLike]) -> Iterator[dict[str, Any]]:
+    """Batches of images as inputs of the graph, read and resized as the metric reads them."""
+    for start in range(0, len(images), _BATCH):
+        pixels = [to_pixels(image, metric.image_size, **metric.reading) for image in images[start : start + _BATCH]]
+        yield {"pixels": torch.stack(pixels).numpy()}
+
+
+def _facts(metric: Embedder) -> dict[str, Any]:
+    """What the file says of its model: which it is, and how images become pixels."""
+    with torch.no_grad():
+        grid = metric.embed_pixels(torch.rand(1, 3, *metric.image_size)).grid
+    return {
+        "model": metric.label, "revision": metric.revision, "weights": weights_digest(metric), "grid": grid,
+        "image_size": metric.image_size, "mean": metric.mean, "std": metric.std, "interpolation": metric.interpolation,
+        "background": metric.background, "preprocessing": metric.preprocessing, "idmetric": __version__,
+    }  # fmt: skip
+
+
+def _program(metric: Embedder, graph: _Graph) -> Any:
+    """The model as a `torch.export.ExportedProgram` with a dynamic batch and size."""
+    height, width = metric.image_size
+    pixels = torch.rand(2, 3, height + 19, width + 8)  # neither square nor the model's own size
+    free = torch.export.Dim.DYNAMIC
+    try:
+        program = torch.export.export(graph, (pixels,), dynamic_shapes={"pixels": {0: free, 2: free, 3: free}})
+    except Exception as error:  # torch's many kinds
+        raise ExportError(f"torch.export cannot trace {metric.label}: {error}") from error
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # paths of this machine
+    return program
+
+
+def _onnx_bytes(program: Any, facts: Mapping[str, Any]) -> bytes:
+    from onnxscript.optimizer import fold_constants
+
+    names = ["cls"] if facts["grid"] is None else ["cls", "patches"]
+    found = torch.onnx.export(
+        program, dynamo=True, opset_version=OPSET, input_names=["pixels"], output_names=names, verbose=False
+    )
+    if found is None:
+        raise ExportError("torch.onnx returned no model")
+    # the exporter folds small constants alone; kernels scaled by BatchNorm are larger, and quantization needs them
+    fold_constants(found.model, input_size_limit=_FOLDED, output_size_limit=_FOLDED)
+    return _finished(found.model_proto, facts)
+
+
+def _finished(model: Any, facts: Mapping[str, Any]) -> bytes:
+    """The bytes of an ONNX model with our facts, and without the notes of its makers, some of which are local paths."""
+    graph = model.graph
+    for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.initializer, *model.functions):
+        del part.metadata_props[:]
+        part.doc_string = ""
+    del graph.value_info[:]
+    for value in (*graph.input, *graph.output):
+        for place, name in enumerate(("batch", "channels", "height", "width")):
+            dims = value.type.tensor_type.shape.dim
+            if place < len(dims) and dims[place].HasField("dim_param"):
+                dims[place].dim_param = name
+
+    model.producer_name, model.producer_version = "idmetric", __version__
+    model.metadata_props.add(key="idmetric", value=json.dumps(facts, sort_keys=True))
+    data: bytes = model.SerializeToString(deterministic=True)
+    return data
+
+
+def _largest_difference(metric: Embedder, session: Any) -> float:
+    """The largest difference of a feature from PyTorch's; ExportError if it exceeds `TOLERANCE`."""
+    generator = torch.Generator().manual_seed(0)
+    worst = 0.0
+    for batch, tall, wide in _SHAPES:
+        height, width = metric.image_size
+        pixels = torch.rand(batch, 3, max(1, round(height * tall)), max(1, round(width * wide)), generator=generator)
+        with torch.no_grad():
+            expected = metric(pixels)
+        outputs = session.run(None, {"pixels": pixels.numpy()})
+        features = [expected.cls] if expected.patches is None else [expected.cls, expected.patches]
+        for tensor, array in zip(features, outputs, strict=True):
+            worst = max(worst, float((tensor - torch.from_numpy(array)).abs().max()))
+    if not worst <= TOLERANCE:
+        raise ExportError(f"the exported graph differs from PyTorch by {worst:.1e}, more than {TOLERANCE:g}")
+    return worst
+
+
+def _quantized(metric: Embedder, exact: Path, folder: Path, images: Sequence[ImageLike]) -> bytes:
+    import onnx
+    from onnxruntime import quantization
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    batches = _batches(metric, images)
+
+    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]  # without type hints
+        def get_next(self) -> dict[str, Any] | None:
+            return next(batches, None)
+
+    prepared, out = folder / "prepared.onnx", folder / "int8.onnx"
+    with contextlib.redirect_stdout(io.StringIO()), quiet("root"):  # which onnxruntime's tools use
+        # symbolic shapes are of no use to these graphs, and fail on torch's Expand
+        quant_pre_process(str(exact), str(prepared), skip_symbolic_shape=True)
+        # with all 8 bits of weights, sums saturate on x86 without VNNI, and distances depend on the processor
+        quantization.quantize_static(
+            str(prepared), str(out), Reader(), quant_format=quantization.QuantFormat.QDQ, per_channel=True,
+            activation_type=quantization.QuantType.QUInt8, weight_type=quantization.QuantType.QInt8, reduce_range=True,
+        )  # fmt: skip
+    facts = _facts(metric)
+    return _finished(onnx.load(str(out)), {**facts, "weights": f"{facts['weights']} in 8 bits"})

@@ -1,0 +1,286 @@
+"""Which checkpoint of a LoRA to keep? Identity, copying, diversity, prompt fidelity and drift over training steps.
+
+    idmetric eval checkpoints --data samples/ --references held_out/ --training train/ --model tiny --out results/
+    idmetric eval checkpoints --data out/ --pattern '{step}/{prompt}_{seed}.png' --references held_out/ \
+        --base base/ --drift-prompt 'a photo of a dog' --model tiny --out results/ --plots png
+    idmetric eval checkpoints --model tiny --out results/      a painted example of seven steps, no download
+
+A row for each step; without --pattern, samples are named as kohya sd-scripts, ai-toolkit or diffusers name them.
+
+The columns: --explain, or docs/columns.md. Intervals and tests take subjects as units, or prompts where there is one
+subject. The best step is the earliest that a test does not find below the highest identity, among steps without copies
+(--max-copies) and, with --clip-t, without a loss of CLIP-T (--clip-tolerance).
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.protocols.checkpoints.reading import BASE, read
+from idmetric.evaluate.protocols.common import intervals
+from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, listed, texts
+from idmetric.evaluate.protocols.common.result import Result, Row, Value
+from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Progress, bind
+from idmetric.evaluate.protocols.generator.columns import (
+    CLIP,
+    SEVERAL,
+    agreements,
+    columns_of,
+    image_items,
+    keep_missing,
+    notes_on,
+    prompt_fidelity,
+    refuse_judges,
+    side_by_side,
+)
+from idmetric.evaluate.protocols.generator.example import checkpoints_example
+from idmetric.evaluate.protocols.generator.images import Images, Names, are_cosines, score
+from idmetric.evaluate.protocols.generator.outputs import words
+from idmetric.evaluate.protocols.options import CheckpointsOptions
+from idmetric.evaluate.statistics.paired import LEVEL, compare, smallest_p, subjects_needed
+from idmetric.metric.distance.ties import comparable
+
+Identities = Mapping[int, Mapping[tuple[str, ...], float]]  # step -> place, which begins with its unit -> identity
+
+
+@dataclass(frozen=True)
+class Best:
+    """The best step, or None if no step qualifies, and the reason in words."""
+
+    step: int | None
+    reason: str
+
+
+def best_step(rows: Mapping[int, Row], identities: Identities, options: CheckpointsOptions) -> Best:
+    """Find the earliest step that is not clearly below the highest identity, by `paired.compare`.
+
+    With too few units for any difference to show, it is the step of the highest identity, and the reason says so.
+
+    Args:
+        rows: step -> its numbers; a step without identity does not count.
+        identities: step -> the identity of each image.
+    """
+    steps = sorted(step for step, row in rows.items() if step != BASE and "identity" in row)
+    identity, copies, clip = (_column(rows, steps, name) for name in ("identity", "copies", CLIP))
+    kept, conditions = steps, []
+    if not steps:
+        return Best(None, "no best step: there is no checkpoint")
+
+    # which steps qualify
+    if copies:
+        kept = [step for step in kept if copies[step].value <= options.max_copies]
+        conditions.append(f"copies of at most {options.max_copies:g}")
+    if clip:
+        least = max(value.value for value in clip.values()) - options.clip_tolerance
+        kept = [step for step in kept if step in clip and clip[step].value >= least]
+        conditions.append(f"CLIP-T of at least {least:.3f} ({options.clip_tolerance:g} below the highest)")
+    if not kept:
+        return Best(None, f"no best step: none of {len(steps)} has {' and '.join(conditions)}")
+    among = f" among the {len(kept)} of {len(steps)} steps with {' and '.join(conditions)}" if conditions else ""
+    among += "" if copies else "; copies were not looked for"
+
+    # too few to compare
+    top = max(kept, key=lambda step: comparable(identity[step].value))  # the earliest of equal ones
+    highest = f"{identity[top].value:.3f}"
+    if len(kept) == 1:
+        return Best(top, f"best step {top}: the only one{among}; its identity is {highest}")
+    comparisons = compare({str(step): identities.get(step, {}) for step in kept}, str(top))
+    if not comparisons:
+        return Best(top, f"highest identity at step {top}: {highest}{among}; no prompt and seed is common to the steps")
+    units = max(c.subjects for c in comparisons)
+    if smallest_p(units, len(comparisons)) > LEVEL:
+        few = f"too few prompts or subjects to show a difference of {len(kept)} steps"
+        needed = f"{units}, where {subjects_needed(len(comparisons))} would do"
+        return Best(top, f"highest identity at step {top}: {highest}{among}; {few}: {needed}")
+
+    # the earliest that is not clearly below the highest
+    level = [int(c.a) for c in comparisons if not c.is_clear]
+    chosen = min([top, *level])
+    rule = f"the earliest that is not clearly below the highest identity, {highest} at step {top}{among}"
+    return Best(chosen, f"best step {chosen}: {rule} (sign-flip test over {units} prompts or subjects)")
+
+
+def identities_of(items: Mapping[str, Any]) -> dict[int, dict[tuple[str, ...], float]]:
+    """Identities as `best_step` takes them, from a result's items "images"; of one subject, the units are prompts."""
+    several = len(set(items["subject"])) > 1
+    found: dict[int, dict[tuple[str, ...], float]] = {}
+    names = ("step", "subject", "prompt", "seed", "identity")
+    for step, subject, prompt, seed, identity in zip(*(items[name] for name in names), strict=True):
+        place = (subject, prompt, seed) if several else (prompt, seed)
+        found.setdefault(int(step), {})[place] = identity
+    return found
+
+
+def _column(rows: Mapping[int, Row], steps: list[int], name: str) -> dict[int, Value]:
+    return {step: value for step in steps if isinstance(value := rows[step].get(name), Value)}
+
+
+# Drift
+
+
+def drift_of(cosines: ArrayLike) -> Array:
+    """(1 - cos) / 2 of each pair of a checkpoint's image and the base model's; the mean of all pairs is the drift.
+
+    0 = the images are alike, 1 = opposite; higher = the checkpoint has moved further.
+
+    Args:
+        cosines: (P,), of the embeddings of image pairs with one prompt and seed, in [-1, 1].
+
+    References:
+        `measure_drift` in `method_comparison/image-gen` of huggingface/peft, with DINOv2 on prompts without the
+        trained concept. Its version 10794ab returns 1 - mean cos, twice this number.
+    """
+    found: Array = (1 - np.asarray(cosines, dtype=np.float64)) / 2
+    return found.clip(0, 1)  # cosines are rounded
+
+
+def pairs_with_base(images: Images) -> tuple[Ints, Ints]:
+    """The images (P,) of checkpoints that have an image of the base model at their place, and these (P,).
+
+    Both are numbers below the number of images; a place is a subject, prompt and seed.
+    """
+    base = {place: k for k, place in enumerate(images.places()) if images.method[k] == str(BASE)}
+    ends = [(k, base[place]) for k, place in enumerate(images.places())
+            if place in base and images.method[k] != str(BASE)]  # fmt: skip
+    own, other = np.array(ends, dtype=np.int64).reshape(-1, 2).T
+    return own, other
+
+
+OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
+
+
+def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
+    """The manifest of the command's samples and references, or of the painted example."""
+    if args.data is None:
+        if args.out is None:
+            raise ValueError("--out DIR is needed: the example is painted there (or give samples: --data PATH)")
+        return checkpoints_example(args.out / "example")
+    return read(
+        args.data, args.pattern, references=args.references, training=args.training, base=args.base,
+        prompts=args.prompts, skip=args.on_error == "skip",
+    )  # fmt: skip
+
+
+def run(
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: CheckpointsOptions = CheckpointsOptions(),
+) -> list[Result]:
+    """A result for each model, with a row for each step and the best step.
+
+    Args:
+        data: as `reading.read` makes it.
+        models: a `DualEncoder` of the name `CLIP-T` adds prompt fidelity.
+
+    Raises:
+        ValueError: for an unknown drift prompt, or a model that gives no similarities of all pairs.
+        UnreadableError: see `scorers.bind`.
+    """
+    refuse_judges(models)
+    _check(Images.of(data), data, options)  # before anything is embedded
+    return measured(data, models, settings, options)
+
+
+def measured(data: Manifest, models: Models, settings: EvalSettings, options: CheckpointsOptions) -> list[Result]:
+    """As `run`, for data without a checkpoint or drift prompts too."""
+    bound = bind(data, models, settings)
+    every = Images.of(bound.manifest)
+    drifting = _drifting(every, bound.manifest, options.drift_prompt)
+    images = every.take(~drifting) if options.drift_prompt else every
+    missing = images.missing()
+    about_all = notes_on(bound.manifest, images, options.held_out, "step ")
+    images, compared_on = images.on_shared_places(but=str(BASE))
+    unit, notes = _units(images)
+    several = images.have_several_subjects
+    copies, gray = agreements(images, bound.manifest, settings) if options.copies and not several else (None, [])
+    notes = (notes if settings.bootstrap else []) + about_all + compared_on + gray
+    notes += [SEVERAL] if several and options.copies else []
+    fidelity = prompt_fidelity(images, bound, models, notes)
+
+    compared = every.take(drifting)
+    own, base = pairs_with_base(compared)
+    steps = compared.method[own].astype(np.int64)
+    ids = np.array(bound.manifest.column("id"), dtype=object)
+    about = {
+        **settings.as_dict(), "drift_prompts": list(options.drift_prompt), "held_out": options.held_out,
+        "max_copies": options.max_copies, "clip_tolerance": options.clip_tolerance,
+    }  # fmt: skip
+    results = []
+    for scorer, result in bound.results("checkpoints", about, notes):
+        found = score(images, scorer, copies, fidelity)
+        rows = {int(step): columns_of(images, found, images.method == step, unit, settings) for step in images.methods}
+        if not len(own):
+            result.notes.append("no drift: there are no images of the base model (--base DIR, or step 0)")
+        elif not are_cosines(scorer):
+            result.notes.append("no drift: it needs a model with cosines, and --distance cls")
+        else:
+            drift = drift_of(scorer.pairs(compared.rows[own], compared.rows[base]))
+            for step in rows:
+                if (now := steps == step).any():
+                    rows[step]["drift"] = intervals.mean(drift[now], _units(compared)[0][own][now], settings)
+            result.keep("drift", image=ids[compared.rows[own]], base=ids[compared.rows[base]], drift=drift, step=steps)
+            if not options.drift_prompt:
+                result.notes.append("drift over all prompts: it grows as the subject is learned (--drift-prompt names "
+                                    "prompts without it)")  # fmt: skip
+        items = image_items(images, found, ids)
+        step_of = items.pop("method").astype(np.int64)
+        result.keep("images", **items, step=step_of)  # last: pages sort by the first number
+        if len(images.methods) > 1:
+            result.keep("side_by_side", **side_by_side(images, found, ids, "step "))
+        keep_missing(missing, result, "step")
+        add_rows(result, rows, identities_of(result.items["images"]), options)
+        results.append(result)
+    return results
+
+
+def add_rows(result: Result, rows: Mapping[int, Row], identities: Identities, options: CheckpointsOptions) -> None:
+    """Add the rows of steps, with the best one marked, and the reason as the first note."""
+    best = best_step(rows, identities, options)
+    result.notes.insert(0, best.reason)
+    for step in sorted(rows):
+        label: Row = {"step": str(step), "best": "yes" if step == best.step else ""}
+        result.rows.append(label | rows[step])
+
+
+# Images and units
+
+
+def _check(images: Images, data: Manifest, options: CheckpointsOptions) -> None:
+    """Refuse drift prompts and images that do not fit."""
+    base, drifting = images.method == str(BASE), _drifting(images, data, options.drift_prompt)
+    for prompt in options.drift_prompt:
+        if not _drifting(images, data, [prompt]).any():
+            raise ValueError(f"--drift-prompt {prompt!r}: no images of this prompt; there are {listed(images.prompt)}")
+    if options.drift_prompt and not (base & drifting).any():
+        raise ValueError("--drift-prompt: no images of the base model for these prompts: give --base DIR, or step 0")
+    if not (~base & ~drifting if options.drift_prompt else ~base).any():
+        raise ValueError("no images of a checkpoint that show the subject: there are only those of step 0 and of "
+                         "drift prompts")  # fmt: skip
+
+
+def _drifting(images: Images, data: Manifest, prompts: Sequence[str]) -> Truths:
+    """The images (G,) that count for drift: of these prompts, as written in names or in words; of all without any."""
+    if not prompts:
+        return np.ones(len(images.rows), dtype=bool)
+    spoken = texts(data, "text", "")[images.rows]
+    named = [prompt for given in prompts for prompt in (given, words(given) or given)]
+    found: Truths = np.isin(images.prompt.astype(str), prompts) | np.isin(spoken.astype(str), named)
+    return found
+
+
+def _units(images: Images) -> tuple[Names, list[str]]:
+    """The unit of intervals of each image (G,), and a note on it."""
+    if len(set(images.subject)) > 1:
+        return images.subject, []
+    count = len(set(images.prompt))
+    if count > 1:
+        return images.prompt, [f"one subject: intervals are over its {count} prompts, and hold for this subject alone"]
+    return images.prompt, ["one subject and one prompt: no intervals"]

@@ -1,0 +1,174 @@
+"""Reads samples of checkpoints with their references as a manifest, as `generator.outputs` does for methods.
+
+A step has the place of a method: its number, as text without leading zeros, is in the column x_method, and the rows of
+samples are in the order of steps. Images of the base model are those of step 0.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.protocols.generator.outputs import (
+    as_manifest,
+    images_below,
+    matched,
+    read_table,
+    refuse_unmatched,
+    with_photos,
+)
+from idmetric.evaluate.protocols.generator.pattern import (
+    GENERATED,
+    ONLY,
+    Fields,
+    OutputsError,
+    Picture,
+    fields_of,
+)
+from idmetric.metric.files import json_file
+
+_END = r"\.[A-Za-z0-9]+"
+_STEP = r"(?:.*/)?(?:checkpoint|step|epoch)[-_](?P<step>[0-9]+)/"
+
+TRAINERS: Mapping[str, tuple[re.Pattern[str], ...]] = {
+    # library/train_util.py, sample_image_inference
+    "kohya": (
+        re.compile(
+            r"(?:.*/)?(?:[^/]+_)?(?P<epoch>e)?(?P<step>[0-9]{6,})_(?P<prompt>[0-9]{2,})_[0-9]{14}(?:_(?P<seed>[0-9]+))?"
+            + _END
+        ),
+    ),
+    "ai-toolkit": (re.compile(r"(?:.*/)?[0-9]+__(?P<step>[0-9]{9,})_(?P<prompt>[0-9]+)" + _END),),
+    "diffusers": (
+        re.compile(_STEP + r"(?:(?P<prompt>[^/]+)[/_])?(?P<seed>[0-9]+)" + _END),
+        re.compile(_STEP + r"(?P<prompt>[^/]+)" + _END),
+    ),
+}
+
+
+def fields_by(trainer: str, path: str) -> dict[str, str] | None:
+    """The fields of a path with forward slashes; None if the trainer does not name its samples so.
+
+    >>> fields_by("kohya", "sample/dog_000500_01_20240101120000_42.png")
+    {'step': '000500', 'prompt': '01', 'seed': '42'}
+    """
+    found = next((match for known in TRAINERS[trainer] if (match := known.fullmatch(path))), None)
+    return None if found is None else {name: text for name, text in found.groupdict().items() if text is not None}
+
+
+BASE = 0  # the step of the base model
+_EXAMPLE = "'{step}/{prompt}_{seed}.png'"
+
+
+def read(
+    data: Path,
+    pattern: str | None = None,
+    *,
+    references: str | None = None,
+    training: str | None = None,
+    base: Path | None = None,
+    prompts: Path | None = None,
+    skip: bool = False,
+) -> Manifest:
+    """The manifest of samples, references and training images.
+
+    Args:
+        data: folder of samples, or a table (.csv, .parquet, .jsonl) with a column step and a row for each sample.
+        pattern: of the samples in a folder, with `{step}`; None: as one of `TRAINERS` names them.
+        references, training: as for `generator.outputs.read`; without `{subject}`, all images in and below a folder.
+        base: folder of the base model's images, named as in `data`, or as there below the folder of a step.
+        prompts: text file with a prompt in each line, for samples that are named by the prompt's number from 0.
+        skip: leave images out that do not match, with a warning.
+
+    Raises:
+        OutputsError: if images do not match, occur twice, or have no reference.
+        SourceError: for a table that cannot be used.
+    """
+    if data.is_file():
+        if base is not None:
+            raise OutputsError("--base is for folders: give the base model's images in the table, as step 0")
+        found = read_table(data)
+    else:
+        found = _of_folder(data, pattern, base, skip)
+    if prompts is not None:
+        found = _in_words(found, prompts)
+
+    made = [_at_step(p) for p in found if p.role == GENERATED]
+    rest = [p for p in found if p.role != GENERATED]
+    alone = all(p.fields["subject"] == ONLY for p in made)
+    photos = with_photos(rest, references, training, skip, alone)
+    return as_manifest([*sorted(made, key=lambda p: int(p.fields["method"])), *photos], "step")
+
+
+def _at_step(picture: Picture) -> Picture:
+    """The picture with its step as its method."""
+    step = re.sub(r"\.0+$", "", picture.fields.get("step", ""))  # as data frames write it, where rows have none
+    if not (step.isascii() and step.isdigit()):
+        raise OutputsError(f"{picture.path}: the step {step!r} is not a whole number: fill the column step")
+    kept = {name: text for name, text in picture.fields.items() if name not in ("step", "epoch")}
+    return replace(picture, fields={**kept, "method": str(int(step))})
+
+
+def _of_folder(data: Path, pattern: str | None, base: Path | None, skip: bool) -> list[Picture]:
+    files = images_below(data)
+    if pattern is None:
+        trainer = _trainer(data, files)
+        about = f"names of {trainer}"
+        sample: Fields = partial(fields_by, trainer)
+        below: Fields = lambda path: sample(f"checkpoint-{BASE}/{path}")  # noqa: E731
+    else:
+        if "{step}" not in pattern:
+            raise OutputsError(f"--pattern {pattern!r}: it needs a field {{step}}, such as {_EXAMPLE}")
+        about, sample = repr(pattern), fields_of(pattern)
+        below = fields_of("/".join(part for part in pattern.split("/") if "{step}" not in part) or pattern)
+    found, rest = matched(data, files, GENERATED, sample)
+    refuse_unmatched(rest, f"{data} and {about}", skip)
+    epochs = sum("epoch" in picture.fields for picture in found)
+    if 0 < epochs < len(found):  # they cannot be put into one order
+        raise OutputsError(
+            f"{data}: {epochs} images are samples of epochs (e000003), {len(found) - epochs} of steps (000500): keep "
+            "one kind, by a --pattern and --on-error skip, or in another folder"
+        )
+    if base is None:
+        return found
+
+    if any(int(picture.fields["step"]) == BASE for picture in found):
+        raise OutputsError(f"--base {base}: {data} has images of the base model already, as step 0")
+    own, rest = matched(base, images_below(base), GENERATED, lambda path: sample(path) or below(path))
+    refuse_unmatched(rest, f"--base {base} and {about}", skip)
+    return found + [picture.having(step=str(BASE)) for picture in own]
+
+
+def _trainer(folder: Path, files: Sequence[Path]) -> str:
+    """The first trainer that names any of the files so."""
+    for trainer in TRAINERS:
+        if any(fields_by(trainer, file.relative_to(folder).as_posix()) for file in files):
+            return trainer
+    raise OutputsError(
+        f"{folder}: its images, such as {files[0].relative_to(folder).as_posix()}, are not named as samples of "
+        f"{', '.join(TRAINERS)}: give their --pattern, such as {_EXAMPLE}"
+    )
+
+
+def _in_words(found: Sequence[Picture], path: Path) -> list[Picture]:
+    """The pictures with the prompts of a file in place of their numbers.
+
+    A line is a prompt, as in kohya's `sample_prompts.txt`: empty lines and comments (#) do not count, and
+    options at its end (` --w 512`) are not part of it.
+    """
+    lines = [line.strip() for line in json_file.read_text(path).splitlines()]
+    prompts = [line.split(" --")[0].strip() for line in lines if line and not line.startswith("#")]
+
+    def worded(picture: Picture) -> Picture:
+        number = picture.fields.get("prompt", "")
+        if picture.role != GENERATED or not number.isdigit():
+            return picture
+        if int(number) >= len(prompts):
+            raise OutputsError(f"{picture.path}: {path} has {len(prompts)} prompts, and none of number {int(number)}")
+        return replace(picture, text=prompts[int(number)])
+
+    return [worded(picture) for picture in found]

@@ -1,0 +1,161 @@
+"""The numbers of `idmetric eval checkpoints` within a training script, every N steps.
+
+    tracker = Tracker(IDSim("tiny"), references=photos, training=train_photos, writer=SummaryWriter("logs"))
+    tracker.update(0, base_images, prompts)  # of the base model, for drift
+    tracker.update(500, images, prompts)  # {"identity": 0.61, "real": 0.78, "copies": 0.0, ...}
+    tracker.best().step
+
+Numbers equal those of the command on the same images. References are embedded once. An update leaves the state of the
+training alone: random numbers, gradients, autocast, modules. In a run of several processes, only the main one updates.
+"""
+
+from __future__ import annotations
+
+import operator
+import tempfile
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from os import PathLike, fspath
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from idmetric.evaluate.protocols.checkpoints.protocol import Best, add_rows, best_step, identities_of, measured
+from idmetric.evaluate.protocols.checkpoints.reading import BASE
+from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
+from idmetric.evaluate.protocols.common.result import Result, Row, Value
+from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
+from idmetric.evaluate.protocols.generator.columns import CLIP
+from idmetric.evaluate.protocols.generator.outputs import as_manifest
+from idmetric.evaluate.protocols.generator.pattern import GENERATED, ONLY, REFERENCE, TRAINING, Picture
+from idmetric.evaluate.protocols.options import CheckpointsOptions
+from idmetric.metric.files.progress import check_writer, log_scalars
+from idmetric.metric.images.masks import Images
+from idmetric.metric.images.read import read_image, split_images
+from idmetric.metric.models.embedder import Embedder
+
+
+class Tracker:
+    """Scores the samples of checkpoints of one subject while its LoRA trains.
+
+    Args:
+        metric: any `Embedder`; another one than a loss of the training uses.
+        references: photos of the subject that were held out from training; anything `Embedder.embed` takes.
+        training: photos that the LoRA is trained on, for copies and leaning.
+        writer: logs `prefix/NAME` for each number, see `idmetric.metric.files.progress.log_scalars`.
+        clip: adds prompt fidelity.
+        options: drift prompts, the rule of the best step. settings: distance, bootstrap, store; by default, embeddings
+            are kept in a temporary folder for as long as the tracker lives.
+
+    Raises:
+        TypeError: for a metric or writer of another kind.
+        UnreadableError, ImageReadError: naming photos that cannot be read.
+        ValueError: without references.
+    """
+
+    def __init__(
+        self,
+        metric: Embedder,
+        references: Images,
+        training: Images = (),
+        *,
+        writer: Any = None,
+        prefix: str = "identity",
+        clip: DualEncoder | None = None,
+        options: CheckpointsOptions = CheckpointsOptions(),
+        settings: EvalSettings = EvalSettings(),
+    ) -> None:
+        if not isinstance(metric, Embedder):
+            raise TypeError(f"metric must be a model of idmetric (IDSim, NearID, ...), got {type(metric).__name__}")
+        if writer is not None:
+            check_writer(writer)
+        self.metric, self.writer, self.prefix = metric, writer, prefix
+        self._models: dict[str, Any] = {metric.name: metric} if clip is None else {metric.name: metric, CLIP: clip}
+        self._temporary = tempfile.TemporaryDirectory(prefix="idmetric-")
+        self._folder = Path(self._temporary.name)
+        self.settings = replace(settings, store=settings.store or self._folder / "embeddings")
+        self.options = replace(options, held_out=True)
+
+        self._photos = [*self._pictures(references, REFERENCE), *self._pictures(training, TRAINING)]
+        if not any(picture.role == REFERENCE for picture in self._photos):
+            raise ValueError("no references: give at least one photo of the subject")
+        with self._full_precision():  # embeds them, or names unreadable ones
+            bind(as_manifest(self._photos, outputs=False), {metric.name: metric}, self.settings)
+        self._base: list[Picture] = []
+        self._warned: set[str] = set()
+        self._last = Result("checkpoints", metric.name, [])
+        self.rows: dict[int, Row] = {}
+        self._identities: dict[int, dict[tuple[str, ...], float]] = {}
+
+    def update(self, step: int, images: Images, prompts: str | Sequence[str]) -> dict[str, float]:
+        """Score the samples of a step, and log the numbers; step 0 is the base model, to which drift compares.
+
+        Args:
+            images: PIL images, tensors in [0, 1], arrays or files.
+            prompts: of each image, or of all. The images of a prompt have the same seeds, in order, at every step.
+
+        Returns:
+            The numbers of the step's row by name, without undefined ones.
+
+        Raises:
+            ImageReadError: if an image cannot be read.
+            TypeError: for a step that is not a whole number.
+            ValueError: for a negative step, or if there are more or fewer prompts than images.
+        """
+        step = int(operator.index(step))
+        if step < 0:
+            raise ValueError(f"a step is 0 or more, got {step}")
+        own = self._pictures(images, GENERATED, method=str(step))
+        texts = [prompts] * len(own) if isinstance(prompts, str) else list(prompts)
+        if not len(own) == len(texts) > 0:
+            raise ValueError(f"{len(own)} images and {len(texts)} prompts: give one for each image")
+        own = [picture.having(prompt=text) for picture, text in zip(own, texts, strict=True)]
+        shown = [*(self._base if step != BASE else []), *own, *self._photos]
+        with self._full_precision():
+            [self._last] = measured(as_manifest(shown, "step"), self._models, self.settings, self.options)
+        if step == BASE:
+            self._base = own
+        self._warn()
+
+        found = [row for row in self._last.rows if row["step"] == str(step)]
+        self.rows[step] = {name: value for row in found for name, value in row.items() if isinstance(value, Value)}
+        self._identities[step] = identities_of(self._last.items["images"]).get(step, {})
+        numbers = {name: value.value for name, value in self.rows[step].items() if isinstance(value, Value)}
+        if self.writer is not None:
+            log_scalars(self.writer, {f"{self.prefix}/{name}": value for name, value in numbers.items()}, step)
+        return numbers
+
+    def best(self) -> Best:
+        """The best step so far, by the rule of the protocol."""
+        return best_step(self.rows, self._identities, self.options)
+
+    def result(self) -> Result:
+        """All steps so far as a result, for `result.table`, `result.write` and `report.plots.draw`."""
+        found = replace(self._last, rows=[], items={}, notes=[])
+        add_rows(found, self.rows, self._identities, self.options)
+        return found
+
+    def _pictures(self, images: Images, role: str, **fields: str) -> list[Picture]:
+        """Images as files; pixels are kept as PNG until the next update of the step."""
+        found = []
+        for k, image in enumerate(split_images(images)):
+            if isinstance(image, str | PathLike):
+                path = Path(fspath(image)).absolute()
+            else:
+                path = self._folder / f"{role}-{fields.get('method', '')}-{k}.png"
+                read_image(image).save(path, compress_level=1)
+            found.append(Picture(path, role, {"subject": ONLY, **fields}))
+        return found
+
+    def _full_precision(self) -> torch.autocast:
+        """The precision of the metric's weights, whatever the training's autocast."""
+        return torch.autocast(self.metric.device.type, enabled=False)
+
+    def _warn(self) -> None:
+        """Give each warning of the protocol once."""
+        for note in self._last.notes:
+            if note.startswith("WARNING") and note not in self._warned:
+                self._warned.add(note)
+                warnings.warn(note.removeprefix("WARNING: "), stacklevel=3)

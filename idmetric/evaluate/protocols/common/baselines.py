@@ -1,0 +1,291 @@
+"""Baselines without weights of this project: color histogram, pixels, SSIM, and LPIPS and DreamSim if installed.
+
+| name | metric | similarity |
+|---|---|---|
+| `hsv` | square-rooted HSV histogram, 8 x 4 x 4 bins, at 128 x 128 pixels | cosine |
+| `pixels` | the image at 32 x 32 pixels, its mean subtracted | cosine |
+| `ssim` | structural similarity at 128 x 128 pixels (Gaussian window, sigma 1.5) | SSIM, -1..1 |
+| `lpips` | LPIPS, AlexNet, at 256 x 256 pixels (package lpips; its backbone comes from torchvision) | 1 - LPIPS |
+| `dreamsim` | DreamSim, its ensemble (package dreamsim, which downloads its weights) | cosine |
+| `dreamsim:BRANCH` | one encoder of it, fine-tuned alone, see `models.BRANCHES` (same package) | cosine |
+
+Images are squashed to these sizes, as our models squash them to theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from idmetric.evaluate.protocols.common.columns import Array
+from idmetric.metric.checkpoints.fingerprint import weights_digest
+from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.files.hints import need
+from idmetric.metric.images.kinds import Color
+from idmetric.metric.images.read import Outside, read_image, to_pixels
+from idmetric.metric.images.regions import cut_out
+from idmetric.metric.models.embedder import auto_device
+from idmetric.version import __version__
+
+SSIM_SIDE, LPIPS_SIDE = 128, 256  # pixels
+WHITE: Color = (255, 255, 255)
+
+
+# Formulas
+
+
+def hsv_vector(image: Image.Image) -> Array:
+    """Square-rooted HSV histogram (128,): 8 hues x 4 saturations x 4 values, of the image at 128 x 128; unit length."""
+    hsv = np.asarray(image.resize((128, 128)).convert("HSV")).reshape(-1, 3)
+    bins = (hsv // (32, 64, 64) * (16, 4, 1)).sum(1)
+    return np.sqrt(np.bincount(bins, minlength=128) / len(hsv))
+
+
+def pixel_vector(image: Image.Image) -> Array:
+    """The image at 32 x 32 pixels (3072,), its mean subtracted, unit length; an even one becomes a constant vector."""
+    values = np.asarray(image.resize((32, 32)), dtype=np.float64).ravel() / 255
+    values = values - values.mean()
+    norm = np.linalg.norm(values)
+    # an even image has no direction left; all even images share this one and count as alike
+    return values / norm if norm > 1e-12 else np.full(values.shape, values.size**-0.5)
+
+
+def hsv_histogram(paths: Sequence[Path]) -> Array:
+    """`hsv_vector` of files: (N, 128), unit rows."""
+    return np.stack([hsv_vector(read_image(path)) for path in paths])
+
+
+class _Pictures:
+    """The flags of a `VectorModel` that embeds whole images and reads no words."""
+
+    background = WHITE
+    reads_words = has_patches = False
+
+
+class VectorBaseline(_Pictures):
+    """A formula that gives an image a vector, as a model."""
+
+    def __init__(self, name: str, vector: Callable[[Image.Image], Array]) -> None:
+        self.name, self.vector = name, vector
+
+    def signature(self) -> dict[str, str]:
+        """See `VectorModel`."""
+        return signature_of(self.name, "", "cls")
+
+    def prepare(self, image: Image.Image, mask: Any, outside: Outside, words: str | None) -> Array:
+        """See `VectorModel`."""
+        return self.vector(subject_of(image, mask, outside))
+
+    def embed(self, prepared: Sequence[Array], patches: bool) -> Embedding:
+        """See `VectorModel`."""
+        return Embedding(torch.from_numpy(np.stack(prepared)).float(), model=self.name)
+
+
+# Metrics of pairs
+
+
+class PairBaseline:
+    """A symmetric metric of two images: a size, and similarities from features of each image."""
+
+    background = WHITE
+    side: int
+
+    def __init__(self, device: torch.device | str | None) -> None:
+        self.device = auto_device() if device is None else torch.device(device)
+
+    def prepare(self, image: Image.Image, mask: Any, outside: Outside) -> Tensor:
+        """The image at the metric's size, called in threads: pixels (3, H, W), uint8; may raise ImageReadError."""
+        return (to_pixels(subject_of(image, mask, outside), (self.side, self.side)) * 255).round().byte()
+
+    def compare(self, a: Tensor, b: Tensor) -> Tensor:
+        """Similarities (B,) of prepared images (B, 3, H, W), one by one."""
+        return self.between(self.features(a), self.features(b))
+
+    def features(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Features of prepared images, each (B, ...)."""
+        raise NotImplementedError
+
+    def between(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+        """Similarities (B,) of features; the batch of `a` may be 1."""
+        raise NotImplementedError
+
+
+class Ssim(PairBaseline):
+    """Structural similarity (Wang et al. 2004, eq. 13), mean over pixels and channels, -1..1; 1 = equal.
+
+    SSIM = (2 m_x m_y + c1)(2 s_xy + c2) / ((m_x² + m_y² + c1)(s_x² + s_y² + c2)), of values in 0..1, with c1 = 0.01²,
+    c2 = 0.03², and means m, variances and covariance s under a Gaussian window of sigma 1.5 and 11 pixels, mirrored at
+    edges. The values are those of torchmetrics 1.9 (`structural_similarity_index_measure`); but means and variances of
+    an image are computed once for all its pairs, and the window acts on rows and columns in turn.
+    """
+
+    side = SSIM_SIDE
+
+    def __init__(self, device: torch.device | str | None = None) -> None:
+        super().__init__(device)
+        # variances are differences of large numbers: in single precision an image is at 0.9999 from itself
+        dtype = torch.float32 if self.device.type == "mps" else torch.float64
+        need("eval", "the baseline ssim", scipy="SciPy")
+        from scipy.ndimage import gaussian_filter1d
+
+        # the matrix (side, side) that averages rows under the window
+        window = gaussian_filter1d(np.eye(SSIM_SIDE), 1.5, axis=0, mode="mirror", radius=5)
+        self._window = torch.from_numpy(window).to(self.device, dtype)
+
+    def signature(self) -> dict[str, str]:
+        """Facts about the metric to report with a score."""
+        return signature_of("ssim", "", "ssim", f"{SSIM_SIDE}x{SSIM_SIDE}")
+
+    def features(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Pixels, local means and local variances of prepared images, each (B, 3, H, W)."""
+        x = images.to(self.device, self._window.dtype) / 255
+        mean = self._blur(x)
+        return x, mean, (self._blur(x * x) - mean * mean).clamp_min_(0)
+
+    def between(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+        """Similarities (B,) of features."""
+        c1, c2 = 0.01**2, 0.03**2
+        means = a[1] * b[1]
+        covariance = self._blur(a[0] * b[0]).sub_(means)
+        above = means.mul_(2).add_(c1).mul_(covariance.mul_(2).add_(c2))
+        below = (a[1].square() + b[1].square()).add_(c1).mul_((a[2] + b[2]).add_(c2))
+        return above.div_(below).flatten(1).mean(1)
+
+    def _blur(self, x: Tensor) -> Tensor:
+        return self._window @ x @ self._window.T
+
+
+class Lpips(PairBaseline):
+    """LPIPS (Zhang et al. 2018) by its authors' package, as the similarity 1 - LPIPS.
+
+    Args:
+        network: their module (`lpips.LPIPS`), for other backbones than AlexNet.
+    """
+
+    side = LPIPS_SIDE
+
+    def __init__(self, device: torch.device | str | None = None, network: Any = None) -> None:
+        super().__init__(device)
+        lpips = _package("lpips")
+        if network is None:
+            network = lpips.LPIPS(net="alex", verbose=False)
+        self.network = network.to(self.device).eval()
+        self._unit: Callable[[Tensor], Tensor] = lpips.normalize_tensor
+        self._weights = weights_digest(self.network)[:16]
+
+    def signature(self) -> dict[str, str]:
+        """Facts about the metric to report with a score."""
+        about = signature_of("lpips", _version("lpips"), "1-lpips", f"{LPIPS_SIDE}x{LPIPS_SIDE}")
+        return {**about, "weights": self._weights}
+
+    def features(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Unit-length activations (B, C, h, w) of each layer for prepared images."""
+        x = images.to(self.device).float() / 127.5 - 1
+        with torch.no_grad():
+            if self.network.version == "0.1":  # 0.0 was released without the scaling
+                x = self.network.scaling_layer(x)
+            return tuple(self._unit(layer) for layer in self.network.net(x))
+
+    def between(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+        """Similarities (B,) of features."""
+        far = torch.zeros(len(b[0]), device=self.device)
+        with torch.no_grad():
+            for k, (x, y) in enumerate(zip(a, b, strict=True)):
+                apart = (x - y).square_()
+                weighed = self.network.lins[k](apart) if self.network.lpips else apart.sum(1, keepdim=True)
+                far += weighed.mean((1, 2, 3))
+        return 1 - far
+
+
+class DreamSim(_Pictures):
+    """DreamSim (Fu et al. 2023) by its authors' package: cosine of its embeddings.
+
+    Args:
+        model, transform: the pair returned by their `dreamsim(...)`, for other variants than these.
+        branch: one of `models.BRANCHES`, or "ensemble".
+
+    Raises:
+        ImportError: if the package is missing.
+    """
+
+    def __init__(
+        self, device: torch.device | str | None = None, model: Any = None,
+        transform: Callable[[Image.Image], Tensor] | None = None, branch: str = "ensemble",
+    ) -> None:  # fmt: skip
+        self.name = "dreamsim" if branch == "ensemble" else f"dreamsim:{branch}"
+        self.device = auto_device() if device is None else torch.device(device)
+        if model is None or transform is None:
+            chosen = {} if branch == "ensemble" else {"dreamsim_type": branch}
+            model, transform = _package("dreamsim").dreamsim(pretrained=True, device=str(self.device), **chosen)
+        self.model = model
+        self.transform: Callable[[Image.Image], Tensor] = transform
+
+    def signature(self) -> dict[str, str]:
+        """See `VectorModel`."""
+        return {**signature_of(self.name, _version("dreamsim"), "cls"), "weights": weights_digest(self.model)[:16]}
+
+    def prepare(self, image: Image.Image, mask: Any, outside: Outside, words: str | None) -> Tensor:
+        """See `VectorModel`."""
+        pixels = self.transform(subject_of(image, mask, outside))
+        return pixels[0] if pixels.ndim == 4 else pixels
+
+    def embed(self, prepared: Sequence[Tensor], patches: bool) -> Embedding:
+        """See `VectorModel`."""
+        with torch.no_grad():
+            found = self.model.embed(torch.stack(list(prepared)).to(self.device))
+        return Embedding(F.normalize(found.float(), dim=-1), model=self.name)
+
+
+VECTORS: dict[str, Callable[[Image.Image], Array]] = {"hsv": hsv_vector, "pixels": pixel_vector}
+
+
+def open_baseline(name: str, device: torch.device | str | None = None) -> Any:
+    """The baseline of that name, see this module's table.
+
+    Raises:
+        ImportError: if a package is missing; the message says how to install it.
+    """
+    if name in VECTORS:
+        return VectorBaseline(name, VECTORS[name])
+    kind, _, branch = name.partition(":")
+    if kind == "dreamsim":
+        return DreamSim(device, branch=branch or "ensemble")
+    return {"ssim": Ssim, "lpips": Lpips}[name](device)
+
+
+def signature_of(name: str, revision: str, distance: str, resolution: str = "") -> dict[str, str]:
+    return {
+        "model": name, "revision": revision, "distance": distance, "resolution": resolution, "dtype": "float32",
+        "idmetric": __version__,
+    }  # fmt: skip
+
+
+def _package(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ImportError as error:
+        raise ImportError(f"the baseline {name} needs a package of that name: pip install {name}") from error
+
+
+def _version(package: str) -> str:
+    with suppress(metadata.PackageNotFoundError):
+        return metadata.version(package)
+    return ""
+
+
+def subject_of(image: Image.Image, mask: Any, outside: Outside) -> Image.Image:
+    """The image, or the part of it inside its mask."""
+    if mask is None:
+        return image
+    subject, _ = cut_out(image, mask, outside)
+    assert isinstance(subject, Image.Image)  # of an 8-bit image
+    return subject

@@ -1,0 +1,153 @@
+"""DiffSim: do two images attend to each other inside Stable Diffusion 1.5 as each does to itself?
+
+After Song et al. 2024 (arXiv 2412.14580, "DiffSim: Taming Diffusion Models for Evaluating Visual Similarity") and their
+released code (github.com/showlab/DiffSim at d023cb4). For an image with queries Q, keys K and values V in one
+self-attention layer of the U-Net, at one denoising step,
+
+    aligned(a, b) = cos(attention(Qa, Kb, Vb), attention(Qa, Ka, Va)),  similarity = (aligned(a, b) + aligned(b, a)) / 2
+
+where the cosine is over all tokens and heads at once, of the passes with and without the prompt (guidance) together.
+
+`NAME@PLACE` takes the pipeline from a folder, or from another repository of the Hub (owner/name, then @revision if
+wanted).
+
+All take the first up-block with attention (16 x 16 tokens of a 512 x 512 image) and seed 2334. A step counts 1,000 from
+pure noise to none: with the repository's scheduler, step 600 is the timestep 401.
+
+Differences from the code: every image gets the same noise, where the code draws one for the first and another for the
+second image. So the similarity is symmetric, that of an image with itself is 1, and an image passes the U-Net once for
+all its pairs. Noise comes from the CPU's generator, for the same values on every device, and weights are float32, where
+the code has float16. On CUTE the code's prompt names the object's class; here the prompt is the code's default for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from idmetric.data.generate.weights import Place, Weights, load_pipeline, version
+from idmetric.evaluate.protocols.common.baselines import PairBaseline, signature_of, subject_of
+from idmetric.metric.files.hints import need
+from idmetric.metric.images.read import Outside
+
+BASE = Weights("stable-diffusion-v1-5/stable-diffusion-v1-5", "creativeml-openrail-m")
+STEPS = 1000
+_BATCH = 4  # images in one pass: at 512 pixels the VAE takes about a gigabyte for each
+PROMPT = "High quality image"  # that the U-Net is conditioned on
+SEED = 2334  # of the noise
+
+
+class DiffSim(PairBaseline):
+    """DiffSim's similarity of two images, -1..1; 1 = equal.
+
+    Args:
+        device: default CUDA, else MPS, else CPU.
+        step: of 1,000, see `models.DIFFSIM`.
+        base: a Stable Diffusion 1.5 in diffusers' format, on the Hub or a folder.
+        side: of the image, in pixels.
+
+    Raises:
+        ImportError: if diffusers or transformers is missing.
+        CheckpointError: if the weights cannot be loaded.
+    """
+
+    def __init__(
+        self,
+        device: torch.device | str | None = None,
+        step: int = 600,
+        base: Weights = BASE,
+        side: int = 512,
+    ) -> None:
+        super().__init__(device)
+        need("generate", "the baseline diffsim", diffusers="diffusers", transformers="transformers")
+        self.step, self.base, self.side = step, base, side
+        self.pipe = load_pipeline(
+            "StableDiffusionPipeline", base, Place(str(self.device)), dtype=torch.float32, safety_checker=None,
+            requires_safety_checker=False,
+        ).to(self.device)  # fmt: skip
+        block = next(block for block in self.pipe.unet.up_blocks if hasattr(block, "attentions"))
+        self.attention = block.attentions[-1].transformer_blocks[-1].attn1
+        self.revision = version(base)
+        self.pipe.scheduler.set_timesteps(STEPS)
+        self.time: Tensor = self.pipe.scheduler.timesteps[step]
+        with torch.no_grad():
+            text, empty = self.pipe.encode_prompt(PROMPT, self.device, 1, True)
+        self._words = torch.cat([empty, text])
+
+    def signature(self) -> dict[str, str]:
+        """Facts about the metric to report with a score."""
+        about = signature_of("diffsim", self.revision, "diffsim", f"{self.side}x{self.side}")
+        taken = {"step": self.step, "prompt": PROMPT, "side": self.side, "seed": SEED}
+        return {**about, "base": str(self.base), **{name: str(value) for name, value in taken.items()}}
+
+    def prepare(self, image: Image.Image, mask: Any, outside: Outside) -> Tensor:
+        """Pixels (3, side, side), uint8, by Pillow's Lanczos filter as in the released code."""
+        subject = subject_of(image, mask, outside)
+        resized = subject.convert("RGB").resize((self.side, self.side), Image.Resampling.LANCZOS)
+        return torch.from_numpy(np.array(resized)).permute(2, 0, 1).contiguous()
+
+    def features(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Queries, keys, values and the image's own attention, each (B, 2 heads, tokens, width of a head)."""
+        parts = [self._features(images[k : k + _BATCH]) for k in range(0, len(images), _BATCH)]
+        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+
+    def between(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+        """Similarities (B,) of features; `a` may hold one image."""
+        a = [t.expand(len(b[0]), -1, -1, -1) for t in a]
+        return (_aligned(a, b) + _aligned(b, a)) / 2
+
+    @torch.no_grad()
+    def _features(self, images: Tensor) -> tuple[Tensor, ...]:
+        noisy = self._noisy_latents(images.to(self.device).float() / 127.5 - 1)
+        tokens = self._tokens(noisy)
+        query, key, value = (self._heads(to(tokens)) for to in (
+            self.attention.to_q, self.attention.to_k, self.attention.to_v
+        ))  # fmt: skip
+        return query, key, value, F.scaled_dot_product_attention(query, key, value)
+
+    def _noisy_latents(self, pixels: Tensor) -> Tensor:
+        """The VAE's samples of images in -1..1, scaled, with the noise of the step; the same draws for each image."""
+        posterior = self.pipe.vae.encode(pixels).latent_dist
+        generator = torch.Generator().manual_seed(SEED)
+        shape = posterior.mean[:1].shape
+        drawn, noise = (torch.randn(shape, generator=generator).to(self.device) for _ in range(2))
+        latents = (posterior.mean + posterior.std * drawn) * self.pipe.vae.config.scaling_factor
+        found: Tensor = self.pipe.scheduler.add_noise(latents, noise.expand_as(latents), self.time.reshape(1))
+        return found
+
+    def _tokens(self, noisy: Tensor) -> Tensor:
+        """Input (2 B, tokens, width) of the attention layer, first without the prompt; later layers are not run."""
+        found: list[Tensor] = []
+
+        def stop(module: Any, given: tuple[Tensor, ...]) -> None:
+            found.append(given[0])
+            raise _ReachedError
+
+        both = self.pipe.scheduler.scale_model_input(torch.cat([noisy, noisy]), self.time)
+        words = self._words.repeat_interleave(len(noisy), 0)
+        with self.attention.register_forward_pre_hook(stop), suppress(_ReachedError):
+            self.pipe.unet(both, self.time, encoder_hidden_states=words)
+        return found[0]
+
+    def _heads(self, tokens: Tensor) -> Tensor:
+        """(2 B, tokens, width) as (B, 2 heads, tokens, width of a head)."""
+        passes, count, width = tokens.shape
+        split = tokens.view(2, passes // 2, count, self.attention.heads, width // self.attention.heads)
+        return split.permute(1, 0, 3, 2, 4).flatten(1, 2)
+
+
+class _ReachedError(Exception):
+    """The U-Net has reached the layer that is read."""
+
+
+def _aligned(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+    """Cosine (B,) of a's attention to b with a's attention to itself."""
+    crossed = F.scaled_dot_product_attention(a[0], b[1], b[2])
+    return F.cosine_similarity(crossed.flatten(1), a[3].flatten(1), dim=1)

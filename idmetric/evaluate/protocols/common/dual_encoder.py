@@ -1,0 +1,145 @@
+"""CLIP and SigLIP with both towers, as baselines that read: an image with words is the mean of the two embeddings.
+
+    idmetric eval mveb --data mveb.parquet --model dual:openai/clip-vit-large-patch14 --out results/
+
+VisME's adaptation of dual encoders (section 5.2): text is dropped, but for Identity Editing, where "the final
+representation" is the average "of the corresponding visual and text embeddings". Here both are scaled to unit length
+first, which the paper does not mention; the longer one would dominate a plain mean. In MMEB, images, texts and both
+together are embedded alike; the paper takes its numbers of dual encoders there from VLM2Vec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from torch import Tensor
+
+from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.checkpoints.fingerprint import weights_digest
+from idmetric.metric.checkpoints.format import CONFIG, read_json
+from idmetric.metric.checkpoints.hub import Files, Hub, fetch_folder
+from idmetric.metric.checkpoints.weights import check_report
+from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.files.hints import need
+from idmetric.metric.images.read import Outside, read_image
+from idmetric.metric.images.regions import cut_out
+from idmetric.metric.models.embedder import auto_device
+from idmetric.version import __version__
+
+_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # of a Hub repository: no code, no pickles
+_CLASSES = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # SigLIP2 at a fixed size is of type siglip too
+
+
+class DualEncoder:
+    """A CLIP or SigLIP of transformers as a `VectorModel`.
+
+    Args:
+        source: folder or Hub repository in transformers' format, with safetensors.
+
+    Raises:
+        ImportError: if transformers is missing.
+        CheckpointError: if the weights cannot be found, or are of another kind.
+    """
+
+    background = (255, 255, 255)
+    reads_words = True
+    averages_words = True  # words only for queries of Identity Editing
+    has_patches = False
+
+    def __init__(
+        self,
+        source: str,
+        *,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        need("eval", "a dual encoder", transformers="transformers")
+        import transformers
+
+        where = fetch_folder(Files(source, Hub()), _FILES)
+        kind = read_json(Files(where)[CONFIG]).get("model_type")
+        if kind not in _CLASSES:
+            raise CheckpointError(f"{source!r} holds a model of type {kind!r}, not {' or '.join(_CLASSES)}")
+
+        options = {"local_files_only": True, "trust_remote_code": False}
+        try:
+            model, report = getattr(transformers, _CLASSES[kind]).from_pretrained(
+                where, use_safetensors=True, dtype=dtype or torch.float32, output_loading_info=True, **options
+            )
+            check_report(report, source)
+            self.tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
+            self.processor = transformers.AutoImageProcessor.from_pretrained(where, **options)
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"{source!r} is not a complete {kind}: {error}") from error
+
+        self.name, self.revision = source, where.name if where.parent.name == "snapshots" else ""  # of the Hub's cache
+        self.device = auto_device() if device is None else torch.device(device)
+        self.model = model.to(self.device).eval()
+        self.length = int(model.config.text_config.max_position_embeddings)
+
+    def signature(self) -> dict[str, str]:
+        """See `VectorModel`."""
+        size = self.model.config.vision_config.image_size
+        return {
+            "model": f"DualEncoder:{self.name}", "revision": self.revision, "distance": "cls",
+            "resolution": f"{size}x{size}", "dtype": str(self.model.dtype).removeprefix("torch."),
+            "idmetric": __version__, "weights": weights_digest(self.model)[:16],
+        }  # fmt: skip
+
+    def prepare(
+        self, image: Image.Image | None, mask: Any, outside: Outside, words: str | None
+    ) -> tuple[Tensor | None, str | None]:
+        """See `VectorModel`; pixels as the model's own processor makes them."""
+        if image is None:
+            return None, words
+        shown = read_image(cut_out(image, mask, outside)[0]) if mask is not None else image
+        pixels: Tensor = self.processor(images=shown, return_tensors="pt")["pixel_values"][0]
+        return pixels, words
+
+    def embed(self, prepared: Sequence[tuple[Tensor | None, str | None]], patches: bool) -> Embedding:
+        """See `VectorModel`; unit vectors of images or texts, or of both the mean of two."""
+        seen = [k for k, (pixels, _) in enumerate(prepared) if pixels is not None]
+        spoken = [k for k, (_, words) in enumerate(prepared) if words]
+        parts = []
+        if seen:
+            parts.append((seen, self.images([pixels for pixels, _ in prepared if pixels is not None])))
+        if spoken:
+            parts.append((spoken, self.texts([words for _, words in prepared if words])))
+
+        vectors = parts[0][1].new_zeros(len(prepared), parts[0][1].shape[1])
+        for rows, found in parts:
+            vectors[rows] += found
+        vectors[sorted(set(seen) & set(spoken))] /= 2
+        return Embedding(vectors, model=f"DualEncoder:{self.name}")
+
+    def images(self, pixels: Sequence[Tensor]) -> Tensor:
+        """Unit vectors (I, D) of images from `prepare`."""
+        stacked = torch.stack(list(pixels)).to(self.device, self.model.dtype)
+        with torch.no_grad():
+            return F.normalize(_pooled(self.model.get_image_features(pixel_values=stacked)).float(), dim=-1)
+
+    def texts(self, words: Sequence[str]) -> Tensor:
+        """Unit vectors (T, D) of texts."""
+        # SigLIP was trained on texts padded to its length; CLIP finds the end of a text itself
+        inputs = self.tokenizer(
+            [text.strip() for text in words],
+            padding="max_length",
+            truncation=True,
+            max_length=self.length,
+            return_tensors="pt",
+        )
+        known = {name: inputs[name].to(self.device) for name in ("input_ids", "attention_mask") if name in inputs}
+        if self.model.config.model_type == "siglip":
+            known.pop("attention_mask", None)  # nor was it masked
+        with torch.no_grad():
+            return F.normalize(_pooled(self.model.get_text_features(**known)).float(), dim=-1)
+
+
+def _pooled(found: Any) -> Tensor:
+    """transformers 5 wraps the features in an output."""
+    features: Tensor = found if isinstance(found, Tensor) else found.pooler_output
+    return features

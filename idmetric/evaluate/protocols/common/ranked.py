@@ -1,0 +1,269 @@
+"""Queries against a gallery: the measures of each query, and the scores of pairs, in blocks that bound memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.data.manifest.lineage import image_keys
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, known, listed
+from idmetric.evaluate.protocols.common.intervals import codes
+from idmetric.evaluate.protocols.common.scorers import Scorer, slices
+from idmetric.metric.distance.ties import STEP, comparable, first_highest
+
+# of one query's ranking: scores and relevance of the images that rank no lower than its last positive
+Measure = Callable[[Array, Truths], float]
+WRONG = 3  # images of other identities that are noted for a query
+_CELLS, _FEWEST = 2**24, 16  # similarities held at once (128 MB), though not fewer queries
+PAIRS = 1_000_000  # of two identities that are scored at most; of more, a random sample of this size
+OWN_PAIRS = 5_000_000  # of one identity, likewise; only identities with hundreds of images have more
+
+
+@dataclass(frozen=True)
+class Search:
+    """A search, as rows of a manifest.
+
+    Attributes:
+        queries, gallery: row numbers. A query never finds its own image, under whatever row.
+        identity, image: (N,), numbers of the identity and the image of each row of the manifest.
+        ignored: query row -> rows that are left out of its ranking.
+    """
+
+    queries: Ints
+    gallery: Ints
+    identity: Ints
+    image: Ints
+    ignored: Mapping[int, Sequence[int]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, manifest: Manifest, queries: Ints, gallery: Ints) -> Search:
+        """A search with the manifest's identities and images."""
+        return cls(queries, gallery, codes(manifest.column("identity")), codes(image_keys(manifest)))
+
+    def positives(self) -> Ints:
+        """How many positives (Q,) each query has in the gallery."""
+        return np.array([len(own) for own, _ in self.places()], dtype=np.int64)
+
+    def only(self, chosen: Truths) -> Search:
+        """The search of some of the queries; chosen is (Q,)."""
+        return replace(self, queries=self.queries[chosen])
+
+    def places(self, part: slice = slice(None)) -> Iterator[tuple[Ints, Ints]]:
+        """For some queries: places in the gallery of their positives, and of the images that they do not search."""
+        none = np.empty(0, np.int64)
+        for row in self.queries[part].tolist():
+            identity, image = int(self.identity[row]), int(self.image[row])
+            own = self._identities.get(identity, none) if identity >= 0 else none  # two unknown ones do not match
+            own = own[self.image[self.gallery[own]] != image]
+            hidden = self._images.get(image, none)
+            if row in self.ignored:
+                hidden = np.union1d(hidden, np.flatnonzero(np.isin(self.gallery, self.ignored[row])))
+                own = np.setdiff1d(own, hidden, assume_unique=True)
+            yield own, hidden
+
+    @cached_property
+    def _identities(self) -> dict[int, Ints]:
+        return _places(self.identity[self.gallery])
+
+    @cached_property
+    def _images(self) -> dict[int, Ints]:
+        return _places(self.image[self.gallery])
+
+    def blocks(self) -> list[slice]:
+        """Slices of the queries of bounded memory."""
+        return slices(len(self.queries), max(_FEWEST, _CELLS // max(1, len(self.gallery))))
+
+
+def _places(values: Ints) -> dict[int, Ints]:
+    """Value -> its places, ascending."""
+    order = np.argsort(values, kind="stable")
+    different, starts = np.unique(values[order], return_index=True)
+    return dict(zip(different.tolist(), np.split(order, starts[1:]), strict=True))
+
+
+def answerable(search: Search, where: str, names: Sequence[str], *, skip: bool = False) -> tuple[Search, list[str]]:
+    """The search over the queries with a positive, and a note on those without.
+
+    Args:
+        where: start of messages. names: of the manifest's rows, which messages list.
+
+    Raises:
+        ValueError: if no query has a positive, or one has none and `skip` is False.
+    """
+    has = search.positives() > 0
+    if len(has) and has.all():
+        return search, []
+    lone = search.queries[~has]
+    text = f"{where}: {len(lone)} queries have no positive in the gallery: {listed(names[row] for row in lone)}"
+    if not has.any() or not skip:
+        raise ValueError(f"{text}; correct the manifest, or leave them out (--on-error skip)")
+    return search.only(has), [f"{text}: left out"]
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The images that a query finds first: three of other identities, and the nearest one of its own.
+
+    Attributes:
+        wrong, wrong_score: (Q, 3), rows of the manifest and similarities, nearest first; -1 and NaN where there are
+            fewer.
+        right, right_score, right_rank: (Q,), of the nearest positive, -1 and NaN without one; its rank is 1 more than
+            the number of images that are more similar.
+    """
+
+    wrong: Ints
+    wrong_score: Array
+    right: Ints
+    right_score: Array
+    right_rank: Ints
+
+    def take(self, chosen: Truths) -> Nearest:
+        """Of some of the queries."""
+        return Nearest(*(getattr(self, f.name)[chosen] for f in fields(self)))
+
+    def columns(self, ids: NDArray[Any]) -> dict[str, list[Any]]:
+        """Columns of a table of queries, with the ids of the manifest's rows in place of numbers."""
+
+        def named(rows: Ints) -> list[Any]:
+            return [ids[row] if row >= 0 else None for row in rows.tolist()]
+
+        found: dict[str, list[Any]] = {
+            "right": named(self.right),
+            "right_score": known(self.right_score),
+            "right_rank": [rank if rank >= 0 else None for rank in self.right_rank.tolist()],
+        }
+        for k in range(WRONG):
+            found[f"wrong_{k + 1}"] = named(self.wrong[:, k])
+            found[f"wrong_{k + 1}_score"] = known(self.wrong_score[:, k])
+        return found
+
+
+@dataclass(frozen=True)
+class Block:
+    """Similarities (B, G) of some queries to the gallery.
+
+    Attributes:
+        own, hidden: of each query, places in the gallery of its positives, and of the images that it does not search.
+    """
+
+    part: slice
+    scores: Array
+    own: list[Ints]
+    hidden: list[Ints]
+
+
+def blocks(scorer: Scorer, search: Search) -> Iterator[Block]:
+    """All queries of a search, some at a time."""
+    for part in search.blocks():
+        own, hidden = zip(*search.places(part), strict=True)
+        yield Block(part, scorer.matrix(search.queries[part], search.gallery), list(own), list(hidden))
+
+
+def ranking(scores: Array, own: Ints, others: Truths) -> tuple[Array, Truths]:
+    """Scores and relevance of a query's positives, and of the others that rank no lower than the last of them.
+
+    Nothing below changes a measure. NaN stays, for the measures to refuse, and so do scores that may equal the last
+    positive's: measures round them.
+    """
+    kept = others & ~(scores < scores[own].min() - 2 * STEP)
+    ranked = np.concatenate([scores[own], scores[kept]])
+    return ranked, np.arange(len(ranked)) < len(own)
+
+
+class Found:
+    """Measures (Q,) of queries, NaN without a positive, and what they find first; filled block by block."""
+
+    def __init__(self, search: Search, measures: Mapping[str, Measure]) -> None:
+        self.gallery, self.measures = search.gallery, measures
+        none, nan = np.full((len(search.queries), WRONG), -1), np.full((len(search.queries), WRONG), np.nan)
+        self.values = {name: nan[:, 0].copy() for name in measures}
+        self.near = Nearest(none, nan, none[:, 0].copy(), nan[:, 0].copy(), none[:, 0].copy())
+
+    def add(self, block: Block) -> None:
+        """Fill in the queries of a block."""
+        lines = zip(block.scores, block.own, block.hidden, strict=True)
+        for number, (scores, own, hidden) in enumerate(lines, block.part.start):
+            self._add(number, scores, own, hidden)
+
+    def _add(self, number: int, scores: Array, own: Ints, hidden: Ints) -> None:
+        near, others = self.near, np.ones(len(scores), dtype=bool)
+        others[own] = others[hidden] = False
+        answered = np.fmax(scores, -np.inf)  # NaN: a judge gave no score
+
+        if len(own):
+            ranked, relevant = ranking(scores, own, others)
+            for name, one in self.measures.items():
+                self.values[name][number] = one(ranked, relevant)
+            best = own[first_highest(answered[own])]
+            near.right[number], near.right_score[number] = self.gallery[best], answered[best]
+            higher = comparable(ranked[~relevant]) > comparable(answered[best])
+            near.right_rank[number] = 1 + np.count_nonzero(higher)
+
+        answered[~others] = -np.inf
+        for k in range(min(WRONG, len(answered))):
+            first = first_highest(answered)
+            if answered[first] == -np.inf:
+                break
+            near.wrong[number, k], near.wrong_score[number, k] = self.gallery[first], answered[first]
+            answered[first] = -np.inf
+
+
+def measure(scorer: Scorer, search: Search, measures: Mapping[str, Measure]) -> tuple[dict[str, Array], Nearest]:
+    """Measures (Q,) of each query, NaN without a positive, and what it finds first."""
+    found = Found(search, measures)
+    for block in blocks(scorer, search):
+        found.add(block)
+    return found.values, found.near
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of images: rows a and b (P,), their similarity, and whether they show one identity."""
+
+    a: Ints
+    b: Ints
+    score: Array
+    same: Truths
+
+
+def searched(
+    scorer: Scorer, search: Search, measures: Mapping[str, Measure], seed: int = 0
+) -> tuple[dict[str, Array], Nearest, Pairs]:
+    """`measure`, and the pairs of queries with gallery images, each similarity computed once.
+
+    If the queries are the gallery, (a, b) and (b, a) are one pair. Pairs of one identity are kept up to `OWN_PAIRS`; of
+    more than `PAIRS` of two, a random sample is, which leaves the ROC curve unbiased.
+    """
+    found, within = Found(search, measures), np.array_equal(search.queries, search.gallery)
+    own = int(search.positives().sum())
+    strangers = len(search.gallery) * (len(search.gallery) - 1 if within else len(search.queries)) - own
+    shares = [min(1.0, most / max(1, count // (1 + within))) for most, count in ((OWN_PAIRS, own), (PAIRS, strangers))]
+    parts = []
+    for number, block in enumerate(blocks(scorer, search)):
+        found.add(block)
+        rng = np.random.default_rng((seed, number))
+        same, others = np.zeros(block.scores.shape, bool), np.ones(block.scores.shape, bool)
+        for row, (positive, hidden) in enumerate(zip(block.own, block.hidden, strict=True)):
+            same[row, positive] = True
+            others[row, positive] = others[row, hidden] = False
+
+        cells = []
+        for kind, share in zip((same, others), shares, strict=True):
+            if share < 1:  # of few cells, so that the others cost nothing
+                drawn = rng.choice(kind.size, rng.binomial(kind.size, share), replace=False, shuffle=False)
+                cells.append(drawn[kind.ravel()[drawn]])
+            else:
+                cells.append(np.flatnonzero(kind))
+        i, j = np.unravel_index(np.sort(np.concatenate(cells)), same.shape)
+        if within:
+            later = i + block.part.start < j
+            i, j = i[later], j[later]
+        parts.append((search.queries[block.part][i], search.gallery[j], block.scores[i, j], same[i, j]))
+
+    return found.values, found.near, Pairs(*(np.concatenate(column) for column in zip(*parts, strict=True)))

@@ -1,0 +1,211 @@
+"""Results of protocols: numbers with support, interval and the paper's value, and the score of every item.
+
+    result = run(manifest, {"tiny": IDSim("tiny")}, EvalSettings())[0]
+
+`idmetric.evaluate.protocols.common.tables` prints and writes them.
+
+Shares lie in 0..1. A row of a result is flat: first its labels (text), such as a source of distractors, then `Value`s.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.evaluate.statistics.paired import Comparison
+from idmetric.metric.files import json_file
+from idmetric.metric.files.hints import need
+from idmetric.metric.files.output import replacing
+from idmetric.metric.files.tables import csv_text, in_csv, printable, rounded
+from idmetric.metric.scoring.copies import MANY
+from idmetric.version import __version__
+
+
+@dataclass(frozen=True)
+class Value:
+    """A number of a table.
+
+    Attributes:
+        value: the number; shares in 0..1.
+        low, high: its interval (95 % unless stated otherwise), or None.
+        count: support: the number of queries, pairs, samples or trials.
+        paper: the paper's number for this model, in the same unit.
+
+    Raises:
+        ValueError: if a number is not finite; leave undefined ones out of their row.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+    count: int
+    paper: float | None = None
+
+    def __post_init__(self) -> None:
+        given = (self.value, self.low, self.high, self.paper)
+        if not all(x is None or math.isfinite(x) for x in given):
+            raise ValueError(f"a value of a table must be finite, got {given}: leave out undefined numbers")
+
+
+Row = dict[str, str | Value]
+Columns = Mapping[str, Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Result:
+    """One model under one protocol.
+
+    Attributes:
+        protocol: its name. model: the user's name for the model.
+        rows: of the table: labels, then values.
+        signature: which model exactly, see `Embedder.signature`.
+        settings: everything else that changes the numbers (distance, k, bootstrap, seed, ...).
+        items: table -> columns of equal length: the score of each query, pair or sample. By convention a table "pairs"
+            has the columns `score` (similarity, higher = more alike) and `same` (bool); plots use it.
+        notes: remarks for readers of the numbers, such as on queries that were left out.
+        missing: row of the paper's table that no model here can run -> the reason, see `paper_numbers.PAPER_ROWS`.
+    """
+
+    protocol: str
+    model: str
+    rows: list[Row]
+    signature: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    items: dict[str, Any] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    missing: Mapping[str, str] = field(default_factory=dict)
+
+    def keep(self, table: str, **columns: Sequence[Any] | NDArray[Any]) -> None:
+        """Append lines to a table of items; columns have equal length."""
+        for name, values in columns.items():
+            column = self.items.setdefault(table, {}).setdefault(name, [])
+            column.extend(values.tolist() if isinstance(values, np.ndarray) else values)
+
+
+def copying(result: Result) -> list[str]:
+    """The methods with a share of copies above `MANY`, or the training steps above the one that the best may have."""
+    label = "step" if result.protocol == "checkpoints" else "method"
+    most = float(result.settings.get("max_copies", MANY))
+    copiers = []
+    for row in result.rows:
+        share = row.get("copies")
+        if label in row and row.get("group", "all") == "all" and isinstance(share, Value) and share.value > most:
+            copiers.append(str(row[label]))
+    return copiers
+
+
+def comparisons_of(result: Result) -> dict[str, list[Comparison]]:
+    """Metric -> the comparisons of each two methods, which a result keeps as items "tests"."""
+    tests = result.items.get("tests", {})
+    found: dict[str, list[Comparison]] = {}
+    for line in zip(*tests.values(), strict=True):
+        columns = dict(zip(tests, line, strict=True))
+        found.setdefault(columns.pop("metric"), []).append(Comparison(**columns))
+    return found
+
+
+def as_csv(results: Sequence[Result]) -> str:
+    """One line for each number: protocol, model, labels, metric, value, low, high, count, paper, revision, distance."""
+    labels = names_of(results, str)
+    numbers = ("value", "low", "high", "count", "paper")
+    about = ("revision", "distance", "resolution", "dtype", "idmetric")
+    lines: list[list[Any]] = []
+
+    for result in results:
+        for row in result.rows:
+            start = [result.protocol, result.model, *(row.get(label, "") for label in labels)]
+            end = [result.signature.get(name, "") for name in about]
+            for metric, value in row.items():
+                if isinstance(value, Value):
+                    shown = in_csv(asdict(value))
+                    lines.append([*start, metric, *(shown[name] for name in numbers), *end])
+
+    return csv_text(["protocol", "model", *labels, "metric", *numbers, *about], lines)
+
+
+def as_json(results: Sequence[Result], files: Mapping[str, Mapping[str, str]] | None = None) -> str:
+    """Everything but the items; `files` names their files: model -> table -> file."""
+    found = []
+    for result in results:
+        rows = [
+            {
+                "labels": {k: v for k, v in row.items() if isinstance(v, str)},
+                "metrics": {k: rounded(asdict(v)) for k, v in row.items() if isinstance(v, Value)},
+            }
+            for row in result.rows
+        ]
+        found.append({
+            "protocol": result.protocol, "model": result.model, "signature": dict(result.signature),
+            "settings": dict(result.settings), "rows": rows, "notes": list(result.notes),
+            "missing": dict(result.missing),
+            "items": dict((files or {}).get(result.model, {})),
+        })  # fmt: skip
+
+    return json_file.text({"idmetric": __version__, "results": found}, indent=2, default=str) + "\n"
+
+
+def names_of(results: Iterable[Result], kind: type) -> list[str]:
+    """Labels (str) or metrics (Value) of all rows, in order of first appearance."""
+    return list(dict.fromkeys(k for r in results for row in r.rows for k, v in row.items() if isinstance(v, kind)))
+
+
+def footnotes(results: Sequence[Result]) -> list[str]:
+    """Each note once, with the models that it concerns unless it concerns all, and the paper's rows without a model."""
+    about: dict[str, list[str]] = {}
+    for result in results:
+        for note in result.notes:
+            about.setdefault(note, []).append(result.model)
+    notes = [n if len(models) == len(results) else f"{', '.join(models)}: {n}" for n, models in about.items()]
+
+    absent: dict[str, list[str]] = {}
+    for row, reason in {row: reason for result in results for row, reason in result.missing.items()}.items():
+        absent.setdefault(reason, []).append(row)
+    notes += smoke_tests(results)
+    notes += [f"missing row of the paper: {', '.join(rows)} ({reason})" for reason, rows in absent.items()]
+    return [printable(note) for note in notes]
+
+
+def smoke_tests(results: Sequence[Result]) -> list[str]:
+    """A sentence on each model that is for smoke tests alone."""
+    return [f"{r.model} is a smoke-test model, not for a paper" for r in results if is_smoke_test(r)]
+
+
+def is_smoke_test(result: Result) -> bool:
+    """Whether the model is `tiny`."""
+    return result.signature.get("model") == "IDSim:tiny"
+
+
+def scr_thresholds(results: Sequence[Result]) -> list[str]:
+    """A sentence on the threshold of SCR of each model with a calibration."""
+    return [f"SCR's threshold is {r.settings['scr']:.3f} by {r.model}" for r in results if "scr" in r.settings]
+
+
+def slug(name: str) -> str:
+    """A model's name as part of a file's name; different for different names."""
+    plain = re.sub("[^A-Za-z0-9._-]+", "-", name)[:80].strip("-.")
+    digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:6]
+    return plain if plain == name else f"{plain}-{digest}".lstrip("-")
+
+
+def write_items(path: Path, columns: Columns, result: Result) -> None:
+    """Write a table of items as a Parquet file, atomically.
+
+    Raises:
+        ImportError: if pyarrow is missing.
+    """
+    need("eval", "--out, which keeps the scores of items,", pyarrow="pyarrow")
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    about = {"protocol": result.protocol, "model": result.model, **result.signature, **result.settings}
+    items = pa.table(dict(columns)).replace_schema_metadata({"idmetric": json_file.text(about, default=str)})
+    with replacing(path) as temporary:
+        pyarrow.parquet.write_table(items, temporary)

@@ -1,0 +1,312 @@
+"""One interface to all models of protocols: similarities of a manifest's rows, higher = more alike.
+
+    scorers = bind(manifest, {"tiny": load("tiny"), "SSIM": models.open_model("ssim")}, EvalSettings())
+    scorers.models["tiny"].matrix([0, 1], [2, 3])  # similarities (2, 2) of rows 0, 1 to rows 2, 3
+    scorers.models["SSIM"].pairs([0, 1], [2, 3])  # similarities (2,) of rows 0 and 2, rows 1 and 3
+
+Models that give vectors are embedded together, each image once. Metrics of pairs (SSIM, LPIPS) see each image once too,
+and compare when they are asked, see `pairwise`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from idmetric.data.embed import EmbedderModel, Look, Stored, UnreadableError, embed
+from idmetric.data.manifest.check import without
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.protocols.common import pairwise
+from idmetric.evaluate.protocols.common.columns import Array
+from idmetric.evaluate.protocols.common.paper_numbers import missing_rows, open_points
+from idmetric.evaluate.protocols.common.result import Result
+from idmetric.metric.calibration.apply import Calibration
+from idmetric.metric.calibration.apply import read as read_calibration
+from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.distance.matrix import distance, distance_matrix, needs_patches
+from idmetric.metric.models.embedder import Embedder
+
+Rows = Sequence[int] | NDArray[np.integer]
+Models = Mapping[str, Any]  # name -> an `Embedder`, or a result of `models.open_model`
+Progress = Callable[[int, int], None]
+_PATCH_BYTES = 2**28  # of patch tokens held at once, on each side of a matrix
+_COLUMNS = 2**16  # of a matrix of cosines, in double precision at once
+
+
+@dataclass(frozen=True)
+class EvalSettings:
+    """Settings of all protocols.
+
+    Attributes:
+        distance: of models with patches, see `idmetric.metric.distance.matrix`.
+        bootstrap: resamples for intervals; 0 = none. seed: of the resampling.
+        store: folder that keeps embeddings; None keeps none.
+        look: whether models see whole images or subjects alone.
+        on_error: for unreadable images: "fail" with a list of all, or "skip" them and the rows that depend on them.
+        batch_size: images per pass. workers: threads that read images.
+        progress: called with (images done, images to do).
+        max_pairs: pairs of images that a metric of pairs may compare in all, see `pairwise.PairScorer`.
+        pair_progress: called with (pairs done, pairs to do) by metrics of pairs and judges.
+    """
+
+    distance: str = "cls"
+    bootstrap: int = 1000
+    seed: int = 0
+    store: Path | None = None
+    look: Look = field(default_factory=Look)
+    on_error: Literal["fail", "skip"] = "fail"
+    batch_size: int = 32
+    workers: int | None = None
+    progress: Progress | None = None
+    max_pairs: int = pairwise.MAX_PAIRS
+    pair_progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        needs_patches(self.distance)  # raises for an unknown one
+        if min(self.bootstrap, self.seed) < 0 or min(self.batch_size, self.max_pairs) < 1:
+            raise ValueError("bootstrap and seed are 0 or more, batch_size and max_pairs at least 1")
+
+    def as_dict(self) -> dict[str, Any]:
+        """The settings that change numbers, to report with them."""
+        return {"distance": self.distance, "bootstrap": self.bootstrap, "seed": self.seed, "outside": self.outside}
+
+    @property
+    def outside(self) -> str:
+        """The treatment of pixels outside the masks; "all" if models see whole images."""
+        return self.look.outside if self.look.masked else "all"
+
+
+class Scorer(Protocol):
+    """A model bound to a manifest."""
+
+    def signature(self) -> dict[str, str]:
+        """Facts about the model to report with a score."""
+
+    def matrix(self, rows: Rows, columns: Rows) -> Array:
+        """Similarities (R, C) of each row to each column."""
+
+    def pairs(self, a: Rows, b: Rows) -> Array:
+        """Similarities (P,) of a's rows to b's, one by one."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """A manifest without unusable rows, and the models bound to it."""
+
+    manifest: Manifest
+    models: dict[str, Scorer]
+    notes: list[str]
+
+    def results(
+        self, protocol: str, settings: Mapping[str, Any], notes: Sequence[str] = ()
+    ) -> Iterator[tuple[Scorer, Result]]:
+        """Each model with its result, to which the protocol adds rows, items and further notes."""
+        for name, scorer in self.models.items():
+            signature = scorer.signature()
+            notes_of = [*self.notes, *notes, *open_points(protocol, signature.get("model", ""))]
+            yield scorer, Result(protocol, name, [], signature, settings, {}, notes_of, missing_rows(protocol))
+
+
+def bind(
+    manifest: Manifest,
+    models: Models,
+    settings: EvalSettings,
+    rows: Rows | None = None,
+    *,
+    words: Mapping[int, str] | None = None,
+) -> Bound:
+    """Read and embed the images of a manifest (or of some rows) for all models.
+
+    Args:
+        models: name -> an `Embedder`, or a result of `models.open_model`.
+        words: row -> the text that goes with its image, for models that read; see `idmetric.data.embed.embed`.
+
+    Raises:
+        UnreadableError: naming all images that cannot be used, unless `settings.on_error` is "skip", which leaves them
+            and the rows that depend on them out of the result's manifest, with a note; but not if rows or words are
+            given, which number the manifest's rows.
+        ValueError: if a model has no patches, and the distance needs them.
+    """
+    own = {name: EmbedderModel(m) if isinstance(m, Embedder) else m for name, m in models.items()}
+
+    if needs_patches(settings.distance):
+        lacking = [name for name, m in own.items() if not getattr(m, "has_patches", False)]
+        if lacking:
+            raise ValueError(f"models without patches: {', '.join(lacking)}; leave them out, or use the distance cls")
+
+    notes: list[str] = []
+    while True:
+        try:
+            return Bound(manifest, _bind(manifest, own, settings, rows, words), notes)
+        except UnreadableError as error:
+            if settings.on_error != "skip" or rows is not None or words is not None:
+                raise
+            manifest = left_out(manifest, error, notes)
+
+
+def left_out(manifest: Manifest, error: UnreadableError, notes: list[str]) -> Manifest:
+    """The manifest without rows of unusable images and those that depend on them; adds a note.
+
+    Raises:
+        UnreadableError: the given one, if no row is left.
+    """
+    kept = without(manifest, set(error.problems))
+    if not len(kept):
+        raise error
+    gone = len(manifest) - len(kept)
+    notes.append(f"{len(error.problems)} images could not be used ({gone} rows that depend on them are left out)")
+    return kept
+
+
+def _bind(
+    manifest: Manifest,
+    models: Models,
+    settings: EvalSettings,
+    rows: Rows | None,
+    words: Mapping[int, str] | None,
+) -> dict[str, Scorer]:
+    vectors = {name: m for name, m in models.items() if hasattr(m, "embed")}
+    stored = embed(
+        manifest, vectors, rows, store=settings.store, patches=needs_patches(settings.distance), look=settings.look,
+        words=words, batch_size=settings.batch_size, workers=settings.workers, progress=settings.progress,
+    ) if vectors else {}  # fmt: skip
+    prepared = {name: m for name, m in models.items() if name not in vectors and not hasattr(m, "bind")}
+    images = pairwise.prepare(
+        manifest, prepared, rows, look=settings.look, workers=settings.workers, progress=settings.progress
+    ) if prepared else {}  # fmt: skip
+    bound: dict[str, Scorer] = {}
+
+    for name, model in models.items():
+        if name in stored:
+            bound[name] = VectorScorer(model, stored[name], settings.distance)
+        elif hasattr(model, "bind"):  # judges.scorer.JudgeModel
+            bound[name] = model.bind(manifest, settings, rows)
+        else:
+            bound[name] = pairwise.PairScorer(
+                model, images[name], batch_size=settings.batch_size, max_pairs=settings.max_pairs,
+                progress=settings.pair_progress,
+            )  # fmt: skip
+
+    return bound
+
+
+class VectorScorer:
+    """Similarity 1 - distance of embeddings."""
+
+    def __init__(self, model: Any, stored: Stored, distance: str = "cls") -> None:
+        self.model, self.stored, self.distance = model, stored, distance
+        self.device = model.metric.device if isinstance(model, EmbedderModel) else torch.device("cpu")
+        self._rows = np.array(sorted(stored.keys), dtype=np.int64)
+        self._vectors = _unit(stored.vectors(self._rows)) if distance == "cls" else None
+
+    def signature(self) -> dict[str, str]:
+        """See `Scorer`."""
+        return {**self.model.signature(), "distance": self.distance}
+
+    def vectors(self, rows: Rows) -> Array:
+        """Unit-length global features (R, D)."""
+        if self._vectors is None:
+            return _unit(self.stored.vectors(rows)).astype(np.float64)
+        return self._vectors[np.searchsorted(self._rows, np.asarray(rows, dtype=np.int64))].astype(np.float64)
+
+    def matrix(self, rows: Rows, columns: Rows) -> Array:
+        """See `Scorer`."""
+        out = np.empty((len(rows), len(columns)))
+        if self.distance == "cls":
+            left = self.vectors(rows)
+            for part in slices(len(columns), _COLUMNS):
+                np.matmul(left, self.vectors(np.asarray(columns)[part]).T, out=out[:, part])
+            return out.clip(-1, 1, out=out)
+
+        for i in self._blocks(len(rows)):
+            for j in self._blocks(len(columns)):
+                far = distance_matrix(
+                    self._load(np.asarray(rows)[i]), self._load(np.asarray(columns)[j]), self.distance
+                )
+                out[i, j] = 1 - far.double().cpu().numpy()
+
+        return out
+
+    def pairs(self, a: Rows, b: Rows) -> Array:
+        """See `Scorer`."""
+        out = np.empty(len(a))
+
+        for part in slices(len(a), 4096) if self.distance == "cls" else self._blocks(len(a)):
+            left, right = np.asarray(a)[part], np.asarray(b)[part]
+            if self.distance == "cls":
+                out[part] = (self.vectors(left) * self.vectors(right)).sum(1)
+            else:
+                found = distance(self._load(left), self._load(right), self.distance)
+                out[part] = 1 - found.double().cpu().numpy()
+
+        return out
+
+    def _load(self, rows: Rows) -> Embedding:
+        return self.stored.embedding(rows).to(self.device)
+
+    def _blocks(self, count: int) -> list[slice]:
+        one = self.stored.embedding(self._rows[:1])
+        assert one.patches is not None
+        return slices(count, max(1, _PATCH_BYTES // (one.patches[0].numel() * 4)))
+
+
+def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    norm = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    return np.asarray(vectors / norm, dtype=np.float32)
+
+
+def slices(count: int, size: int) -> list[slice]:
+    """Slices of `size` items that cover `count` items; the last one may be smaller."""
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+
+
+# Thresholds of calibrations
+
+
+def by_label(taus: Sequence[float], label: str) -> dict[str, float]:
+    """Similarities that a user gives as thresholds, each by its label, such as "SCR@0.5" of "SCR@".
+
+    Raises:
+        ValueError: for one that is not a finite number.
+    """
+    for tau in taus:
+        if not math.isfinite(tau):
+            raise ValueError(f"{tau:g} is not a threshold: a similarity is a number, such as 0.5")
+    return {f"{label}{tau:g}": tau for tau in taus}
+
+
+def calibrated(model: Any, settings: EvalSettings, file: Path | None = None, rate: float = 0.05) -> float | None:
+    """The similarity that a share of the pairs of two identities reach in the calibration.
+
+    Args:
+        file: the calibration to use in place of the model's own.
+        rate: this share, one of the calibration's false-accept rates.
+
+    Returns:
+        None for baselines, and for models without a calibration for this distance and treatment of masks.
+
+    Raises:
+        CalibrationError: for a file of another model, distance or way of masking.
+        ValueError: if the calibration has no threshold at this false-accept rate.
+    """
+    if not isinstance(model, Embedder):
+        return None
+    found: Calibration | None = model.calibration
+    if file is not None:
+        found = read_calibration(file)
+        found.check_model(model.calibrated_model())
+        found.check_distance(settings.distance)
+        found.check_outside(settings.outside)
+    elif found is None or (found.distance, found.outside) != (settings.distance, settings.outside):
+        return None
+    rates = [float(t["false_accept_rate"]) for t in found.thresholds]
+    if rate not in rates:
+        raise ValueError(f"--rate {rate:g}: the calibration has thresholds at {', '.join(map(str, rates))}")
+    return 1 - float(found.thresholds[rates.index(rate)]["distance"])

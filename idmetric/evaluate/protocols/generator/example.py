@@ -1,0 +1,92 @@
+"""A painted example of outputs: four "methods" that copy the reference, do well, drift, or swap the subject.
+
+| method | its images |
+|---|---|
+| copy | a reference, brightened for the second prompt and mirrored for the second seed |
+| good | the same object in other contexts |
+| drift | almost the same object in these contexts: its colors are changed |
+| swap | the next subject in other contexts |
+
+Subjects are badges of `idmetric.data.painter`; a prompt stands for two of its contexts, one for each seed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from PIL import ImageEnhance, ImageOps
+
+from idmetric.data.manifest.table import Manifest
+from idmetric.data.painter import Painter
+from idmetric.evaluate.protocols.common.columns import texts
+from idmetric.evaluate.protocols.generator.outputs import read
+from idmetric.evaluate.protocols.generator.pattern import GENERATED
+from idmetric.metric.files.output import replacing
+
+PATTERN = "{method}/{subject}/{prompt}_{seed}.jpg"
+_SUBJECTS, _REFERENCES, _PROMPTS, _SEEDS = 8, 2, ("first_place", "second_place"), 2
+_STRENGTH = 0.5  # of the drift
+_SEED = 1000
+
+
+def example(folder: Path) -> Manifest:
+    """Paint the example into `folder`/outputs and `folder`/references, and read it."""
+    views = _REFERENCES + len(_PROMPTS) * _SEEDS
+    painter = Painter(_SEED, views=views, strengths=(_STRENGTH,), distractors=True)
+    painted = painter.paint(folder / "painted", _SUBJECTS)
+    row_of = {name: row for row, name in enumerate(painted.column("id"))}
+
+    def write(path: str, subject: int, view: str, brighten: bool = False, mirror: bool = False) -> None:
+        picture = painted.image(row_of[f"painted-{_SEED}-{subject % _SUBJECTS:06d}/view-{view}"])
+        picture = ImageEnhance.Brightness(picture).enhance(1.15) if brighten else picture
+        picture = ImageOps.mirror(picture) if mirror else picture
+        with replacing(folder / path, parents=True) as temporary:
+            picture.save(temporary, format="JPEG", quality=90)
+
+    for subject in range(_SUBJECTS):
+        for k in range(_REFERENCES):
+            write(f"references/object{subject}/{k}.jpg", subject, f"{k}")
+        for p, prompt in enumerate(_PROMPTS):
+            for seed in range(_SEEDS):
+                name, view = f"object{subject}/{prompt}_{seed}.jpg", _REFERENCES + p * _SEEDS + seed
+                write(f"outputs/copy/{name}", subject, "0", p == 1, seed == 1)
+                write(f"outputs/good/{name}", subject, f"{view}")
+                write(f"outputs/drift/{name}", subject, f"{view}-near-{_STRENGTH:.2f}")
+                write(f"outputs/swap/{name}", subject + 1, f"{view}")
+    data = read(folder / "outputs", PATTERN, references=str(folder / "references"))
+    return data.replace(x_held_out=["yes"] * len(data))
+
+
+# Checkpoints
+
+
+# step -> the example of a subject's images of the first and of the second prompt, with two seeds each
+STEPS = {
+    0: ("swap", "swap"),
+    200: ("swap", "drift"),
+    400: ("drift", "drift"),
+    600: ("drift", "good"),
+    800: ("good", "good"),
+    1000: ("good", "copy"),
+    1200: ("copy", "copy"),
+}
+
+
+def checkpoints_example(folder: Path) -> Manifest:
+    """Paint the images of the generator's example into a folder, and give them steps."""
+    data = example(folder)
+    ids, role, method, prompt = (texts(data, name) for name in ("id", "x_role", "x_method", "x_prompt"))
+    made = role == GENERATED
+    prompts = sorted(set(prompt[made]))
+
+    rows = np.flatnonzero(~made).tolist()
+    names: list[str] = ids[rows].tolist()
+    steps: list[str | None] = [None] * len(rows)
+    for step, shown in STEPS.items():
+        wanted = dict(zip(prompts, shown, strict=True))
+        own = [k for k in np.flatnonzero(made).tolist() if method[k] == wanted[prompt[k]]]
+        rows += own
+        names += [f"{step}: {ids[k]}" for k in own]
+        steps += [str(step)] * len(own)
+    return data.take(rows).replace(id=names, x_method=steps)

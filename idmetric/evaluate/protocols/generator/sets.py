@@ -1,0 +1,227 @@
+"""How far are generated images from real photos, as sets? How many images does such a number need?
+
+    idmetric eval sets --data outputs/ --pattern '{method}/{subject}/{prompt}_{seed}.png' --references refs/ --out r/
+    idmetric eval sets --references refs/ --pool --model tiny --out results/       the noise floor alone
+
+For each subject, three distances of the generated and the real set, from the model's global features at unit length:
+
+| measure | meaning |
+|---|---|
+| CMMD | 1000 x squared maximum mean discrepancy, sigma 10, unbiased |
+| Frechet | distance of Gaussians with the sets' means and covariances, FID's formula |
+| centroid | cosine of the sets' mean features; higher = more alike |
+
+Each depends on the number of images, so sets are compared at equal numbers n = 2, 4, 8, ...: the mean over random draws
+of n images of each set.
+
+The columns: --explain, or docs/columns.md. n "all" has all images of both sets, which no floor belongs to. Intervals
+are over subjects; for a single subject they hold 95 % of the draws. --pool takes all subjects as one set. Subjects
+need four photos, and two generated images.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.protocols.common import intervals
+from idmetric.evaluate.protocols.common.columns import Array, Ints, listed
+from idmetric.evaluate.protocols.common.result import Result, Row, Value
+from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Progress, VectorScorer, bind
+from idmetric.evaluate.protocols.generator.images import Images
+from idmetric.evaluate.protocols.generator.outputs import read_options
+from idmetric.evaluate.protocols.options import SetsOptions
+from idmetric.evaluate.statistics.sets import centroid_similarity, cmmd, frechet_distance
+from idmetric.metric.models.embedder import Embedder
+
+OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
+ALL, REAL = "all", "real photos"  # of n, of subjects; the method of rows without generated images
+MEASURES: dict[str, Callable[[Array, Array], float]] = {
+    "CMMD": cmmd,
+    "Frechet": frechet_distance,
+    "centroid": centroid_similarity,
+}
+_TAIL = 2.5  # % of the floor's draws beyond which a score is worse
+
+
+def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
+    """The manifest of the command's outputs and references."""
+    if args.data is None and args.references is None:
+        raise ValueError("--references PATH is needed: real photos, a folder for each subject; or --data, a table")
+    return read_options(args)
+
+
+def run(
+    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: SetsOptions = SetsOptions()
+) -> list[Result]:
+    """A result for each model, with rows for methods, measures and numbers of images.
+
+    Args:
+        data: as `outputs.read` makes it.
+
+    Raises:
+        ValueError: if no subject has four references, a model has no features, or for another distance than "cls".
+        UnreadableError: see `scorers.bind`.
+    """
+    lacking = [name for name, model in models.items() if not (isinstance(model, Embedder) or hasattr(model, "embed"))]
+    if lacking:
+        raise ValueError(f"{', '.join(lacking)}: sets are compared by features, and metrics of pairs have none")
+    if settings.distance != "cls":
+        raise ValueError(f"--distance {settings.distance}: sets are compared by global features, the distance cls")
+    _sets(data, options.pool)  # before anything is embedded
+    bound = bind(data, models, settings)
+    real, generated, notes = _sets(bound.manifest, options.pool)
+    about = {**settings.as_dict(), "pool": options.pool, "draws": options.draws}
+    results = []
+    for scorer, result in bound.results("sets", about, notes):
+        assert isinstance(scorer, VectorScorer)
+        dimensions = scorer.vectors(next(iter(real.values()))[:1]).shape[1]
+        for method, lines in _lines(scorer, real, generated, settings.seed, options.draws).items():
+            result.rows.extend(_rows(method, lines, settings))
+            result.keep("sets", **{name: [line[name] for line in lines] for name in lines[0]})
+            result.notes.extend(_within_floor(method, lines))
+            most = max(int(line["n"]) for line in lines if line["n"] != ALL)
+            if most <= dimensions:
+                result.notes.append(
+                    f"WARNING: Frechet: at most {most} images in {dimensions} dimensions: covariances are singular and "
+                    "the distance is too high; compare it at equal numbers of images only"
+                )
+        results.append(result)
+    return results
+
+
+Rows = Mapping[str, Ints]  # subject -> rows of a manifest
+
+
+def _sets(data: Manifest, pool: bool) -> tuple[Rows, Mapping[str, Rows], list[str]]:
+    """At least four photos of each subject, at least two images of each by method, and notes on subjects with fewer."""
+    images = Images.of(data)
+    real, subject = dict(images.references), images.subject
+    if pool:
+        real, subject = {ALL: np.concatenate(list(real.values()))}, np.full(len(subject), ALL, dtype=object)
+    few = [name for name, rows in real.items() if len(rows) < 4]
+    notes = [f"{len(few)} subjects have fewer than four photos and are left out: {listed(few)}"] if few else []
+    real = {name: rows for name, rows in real.items() if len(rows) >= 4}
+    if not real:
+        raise ValueError(
+            "no subject has four real photos, two for each half: add some, or take all subjects as one set (--pool)"
+        )
+
+    generated: dict[str, dict[str, Ints]] = {}
+    for method in images.methods:
+        own = {name: images.rows[(images.method == method) & (subject == name)] for name in real}
+        lone = [name for name, rows in own.items() if len(rows) < 2]
+        if lone:
+            notes.append(f"{method} has fewer than two images of {len(lone)} subjects: {listed(lone)}")
+        if len(lone) < len(own):
+            generated[method] = {name: rows for name, rows in own.items() if len(rows) > 1}
+    if generated:  # a method without its hardest subject would rise
+        shared = set.intersection(*(set(rows) for rows in generated.values()))
+        every = {name for rows in generated.values() for name in rows}
+        if shared and shared != every:
+            notes.append(f"compared on the {len(shared)} of {len(every)} subjects that all methods have")
+            generated = {
+                method: {name: of for name, of in rows.items() if name in shared} for method, rows in generated.items()
+            }
+    if images.methods and not generated:
+        raise ValueError("no subject has two generated images of a method: take all subjects as one set (--pool)")
+    return real, generated, notes
+
+
+def _lines(
+    scorer: VectorScorer, real: Rows, generated: Mapping[str, Rows], seed: int, draws: int
+) -> dict[str, list[dict[str, Any]]]:
+    """Method -> a line for each subject, measure and number of images; the score is None without generated images."""
+
+    @cache  # the floor of a subject is one for all methods
+    def floor(subject: str, n: int) -> dict[str, Array]:
+        return _drawn(None, scorer.vectors(real[subject]), n, (seed, n, 0), draws)
+
+    found: dict[str, list[dict[str, Any]]] = {}
+    for method, made in (generated or {REAL: {}}).items():
+        for subject in made or real:
+            photos = scorer.vectors(real[subject])
+            images = scorer.vectors(made[subject]) if made else None
+            most = len(photos) // 2 if images is None else min(len(photos) // 2, len(images))
+            for n in (2**k for k in range(1, most.bit_length())):
+                score = None if images is None else _drawn(images, photos, n, (seed, n, 1), draws)
+                for name, values in floor(subject, n).items():
+                    line = {"method": method, "subject": subject, "measure": name, "n": str(n)}
+                    found.setdefault(method, []).append(line | _summary(score[name] if score else None, values, name))
+            if images is not None:
+                for name, measure in MEASURES.items():
+                    line = {"method": method, "subject": subject, "measure": name, "n": ALL}
+                    found[method].append(line | _summary(np.array([measure(images, photos)]), None, name))
+    return found
+
+
+def _drawn(images: Array | None, photos: Array, n: int, seed: tuple[int, ...], draws: int) -> dict[str, Array]:
+    """Each measure of n images, or n other photos, and n photos in every draw."""
+    rng = np.random.default_rng(seed)
+    found = {name: np.empty(draws) for name in MEASURES}
+    for k in range(draws):
+        order = rng.permutation(len(photos))
+        x = photos[order[n : 2 * n]] if images is None else images[rng.choice(len(images), n, replace=False)]
+        for name, measure in MEASURES.items():
+            found[name][k] = measure(x, photos[order[:n]])
+    return found
+
+
+def _summary(score: Array | None, real: Array | None, measure: str) -> dict[str, Any]:
+    """Means over draws, the range of 95 % of them, and whether the score is worse than the floor."""
+    out: dict[str, Any] = {}
+    for name, values in (("score", score), ("real", real)):
+        out |= dict.fromkeys((name, f"{name}_low", f"{name}_high"))
+        if values is not None:
+            out[name] = float(values.mean())
+        if values is not None and len(values) > 1:
+            out[f"{name}_low"], out[f"{name}_high"] = np.percentile(values, [_TAIL, 100 - _TAIL]).tolist()
+    out["beyond"] = None
+    if score is not None and real is not None:
+        alike = measure == "centroid"  # the only similarity
+        out["beyond"] = out["score"] < out["real_low"] if alike else out["score"] > out["real_high"]
+    return out
+
+
+# Rows
+
+
+def _rows(method: str, lines: Sequence[Mapping[str, Any]], settings: EvalSettings) -> list[Row]:
+    """A row for each measure and number of images: means over the subjects that have so many."""
+    rows: list[Row] = []
+    for measure in dict.fromkeys(line["measure"] for line in lines):
+        of = [line for line in lines if line["measure"] == measure]
+        for n in sorted(dict.fromkeys(line["n"] for line in of), key=lambda n: (n == ALL, n.zfill(12))):
+            own = [line for line in of if line["n"] == n]
+            row: Row = {"method": method, "measure": measure, "n images": n}
+            for name in ("score", "real", "beyond"):
+                if own[0][name] is not None:
+                    row[name] = _mean(own, name, settings)
+            rows.append(row)
+    return rows
+
+
+def _mean(lines: Sequence[Mapping[str, Any]], name: str, settings: EvalSettings) -> Value:
+    values = np.array([float(line[name]) for line in lines])
+    if len(lines) == 1:  # one subject: the range of its draws
+        return Value(float(values[0]), lines[0].get(f"{name}_low"), lines[0].get(f"{name}_high"), 1)
+    return intervals.mean(values, np.array([line["subject"] for line in lines], dtype=object), settings)
+
+
+def _within_floor(method: str, lines: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Warn of scores that the real photos reach among themselves."""
+    inside = []
+    for measure in MEASURES:
+        largest = {line["subject"]: line for line in lines if line["measure"] == measure and line["n"] != ALL}
+        within = sum(line["beyond"] is False for line in largest.values())
+        if within:
+            inside.append(f"{measure} of {within} of {len(largest)} subjects")
+    if not inside:
+        return []
+    return [f"WARNING: {method}: within the noise floor at the largest n: {', '.join(inside)}. Two halves of their "
+            "real photos differ as much"]  # fmt: skip

@@ -1,0 +1,206 @@
+"""Selective sensitivity: how fast similarity falls with identity, and with context (ID-Sim, 4.4, F, Fig. 6).
+
+    idmetric eval sensitivity --data grid.csv --model dinov3_vitl16 --rescale --out results/ --plots svg
+
+An instance has an anchor image and a grid of edits of it, by identity strength and one context factor. Over each
+instance's grid
+
+    similarity to the anchor = b0 + b1 factor change + b2 identity change
+
+is fitted by least squares; sensitivities are the negative slopes, similarity lost per unit of change. Instances are
+averaged, with Student's interval over them. A selective metric has a high identity, a low context. In the row "all",
+identity is the mean over factors of each instance's.
+
+The paper has 100 objects of MVImgNet with seven identity strengths (0.4 to 1) x 11 backgrounds, viewpoints or 8 lights,
+and prints bars alone.
+
+A grid is a manifest with a row for each image (docs/protocols-sensitivity.md). The anchor is a point of the grid
+too, without a change: the fit takes "all points in the joint edit grid" (F), but it is unclear whether the paper's
+grids contain theirs. Units are those of the columns, which the paper leaves open: `--rescale` makes slopes of factors
+in different units (degrees, strengths) comparable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.protocols.common.columns import Array, free, groups, parameters
+from idmetric.evaluate.protocols.common.intervals import student_mean
+from idmetric.evaluate.protocols.common.result import Result, Row, Value
+from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind
+from idmetric.evaluate.protocols.options import SensitivityOptions
+from idmetric.evaluate.statistics.sensitivity import Fit, fits
+
+ALL = "all"
+NONE = "none"  # the factor of pictures without a change of context
+_COLUMNS = ("factor", "factor_change", "identity_change")
+_NAMES = {"identity": "identity", "factor": "context", "r2": "R^2"}  # of a `Fit`, in the table
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A picture of an edit grid: its row, its anchor's row, its instance, and its changes."""
+
+    row: int
+    anchor: int
+    instance: str
+    factor: str
+    factor_change: float
+    identity_change: float
+
+
+def cells(data: Manifest) -> list[Cell]:
+    """The cells of all edit grids of a manifest, in its order; the anchors have no change.
+
+    Raises:
+        ValueError: if there are no grids, a row lacks its changes, or an instance does not have exactly one anchor.
+    """
+    columns = {name: free(data, name) for name in _COLUMNS}
+    about = [
+        {name: given.get(name) if values[row] in (None, "") else values[row] for name, values in columns.items()}
+        for row, given in enumerate(parameters(data))
+    ]
+    found: list[Cell] = []
+
+    for (group, split), own in groups(data).items():
+        edits = [row for row in own.get("candidate", []) if any(about[row][name] is not None for name in _COLUMNS)]
+        anchors = own.get("anchor", [])
+        if not edits:
+            continue
+        if len(anchors) != 1:
+            raise ValueError(
+                f"row {(anchors[1] if anchors else edits[0]) + 1}: its instance (group {group!r}) has {len(anchors)} "
+                "anchors: one picture is unchanged (slot anchor)"
+            )
+        instance = group if split is None else f"{split}/{group}"
+        found.append(Cell(anchors[0], anchors[0], instance, NONE, 0.0, 0.0))
+        for row in edits:
+            if about[row]["factor"] is None:
+                raise ValueError(
+                    f"row {row + 1}: no factor: say which context was changed, or {NONE!r} (column x_factor)"
+                )
+            numbers = [_number(about[row][name], name, row) for name in _COLUMNS[1:]]
+            found.append(Cell(row, anchors[0], instance, str(about[row]["factor"]), *numbers))
+
+    if not found:
+        raise ValueError(
+            "no edit grids: rows with slot candidate and x_factor, x_factor_change, x_identity_change, in the group of "
+            "an anchor"
+        )
+    return sorted(found, key=lambda cell: cell.row)
+
+
+def rescaled(grid: Sequence[Cell]) -> list[Cell]:
+    """Identity changes, and each factor's changes, over their largest."""
+    identity = max(abs(cell.identity_change) for cell in grid) or 1.0
+    largest: dict[str, float] = {}
+    for cell in grid:
+        largest[cell.factor] = max(largest.get(cell.factor, 0.0), abs(cell.factor_change))
+    return [
+        replace(
+            cell, identity_change=cell.identity_change / identity,
+            factor_change=cell.factor_change / (largest[cell.factor] or 1.0),
+        )
+        for cell in grid
+    ]  # fmt: skip
+
+
+def _number(given: Any, name: str, row: int) -> float:
+    try:
+        value = float(given)
+    except (TypeError, ValueError):
+        value = float("nan")
+    if not np.isfinite(value):
+        raise ValueError(f"row {row + 1}: {name} is {given!r}: a number says how much was changed, 0 = not at all")
+    return value
+
+
+def run(
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: SensitivityOptions = SensitivityOptions(),
+) -> list[Result]:
+    """A result for each model: a row for each factor, and the mean over factors.
+
+    Raises:
+        ValueError: naming a row without changes, or an instance with a degenerate grid.
+    """
+    grid = cells(data)
+    _factors(grid)  # before anything is embedded
+    bound = bind(data.take(np.unique([row for cell in grid for row in (cell.row, cell.anchor)])), models, settings)
+    grid = rescaled(cells(bound.manifest)) if options.rescale else cells(bound.manifest)
+    about = {**settings.as_dict(), "rescale": options.rescale}
+    results = []
+    for scorer, result in bound.results("sensitivity", about):
+        measure(scorer, grid, settings, result)
+        results.append(result)
+    return results
+
+
+def _factors(grid: Sequence[Cell]) -> list[str]:
+    found = list(dict.fromkeys(cell.factor for cell in grid if cell.factor != NONE))
+    if not found:
+        raise ValueError(f"no context factor: all rows are {NONE!r}; a sensitivity to context needs changes of one")
+    return found
+
+
+def factor_fits(scores: Array, grid: Sequence[Cell], factor: str) -> dict[str, Fit]:
+    """Instance -> the regression over its grid of one factor, pictures without a change of context among it.
+
+    Raises:
+        ValueError: naming the instance with a degenerate grid.
+    """
+    able = {cell.instance for cell in grid if cell.factor == factor}
+    own = [k for k, cell in enumerate(grid) if cell.instance in able and cell.factor in (factor, NONE)]
+    identity, context, instance = (
+        [getattr(grid[k], name) for k in own] for name in ("identity_change", "factor_change", "instance")
+    )
+    try:
+        return fits(scores[own], identity, context, instance)
+    except ValueError as error:
+        raise ValueError(f"factor {factor!r}: {error}") from error
+
+
+def measure(scorer: Scorer, grid: Sequence[Cell], settings: EvalSettings, result: Result) -> None:
+    """Add a row for each factor and one for all, and the items behind them: cells with their scores, and fits.
+
+    Cells without a score (a judge may have no answer) are left out, with a note.
+
+    Raises:
+        ValueError: if there is no factor, or an instance has a degenerate grid; the message names it.
+    """
+    scores = scorer.pairs([cell.row for cell in grid], [cell.anchor for cell in grid])
+    there = np.isfinite(scores)
+    if not there.all():
+        lost = int((~there).sum())
+        result.notes.append(f"{lost} of {len(scores)} comparisons of edit grids have no answer and are left out")
+    grid, scores = [cell for cell, known in zip(grid, there, strict=True) if known], scores[there]
+    names = ("instance", "factor", "factor_change", "identity_change")
+    result.keep("grid", **{name: [getattr(cell, name) for cell in grid] for name in names}, score=scores)
+    slopes: dict[str, list[float]] = {}
+
+    for factor in _factors(grid):
+        found = factor_fits(scores, grid, factor)
+        row: Row = {"bench": "sensitivity", "which": factor}
+        for attribute, name in _NAMES.items():
+            row[name] = _mean([getattr(one, attribute) for one in found.values()], settings)
+        result.rows.append(row)
+        for instance, one in found.items():
+            slopes.setdefault(instance, []).append(one.identity)
+            result.keep("fits", instance=[instance], factor=[factor], identity=[one.identity], context=[one.factor],
+                        intercept=[one.intercept], r2=[one.r2])  # fmt: skip
+
+    if len(result.rows) > 1:
+        value = _mean([float(np.mean(own)) for own in slopes.values()], settings)
+        result.rows.append({"bench": "sensitivity", "which": ALL, "identity": value})
+
+
+def _mean(values: Sequence[float], settings: EvalSettings) -> Value:
+    """The mean over instances."""
+    return student_mean(np.array(values), np.arange(len(values)), settings)

@@ -1,0 +1,134 @@
+"""ILIAS: retrieval of particular objects, mAP@1k (Kordopatis-Zilos et al., CVPR 2025, arXiv 2502.11748).
+
+    idmetric data import ilias ilias/ --option taxonomy=misc/taxonomy.json -o ilias.parquet
+    idmetric eval ilias --data ilias.parquet --model timm:vit_large_patch16_siglip_384.webli --out results/
+
+Each query (split "query") searches the gallery (split "gallery"): the positives of all objects, and distractors without
+an identity where there are any. AP@k = sum over the first k places of P(j) rel(j), over min(k, positives); oracle: the
+share of a query's positives among the first k, which is the mAP@k of a perfect re-ranking if k >= positives.
+
+A row for all queries, and the breakdowns of the released code (evaluation/src/dataset.py), where the manifest has their
+columns, see docs/protocols-rankings.md. Positives of other groups of scale or clutter are left out of a ranking, and
+the mean over a category is that over objects of the mean over their queries.
+
+Intervals are by object. Equal scores share a place, as in scikit-learn's AP, which the released code calls. Where they
+span place k, that code takes any of them, and this one their expected precision (`evaluate.ranking.average_precision`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+
+import numpy as np
+
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.protocols.common.columns import Array, Ints, free, known, named, texts
+from idmetric.evaluate.protocols.common.intervals import mean
+from idmetric.evaluate.protocols.common.ranked import Found, Search, answerable, blocks, ranking
+from idmetric.evaluate.protocols.common.result import Result, Row
+from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind
+from idmetric.evaluate.protocols.options import ILIASOptions
+from idmetric.evaluate.statistics.ranking import average_precision, precision_at_1, recall_at_k
+
+# lower edges of the groups after the first: SCALE_GROUPS and CLUTTER_GROUPS of the released code
+EDGES: dict[str, tuple[float, ...]] = {
+    "scale": (0.06880213760855043, 0.13526567164179104, 0.2729876723163842),
+    "clutter": (18, 33, 53),
+}
+
+
+def run(
+    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: ILIASOptions = ILIASOptions()
+) -> list[Result]:
+    """A result for each model: a row for all queries, and a row for each group of the breakdowns.
+
+    Raises:
+        ValueError: without queries or gallery, or for a query without a positive (unless settings.on_error is "skip").
+    """
+    skip = settings.on_error == "skip"
+    search_of(data, skip)  # before anything is embedded
+    bound = bind(data, models, settings)
+    search, notes = search_of(bound.manifest, skip)
+    results = []
+    for scorer, result in bound.results("ilias", {**settings.as_dict(), "k": options.k}, notes):
+        _measure(scorer, bound.manifest, search, settings, options.k, result)
+        results.append(result)
+    return results
+
+
+def search_of(data: Manifest, skip: bool = False) -> tuple[Search, list[str]]:
+    """The search of all queries with a positive, and a note on the others."""
+    split = texts(data, "split", "")
+    queries, gallery = np.flatnonzero(split == "query"), np.flatnonzero(split == "gallery")
+    if not len(queries) or not len(gallery):
+        there = ", ".join(map(repr, dict.fromkeys(split)))
+        raise ValueError(f"splits 'query' and 'gallery' are needed (idmetric data import ilias); there are {there}")
+    lone = ~named(data)[queries]
+    if lone.any():
+        raise ValueError(f"{lone.sum()} queries have no identity")
+    return answerable(Search.of(data, queries, gallery), "ILIAS", data.column("identity"), skip=skip)
+
+
+def _measure(scorer: Scorer, data: Manifest, search: Search, settings: EvalSettings, k: int, result: Result) -> None:
+    """Add the rows and the queries; the similarities are gone through once, block by block."""
+    column, owner, count = f"mAP@{k}", search.identity[search.queries], len(search.queries)
+    precision = partial(average_precision, k=k)
+    found = Found(search, {column: precision, "P@1": precision_at_1, "oracle": partial(recall_at_k, k=k)})
+    groups = {name: _binned(free(data, name), edges)[search.gallery] for name, edges in EDGES.items()}
+    grouped = {(name, at): np.full(count, np.nan) for name, edges in EDGES.items() for at in range(len(edges) + 1)}
+
+    for block in blocks(scorer, search):
+        found.add(block)
+        lines = zip(block.scores, block.own, block.hidden, strict=True)
+        for number, (scores, own, hidden) in enumerate(lines, block.part.start):
+            others = np.ones(len(scores), dtype=bool)
+            others[own] = others[hidden] = False
+            for name, group in groups.items():  # `_per_scale`, `_per_clutter` of ILIAS's evaluation/src/dataset.py
+                for place in np.unique(group[own][group[own] >= 0]).tolist():
+                    grouped[name, place][number] = precision(*ranking(scores, own[group[own] == place], others))
+
+    whole = {name: mean(of, owner, settings) for name, of in found.values.items()}
+    result.rows.append({"by": "all", "group": "all", **whole})
+    items: dict[str, list[float | None]] = {}
+    for (name, place), of in grouped.items():
+        has, label = ~np.isnan(of), _label(name, place)
+        if has.any():
+            result.rows.append({"by": name, "group": label, column: mean(of[has], owner[has], settings)})
+            items[f"{column}, {name} {label}"] = known(of)
+    result.rows.extend(_categories(found.values[column], data, search, settings, column))
+
+    ids, identities = texts(data, "id"), texts(data, "identity")
+    result.keep("queries", id=ids[search.queries], identity=identities[search.queries], **found.values, **items,
+                **found.near.columns(ids))  # fmt: skip
+
+
+def _binned(values: list[float | str | None], edges: tuple[float, ...]) -> Ints:
+    """Groups from 0 for values in [0, edge), [edge, next edge), ...; -1 for none, negative and NaN."""
+    numbers = np.array([math.nan if value is None else float(value) for value in values])
+    return np.where(numbers >= 0, np.searchsorted(edges, numbers, side="right"), -1)
+
+
+def _label(breakdown: str, group: int) -> str:
+    edges = EDGES[breakdown]
+    if group == 0:
+        return f"below {edges[0]:.3g}"
+    if group == len(edges):
+        return f"{edges[-1]:.3g} and more"
+    return f"{edges[group - 1]:.3g} to {edges[group]:.3g}"
+
+
+def _categories(precision: Array, data: Manifest, search: Search, settings: EvalSettings, column: str) -> Iterator[Row]:
+    """The mean over objects of their queries' mean, by category and by subcategory."""
+    objects, first, place, counts = np.unique(
+        search.identity[search.queries], return_index=True, return_inverse=True, return_counts=True
+    )
+    means, first = np.bincount(place.ravel(), precision) / counts, search.queries[first]
+    domain, category = texts(data, "domain")[first], texts(data, "category")[first]
+    both = np.array([None if None in pair else "-".join(pair) for pair in zip(domain, category, strict=True)], object)
+
+    for by, names in (("category", domain), ("subcategory", both)):
+        for name in sorted({name for name in names if name is not None}):
+            own = names == name
+            yield {"by": by, "group": name, column: mean(means[own], objects[own], settings)}

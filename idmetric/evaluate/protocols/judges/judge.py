@@ -1,0 +1,271 @@
+"""Multimodal language models as a baseline: a judge answers whether two images show the same individual.
+
+    judge = Judge(Endpoint("http://127.0.0.1:8000/v1", "Qwen3-VL-30B-A3B-Instruct"), store=Path("results/judge"))
+    verdicts = judge.ask([("a.jpg", "b.jpg"), ("a.jpg", "c.jpg")])
+    print(judge.report())
+
+After NearID, section 0.E.11 (question "evidence") and ID-Sim, section D.3 (question "instance"). Every answer is kept
+on disk under a digest of the question (images, words, model, settings): a stopped run resumes, and no answer is paid
+for twice. A pair without an answer is counted and has no score, never a score of 0.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from PIL import Image
+
+from idmetric.evaluate.protocols.judges.questions import EVIDENCE, Question
+from idmetric.metric.files import json_file
+from idmetric.metric.files.output import replacing
+from idmetric.metric.images.read import read_image
+
+_TRIES = 4  # requests for a pair before it counts as failed
+_PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # seconds before the second try, doubled for each further one
+_TEMPERATURE_AGAIN = 0.7  # after an unreadable answer: the same request would give the same answer
+_GIVE_UP_AFTER = 20  # failed pairs in a row
+_SEED = 0
+
+
+class JudgeError(ValueError):
+    """The judge cannot work at all; the message gives the reason and how to fix it."""
+
+
+class CallError(Exception):
+    """One request failed; `again`: it may succeed later, after `wait` seconds if the server says so."""
+
+    def __init__(self, reason: str, again: bool = True, wait: float | None = None) -> None:
+        super().__init__(reason)
+        self.again, self.wait = again, wait
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A model's answer.
+
+    Attributes:
+        text: the answer. problem: why it is not a whole answer, or "".
+        tokens: in and out, 0 if the server does not count them. model: the model's name according to the server.
+    """
+
+    text: str
+    problem: str
+    tokens: tuple[int, int]
+    model: str
+
+
+class Backend(Protocol):
+    """The model that answers: an `endpoint.Endpoint` or a `local.LocalModel`."""
+
+    def about(self) -> dict[str, Any]:
+        """Everything that its answers depend on, as JSON values."""
+
+    def ask(self, prompt: str, images: Sequence[bytes], *, max_tokens: int, temperature: float, seed: int) -> Reply:
+        """Ask one question about two JPEG images; CallError if it failed, JudgeError if all questions would."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The outcome for a pair.
+
+    Attributes:
+        similarity: in 0..1, higher = more surely the same; None without an answer. reason: of a missing answer.
+        stored: whether the answer comes from an earlier request.
+    """
+
+    similarity: float | None
+    reason: str = ""
+    stored: bool = False
+
+
+class Judge:
+    """Asks a model about pairs of images.
+
+    Args:
+        backend: the model that answers. question: the question about each pair.
+        store: folder for answers; None keeps them in memory alone.
+        side: images are scaled down to this many pixels on their longer side, never up.
+        max_tokens: of an answer; default: the question's. concurrency: requests at a time.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        question: Question = EVIDENCE,
+        *,
+        store: Path | None = None,
+        side: int = 768,
+        max_tokens: int | None = None,
+        concurrency: int = 4,
+    ) -> None:
+        self.max_tokens = question.max_tokens if max_tokens is None else max_tokens
+        if min(side, self.max_tokens, concurrency) < 1:
+            raise ValueError("side, max_tokens and concurrency are at least 1")
+        self.backend, self.question, self.store = backend, question, store
+        self.side, self.concurrency = side, concurrency
+        self.counts: Counter[str] = Counter()  # pairs, known, requests, tokens in, tokens out
+        self.failed: Counter[str] = Counter()  # reason -> pairs without an answer
+        self.seconds = 0.0
+        self._known: dict[str, dict[str, Any]] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+
+    def signature(self) -> dict[str, str]:
+        """Facts to report with a score: model, question, resolution and settings."""
+        about = self.backend.about()
+        return {
+            "model": f"judge:{about['model']}",
+            "question": f"{self.question.name}@{hashlib.sha256(self.question.prompt.encode()).hexdigest()[:8]}",
+            "resolution": f"<={self.side}px jpeg",
+            "settings": _digest([about, self._asked()])[:8],
+        }
+
+    def report(self) -> str:
+        """The work since the judge was created: pairs, requests, tokens as the server counts them, time."""
+        c = self.counts
+        text = f"{c['pairs']} pairs, {c['known']} of them known, {self.failed.total()} without an answer"
+        if self.failed:
+            text += f" (such as: {self.failed.most_common(1)[0][0]})"
+        text += f"; {c['requests']} requests, {c['tokens in']} + {c['tokens out']} tokens"
+        return f"{text}, {self.seconds:.1f} seconds"
+
+    def ask(
+        self,
+        pairs: Sequence[tuple[Any, Any]],
+        progress: Callable[[int, int], None] | None = None,
+        *,
+        read: Callable[[Any], Image.Image] = read_image,
+    ) -> list[Verdict]:
+        """The verdict on each pair.
+
+        Args:
+            pairs: images of any kind that `read` opens, in threads.
+            progress: called with (pairs done, pairs in all).
+
+        Raises:
+            ImageReadError: naming an image that cannot be read.
+            JudgeError: if no pair can be judged (key, address), or too many failed in a row. Answers so far are kept.
+        """
+        start, failed = time.monotonic(), 0
+        self._stop.clear()
+        pool = ThreadPoolExecutor(self.concurrency)
+        try:
+            futures = [pool.submit(self._one, a, b, read) for a, b in pairs]
+            for done, future in enumerate(as_completed(futures), 1):
+                verdict = future.result()
+                self.counts.update(pairs=1, known=int(verdict.stored))
+                failed = failed + 1 if verdict.similarity is None else 0
+                if failed:
+                    self.failed[verdict.reason] += 1
+                if failed >= _GIVE_UP_AFTER:
+                    raise JudgeError(f"{failed} pairs in a row had no answer, the last because: {verdict.reason}")
+                if progress is not None:
+                    progress(done, len(pairs))
+        finally:  # wait for requests in flight and keep their answers: they are paid for
+            self._stop.set()
+            pool.shutdown(cancel_futures=True)
+            self.seconds += time.monotonic() - start
+        return [future.result() for future in futures]
+
+    def _one(self, a: Any, b: Any, read: Callable[[Any], Image.Image]) -> Verdict:
+        try:
+            images = [read(image) for image in (a, b)]
+            about = {"backend": self.backend.about(), "asked": self._asked(), "prompt": self.question.prompt,
+                     "images": [_pixels(image) for image in images]}  # fmt: skip
+            key = _digest(about)
+            known = self._answer(key)
+            if known is not None:
+                return Verdict(self.question.similarity(known), stored=True)
+            return self._try(key, about, [encode(image, self.side) for image in images])
+        except BaseException:
+            self._stop.set()  # at once: the pool must not send the next request
+            raise
+
+    def _try(self, key: str, about: dict[str, Any], images: Sequence[bytes]) -> Verdict:
+        unread, reason = 0, "stopped"
+        for attempt in range(_TRIES):
+            if self._stop.is_set():
+                break
+            wait = _PAUSE * 2**attempt
+            try:
+                reply = self.backend.ask(
+                    self.question.prompt, images, max_tokens=self.max_tokens, seed=_SEED + unread,
+                    temperature=_TEMPERATURE_AGAIN if unread else 0.0,
+                )  # fmt: skip
+                self._count(reply.tokens)
+                if reply.problem:
+                    raise ValueError(reply.problem)
+                answer = self.question.parse(reply.text)
+            except CallError as error:
+                self._count()
+                reason, wait = str(error), wait if error.wait is None else error.wait
+                if not error.again:
+                    break
+            except JudgeError:
+                raise
+            except ValueError as error:
+                unread, reason = unread + 1, f"unreadable answer: {error}"
+            else:
+                record = {"by": reply.model, "usage": reply.tokens, "tries": attempt + 1, **about}
+                self._keep(key, {"answer": answer, **record})
+                return Verdict(self.question.similarity(answer))
+            if attempt + 1 < _TRIES:
+                self._stop.wait(min(wait, _LONGEST_PAUSE))
+        return Verdict(None, reason=reason)
+
+    def _count(self, tokens: tuple[int, int] = (0, 0)) -> None:
+        with self._lock:
+            self.counts.update({"requests": 1, "tokens in": tokens[0], "tokens out": tokens[1]})
+
+    def _asked(self) -> dict[str, Any]:
+        return {"max_tokens": self.max_tokens, "seed": _SEED, "side": self.side, "format": "jpeg",
+                "question": self.question.name}  # fmt: skip
+
+    # Answers by the digest of their question, in a JSON file each
+
+    def _answer(self, key: str) -> dict[str, Any] | None:
+        if key in self._known or self.store is None:
+            return self._known.get(key)
+        try:
+            return self.question.parse(json.dumps(json_file.read(self.store / key[:2] / f"{key}.json")["answer"]))
+        except (OSError, ValueError, KeyError, TypeError):  # none, or damaged: ask, and replace the file
+            return None
+
+    def _keep(self, key: str, record: Mapping[str, Any]) -> None:
+        self._known[key] = record["answer"]
+        if self.store is not None:
+            path = self.store / key[:2] / f"{key}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with replacing(path) as temporary:
+                temporary.write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+
+
+def encode(image: Image.Image, side: int) -> bytes:
+    """Encode an RGB image for a request as JPEG: no larger than `side`, without its file's metadata."""
+    if max(image.size) > side:
+        scale = side / max(image.size)
+        width, height = (max(1, round(length * scale)) for length in image.size)
+        image = image.resize((width, height), Image.Resampling.LANCZOS)
+    data = io.BytesIO()
+    image.save(data, "jpeg", quality=95, subsampling=0)
+    return data.getvalue()
+
+
+def _pixels(image: Image.Image) -> str:
+    """Digest of an image's pixels; its encoding may differ between versions of a library."""
+    return hashlib.sha256(f"{image.width}x{image.height};".encode() + image.tobytes()).hexdigest()
+
+
+def _digest(value: Any) -> str:
+    """Digest of a JSON value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

@@ -1,0 +1,171 @@
+"""A judge as one of a protocol's models; it scores pairs only.
+
+Reads a judge from a JSON file, for `idmetric eval PROTOCOL --model judge:FILE[@HOST]`.
+
+    {"url": "https://api.openai.com/v1", "model": "gpt-4o", "key": "OPENAI_API_KEY"}
+    {"local": "Qwen/Qwen3-VL-8B-Instruct", "question": "instance"}
+
+docs/judge.md lists the fields: arguments of `endpoint.Endpoint` or `local.LocalModel`, and of `judge.Judge`. Answers
+are kept in judge/ next to the embeddings in --out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from idmetric.data.embed import UnreadableError
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.protocols.common.columns import Array
+from idmetric.evaluate.protocols.common.scorers import EvalSettings
+from idmetric.evaluate.protocols.judges.endpoint import Endpoint
+from idmetric.evaluate.protocols.judges.judge import Judge, JudgeError
+from idmetric.evaluate.protocols.judges.questions import EVIDENCE, QUESTIONS
+from idmetric.metric.files import json_file
+from idmetric.metric.images.read import ImageReadError, read_image
+from idmetric.metric.images.regions import cut_out
+from idmetric.metric.scoring.pipeline import threads
+
+Rows = Sequence[int] | NDArray[np.integer]
+_JUDGE = ("question", "side", "max_tokens", "concurrency")
+
+
+@dataclass(frozen=True)
+class JudgeModel:
+    """A judge as protocols take models: `scorers.bind` binds it to a manifest.
+
+    Similarities are in 0..1, NaN for a pair without an answer, which a protocol counts and leaves out.
+    """
+
+    judge: Judge
+    manifest: Any = None  # both of `bind`
+    settings: Any = None
+
+    def report(self) -> str:
+        """Questions so far, and their tokens."""
+        return self.judge.report()
+
+    def bind(self, manifest: Manifest, settings: EvalSettings, rows: Rows | None = None) -> JudgeModel:
+        """The judge for a manifest's rows (default all).
+
+        Raises:
+            UnreadableError: naming all images that cannot be used, before anything is asked.
+            ValueError: if subjects are to be seen, and no image has a mask.
+        """
+        if self.judge.store is None and settings.store is not None:
+            self.judge.store = settings.store.parent / "judge"
+        settings.look.check(manifest)
+        scorer = JudgeModel(self.judge, manifest, settings)
+        chosen = range(len(manifest)) if rows is None else sorted({int(row) for row in rows})
+        with ThreadPoolExecutor(threads(settings.workers)) as pool:
+            problems = {row: why for row, why in zip(chosen, pool.map(scorer.problem, chosen), strict=True) if why}
+        if problems:
+            raise UnreadableError(manifest, problems)
+        return scorer
+
+    def signature(self) -> dict[str, str]:
+        """See `scorers.Scorer`."""
+        return {**self.judge.signature(), "distance": "1 - similarity"}
+
+    def matrix(self, rows: Rows, columns: Rows) -> Array:
+        """Refuse: a matrix of a thousand images would take a million questions.
+
+        Raises:
+            ValueError: always.
+        """
+        raise ValueError(
+            f"a judge compares pairs, and this protocol ranks {len(rows)} x {len(columns)} of them: leave the judge out"
+        )
+
+    def pairs(self, a: Rows, b: Rows) -> Array:
+        """Similarities (P,) of a's rows to b's, one by one; NaN without an answer."""
+        given = [(int(i), int(j)) for i, j in zip(a, b, strict=True)]
+        asked = list(dict.fromkeys(given))
+        verdicts = self.judge.ask(asked, self.settings.pair_progress, read=self.read)
+        found = {
+            pair: np.nan if one.similarity is None else one.similarity
+            for pair, one in zip(asked, verdicts, strict=True)
+        }
+        return np.array([found[pair] for pair in given], dtype=np.float64)
+
+    def read(self, row: int) -> Image.Image:
+        """The image of a row, whole or the subject alone.
+
+        Raises:
+            ImageReadError: naming an image or mask that cannot be read, or a row without an image.
+        """
+        source, look = self.manifest.source(row), self.settings.look
+        if source is None:
+            raise ImageReadError(f"row {row + 1}", "it is a text without an image")
+        mask = look.mask_of(self.manifest, row)
+        if mask is None:
+            return read_image(source)
+        return read_image(cut_out(source, mask, look.outside)[0])
+
+    def problem(self, row: int) -> str:
+        """Why the image of a row cannot be used, or ""."""
+        try:
+            self.read(row)
+        except (ImageReadError, OSError) as error:
+            return str(error)
+        return ""
+
+
+def open_judge(
+    source: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
+) -> JudgeModel:
+    """The judge described by a file.
+
+    Args:
+        source: FILE, or FILE@HOST where its server is another machine. The file may come from a stranger, and the
+            server gets the images and the key: so the user names it, not the file alone.
+        device, dtype: of local models.
+
+    Raises:
+        JudgeError: naming the file and the error in it, or the host that has to be named.
+        CheckpointError: if a local model cannot be fetched.
+    """
+    path, host = str(source), ""
+    if not Path(path).is_file() and "@" in path:
+        path, _, host = path.rpartition("@")
+    try:
+        given = json_file.read(path)
+        if not isinstance(given, dict) or ("url" in given) == ("local" in given):
+            raise ValueError('give {"url": ..., "model": ...} for a server, or {"local": ...} for a model here')
+        if given.get("question", EVIDENCE.name) not in QUESTIONS:
+            raise ValueError(f"unknown question {given['question']!r}: choose {', '.join(QUESTIONS)}")
+
+        options: dict[str, Any] = {name: given.pop(name) for name in _JUDGE if name in given}
+        question = QUESTIONS[options.pop("question", EVIDENCE.name)]
+        if "local" not in given:
+            endpoint = Endpoint(**given)
+            _check_server(endpoint, path, host)
+            return JudgeModel(Judge(endpoint, question, **options))
+        from idmetric.evaluate.protocols.judges.local import LocalModel
+
+        local = LocalModel(given.pop("local"), device=device, dtype=dtype, **given)
+        return JudgeModel(Judge(local, question, **options))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise JudgeError(f"{path}: {error}") from error
+
+
+def _check_server(endpoint: Endpoint, path: str, host: str) -> None:
+    """Refuse a server that the user has not named, and a key that is none of an API."""
+    if host.lower() != endpoint.host and (host or not endpoint.is_local):
+        raise ValueError(
+            f"its server {endpoint.host} gets all images and the key: if you trust it, name it, as in "
+            f"judge:{path}@{endpoint.host}"
+        )
+    if endpoint.key is not None and not endpoint.key.endswith("API_KEY"):
+        raise ValueError(
+            f"the variable {endpoint.key!r} is not sent, as it may hold another secret: put the key in a variable "
+            "with a name that ends in API_KEY"
+        )

@@ -1,0 +1,323 @@
+"""DreamBench++: does a metric agree with people about generated images? (NearID, Table 2, Fig. 4; ID-Sim, Fig. 25)
+
+    idmetric eval dreambench --ratings ratings/ --out results/                                the published scores
+    idmetric eval dreambench --ratings ratings/ --data db.parquet --model nearid --out results/   and a model's own
+
+Seven methods made an image for each of 150 references x 9 prompts; two groups of people rated from 0 to 4 how well each
+keeps the reference's concept. M-H of a method and category is the mean over the groups of Pearson's r between a
+metric's similarities and the group's ratings, its ± half the difference of the two; H-H is r between the groups. The
+Fisher-z row is `fisher_mean` over the methods, its ± the standard error. Table 2 is over objects alone, 585 images a
+method, which the paper does not say and its released code does. For ID-Sim's row (Fig. 25) see `rank`.
+docs/protocols-dreambench.md says where the data are.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from idmetric.data.importers.dreambench import Ratings
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.protocols.common.columns import Array
+from idmetric.evaluate.protocols.common.intervals import any_statistic
+from idmetric.evaluate.protocols.common.paper_numbers import (
+    ALL_CATEGORIES,
+    FISHER_ROW,
+    HUMAN,
+    NONE,
+    Pair,
+    missing_rows,
+    open_points,
+    printed,
+    row_of,
+)
+from idmetric.evaluate.protocols.common.result import Result, Row, Value
+from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bind
+from idmetric.evaluate.protocols.nearid_table2_dreambench import ratings as dreambench_ratings
+from idmetric.evaluate.protocols.nearid_table2_dreambench.ratings import (
+    CATEGORIES,
+    Item,
+    category_of,
+    from_manifest,
+    humans,
+    pairs,
+    rated_methods,
+)
+from idmetric.evaluate.protocols.options import DreamBenchOptions
+from idmetric.evaluate.statistics.agreement import fisher_mean, kendall, pearson, spearman
+from idmetric.evaluate.statistics.bootstrap import FEW, percentiles
+from idmetric.evaluate.statistics.resampled import draws, resampled_pearson
+
+_MH, _SPREAD = "M-H", "±"
+_LIMIT = 0.9999  # correlations are clipped there before atanh, as in the released code
+_fisher = partial(fisher_mean, limit=_LIMIT)
+PATCHES = ("patch", "patch_pooled", "patch_biased")  # ID-Sim does not say which of them Table 2b uses
+OPTIONAL = ("data", "model")
+RANKED = ("animal", "object")  # 45 + 65 collections: ID-Sim's "110 reference subjects"
+
+
+@dataclass(frozen=True)
+class Rated:
+    """The images of one method and category that a rater and every human group rated, paired by key.
+
+    Attributes:
+        items: (collection, prompt), sorted.
+        groups: the human ratings, (G, N).
+        scores: the rater's, (N,); None for the humans themselves.
+        missing: number of images that the humans rated and the rater did not.
+    """
+
+    method: str
+    items: Sequence[Item]
+    groups: Array
+    scores: Array | None
+    missing: int = 0
+
+    def compared(self) -> list[tuple[Array, Array]]:
+        """Pairs of ratings to compare: each group's with the rater's, or each two groups'."""
+        if self.scores is None:
+            return list(combinations(self.groups, 2))
+        return [(group, self.scores) for group in self.groups]
+
+    def cell(self) -> tuple[float, float | None]:
+        """M-H, or for the humans themselves H-H, and half the range of the groups (None for one pair alone).
+
+        Raises:
+            ValueError: if one of them gave all images the same rating.
+        """
+        try:
+            found = [pearson(a, b) for a, b in self.compared()]
+        except ValueError as error:
+            raise ValueError(f"{self.method}, {category_of(self.items[0])}: {error}") from error
+        return float(np.mean(found)), (max(found) - min(found)) / 2 if len(found) > 1 else None
+
+
+def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | None:
+    """The ratings of a method's images by the humans and a rater (or `HUMAN`); None if one of them rated none.
+
+    Raises:
+        ValueError: if the rater is `HUMAN` and there are fewer than two human groups.
+    """
+    groups = [ratings[name].get(method, {}) for name in humans(ratings)]
+    if rater == HUMAN and len(groups) < 2:
+        raise ValueError("the agreement of humans with each other (H-H) needs two groups of them: group1, group2")
+
+    shared = set.intersection(*map(set, groups)) if groups else set()
+    items = sorted(item for item in shared if category_of(item) == category)
+    given = None if rater == HUMAN else ratings[rater].get(method, {})
+    both = items if given is None else [item for item in items if item in given]
+    if not both:
+        return None
+    scores = None if given is None else np.array([given[item] for item in both])
+    return Rated(method, both, np.array([[g[item] for item in both] for g in groups]), scores, len(items) - len(both))
+
+
+def rate(
+    ratings: Ratings, rater: str, settings: EvalSettings, options: DreamBenchOptions, paper: str | None = None
+) -> tuple[list[Row], list[str]]:
+    """The rows of one rater, or of `HUMAN` for the humans among each other, and notes on them.
+
+    Args:
+        paper: the row of NearID's tables to print next to them.
+
+    For each category the methods, in the table's order, and the Fisher-z row if there are several; at the end, for all
+    categories together, the Fisher-z mean of their Fisher-z rows ("all").
+
+    Raises:
+        ValueError: if nothing is rated by humans and the rater, or a correlation is undefined.
+    """
+    methods = rated_methods(ratings)
+    rows: list[Row] = []
+    notes, means, count = [], [], 0
+
+    for category in options.category:
+        found = [r for m in methods if (r := pair(ratings, rater, m, category)) is not None]
+        rows += [_row(paper, category, r.method, [r], settings) for r in found]
+        if len(found) > 1:
+            rows.append(_row(paper, category, FISHER_ROW, found, settings))
+            means.append(_fisher([r.cell()[0] for r in found])[0])
+            count += sum(len(r.items) for r in found)
+        missing = sum(r.missing for r in found)
+        if missing:
+            notes.append(f"{category}: {missing} images that people rated have no score and are left out")
+
+    if not rows:
+        raise ValueError(f"no image of {', '.join(options.category)} is rated by both {rater} and the human groups")
+    if len(means) == len(CATEGORIES):
+        whole = Value(_fisher(means)[0], None, None, count, _printed(paper, ALL_CATEGORIES, FISHER_ROW)[0])
+        rows.append({"category": ALL_CATEGORIES, "method": FISHER_ROW, _MH: whole})
+    return rows, notes
+
+
+def _printed(rater: str | None, category: str, method: str) -> Pair:
+    """NearID's correlation with people for a row of its tables and its ±; the method may be `FISHER_ROW`."""
+    if rater is None:
+        return NONE
+    if method != FISHER_ROW:
+        return printed("nearid", "table_2", method).get(rater, NONE) if category == "object" else NONE
+    fisher = printed("nearid", "fisher", rater)
+    if category == "object" and fisher:
+        return fisher["M-H"], fisher["±"]
+    return printed("nearid", "by_category", rater).get(category), None
+
+
+def _row(rater: str | None, category: str, method: str, found: Sequence[Rated], settings: EvalSettings) -> Row:
+    """A cell with the interval over collections, which all methods share; several methods give their Fisher-z mean."""
+    cells = [r.cell() for r in found]
+    mean, spread = _fisher([value for value, _ in cells]) if method == FISHER_ROW else cells[0]
+    names = sorted({item[0] for r in found for item in r.items})
+    interval: tuple[float | None, float | None] | None = None
+
+    if settings.bootstrap and len(names) >= FEW:
+        number, times = {name: k for k, name in enumerate(names)}, draws(len(names), settings.bootstrap, settings.seed)
+        drawn = []
+        for one in found:
+            identity = [number[collection] for collection, _ in one.items]
+            drawn.append(np.mean([resampled_pearson(a, b, identity, times) for a, b in one.compared()], 0))
+        means = np.tanh(np.arctanh(np.clip(drawn, -_LIMIT, _LIMIT)).mean(0)) if len(drawn) > 1 else drawn[0]
+        interval = percentiles(means, settings.bootstrap)
+
+    count, paper = sum(len(r.items) for r in found), _printed(rater, category, method)
+    row: Row = {"category": category, "method": method, _MH: Value(mean, *(interval or (None, None)), count, paper[0])}
+    if spread is not None:
+        row[_SPREAD] = Value(spread, None, None, count, paper[1])
+    return row
+
+
+def rank(ratings: Ratings, rater: str, settings: EvalSettings, paper_row: str | None = None) -> Row | None:
+    """ID-Sim's row (appendix D.1, Fig. 25): rank correlations with the mean human rating, all methods pooled.
+
+    The paper says "rank generated images by predicted similarity", Spearman (main) and Kendall, 110 subjects and 6,921
+    pairs after filtering; that these are the animals and objects (6,930 pairs), and the ratings' mean, is inferred.
+
+    Args:
+        paper_row: the row of ID-Sim's tables to print next to it.
+
+    Returns:
+        The row; None without images of both categories, or where all have one rating or score.
+    """
+    methods = sorted(rated_methods(ratings))
+    found = [(c, r) for c in RANKED for m in methods if (r := pair(ratings, rater, m, c)) is not None]
+    if {category for category, _ in found} != set(RANKED):
+        return None
+
+    people = np.concatenate([r.groups.mean(0) for _, r in found])
+    scores = np.concatenate([r.scores for _, r in found if r.scores is not None])
+    if np.ptp(people) == 0 or np.ptp(scores) == 0:
+        return None
+
+    collections = np.array([item[0] for _, r in found for item in r.items])
+    own = settings if len(np.unique(collections)) >= FEW else replace(settings, bootstrap=0)
+    table = {"cls": "dreambench_fig_25", **dict.fromkeys(PATCHES, "dreambench_table_2b")}.get(settings.distance)
+    paper = printed("idsim", table, paper_row) if table else {}
+    row: Row = {"category": " + ".join(RANKED), "method": "pooled"}
+    for name, statistic in (("Spearman", spearman), ("Kendall", kendall)):
+        row[name] = any_statistic(statistic, (scores, people), collections, own, paper.get(name))
+    return row
+
+
+def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: EvalSettings) -> list[Result]:
+    """Run with the options of the command line: published ratings without data, models' own scores with it.
+
+    Raises:
+        ValueError: if there are neither ratings nor data, or data without a model or a model without data.
+    """
+    options: DreamBenchOptions = args.options
+    if data is None and options.ratings is None:
+        raise ValueError("--ratings PATH is needed, or --data with an imported manifest that holds ratings")
+    if (data is None) != (not models):
+        raise ValueError("--model scores the images of --data: give both, or neither for the published scores alone")
+
+    ratings = None if options.ratings is None else dreambench_ratings.read(options.ratings)
+    if data is None:
+        assert ratings is not None
+        return published(ratings, settings, options)
+    return run(data, models, settings, options, ratings=ratings)
+
+
+def published(
+    ratings: Ratings, settings: EvalSettings = EvalSettings(), options: DreamBenchOptions = DreamBenchOptions()
+) -> list[Result]:
+    """A result for the agreement of the humans with each other, and one for each rater in the ratings."""
+    raters = [name for name in ratings if name not in humans(ratings)]
+    return [_result(ratings, rater, settings, options, rater) for rater in [HUMAN, *sorted(raters)]]
+
+
+def run(
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: DreamBenchOptions = DreamBenchOptions(),
+    *,
+    ratings: Ratings | None = None,
+) -> list[Result]:
+    """Score the generated images of a manifest with models, and correlate that with the ratings.
+
+    Args:
+        data: pairs of a reference (anchor) and a generated image (candidate), as `idmetric data import dreambench_pp`
+            makes them; only the first image of a prompt is rated.
+        models: name -> model, see `scorers.bind`.
+        ratings: from `ratings.read`; None: those in the manifest.
+
+    Raises:
+        ValueError: if there are no ratings, or no image of the manifest is rated.
+    """
+    given = from_manifest(data) if ratings is None else ratings
+    if not humans(given):
+        raise ValueError("no human ratings: name their folder (--ratings), or import them with --option ratings=FOLDER")
+
+    shown = [one for one in pairs(data, given) if category_of(one.item) in options.category]
+    if not shown:
+        engines = sorted({str(engine) for engine in data.column("engine") if engine})
+        raise ValueError(
+            f"no image of {', '.join(options.category)} is rated: images are of {', '.join(engines) or 'no method'}, "
+            f"ratings of {', '.join(rated_methods(given))}; a folder of images starts with its method's name"
+        )
+    rows = [row for one in shown for row in (one.reference, one.generated)]
+    bound = bind(data.take(rows), models, settings)
+    images = pairs(bound.manifest, given)
+    a, b = [image.reference for image in images], [image.generated for image in images]
+    results = []
+
+    for name, scorer in bound.models.items():
+        own: dict[str, dict[Item, float]] = {}
+        for image, score in zip(images, scorer.pairs(a, b), strict=True):
+            if np.isfinite(score):  # a judge may have given no answer
+                own.setdefault(image.method, {})[image.item] = float(score)
+        signature = scorer.signature()
+        label = signature.get("model", "")
+        # by the model and not by its name here, which is the user's: `--model clip=...` may be anything
+        paper_row = None if settings.look.masked else row_of("dreambench", label)
+        result = _result({**given, name: own}, name, settings, options, paper_row)
+        notes = [*bound.notes, *result.notes, *open_points("dreambench", label)]
+        results.append(replace(result, signature=signature, notes=notes))
+
+    return results
+
+
+def _result(
+    ratings: Ratings, rater: str, settings: EvalSettings, options: DreamBenchOptions, paper_row: str | None
+) -> Result:
+    # NearID's numbers are of class features
+    rows, notes = rate(ratings, rater, settings, options, paper_row if settings.distance == "cls" else None)
+    if rater != HUMAN and set(RANKED) <= set(options.category):
+        pooled = rank(ratings, rater, settings, paper_row)
+        rows += [] if pooled is None else [pooled]
+    result = Result("dreambench", rater, rows, {}, settings.as_dict(), {}, notes, missing_rows("dreambench"))
+    for category in options.category:
+        for method in rated_methods(ratings):
+            found = pair(ratings, rater, method, category)
+            if found is not None:
+                collection, prompt = zip(*found.items, strict=True)
+                columns: dict[str, Any] = dict(zip(humans(ratings), found.groups, strict=True))
+                columns |= {} if found.scores is None else {"score": found.scores}
+                count = len(collection)
+                result.keep("images", category=[category] * count, method=[method] * count, collection=collection,
+                            prompt=prompt, **columns)  # fmt: skip
+    return result

@@ -1,0 +1,148 @@
+"""Reads the ratings of DreamBench++'s generated images from the published files, and pairs them by key.
+
+    ratings/data_human_rating/merged_data/group1/emu2-cp.json      {"object_00_mug-4": 3, ...}
+    ratings/data_nearid_rating/emu2.json                           metrics: 100 x cosine, "object_00_mug-4_0"
+
+An item is a collection and the number of a prompt: ("object_00", 4). It does not include the object's name, since files
+disagree about one (magic_cube, rubik's_cube), nor its place in the file.
+
+Images are pairs of a manifest by `idmetric data import dreambench_pp`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from idmetric.data.importers.dreambench import Ratings, method_of, read_ratings
+from idmetric.data.manifest.table import Manifest, Row
+from idmetric.evaluate.protocols.common.paper_numbers import rows
+
+Item = tuple[str, int]
+METHODS = rows("nearid", "table_2")
+
+CATEGORIES = {"object": "object", "animal": "live_subject_animal", "human": "live_subject_human", "style": "style"}
+
+# published folder -> rater; in comments the column of NearID's Table 2
+_FOLDERS = {
+    "data_gpt_rating/concept_preservation_full": "gpt",  # G
+    "data_dino_rating": "dino",  # D
+    "data_clipi_rating": "clip",  # C
+    "data_backbone_rating": "siglip2",  # S: mean-pooled tokens
+    "data_backbone_maphead_rating": "siglip2-map",  # its own attention pooling
+    "data_nearid_rating": "nearid",
+    "data_vsm_rating": "vsm",
+    "data_qwen3vl_30b_rating": "qwen3vl-30b",
+}
+_HUMAN = re.compile(r"group\d+")
+
+
+def read(folder: str | Path) -> Ratings:
+    """Ratings in a folder: rater -> method -> item -> rating. The human groups are group1, group2, ...
+
+    Raises:
+        ValueError: naming the folder, if it has no human ratings, or two folders of one rater; or a malformed file.
+    """
+    folder = Path(folder)
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder of ratings")
+    found: Ratings = {}
+    for place, methods in read_ratings(folder).items():
+        # the rater's folder may be the one that was named
+        name = _name((folder.resolve() / place).as_posix() if place == "." else place)
+        if name in found:
+            raise ValueError(f"{folder}: two folders of {name}'s ratings, one of them {place}: name the one to use")
+        found[name] = methods
+    if not humans(found):
+        raise ValueError(f"{folder}: no human ratings (.../group1/METHOD-cp.json) among {', '.join(sorted(found))}")
+    return found
+
+
+def humans(ratings: Mapping[str, Any]) -> list[str]:
+    """The raters who are groups of humans."""
+    return sorted(rater for rater in ratings if _HUMAN.fullmatch(rater))
+
+
+def rated_methods(ratings: Ratings) -> list[str]:
+    """The methods with human ratings, in the order of NearID's Table 2, others after them."""
+    order = {method: place for place, method in enumerate(METHODS)}
+    methods = {method for name in humans(ratings) for method in ratings[name]}
+    return sorted(methods, key=lambda method: (order.get(method, len(order)), method))
+
+
+def from_manifest(manifest: Manifest) -> Ratings:
+    """The ratings of the generated images in an imported manifest (`--option ratings=`)."""
+    found: Ratings = {}
+    for row in manifest.filter(slot="candidate"):
+        about = row.parameters or {}
+        if about.get("image", 0) == 0 and row.parent is not None:
+            item = _item(row)
+            method = method_of(row.engine or "", METHODS) or row.engine or ""
+            for rater, rating in about.get("ratings", {}).items():
+                found.setdefault(_name(rater), {}).setdefault(method, {})[item] = float(rating)
+    return found
+
+
+def category_of(item: Item) -> str:
+    """animal, human, object or style.
+
+    Raises:
+        ValueError: for a collection of none of them.
+    """
+    for category, prefix in CATEGORIES.items():
+        if item[0].startswith(f"{prefix}_"):
+            return category
+    raise ValueError(f"{item[0]!r} is a collection of no category: they start with {', '.join(CATEGORIES.values())}")
+
+
+def _name(place: str) -> str:
+    """Short name of a rater, by their folder."""
+    for folder, name in _FOLDERS.items():
+        if f"/{place}".endswith(f"/{folder}"):
+            return name
+    last = place.rsplit("/", 1)[-1]
+    return last if _HUMAN.fullmatch(last) else place
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A generated image: method and item, and the rows of its reference and of itself in the manifest."""
+
+    method: str
+    item: Item
+    reference: int
+    generated: int
+
+
+def pairs(manifest: Manifest, ratings: Ratings) -> list[Pair]:
+    """The generated images that people rated: the first of each prompt.
+
+    Raises:
+        ValueError: if two runs are of one method, or a generated image has no reference.
+    """
+    groups, methods = [ratings[name] for name in humans(ratings)], sorted(rated_methods(ratings))
+    anchors = {row.group: k for k, row in enumerate(manifest) if row.slot == "anchor"}
+    found: dict[tuple[str, Item], tuple[str, Pair]] = {}
+
+    for k, row in enumerate(manifest):
+        about = row.parameters or {}
+        if row.slot != "candidate" or row.engine is None or about.get("image", 0) != 0:
+            continue
+        method, item = method_of(row.engine, methods), _item(row)
+        if method is None or not all(item in group.get(method, {}) for group in groups):
+            continue
+        if row.group not in anchors:
+            raise ValueError(f"{row.id}: its reference (the anchor of its group) is not in the manifest")
+        other = found.setdefault((method, item), (row.engine, Pair(method, item, anchors[row.group], k)))[0]
+        if other != row.engine:
+            raise ValueError(f"{other} and {row.engine} are both images of {method}: leave one of them out")
+
+    return [image for _, image in found.values()]
+
+
+def _item(row: Row) -> Item:
+    """The collection, such as object_00, which ends the reference's id, and the prompt."""
+    return (row.parent or "").rsplit("/", 1)[-1], int((row.parameters or {})["prompt"])

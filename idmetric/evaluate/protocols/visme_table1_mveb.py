@@ -1,0 +1,221 @@
+"""MVEB: precision at 1 in VisME's four meta-tasks (sections 3, 4.1 and 5.1; Table 1).
+
+    idmetric eval mveb --data mveb.parquet --model visid_3b --model dual:openai/clip-vit-large-patch14 --out results/
+
+A query, an image with an instruction, ranks its own candidates; P@1 is the share of queries that rank a right
+one first. A tie with a wrong candidate loses. MVEB's number is the mean over all 28 sets (which the printed means
+confirm), not over the four meta-tasks.
+
+If no query of a set has a wrong candidate, all queries rank all targets of the set. docs/protocols-mveb.md has the
+data, the papers' numbers, and the texts that each kind of model gets.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from idmetric.data.embed import UnreadableError
+from idmetric.data.manifest.lineage import image_keys
+from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.protocols.common.columns import Group, Truths
+from idmetric.evaluate.protocols.common.first_choice import Benchmark, Questions, measure_sets, reads_words
+from idmetric.evaluate.protocols.common.intervals import codes, owners
+from idmetric.evaluate.protocols.common.paper_numbers import visme_row
+from idmetric.evaluate.protocols.common.ranked import Search
+from idmetric.evaluate.protocols.common.result import Result
+from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, Models, Scorer, bind, left_out
+from idmetric.evaluate.protocols.options import MVEBOptions
+from idmetric.metric.models import visid
+
+# meta-task -> its data sets; * = out of domain, for evaluation alone
+_SETS = {
+    "ID-Rec": "Cars196 CompCars Inshop Rp2k SOP MET GLDV2 iNat Product1m* ShopProduct*",
+    "Re-ID": "MS-Celeb iCartoonFace DukeMTMC IUST VeRi776 Market1501* CasiaFace*",
+    "ID-Grd": "PIPA MultiID IDMR WikiPerson* FORB* IDMROOD*",
+    "ID-Edit": "GPTImageEdit SEEDMultiTurn COCOEdit SynCPR OpenGPT4o*",
+}
+MVEB = Benchmark("MVEB", _SETS, {
+    "msceleb1m": "MS-Celeb", "casiawebface": "CasiaFace", "caisiaface": "CasiaFace", "inaturalist": "iNat",
+    "stanfordonlineproducts": "SOP", "googlelandmarksv2": "GLDV2", "opengpt4oimage": "OpenGPT4o",
+})  # fmt: skip
+INSTRUCTIONS = {"ID-Rec": "recognition", "Re-ID": "reidentification", "ID-Grd": "grounding", "ID-Edit": "editing"}
+_RANKED = ("candidate", "positive", "negative")
+
+
+def run(
+    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: MVEBOptions = MVEBOptions()
+) -> list[Result]:
+    """A result for each model: a row for each data set, the meta-tasks' means, in and out of domain, and all.
+
+    Raises:
+        ValueError: if there are no questions, or a candidate is neither right nor wrong.
+    """
+    tasks = _tasks(options)
+    sets, notes, bound = _bind(data, models, settings, tasks)
+    results = []
+    for scorer, result in bound.results("mveb", {**settings.as_dict(), "tasks": tasks}, notes):
+        row = options.paper or visme_row("mveb", result.signature)
+        if settings.look.masked or settings.distance != "cls":
+            row = None
+        measure_sets(scorer, bound.manifest, sets, MVEB, settings, row, result)
+        if any(one.task == "ID-Edit" for one in sets) and _follows(models[result.model]) == "nothing":
+            result.notes.append("no text tower: Identity Editing by images alone")
+        results.append(result)
+    return results
+
+
+def instructed(data: Manifest, sets: Sequence[Questions]) -> dict[int, str]:
+    """Row -> the text for a model that takes instructions; rows without an entry get its default.
+
+    A query has its own text, or else its meta-task's instruction; a candidate has its own text.
+    """
+    text, said = data.column("text"), dict[int, str]()
+    for one in sets:
+        if one.task is not None:
+            said |= dict.fromkeys(one.queries.tolist(), visid.TASKS[INSTRUCTIONS[one.task]])
+        said |= {row: text[row] for row in one.rows().tolist() if text[row]}
+    return said
+
+
+def edits(data: Manifest, sets: Sequence[Questions]) -> dict[int, str]:
+    """Row -> the text for a dual encoder, of queries of Identity Editing alone (VisME, 5.2)."""
+    text = data.column("text")
+    queries = (row for one in sets if one.task == "ID-Edit" for row in one.queries.tolist())
+    return {row: text[row] for row in queries if text[row]}
+
+
+def ask(data: Manifest, tasks: Mapping[str, str]) -> tuple[list[Questions], list[str]]:
+    """The questions of each data set of a manifest, and notes on rows that were left out.
+
+    Args:
+        data: groups of a query with its candidates: slot candidate, label 1 = right and 0 = wrong (without a
+            label, right if it has the query's identity), or slots positive and negative.
+        tasks: data set -> meta-task, for sets that are not MVEB's.
+
+    Raises:
+        ValueError: if there are no questions, or a candidate is neither right nor wrong.
+    """
+    found: dict[str, dict[Group, list[int]]] = defaultdict(lambda: defaultdict(list))
+    outside: dict[str, int] = defaultdict(int)
+    names = (data.column(c) for c in ("dataset", "group", "split", "slot"))
+    for row, (dataset, group, split, slot) in enumerate(zip(*names, strict=True)):
+        if slot == "query" or slot in _RANKED:
+            found[dataset or "all"][group, split].append(row)  # groups of one name in two splits are two
+        else:
+            outside[dataset or "all"] += 1
+
+    notes = [f"{MVEB.known_name(name) or name}: {n} images outside of groups are left out" for name, n in
+             outside.items()]  # fmt: skip
+    made = []
+    for name, groups in found.items():
+        own = MVEB.known_name(name)
+        task = tasks.get(name, tasks.get(own or name, MVEB.task_of.get(own or "")))
+        questions = _questions(data, own or name, task, list(groups.values()), notes)
+        if questions is not None:
+            made.append(questions)
+    if not made:
+        raise ValueError("no questions: " + ("; ".join(notes) or "give groups of a query and its candidates"))
+    return made, notes
+
+
+def _questions(
+    data: Manifest, dataset: str, task: str | None, groups: Sequence[Sequence[int]], notes: list[str]
+) -> Questions | None:
+    """Queries with their own candidates; if none has a wrong candidate, with all targets of the set."""
+    slot, label, name = (data.column(c) for c in ("slot", "label", "identity"))
+
+    def is_right(query: int, row: int) -> bool:
+        if slot[row] in ("positive", "negative"):
+            return bool(slot[row] == "positive")
+        if label[row] in (0, 1):
+            return bool(label[row] == 1)
+        if label[row] is None and None not in (name[query], name[row]):
+            return bool(name[query] == name[row])
+        raise ValueError(
+            f"{dataset}, row {row + 1}: a candidate with label {label[row]}: 1 = right, 0 = wrong; or no label "
+            "and an identity in both rows"
+        )
+
+    asked: list[tuple[int, list[int], Truths]] = []
+    for members in groups:
+        queries = [row for row in members if slot[row] == "query"]
+        ranked = [row for row in members if slot[row] != "query"]
+        right = np.array([len(queries) == 1 and is_right(queries[0], row) for row in ranked], dtype=bool)
+        if right.any():
+            asked.append((queries[0], ranked, right))
+
+    if len(asked) < len(groups):
+        incomplete = len(groups) - len(asked)
+        notes.append(f"{dataset}: {incomplete} groups are without one query and a right candidate, and left out")
+    choice = [one for one in asked if not one[2].all()]
+    if asked and not choice:
+        notes.append(f"{dataset}: no query has a wrong candidate of its own, so all targets of the set are ranked")
+        return _pooled(data, dataset, task, [(query, ranked) for query, ranked, _ in asked])
+    if len(choice) < len(asked):
+        notes.append(f"{dataset}: {len(asked) - len(choice)} queries without a wrong candidate are left out")
+    if not choice:
+        return None
+    query = np.array([query for query, _, _ in choice], dtype=np.int64)
+    candidates = [np.array(ranked, dtype=np.int64) for _, ranked, _ in choice]
+    return Questions(dataset, task, query, owners(codes(name), query), candidates, [right for *_, right in choice])
+
+
+def _pooled(data: Manifest, dataset: str, task: str | None, asked: Sequence[tuple[int, Sequence[int]]]) -> Questions:
+    """Questions that rank all targets; right are a query's own targets and those of its identity."""
+    identity = codes(data.column("identity"))
+    for query, ranked in asked:
+        if identity[query] < 0:
+            identity[query] = identity.max() + 1
+        identity[list(ranked)] = identity[query]
+
+    queries = np.array([query for query, _ in asked], dtype=np.int64)
+    gallery = np.array([row for _, ranked in asked for row in ranked], dtype=np.int64)
+    search = Search(queries, gallery, identity, codes(image_keys(data)))
+    search = search.only(search.positives() > 0)
+    return Questions(dataset, task, search.queries, search.identity[search.queries], pool=search)
+
+
+def _follows(model: Any) -> str:
+    """The texts that a model takes: "instructions", "edits" or "nothing"."""
+    if getattr(model, "averages_words", False):
+        return "edits"
+    return "instructions" if reads_words(model) else "nothing"
+
+
+def _tasks(options: MVEBOptions) -> dict[str, str]:
+    """Data set -> meta-task, of --task."""
+    tasks = {}
+    for given in options.task:
+        name, sign, task = given.rpartition("=")
+        if not sign:
+            raise ValueError(f"--task {given}: expected DATASET=TASK")
+        if task not in MVEB.sets:
+            raise ValueError(f"{name}: no meta-task {task!r}; there are {', '.join(MVEB.sets)}")
+        tasks[name] = task
+    return tasks
+
+
+def _bind(
+    data: Manifest, models: Models, settings: EvalSettings, tasks: Mapping[str, str]
+) -> tuple[list[Questions], list[str], Bound]:
+    """Models bound to the questions; with on_error "skip", unreadable images are left out with their questions."""
+    lost: list[str] = []
+    dual = {name: model for name, model in models.items() if _follows(model) == "edits"}
+    others = {name: model for name, model in models.items() if name not in dual}
+    while True:
+        sets, notes = ask(data, tasks)
+        needed = np.unique(np.concatenate([one.rows() for one in sets]))
+        found: dict[str, Scorer] = {}
+        try:
+            for group, words in ((others, instructed(data, sets)), (dual, edits(data, sets))):
+                if group:
+                    found |= bind(data, group, settings, needed, words=words).models
+            return sets, notes, Bound(data, {name: found[name] for name in models}, lost)
+        except UnreadableError as error:
+            if settings.on_error != "skip":
+                raise
+            data = left_out(data, error, lost)

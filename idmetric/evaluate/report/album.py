@@ -1,0 +1,94 @@
+"""Pictures and matched patches for a page of scores, collected while images are scored.
+
+Nothing is read or embedded twice. A picture is kept as the few kilobytes that go into the page, an image's matches as
+six bytes for each patch, and only for the nearest images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from PIL import Image
+
+from idmetric.evaluate.report.pictures import data_uri, room
+from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.images.fit import SQUASH
+from idmetric.metric.images.masks import MaskLike
+from idmetric.metric.images.read import Outside
+from idmetric.metric.images.regions import cut_out
+from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.scoring.heatmaps import layout
+from idmetric.metric.scoring.matches import Matches, Tokens, matches_of, tokens_of
+from idmetric.metric.scoring.scores import File
+
+_MATCHES = 6_500_000  # bytes for all matches of a page
+
+
+@dataclass
+class Entry:
+    """A row of scores, its image, the reference shown next to the image, and their matches."""
+
+    row: dict[str, Any]
+    image: File
+    reference: File
+    matches: Matches | None
+
+
+class Album:
+    """Pictures and matches of a page.
+
+    Args:
+        count: number of pictures on the page, which share its room.
+        details: number of nearest images with matches; 0 = none.
+    """
+
+    def __init__(self, metric: Embedder, count: int, details: int) -> None:
+        self.details = details
+        self.entries: list[Entry] = []
+        self.pictures: dict[File, str] = {}
+        self.references: dict[File, None] = {}  # in the order in which they were seen
+        self._metric, self._limit = metric, room(count)
+        self._sizes: dict[File, tuple[int, int]] = {}  # height and width of the image as shown
+
+    def add_picture(self, file: File, picture: Image.Image, mask: MaskLike | None, outside: Outside) -> None:
+        """Keep an image as the model sees it: painted or cut out where a mask says so. Safe in threads."""
+        if mask is not None:
+            shown, _ = cut_out(picture, mask, outside, background=self._metric.background)
+            picture = shown if isinstance(shown, Image.Image) else picture
+        self._sizes[file] = (picture.height, picture.width)
+        self.pictures[file] = data_uri(picture, self._limit)
+
+    def tokens(self, file: File, masked: bool, embedding: Embedding) -> Tokens | None:
+        """Return the tokens for an image's matches; None if its model has no patches, or they cannot be placed."""
+        if self._metric.fit != SQUASH:
+            return None  # patches do not lie on a grid over the whole image
+        if not self.details or embedding.patches is None or (embedding.grid is None and masked):
+            return None
+        return tokens_of(layout(self._metric, *self._sizes[file], embedding), embedding)
+
+    def add(self, row: dict[str, Any], image: File, reference: File, own: Tokens | None, other: Tokens | None) -> None:
+        """Add a row, with the tokens of its image and of the reference."""
+        matches = None
+        if own is not None and other is not None:
+            matches = matches_of(other, own, self._metric.device)
+        self.references.setdefault(reference)
+        self.entries.append(Entry(row, image, reference, matches))
+        if self.details and len(self.entries) % (2 * self.details) == 0:
+            self._forget()
+
+    def finish(self, rows: Sequence[dict[str, Any]]) -> list[Entry]:
+        """Return the entries in the order of the rows."""
+        self._forget()
+        own = {id(entry.row): entry for entry in self.entries}
+        return [own[id(row)] for row in rows]
+
+    def _forget(self) -> None:
+        """Keep the matches of the nearest images, as far as `details` and the room allow."""
+        kept, size = 0, 0
+        for entry in sorted(self.entries, key=lambda e: e.row["distance"]):
+            if entry.matches is not None:
+                kept, size = kept + 1, size + entry.matches.size
+                if kept > self.details or size > _MATCHES:
+                    entry.matches = None

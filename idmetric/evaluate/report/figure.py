@@ -1,0 +1,42 @@
+"""Figures of matplotlib in the style of all plots, and their files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from idmetric.metric.files.hints import need
+from idmetric.metric.files.output import replacing
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Place = str | os.PathLike[str]
+
+
+def new_figure(rows: int, columns: int, width: float = 4.8) -> tuple[Figure, list[Axes]]:
+    """Return a figure and its axes, row by row; `width` of a column, in inches."""
+    need("report", "a plot", matplotlib="matplotlib")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width * columns, 3.6 * rows if rows == 1 else 2.4 * rows), layout="constrained")
+    axes: list[Axes] = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+    for one in axes:
+        one.grid(alpha=0.3)
+        one.spines[["top", "right"]].set_visible(False)
+    return figure, axes
+
+
+def save_figure(figure: Figure, path: Place) -> None:
+    """Add missing legends and write the file atomically; its extension selects the format."""
+    for axes in figure.axes:
+        if axes.get_legend() is None and axes.get_legend_handles_labels()[1]:
+            axes.legend(fontsize="small", frameon=False)
+    import matplotlib
+
+    # no date, and ids derived from the content: the same numbers give the same file
+    metadata = {"Date": None} if Path(path).suffix.lower() in (".svg", ".svgz") else None
+    with matplotlib.rc_context({"svg.hashsalt": "idmetric"}), replacing(Path(path)) as temporary:
+        figure.savefig(temporary, format=Path(path).suffix[1:] or "png", dpi=150, metadata=metadata)

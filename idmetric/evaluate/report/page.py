@@ -1,0 +1,94 @@
+"""The common parts of pages: one HTML file that opens from disk and loads nothing from the network.
+
+Pictures (as data addresses), style, script and numbers are all in the file. Names and reasons come from files and are
+untrusted, so each is escaped, and the page's content security policy runs only the page's script and loads nothing.
+The same numbers and pictures give the same page.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from idmetric.metric.files import json_file
+from idmetric.metric.files.hints import need
+from idmetric.metric.files.output import check, replacing
+from idmetric.version import __version__
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+    from markupsafe import Markup
+
+
+def render(name: str, scripts: Sequence[str], data: Mapping[str, Any], **values: Any) -> str:
+    """Render a template with its scripts, one after the other, and with `data` as JSON that they read.
+
+    Raises:
+        ImportError: without jinja2.
+    """
+    environment = _environment()
+    from jinja2.utils import htmlsafe_json_dumps
+    from markupsafe import Markup
+
+    dumps = partial(json_file.text, separators=(",", ":"))
+    script = "\n".join(_text(file) for file in scripts)
+    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+    return environment.get_template(f"{name}.html").render(
+        version=__version__,
+        style=Markup(_text("style.css")),  # the package's files need no escape
+        script=Markup(script),
+        script_hash=f"sha256-{digest}",
+        **{key: htmlsafe_json_dumps(value, dumps) for key, value in data.items()},
+        **values,
+    )
+
+
+def _environment() -> Environment:
+    need("report", "an HTML page", jinja2="jinja2")
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
+
+    made = Environment(
+        loader=FunctionLoader(_text), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    made.filters |= {"breaking": _breaking, "number": number}
+    return made
+
+
+def number(value: float) -> str:
+    """Three decimals, with a minus sign; none for a number that rounds to 0."""
+    return f"{round(value, 3) + 0.0:.3f}".replace("-", "−")
+
+
+def _breaking(name: str) -> Markup:
+    """Escape a file's name, and let lines break after each folder and word."""
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub("([/_])", r"\1<wbr>", str(escape(name))))
+
+
+def _text(name: str) -> str:
+    return (files("idmetric.evaluate.report") / "templates" / name).read_text(encoding="utf-8")
+
+
+def write_page(page: str, path: str | os.PathLike[str]) -> None:
+    """Write a page atomically; bytes of file names that are not text become question marks."""
+    with replacing(Path(path), parents=True) as temporary:
+        temporary.write_bytes(page.encode("utf-8", "replace"))
+
+
+def check_page(path: str | os.PathLike[str]) -> None:
+    """Check, before the work, that a page can be written there.
+
+    Raises:
+        ImportError: without jinja2.
+        OutputError: if the path is a folder, or its folder is absent or cannot be written to.
+    """
+    _environment()
+    check(path)

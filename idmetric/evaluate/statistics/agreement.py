@@ -1,0 +1,119 @@
+"""Correlations of a metric with human ratings, an oracle or another metric, their mean, and how far people agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from idmetric.metric.distance.ties import comparable, numbers, paired
+
+Array = NDArray[np.float64]
+
+
+def pearson(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> float:
+    """Pearson's correlation: how close y is to a linear function of x.
+
+    >>> pearson([1, 2, 3], [2, 4, 6])
+    1.0
+
+    Args:
+        x, y: (N,), N >= 2.
+        constant: returned if x or y does not vary, which leaves the correlation undefined; None raises an error.
+            NearID's released code returns 0.
+
+    Returns:
+        In [-1, 1]; 1 = y rises with x.
+
+    Raises:
+        ValueError: if x or y does not vary (see `constant`), shapes differ, or a number is not finite.
+    """
+    return _correlation(lambda a, b: np.corrcoef(a, b)[0, 1], x, y, constant)
+
+
+def spearman(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> float:
+    """Spearman's rank correlation: Pearson's of the ranks, equal values (`arrays.comparable`) sharing their mean rank.
+
+    Arguments, range and errors as in `pearson`; needs SciPy (extra `eval`).
+    """
+    from scipy import stats
+
+    return _correlation(lambda a, b: stats.spearmanr(a, b).statistic, comparable(x), comparable(y), constant)
+
+
+def kendall(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> float:
+    """Kendall's tau-b: pairs in the same order minus pairs in opposite order, over the pairs that ties allow.
+
+    tau_b = (C - D) / sqrt((T - T_x) (T - T_y)), T = N (N - 1) / 2 pairs, T_x and T_y of them tied in x and y (Kendall
+    1945). Arguments, range and errors as in `pearson`; needs SciPy (extra `eval`).
+    """
+    from scipy import stats
+
+    return _correlation(lambda a, b: stats.kendalltau(a, b).statistic, comparable(x), comparable(y), constant)
+
+
+def fisher_mean(correlations: ArrayLike, *, limit: float = 0.999) -> tuple[float, float | None]:
+    """Mean correlation by Fisher's z (NearID, supplement E.2, equation 6), and its standard error (None for N = 1).
+
+    r = tanh(mean of atanh(r_k)). The error is that of the plain mean of the r_k, not of z, as in NearID's Table 2:
+    standard deviation (N - 1) / sqrt(N).
+
+    >>> round(fisher_mean([0.2, 0.8])[0], 4)
+    0.5721
+
+    Args:
+        correlations: (N,), in [-1, 1].
+        limit: correlations are clipped to +-limit, since z is infinite at 1 (as in NearID's code).
+    """
+    r = numbers("correlations", correlations).astype(np.float64)
+    if np.abs(r).max() > 1 + 1e-9:
+        raise ValueError(f"correlations must be in [-1, 1], got {r[np.abs(r).argmax()]}")
+    mean = float(np.tanh(np.arctanh(r.clip(-limit, limit)).mean()))
+    return mean, float(r.std(ddof=1) / np.sqrt(len(r))) if len(r) > 1 else None
+
+
+def krippendorff_alpha(votes: ArrayLike) -> float:
+    """Krippendorff's alpha of nominal votes, which may be missing: 1 - observed over expected disagreement.
+
+    With n_uc the votes for category c on item u, m_u the votes on u, and coincidences o_cc of pairs of equal votes
+    within an item (Krippendorff, Computing Krippendorff's Alpha-Reliability, 2011, section C)::
+
+        o_cc  = sum over u with m_u >= 2 of n_uc (n_uc - 1) / (m_u - 1)
+        n_c   = sum over u with m_u >= 2 of n_uc,    n = sum of n_c
+        alpha = ((n - 1) sum of o_cc - sum of n_c (n_c - 1)) / (n (n - 1) - sum of n_c (n_c - 1))
+
+    Items with fewer than two votes say nothing about agreement and are left out.
+
+    >>> round(krippendorff_alpha([[2, 0], [0, 2], [2, 0], [1, 1]]), 4)
+    0.5333
+
+    Args:
+        votes: (items, categories), the number of votes for each category, whole numbers >= 0.
+
+    Returns:
+        At most 1; 1 = all agree, 0 = as if votes were drawn by chance, below 0 = less than by chance.
+    """
+    counts = numbers("votes", votes, 2)
+    counts = counts[counts.sum(1) >= 2]
+    if not len(counts):
+        raise ValueError("alpha needs an item with two votes")
+
+    each, total = counts.sum(0), counts.sum()
+    by_chance = total * (total - 1) - (each * (each - 1)).sum()
+    if by_chance == 0:
+        raise ValueError("all votes are for one category: alpha is undefined")
+
+    agreeing = (counts * (counts - 1) / (counts.sum(1, keepdims=True) - 1)).sum()
+    return float(((total - 1) * agreeing - (each * (each - 1)).sum()) / by_chance)
+
+
+def _correlation(statistic: Callable[[Array, Array], Any], x: ArrayLike, y: ArrayLike, constant: float | None) -> float:
+    a, b = paired(x, y)
+    if len(a) < 2:
+        raise ValueError(f"a correlation needs two items at least, got {len(a)}")
+    flat = [name for name, v in (("x", a), ("y", b)) if v.std() <= 1e-12 * np.abs(v).max()]  # but for rounding
+    if flat and constant is None:
+        raise ValueError(f"{flat[0]} does not vary over its {len(a)} items: no correlation is defined")
+    return float(statistic(a, b)) if not flat else float(constant or 0)

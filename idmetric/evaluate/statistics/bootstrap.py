@@ -1,0 +1,163 @@
+"""Confidence intervals: how much a number depends on which identities happened to be in the data.
+
+Images of one identity are not independent, so whole identities are drawn, not images, pairs or queries (the cluster
+bootstrap; ID-Sim, supplement F, "resampling over object identities").
+
+`bootstrap` takes any statistic, and calls it for every sample. Of ratios of sums (means among them), ROC AUC and
+Pearson's correlation `resampled` gives the same samples faster; `percentiles` makes an interval of
+them. Percentiles of samples of few identities are too narrow (with three, 27 % of them miss the mean), so that below
+`FEW` identities `student` replaces them. Protocols go through `protocols.common.intervals`, which chooses between them
+and makes a table's values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from idmetric.metric.files.hints import need
+
+Rows = NDArray[np.int64]
+FEW = 10  # identities, from which percentiles are used
+_DEFINED = 0.9  # share of the samples in which a statistic must be defined
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A statistic on the data as it is, with its 95 % interval."""
+
+    value: float
+    low: float
+    high: float
+
+
+def bootstrap(
+    statistic: Callable[[Rows], float],
+    groups: ArrayLike,
+    *,
+    samples: int = 1000,
+    seed: int = 0,
+) -> Interval:
+    """95 % percentile interval of a statistic, by identity; of fewer than `FEW` identities that of `student`.
+
+        bootstrap(lambda rows: precisions[rows].mean(), identity_of_query)
+        bootstrap(lambda rows: roc_auc(scores[rows], same[rows]), identities_of_pair)  # (N, 2)
+        bootstrap(lambda rows: a[rows].mean() - b[rows].mean(), identity)  # two models on the same samples
+
+    Each sample draws as many identities as there are, with replacement. An item of an identity drawn twice is in it
+    twice. A pair of identities drawn m and n times is in it m * n times; a pair of two images of one identity m times,
+    since two draws of one identity stand for two identities.
+
+    Args:
+        statistic: called with item numbers (with repetitions). A ValueError means that it is undefined for the sample
+            (all pairs of one class), which is then left out.
+        groups: (N,), the identity of each item, or (N, 2), of the two members of each pair. Any type that sorts.
+        samples: number of samples, the paper's 1,000 by default.
+        seed: sample number k depends on (seed, k) alone.
+
+    Raises:
+        ValueError: if there are fewer than two identities, the statistic is undefined or not finite on the data, or
+            undefined in more than a tenth of the samples.
+    """
+    value, number, identities = _on_the_data(statistic, groups)
+    if identities < FEW:
+        return student(statistic, groups)
+
+    drawn = (_rows(number, draw(identities, seed, k)) for k in range(samples))
+    values = [v for rows in drawn if len(rows) and (v := _value(statistic, rows, undefined=True)) is not None]
+    between = percentiles(values, samples)
+    if between is None:
+        raise ValueError(
+            f"the statistic is defined in {len(values)} of {samples} bootstrap samples of {identities} identities: too "
+            "few identities for an interval"
+        )
+
+    return Interval(value, *between)
+
+
+def student(statistic: Callable[[Rows], float], groups: ArrayLike) -> Interval:
+    """95 % interval of a statistic by Student's t and the jackknife over identities, right for few of them.
+
+    value +- t(0.975, n - 1) s, s^2 = (n - 1) / n sum (v_i - mean v)^2, v_i the statistic without identity i. For a mean
+    of one number per identity it is the t interval.
+
+    Args:
+        statistic, groups: as in `bootstrap`.
+
+    Raises:
+        ValueError: if there are fewer than two identities, or the statistic is undefined without one of them.
+    """
+    need("eval", "an interval", scipy="scipy")
+    from scipy.special import stdtrit
+
+    value, number, identities = _on_the_data(statistic, groups)
+    without = []
+    for identity in range(identities):
+        rows = np.flatnonzero(number != identity if number.ndim == 1 else (number != identity).all(1))
+        left = _value(statistic, rows, undefined=True) if len(rows) else None
+        if left is None:
+            raise ValueError(
+                f"the statistic is undefined without one of the {identities} identities: too few identities for an "
+                "interval"
+            )
+        without.append(left)
+
+    spread = np.sqrt((identities - 1) * np.var(without))
+    half = float(stdtrit(identities - 1, 0.975) * spread)
+    return Interval(value, value - half, value + half)
+
+
+def _on_the_data(statistic: Callable[[Rows], float], groups: ArrayLike) -> tuple[float, Rows, int]:
+    """The statistic on the data as it is, the number of each item's identity, or of both, and how many there are."""
+    names, number = np.unique(np.asarray(groups), return_inverse=True)
+    if len(names) < 2:
+        raise ValueError(f"an interval by identity needs two identities at least, got {len(names)}")
+    number = number.reshape(np.shape(groups))
+    value = _value(statistic, np.arange(len(number)))
+    if value is None:
+        raise ValueError("the statistic is not finite on the data itself")
+    return value, number, len(names)
+
+
+def percentiles(found: ArrayLike, samples: int) -> tuple[float, float] | None:
+    """The 95 % interval of a statistic's values in bootstrap samples; None if too few are defined.
+
+    Args:
+        found: values, NaN for undefined ones.
+        samples: number of samples; at least nine tenths of them, and two, must be defined.
+    """
+    values = np.asarray(found, dtype=np.float64)
+    values = values[np.isfinite(values)]
+    if len(values) < max(2, _DEFINED * samples):
+        return None
+    low, high = np.quantile(values, [0.025, 0.975])
+    return float(low), float(high)
+
+
+def draw(count: int, seed: int, sample: int) -> Rows:
+    """Draw identities with replacement; returns how often each is drawn in a sample: (count,), the sum is count."""
+    chosen = np.random.default_rng((seed, sample)).integers(count, size=count)
+    return np.bincount(chosen, minlength=count)
+
+
+def _rows(number: Rows, times: Rows) -> Rows:
+    if number.ndim == 1:
+        weight = times[number]
+    else:
+        first, second = number.T
+        weight = np.where(first == second, times[first], times[first] * times[second])
+    return np.repeat(np.arange(len(number)), weight)
+
+
+def _value(statistic: Callable[[Rows], Any], rows: Rows, undefined: bool = False) -> float | None:
+    try:
+        value = float(statistic(rows))
+    except ValueError:
+        if undefined:
+            return None
+        raise
+    return value if np.isfinite(value) else None

@@ -1,0 +1,1 @@
+"""Fits calibration curves to labeled pairs, measures their probabilities and chooses thresholds."""

@@ -1,0 +1,149 @@
+"""Fits calibration curves to labeled pairs; needs scikit-learn (extra `eval`).
+
+`held_out` gives probabilities of pairs by curves fitted without their identities, which is how a fit is measured.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations_with_replacement
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from idmetric.evaluate.statistics.calibration.thresholds import both_kinds
+from idmetric.metric.calibration.curves import Curve, Isotonic, Platt, from_log_odds
+from idmetric.metric.distance.ties import Truths
+from idmetric.metric.files.hints import need
+
+Array = NDArray[np.float64]
+Method = Literal["isotonic", "platt"]
+METHODS: tuple[Method, ...] = ("isotonic", "platt")
+
+
+class Flat(ValueError):
+    """The scores do not rise with the share of pairs of one identity."""
+
+    def __init__(self) -> None:
+        super().__init__("the scores do not rise with the share of pairs of one identity: nothing to calibrate")
+
+
+def fit(scores: ArrayLike, same: ArrayLike, method: Method = "isotonic", limit: float | None = None) -> Curve:
+    """Fit a strictly increasing curve from a score to the probability of one identity.
+
+    `platt`: a logistic curve, by maximum likelihood on Platt's smoothed targets, (N+ + 1) / (N+ + 2) for pairs of one
+    identity and 1 / (N- + 2) for others (Platt 1999, section 2.2). `isotonic`: straight lines between shares of pairs
+    of one identity, which are made to rise by isotonic regression (Zadrozny and Elkan 2002). It needs more pairs and
+    assumes no shape. The shares are of about 2 N^(1/3) groups of neighbors in score, as many as bins of a histogram by
+    Rice's rule. Isotonic regression of single pairs gives a staircase, on which different scores are equally probable.
+
+    Args:
+        scores: (N,), similarities of pairs, any sign. same: bool (N,), whether a pair shows one identity.
+        limit: shares stay within [limit, 1 - limit], since a sample without exceptions does not prove that there are
+            none; isotonic probabilities beyond the outermost shares approach limit / 2 and 1 - limit / 2. Default
+            1 / (n + 2), n pairs of the rarer kind (Laplace's rule of succession); where pairs share identities, let n
+            be the number of identities.
+
+    Raises:
+        ValueError: if all pairs or none are of one identity, shapes differ, a number is not finite, or scores do not
+            rise with the share of pairs of one identity.
+        ImportError: without scikit-learn.
+    """
+    if method not in METHODS:
+        raise ValueError(f"unknown method {method!r}: choose {' or '.join(METHODS)}")
+    s, r = both_kinds(scores, same)
+    need("eval", "fitting a calibration", sklearn="scikit-learn")
+    if method == "platt":
+        return _platt(s, r)
+    if limit is None:
+        limit = 1 / (min(int(r.sum()), int((~r).sum())) + 2)
+    return _isotonic(s, r, limit)
+
+
+def _isotonic(s: Array, r: Truths, limit: float) -> Isotonic:
+    from sklearn.isotonic import IsotonicRegression
+
+    # the share of pairs of one identity among neighbors in score
+    groups = np.array_split(np.argsort(s, kind="stable"), min(len(s), round(2 * len(s) ** (1 / 3))))
+    sizes = np.array([len(group) for group in groups])
+    centers = np.array([s[group].mean() for group in groups])
+    shares = np.array([r[group].mean() for group in groups])
+
+    # groups of equal share after the regression become one knot
+    rising = IsotonicRegression().fit_transform(centers, shares, sample_weight=sizes)
+    levels, level = np.unique(np.clip(rising, limit, 1 - limit), return_inverse=True)
+    if len(levels) < 2:
+        raise Flat
+    knots = np.bincount(level, centers * sizes) / np.bincount(level, sizes)
+
+    # ends beyond all scores: distances of this package lie between 0 and 4
+    return Isotonic(
+        scores=(float(s.min()) - 4, *knots.tolist(), float(s.max()) + 1),
+        probabilities=(limit / 2, *levels.tolist(), 1 - limit / 2),
+    )
+
+
+def _platt(s: Array, r: Truths) -> Platt:
+    from sklearn.linear_model import LogisticRegression
+
+    high, low = (r.sum() + 1) / (r.sum() + 2), 1 / ((~r).sum() + 2)
+    target = np.where(r, high, low)
+    center, scale = float(s.mean()), float(s.std()) or 1.0
+    # a target between 0 and 1 is one pair of each kind, weighted
+    x = np.tile((s - center) / scale, 2)[:, None]
+    model = LogisticRegression(C=1e12, tol=1e-10, max_iter=1000)
+    model.fit(x, np.repeat([1, 0], len(s)), sample_weight=np.concatenate([target, 1 - target]))
+    slope = float(model.coef_[0, 0]) / scale
+    if slope <= 0:
+        raise Flat
+
+    return Platt(slope, float(model.intercept_[0]) - slope * center)
+
+
+def held_out(
+    scores: ArrayLike,
+    same: ArrayLike,
+    identities: ArrayLike,
+    method: Method = "isotonic",
+    *,
+    limit: float | None = None,
+    folds: int = 5,
+    seed: int = 0,
+) -> Array:
+    """Probabilities (N,) of pairs, each by a curve fitted to pairs that share no identity with it (cross-fitting).
+
+    Identities are divided among folds. A pair of folds i and j gets the curve of all pairs that touch neither fold, or,
+    if no curve rises, their share of pairs of one identity.
+
+    Args:
+        scores, same, method, limit: as for `fit`.
+        identities: (N, 2), of the two images of a pair; identities that depend on each other (an object and the
+            distractors made from it) must share one number.
+        folds: at most as many as identities are used. seed: for the division into folds.
+    """
+    s, r = both_kinds(scores, same)
+    names, place = np.unique(np.asarray(identities), return_inverse=True)
+    place = place.reshape(-1, 2)
+
+    folds = min(folds, len(names))
+    fold = np.random.default_rng(seed).permutation(len(names)) % folds
+    of = np.sort(fold[place], axis=1)
+    out = np.full(len(s), np.nan)
+
+    for i, j in combinations_with_replacement(range(folds), 2):
+        asked = (of[:, 0] == i) & (of[:, 1] == j)
+        rest = ~np.isin(of, (i, j)).any(1)
+        if not asked.any():
+            continue
+
+        if r[rest].all() or not r[rest].any():
+            raise ValueError(
+                f"without the identities of two of {folds} folds no pairs of both kinds are left: more identities than "
+                f"{len(names)} are needed"
+            )
+        try:
+            out[asked] = from_log_odds(fit(s[rest], r[rest], method, limit).log_odds(s[asked]))
+        except Flat:  # few identities may show no slope; their share is the best constant
+            out[asked] = r[rest].mean()
+
+    return out

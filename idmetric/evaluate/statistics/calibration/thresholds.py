@@ -1,0 +1,126 @@
+"""Decisions by a threshold: two images show the same identity if their similarity reaches it, in six decimals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from idmetric.evaluate.statistics.bootstrap import Interval, bootstrap
+from idmetric.metric.distance.ties import STEP, Truths, comparable, labeled
+from idmetric.metric.files.hints import need
+
+
+@dataclass(frozen=True)
+class OperatingPoint:
+    """The rates of one threshold.
+
+    Attributes:
+        threshold: a pair is accepted if its score >= threshold.
+        true_accept: share of the pairs of one identity that are accepted (recall).
+        false_accept: share of the pairs of two identities that are accepted.
+    """
+
+    threshold: float
+    true_accept: float
+    false_accept: float
+
+
+def operating_point(scores: ArrayLike, same: ArrayLike, threshold: float) -> OperatingPoint:
+    """Rates at a threshold.
+
+    Args:
+        scores: (N,), similarities of pairs, any sign. same: bool (N,), whether a pair shows one identity.
+    """
+    s, r = both_kinds(scores, same)
+    accepted = s >= comparable(threshold)
+    hits, alarms = int(accepted[r].sum()), int(accepted[~r].sum())
+    return OperatingPoint(float(threshold), hits / int(r.sum()), alarms / int((~r).sum()))
+
+
+def threshold_at_false_accept(scores: ArrayLike, same: ArrayLike, rate: float) -> OperatingPoint:
+    """The lowest threshold that accepts no more than a share of the pairs of two identities.
+
+    It is the lowest such score, or, if even the highest score accepts too many, the next number of six decimals above
+    it, which accepts no pair. The point's `false_accept` is the actual rate: at most `rate`, less if pairs are few or
+    tied.
+
+    Args:
+        scores, same: as in `operating_point`.
+        rate: highest false-accept rate, in [0, 1].
+    """
+    s, r = both_kinds(scores, same)
+    if not 0 <= rate <= 1:
+        raise ValueError(f"rate must be in [0, 1], got {rate}")
+
+    need("eval", "a threshold at a false-accept rate", sklearn="scikit-learn")
+    from sklearn.metrics import roc_curve
+
+    false, _, thresholds = roc_curve(r, s, drop_intermediate=False)
+    lowest = float(thresholds[false <= rate][-1])
+    return operating_point(s, r, lowest if np.isfinite(lowest) else float(s.max()) + STEP)
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """A threshold at a false-accept rate.
+
+    Attributes:
+        rate: the highest allowed. point: the threshold and its rates.
+        threshold, true_accept: intervals by identity; None without a bootstrap.
+    """
+
+    rate: float
+    point: OperatingPoint
+    threshold: Interval | None
+    true_accept: Interval | None
+
+
+def threshold_intervals(
+    scores: ArrayLike,
+    same: ArrayLike,
+    identities: ArrayLike,
+    rates: Sequence[float] = (0.1, 0.05, 0.01),
+    *,
+    samples: int = 1000,
+    seed: int = 0,
+) -> list[Threshold]:
+    """Thresholds at false-accept rates; each bootstrap sample chooses its own threshold.
+
+    Args:
+        scores, same: as in `operating_point`. identities: (N, 2), as in `fitting.held_out`.
+        rates: in [0, 1]. samples, seed: of `bootstrap`; fewer than 2 samples = no intervals.
+    """
+    s, r = both_kinds(scores, same)
+    found = []
+    for rate in rates:
+        intervals: list[Interval | None] = [None, None]
+        if samples > 1:
+            intervals = [
+                bootstrap(lambda rows, w=what, f=rate: getattr(threshold_at_false_accept(s[rows], r[rows], f), w),  # type: ignore[misc]
+                          identities, samples=samples, seed=seed)
+                for what in ("threshold", "true_accept")
+            ]  # fmt: skip
+        found.append(Threshold(rate, threshold_at_false_accept(s, r, rate), *intervals))
+
+    return found
+
+
+def accepted(scores: ArrayLike, threshold: float) -> float:
+    """Share of scores (N,) at or above a threshold."""
+    s = comparable(scores)
+    if not s.size:
+        raise ValueError("no scores: a share needs one at least")
+    return float((s >= comparable(threshold)).mean())
+
+
+def both_kinds(scores: ArrayLike, same: ArrayLike) -> tuple[NDArray[np.float64], Truths]:
+    """Scores (N,), `comparable`, and labels (N,) with pairs of one identity and of two."""
+    s, r = labeled(scores, same, ("scores", "same"))
+    if r.all() or not r.any():
+        raise ValueError(
+            f"a threshold needs pairs of one identity and pairs of two, got {r.sum()} and {(~r).sum()} of them"
+        )
+    return s, r

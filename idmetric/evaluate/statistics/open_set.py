@@ -1,0 +1,135 @@
+"""Open-set re-identification: name the known identities, and call the others new.
+
+A query gets the name of its nearest gallery image if their similarity reaches a threshold, and is called new otherwise.
+Identities count equally here, whatever their number of images, as in AnimalCLEF 2025 (imageclef.org/AnimalCLEF2025):
+
+* BAKS, balanced accuracy on known samples: the mean over known identities of the share of queries that get their name;
+* BAUS, balanced accuracy on unknown samples: the mean over unknown identities of the share of queries called new;
+* the challenge's score, sqrt(BAKS x BAUS). An arithmetic mean would give 0.5 for calling every image new.
+
+The challenge averages this score over its data sets. Functions raise a ValueError without queries of known identities
+or of unknown ones, where they need them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from idmetric.metric.distance.ties import STEP, comparable, labeled, truths
+
+Array = NDArray[np.float64]
+Truths = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Answers:
+    """The nearest gallery image of each query.
+
+    Attributes:
+        score: (Q,), its similarity, any sign, as `arrays.comparable` rounds it.
+        right: (Q,), whether it shows the query's identity; False for unknown identities.
+        known: (Q,), whether the gallery has the query's identity.
+        weight: (Q,), 1 / the number of queries of the query's identity.
+    """
+
+    score: Array
+    right: Truths
+    known: Truths
+    weight: Array
+
+    @classmethod
+    def of(cls, score: ArrayLike, right: ArrayLike, known: ArrayLike, identity: ArrayLike) -> Answers:
+        """The answers to queries of these identities (Q,), of any type that sorts."""
+        s, r = labeled(score, right, ("score", "right"))
+        _, place, count = np.unique(np.asarray(identity), return_inverse=True, return_counts=True)
+        return cls(s, r, truths("known", known), 1 / count[place.ravel()])
+
+    def rows(self, chosen: NDArray[Any]) -> Answers:
+        """Some of the answers with their weights, such as a bootstrap sample of identities."""
+        return Answers(self.score[chosen], self.right[chosen], self.known[chosen], self.weight[chosen])
+
+
+def known_accuracy(answers: Answers, threshold: float = -math.inf) -> float:
+    """BAKS at a threshold, in [0, 1], higher = better; without one, the accuracy in a closed set."""
+    return _share(answers.right & (answers.score >= comparable(threshold)), answers.known, answers)
+
+
+def unknown_accuracy(answers: Answers, threshold: float) -> float:
+    """BAUS at a threshold, in [0, 1], higher = better."""
+    return _share(answers.score < comparable(threshold), ~answers.known, answers)
+
+
+def open_set_score(answers: Answers, threshold: float) -> float:
+    """sqrt(BAKS x BAUS) at a threshold, in [0, 1], higher = better (AnimalCLEF 2025)."""
+    return math.sqrt(known_accuracy(answers, threshold) * unknown_accuracy(answers, threshold))
+
+
+def known_auc(answers: Answers) -> float:
+    """The chance that a query of a known identity has a nearer gallery image than one of an unknown identity.
+
+    The area under the ROC curve of known or not, with identities of equal weight; ties half, 0.5 = chance. It does not
+    ask for the right name.
+    """
+    return _beaten(answers, answers.known)
+
+
+def oscr_area(answers: Answers) -> float:
+    """Area under the curve of BAKS over 1 - BAUS at all thresholds, in [0, 1], higher = better.
+
+    This is the curve of the open-set classification rate, OSCR (Dhamija et al. 2018, "Reducing Network Agnostophobia"),
+    with identities of equal weight in place of samples. It is at most the closed-set accuracy.
+    """
+    return _beaten(answers, answers.right)
+
+
+def curve(answers: Answers) -> tuple[Array, Array, Array]:
+    """Thresholds (T,) in rising order, with BAKS (T,) and BAUS (T,) at each.
+
+    The thresholds are the scores, and a last one at which every query is new.
+    """
+    known, unknown = _total(answers.known, answers), _total(~answers.known, answers)
+    thresholds, place = np.unique(answers.score, return_inverse=True)
+    thresholds = np.append(thresholds, thresholds[-1] + STEP)
+
+    def reaching(chosen: Truths) -> Array:
+        """The weight of the chosen queries that reach each threshold."""
+        here = np.bincount(place.ravel(), np.where(chosen, answers.weight, 0), len(thresholds))
+        return np.asarray(here[::-1].cumsum()[::-1])
+
+    baks, accepted = reaching(answers.right) / known, reaching(~answers.known) / unknown
+    return thresholds, baks, (1 - accepted).clip(0, 1)
+
+
+def best_threshold(answers: Answers) -> float:
+    """The threshold of the highest sqrt(BAKS x BAUS) on these queries; of several, the lowest.
+
+    Chosen on the data that it is measured on, it is an oracle: an upper bound, not a result.
+    """
+    thresholds, baks, baus = curve(answers)
+    return float(thresholds[np.argmax((baks * baus).round(12))])
+
+
+def _share(good: Truths, among: Truths, answers: Answers) -> float:
+    return min(1.0, float(answers.weight[good & among].sum() / _total(among, answers)))
+
+
+def _total(among: Truths, answers: Answers) -> float:
+    if not among.any():
+        raise ValueError("open-set numbers need queries of known identities, and of unknown ones")
+    return float(answers.weight[among].sum())
+
+
+def _beaten(answers: Answers, counted: Truths) -> float:
+    """The weighted share of (known, unknown) pairs with a counted, more similar known query; ties half."""
+    known, unknown = _total(answers.known, answers), _total(~answers.known, answers)
+    order = np.argsort(answers.score[~answers.known])
+    others = answers.score[~answers.known][order]
+    below = np.append(0, answers.weight[~answers.known][order].cumsum())  # weight of the lowest so many
+    score = answers.score[counted]
+    won = (below[np.searchsorted(others, score, "left")] + below[np.searchsorted(others, score, "right")]) / 2
+    return min(1.0, float((answers.weight[counted] * won).sum() / (known * unknown)))  # sums are rounded

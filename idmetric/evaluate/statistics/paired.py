@@ -1,0 +1,157 @@
+"""Is one method better than another? Differences on equal items, with an interval and an exact test over subjects.
+
+Every verdict goes through `compare`: rows of pairs, bold numbers, pages, the best training step. A winner is declared
+where the test says so, not where an interval excludes 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import combinations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from idmetric.evaluate.statistics.bootstrap import student
+from idmetric.metric.distance.ties import comparable, numbers
+
+Array = NDArray[np.float64]
+Place = tuple[str, ...]  # begins with the subject: what is flipped together
+
+LEVEL = 0.05  # of the tests
+_EXACT = 16  # subjects, up to which all flips of signs are enumerated
+_FLIPS = 10_000  # random flips of more subjects
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two methods on the places that both have.
+
+    Attributes:
+        a, b: the methods. difference: mean of a's scores less b's. low, high: its 95 % interval; None for one subject.
+        p: of `sign_flip`. p_holm: p, corrected for all comparisons of one call of `compare`, `tests` of them.
+        subjects, pairs: numbers of subjects and of places.
+    """
+
+    a: str
+    b: str
+    difference: float
+    low: float | None
+    high: float | None
+    p: float
+    p_holm: float
+    subjects: int
+    pairs: int
+    tests: int
+
+    @property
+    def is_clear(self) -> bool:
+        """Whether the test finds a difference."""
+        return self.p_holm <= LEVEL
+
+    @property
+    def too_few(self) -> str:
+        """Why no difference of so few subjects can be clear, in a sentence; empty if one can."""
+        least = smallest_p(self.subjects, self.tests)
+        if least <= LEVEL:
+            return ""
+        return (
+            f"no winner can be shown: the smallest p of {self.subjects} subject{'s' * (self.subjects > 1)} in "
+            f"{self.tests} comparison{'s' * (self.tests > 1)} is {least:.3f}; {subjects_needed(self.tests)} subjects "
+            "would do"
+        )
+
+    def reversed(self) -> Comparison:
+        """The comparison of b with a."""
+        low, high = (None if end is None else -end for end in (self.high, self.low))
+        return replace(self, a=self.b, b=self.a, difference=-self.difference, low=low, high=high)
+
+
+def compare(scores: Mapping[str, Mapping[Place, float]], against: str | None = None) -> list[Comparison]:
+    """Compare each two methods, or each with one, on the places that both have; pairs without any are left out.
+
+    Args:
+        scores: method -> place -> score. A place begins with its subject.
+    """
+    pairs = list(combinations(scores, 2))
+    if against is not None:
+        pairs = [(name, against) for name in scores if name != against]
+
+    comparisons = []
+    for a, b in pairs:
+        places = [place for place in scores[a] if place in scores[b]]
+        if not places:
+            continue
+        differences = np.array([scores[a][place] - scores[b][place] for place in places])
+        subject = np.array([place[0] for place in places], dtype=object)
+        subjects = len(set(subject))
+        low = high = None
+        if subjects > 1:
+            interval = student(lambda rows, values=differences: values[rows].mean(), subject)  # type: ignore[misc]
+            low, high = interval.low, interval.high
+        p = sign_flip(differences, subject)
+        comparisons.append(Comparison(a, b, float(differences.mean()), low, high, p, p, subjects, len(places), 1))
+
+    corrected = holm([comparison.p for comparison in comparisons]).tolist()
+    tests = len(comparisons)
+    return [replace(c, p_holm=p_holm, tests=tests) for c, p_holm in zip(comparisons, corrected, strict=True)]
+
+
+def sign_flip(differences: ArrayLike, identity: ArrayLike, *, seed: int = 0) -> float:
+    """Two-sided p of the sign-flip test over identities (Fisher 1935): the share of flips with as large a mean.
+
+    If two methods do not differ, the sign of each identity's differences is a coin toss. Up to 16 identities, all 2^n
+    tosses are enumerated, as by scipy.stats.permutation_test(permutation_type="samples"); of more, 10,000 are drawn.
+    Items of one identity are not independent and keep a common sign, so p is `smallest_p` at least.
+
+    Args:
+        differences: (N,). identity: (N,), any type that sorts.
+    """
+    values = numbers("differences", differences).astype(np.float64)
+    _, unit = np.unique(np.asarray(identity), return_inverse=True)
+    sizes = np.bincount(unit.ravel())
+    sums = comparable(np.bincount(unit.ravel(), values) / sizes) * sizes
+    least = np.abs(sums.sum()) - 1e-9  # equal sums may differ by rounding
+    count = len(sums)
+
+    # the opposite of each flip has the same size, so half of them are enough
+    if count <= _EXACT:
+        flips = 1 - 2 * (np.arange(2 ** (count - 1))[:, None] >> np.arange(count) & 1)
+        return float((np.abs(flips @ sums) >= least).mean())
+
+    rng = np.random.default_rng(seed)
+    hits = 0
+    for _ in range(10):
+        flips = 1 - 2 * rng.integers(2, size=(_FLIPS // 10, count), dtype=np.int8)
+        hits += int((np.abs(flips @ sums) >= least).sum())
+    return (1 + hits) / (1 + _FLIPS)
+
+
+def smallest_p(subjects: int, tests: int = 1) -> float:
+    """The p, after Holm's correction for so many tests, of differences that have one sign in all subjects."""
+    least = 2.0 ** (1 - subjects) if subjects <= _EXACT else 1 / (1 + _FLIPS)
+    return min(1.0, tests * least)
+
+
+def subjects_needed(tests: int = 1) -> int:
+    """The number of subjects from which so many tests can show a difference.
+
+    >>> subjects_needed(), subjects_needed(6)
+    (6, 8)
+    """
+    return 1 + math.ceil(math.log2(tests / LEVEL))
+
+
+def holm(p: ArrayLike) -> Array:
+    """p values (N,) corrected for N tests: Holm's step-down procedure (1979).
+
+    >>> holm([0.01, 0.04, 0.03]).round(2).tolist()
+    [0.03, 0.06, 0.06]
+    """
+    given = np.asarray(p, dtype=np.float64)
+    order = np.argsort(given, kind="stable")
+    corrected = np.empty_like(given)
+    corrected[order] = np.maximum.accumulate((len(given) - np.arange(len(given))) * given[order]).clip(0, 1)
+    return corrected

@@ -1,0 +1,170 @@
+"""Segmentation of a subject: masks and heatmaps against true masks, and the mAP and F1 of ID-Sim's Table 2c.
+
+Heatmaps may have any sign; hotter = more surely the subject. A subject is looked for in many images, some of which do
+not show it, and each image gets one mask with a confidence (or none), as in PerSAM (Zhang et al., ICLR 2024). ID-Sim
+does not say how its Table 2c is computed. Its data, PODS, was published with code for such masks (Sundaram et al.,
+"Personalized Representation from Personalized Generation", ICLR 2025, of which an author wrote ID-Sim too), and
+`mask_map` and `mask_f1` are that code's numbers; that the table's are the same is inferred. Its F1 differs from the
+usual one, the highest over all scores.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from idmetric.metric.distance.ties import comparable, numbers, truths
+
+Array = NDArray[np.float64]
+COCO_IOUS = tuple(np.linspace(0.5, 0.95, 10).round(2).tolist())  # at least so much overlap is a hit
+_RECALLS = np.linspace(0, 1, 101)  # where COCO reads precision
+_BINS = 256  # of Otsu's histogram
+
+
+# Masks
+
+
+def overlap(predicted: ArrayLike, truth: ArrayLike) -> tuple[int, int]:
+    """Pixels of the intersection and of the union of two masks, both bool (H, W)."""
+    a, b = truths("predicted", predicted), truths("truth", truth)
+    return int((a & b).sum()), int((a | b).sum())
+
+
+def subject_ious(intersections: ArrayLike, unions: ArrayLike, subjects: ArrayLike) -> Array:
+    """IoU of each subject, its images' pixels taken together; their mean is PerSAM's mIoU.
+
+    Args:
+        intersections, unions: (N,), of each image, see `overlap`. subjects: (N,), of each image.
+
+    Returns:
+        (S,), in the order in which `numpy.unique` gives the subjects.
+    """
+    _, place = np.unique(np.asarray(subjects), return_inverse=True)
+    found: Array = np.bincount(place, np.asarray(intersections)) / np.bincount(place, np.asarray(unions))
+    return found
+
+
+# Heatmaps
+
+
+def pointing(heat: ArrayLike, truth: ArrayLike) -> bool:
+    """Whether the hottest pixel is on the subject (the pointing game); of several, whether all of them are.
+
+    Args:
+        heat: (H, W). truth: bool (H, W).
+    """
+    h, t = numbers("heat", heat, 2), truths("truth", truth)
+    return bool(t[h == h.max()].all())
+
+
+def best_iou(heat: ArrayLike, truth: ArrayLike) -> tuple[float, float]:
+    """The threshold of the mask `heat >= threshold` with the highest IoU, and that IoU; of several, the highest.
+
+    An oracle for each image: the best cut of its heatmap. Arguments as in `pointing`.
+    """
+    thresholds = np.unique(numbers("heat", heat, 2))
+    curve = iou_curve(heat, truth, thresholds)
+    best = len(curve) - 1 - int(curve[::-1].argmax())
+    return float(thresholds[best]), float(curve[best])
+
+
+def iou_curve(heat: ArrayLike, truth: ArrayLike, thresholds: ArrayLike) -> Array:
+    """IoU (K,) of the masks `heat >= threshold`, at thresholds (K,) in any order; otherwise as `pointing`."""
+    h, t = numbers("heat", heat, 2), truths("truth", truth)
+    at = numbers("thresholds", thresholds).astype(np.float64)
+    kept = h.size - np.searchsorted(np.sort(h, axis=None).astype(np.float64), at, "left")
+    hits = int(t.sum()) - np.searchsorted(np.sort(h[t]).astype(np.float64), at, "left")
+    curve: Array = hits / (kept + int(t.sum()) - hits)
+    return curve
+
+
+def shared_threshold(curves: ArrayLike, thresholds: ArrayLike) -> tuple[float, float]:
+    """The one threshold with the highest mean IoU over images, and that mean; of several, the highest.
+
+    It is chosen on the images that it is measured on, which raises the mean a little.
+
+    Args:
+        curves: (N, K), `iou_curve` of each image. thresholds: (K,).
+    """
+    mean, at = np.asarray(curves).mean(0, dtype=np.float64), np.asarray(thresholds)
+    best = max(range(len(at)), key=lambda k: (mean[k], at[k]))
+    return float(at[best]), float(mean[best])
+
+
+def otsu(heat: ArrayLike) -> float:
+    """Otsu's threshold: the one that parts the values into two classes of greatest variance between them.
+
+    PODS's code cuts the similarity map with it if there is no segmentation model. The histogram has 256 bins from the
+    lowest to the highest value; the threshold is the middle of the lower class's last bin, for masks
+    `heat > threshold`.
+
+    Args:
+        heat: (H, W).
+    """
+    h = numbers("heat", heat, 2).astype(np.float64)
+    if h.min() == h.max():
+        return float(h.max())  # nothing stands out
+    count, edges = np.histogram(h, _BINS)
+    middle = (edges[:-1] + edges[1:]) / 2
+    below, above = np.cumsum(count)[:-1], np.cumsum(count[::-1])[::-1][1:]
+    sums = np.cumsum(count * middle)
+    low, high = sums[:-1] / below, (sums[-1] - sums[:-1]) / above  # the lowest and highest bins hold a pixel
+    return float(middle[np.argmax(below * above * (low - high) ** 2)])
+
+
+# A mask in each of many images
+
+
+def mask_map(ious: ArrayLike, scores: ArrayLike, present: ArrayLike) -> float:
+    """mAP of masks as COCO computes it: interpolated average precision at 101 recalls, averaged over IoU thresholds.
+
+    The thresholds are 0.5, 0.55, ... 0.95. An image's mask is a hit if it overlaps the subject by the IoU threshold;
+    masks are ranked by their score. Equal scores: misses come first (COCO takes the order of the images).
+
+    Args:
+        ious: (N,), of the mask with the subject's true one; 0 where the subject or the mask is absent.
+        scores: (N,), how sure each mask is, any sign; -inf where there is no mask.
+        present: bool (N,), whether the image shows the subject.
+
+    Returns:
+        In [0, 1].
+    """
+    return float(_precisions(ious, scores, present)[0].mean())
+
+
+def mask_f1(ious: ArrayLike, scores: ArrayLike, present: ArrayLike) -> float:
+    """F1 as PODS's code computes it: of precision at each of 101 recalls with the highest recall reached, averaged.
+
+    F1 = mean over IoU thresholds t and recalls r of 2 P_t(r) R_t / (P_t(r) + R_t), with P_t(r) interpolated precision
+    (0 beyond R_t) and R_t the share of the images with the subject that a mask hits. The code also averages over
+    COCO's classes of area, which are one for subjects above 96 x 96 pixels. Otherwise as `mask_map`.
+    """
+    precision, recall = _precisions(ious, scores, present)
+    sums = precision + recall[:, None]
+    found = np.divide(2 * precision * recall[:, None], sums, out=np.zeros_like(sums), where=sums > 0)
+    return float(found.mean())
+
+
+def _precisions(ious: ArrayLike, scores: ArrayLike, present: ArrayLike) -> tuple[Array, Array]:
+    """At each IoU threshold: interpolated precision (T, 101), and the highest recall (T,)."""
+    overlaps, there, s = np.asarray(ious), truths("present", present), comparable(scores)
+    if not there.any():
+        raise ValueError("mAP and F1 need an image that shows the subject")
+    kept = np.isfinite(s)
+    precision, reached = np.zeros((len(COCO_IOUS), len(_RECALLS))), np.zeros(len(COCO_IOUS))
+
+    for k, t in enumerate(COCO_IOUS):
+        hit = ((overlaps >= t) & there)[kept]
+        order = np.lexsort((hit, -s[kept]))  # of equal scores, misses first
+        hits = np.cumsum(hit[order])
+        if not len(hits):
+            continue
+        exact = hits / np.arange(1, len(hits) + 1)
+        envelope = np.maximum.accumulate(exact[::-1])[::-1]
+        recall = hits / there.sum()
+        place = np.searchsorted(recall, _RECALLS, "left")
+        inside = place < len(recall)
+        precision[k, inside] = envelope[place[inside]]
+        reached[k] = recall[-1]
+
+    return precision, reached

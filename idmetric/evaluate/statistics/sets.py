@@ -1,0 +1,127 @@
+"""How different are the images of a set, and how far apart are two sets, such as real and generated photos?
+
+`mean_pairwise_distance` and `vendi_score` take the similarities of a set's images to each other.
+
+CMMD, the Frechet distance and the similarity of centroids compare sets, and see what pairs cannot: a generator that
+draws one good image again and again. They need images to do so; `idmetric eval sets` measures how many.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from idmetric.metric.distance.ties import numbers
+
+Array = NDArray[np.float64]
+_SIGMA, _SCALE = 10.0, 1000.0  # of CMMD
+
+
+def mean_pairwise_distance(similarities: ArrayLike) -> float:
+    """Mean of 1 - similarity over all unordered pairs; higher = more different.
+
+    Args:
+        similarities: (N, N), N >= 2; the diagonal is not read.
+    """
+    s = _square(similarities, 2)
+    return float(1 - s[~np.eye(len(s), dtype=bool)].mean())
+
+
+def vendi_score(similarities: ArrayLike) -> float:
+    """Effective number of different images, 1..N: exp(-sum(l log l)) over the eigenvalues l of K / N.
+
+    Args:
+        similarities: K (N, N), positive semi-definite with ones on the diagonal, such as cosines of embeddings.
+
+    References:
+        Friedman and Dieng, "The Vendi Score: A Diversity Evaluation Metric for Machine Learning", TMLR 2023, eq. 1.
+    """
+    k = _square(similarities, 1)
+    values = np.linalg.eigvalsh((k + k.T) / 2 / len(k))
+    if values[0] < -1e-4:
+        raise ValueError("similarities must be positive semi-definite: use cosines of embeddings")
+    kept = values[values > 1e-12]
+    return float(np.exp(-(kept * np.log(kept)).sum()))
+
+
+def _square(similarities: ArrayLike, least: int) -> Array:
+    s = numbers("similarities", similarities, 2).astype(np.float64)
+    if s.shape[0] != s.shape[1] or len(s) < least:
+        raise ValueError(f"similarities must be (N, N) of at least {least} images, got {s.shape}")
+    return s
+
+
+# Two sets
+
+
+def cmmd(x: ArrayLike, y: ArrayLike) -> float:
+    """1000 times the squared maximum mean discrepancy of a Gaussian kernel of sigma 10; lower = more alike.
+
+    MMD^2 = mean k(x, x') + mean k(y, y') - 2 mean k(x, y), with k(a, b) = exp(-|a - b|^2 / (2 sigma^2)), without the
+    pairs of an image with itself (Gretton et al. 2012, eq. 3): on average 0 for sets of one kind, below 0 by chance.
+
+    This is the estimator of CMMD's paper (Jayasumana et al. 2024, arXiv 2401.09603), on CLIP's unit-length features.
+    Its released code (google-research/cmmd/distance.py) keeps these pairs (Gretton et al., eq. 5), which adds about
+    10 (1 - mean cosine) (1 / N + 1 / M).
+
+    With such a wide kernel, the value is close to 10 times the squared distance of the two means: it says little about
+    the spread of a set.
+
+    Args:
+        x: (N, D). y: (M, D). N and M are at least 2.
+    """
+    from scipy.spatial.distance import cdist
+
+    a, b = _sets(x, y)
+
+    def kernel(left: Array, right: Array) -> float:
+        return float(np.exp(-cdist(left, right, "sqeuclidean") / (2 * _SIGMA**2)).sum())
+
+    own = sum((kernel(s, s) - len(s)) / (len(s) * (len(s) - 1)) for s in (a, b))
+    return float(_SCALE * (own - 2 * kernel(a, b) / (len(a) * len(b))))
+
+
+def frechet_distance(x: ArrayLike, y: ArrayLike) -> float:
+    """Frechet distance of Gaussians with the sets' means and covariances, 0 for equal ones; lower = more alike.
+
+    |m_x - m_y|^2 + tr(C_x + C_y - 2 (C_x C_y)^(1/2)) (Dowson and Landau 1982; Heusel et al. 2017, eq. 6, as FID), with
+    covariances over N - 1. It equals FID's formula but not FID, which takes features of Inception.
+
+    N images span N - 1 dimensions. With fewer than D, the covariance is singular and the distance much too high (Chong
+    and Forsyth 2020): compare values of equal N and M only.
+
+    Args:
+        x: (N, D). y: (M, D). N and M are at least 2.
+    """
+    a, b = _sets(x, y)
+    root_a, root_b = (_root(s) for s in (a, b))
+    # C_x C_y has the eigenvalues of (A B^T) (A B^T)^T for C_x = A^T A and C_y = B^T B
+    common = np.linalg.svd(root_a @ root_b.T, compute_uv=False).sum()
+    apart = np.square(a.mean(0) - b.mean(0)).sum()
+    return float(max(0.0, apart + np.square(root_a).sum() + np.square(root_b).sum() - 2 * common))
+
+
+def centroid_similarity(x: ArrayLike, y: ArrayLike) -> float:
+    """Cosine of the sets' mean vectors, in [-1, 1]; higher = more alike.
+
+    Args:
+        x: (N, D). y: (M, D), of unit length, so that images count equally.
+    """
+    a, b = (s.mean(0) for s in _sets(x, y, least=1))
+    length = np.linalg.norm(a) * np.linalg.norm(b)
+    if length == 0:
+        raise ValueError("the vectors of a set cancel out: its centroid has no direction")
+    return float(np.clip(a @ b / length, -1, 1))
+
+
+def _sets(x: ArrayLike, y: ArrayLike, least: int = 2) -> tuple[Array, Array]:
+    a, b = numbers("x", x, 2).astype(np.float64), numbers("y", y, 2).astype(np.float64)
+    if a.shape[1] != b.shape[1] or min(len(a), len(b)) < least:
+        raise ValueError(f"sets must be (N, D) and (M, D) of at least {least} images each, got {a.shape}, {b.shape}")
+    return a, b
+
+
+def _root(x: Array) -> Array:
+    """A matrix A (at most D rows) with A^T A = the covariance of x."""
+    centered = (x - x.mean(0)) / np.sqrt(len(x) - 1)
+    return np.asarray(np.linalg.qr(centered, mode="r"), np.float64) if len(x) > x.shape[1] else centered

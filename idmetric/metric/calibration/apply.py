@@ -1,0 +1,232 @@
+"""Calibration: from a distance to the probability that two images show the same identity.
+
+A calibration is made for one model, distance and treatment of the background (`idmetric eval calibrate`,
+docs/reading.md), kept as JSON, and refused for any other. Applying one needs NumPy alone.
+
+    metric.probability("ref.jpg", "gen.png")  # with the model's own calibration, or after `metric.calibrate_with(file)`
+
+Curves and thresholds are of the similarity score = 1 - distance. A change of the prior follows Bayes' rule: the
+log-odds move by the difference of the priors' log-odds, since the likelihood ratio of a score stays the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import warnings
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from idmetric.metric.calibration.curves import CURVES, Curve, from_log_odds, log_odds
+from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.distance.finite import NonFiniteError
+from idmetric.metric.files.output import replacing
+from idmetric.metric.files.settings import accept
+
+Array = NDArray[np.float64]
+FORMAT = 1
+KIND = "idmetric-calibration"
+
+
+class CalibrationError(ValueError):
+    """A calibration that is unreadable, or made for other scores; the message says why, and how to fix it."""
+
+
+class CalibrationWarning(UserWarning):
+    """A probability does not rest on photos."""
+
+
+@dataclass(frozen=True)
+class Model:
+    """The model that a calibration is bound to.
+
+    Attributes:
+        kind: the model's class. settings: the ones that change scores (`Embedder.label` without its name).
+        revision: the exact weights, see `checkpoint.revision_of`.
+        files: a hash of the model folder's weights and settings, equal in a folder and on the Hub; None where unknown.
+        resolution: height x width at which images are seen.
+    """
+
+    kind: str
+    settings: str
+    revision: str
+    files: str | None
+    resolution: str
+
+    def __str__(self) -> str:
+        return f"{self.kind}{self.settings}@{self.revision or 'none'}/{self.resolution}"
+
+    def is_same(self, other: Model) -> bool:
+        """Whether scores of both models mean the same; a model without a revision equals no other."""
+        named = (self.revision and self.revision == other.revision) or (self.files and self.files == other.files)
+        about = (self.kind, self.settings, self.resolution) == (other.kind, other.settings, other.resolution)
+        return bool(named) and about
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """A curve with the facts that its use depends on.
+
+    Attributes:
+        curve: from score = 1 - distance to log-odds.
+        model: the only model that it is for. name: the model's name at that time.
+        distance: see `idmetric.metric.distance.matrix`.
+        outside: "all" for whole images, else the treatment of pixels outside the subject's mask.
+        prior: share of pairs of one identity in its data, the default of `probability`.
+        thresholds: for each chosen false-accept rate: `false_accept_rate`, `distance` with its interval `low` and
+            `high`, and the measured rates.
+        held_out: its quality on identities that it was not fitted to.
+        data: its images and pairs; `origin` is "photos", "rendered" or "generated", and is absent in files of earlier
+            versions. versions: of the package and scikit-learn.
+    """
+
+    curve: Curve
+    model: Model
+    distance: str
+    prior: float
+    outside: str = "all"
+    name: str = ""
+    thresholds: tuple[Mapping[str, Any], ...] = ()
+    held_out: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        _check_prior(self.prior)
+        for threshold in self.thresholds:
+            for name in ("false_accept_rate", "distance"):
+                accept(f"{name} of a threshold", threshold.get(name), float, finite=True)
+
+    def probability(self, distance: ArrayLike, prior: float | None = None) -> Array:
+        """Probability of the same identity at distances of any shape.
+
+        Args:
+            prior: share of pairs of one identity in its use, between 0 and 1; default that of the calibration's pairs.
+
+        Raises:
+            NonFiniteError: for a distance that is NaN or infinite.
+            ValueError: if prior is not in (0, 1).
+        """
+        far = np.asarray(distance, dtype=np.float64)
+        if not np.isfinite(far).all():
+            raise NonFiniteError("a distance that is NaN or infinite has no probability: embed its images again")
+        odds = self.curve.log_odds(1 - far)
+        if prior is not None:
+            odds = odds + log_odds(_check_prior(prior)) - log_odds(self.prior)
+        return from_log_odds(odds)
+
+    @property
+    def rests_on_photos(self) -> bool:
+        """Whether it was made from photos; False where its file does not record the origin."""
+        return self.data.get("origin") == "photos"
+
+    @property
+    def basis(self) -> str:
+        """The sentence on the images behind the calibration, to show with every probability."""
+        if self.rests_on_photos:
+            return f"P(same) rests on photos: {self.data.get('about') or 'of a data set without a description'}"
+        kinds = {"rendered": "rendered objects, not on photos", "generated": "generated images, not on photos"}
+        on = kinds.get(str(self.data.get("origin")), "images of unrecorded origin")
+        return (
+            f"P(same) rests on {on}, and may be far off on your images; calibrate on labeled photos of your own "
+            "(idmetric eval calibrate)"
+        )
+
+    def warn(self, stacklevel: int = 1) -> None:
+        """Warn with `basis` unless it rests on photos; Python shows the warning once for each calling line."""
+        if not self.rests_on_photos:
+            warnings.warn(self.basis, CalibrationWarning, stacklevel=stacklevel + 2)
+
+    def check_model(self, model: Model) -> None:
+        """Raise a CalibrationError for a model that it was not made for."""
+        if not self.model.is_same(model):
+            raise CalibrationError(
+                f"the calibration was made for {self.name or self.model.kind} ({self.model}), this model is {model}: "
+                "scores of other weights or settings mean something else. Make one for it: idmetric eval calibrate"
+            )
+
+    def check_distance(self, distance: str) -> None:
+        """Raise a CalibrationError for another distance."""
+        if distance != self.distance:
+            raise CalibrationError(
+                f"the calibration was made for the distance {self.distance!r}, not {distance!r}: ask for that, or make "
+                f"one: idmetric eval calibrate --distance {distance}"
+            )
+
+    def check_outside(self, outside: str) -> None:
+        """Raise a CalibrationError for subjects alone if it was made for whole images, and vice versa."""
+        if outside != self.outside:
+            made, asked = (
+                "whole images" if o == "all" else f"subjects cut by masks ({o})" for o in (self.outside, outside)
+            )
+            raise CalibrationError(
+                f"the calibration was made for {made}, not for {asked}: make one for these, idmetric eval calibrate "
+                "with or without --subject"
+            )
+
+    # Files
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "kind": KIND, "format": FORMAT, "name": self.name, "model": asdict(self.model), "distance": self.distance,
+            "outside": self.outside, "score": "1 - distance", "method": self.curve.method,
+            "curve": asdict(self.curve), "prior": self.prior,
+            "prior_note": "share of pairs of one identity that probabilities assume; change it where they are used: "
+            "metric.probability(a, b, prior=0.01), idmetric score --prior 0.01",
+            "thresholds": [dict(t) for t in self.thresholds], "held_out": dict(self.held_out),
+            "data": dict(self.data), "versions": dict(self.versions),
+        }  # fmt: skip
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write the JSON file atomically; creates its folder."""
+        with replacing(Path(path), parents=True) as temporary:
+            temporary.write_text(json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def read(path: str | os.PathLike[str]) -> Calibration:
+    """The calibration in a file.
+
+    Raises:
+        CalibrationError: if the file is absent, not a calibration, or of a later format; the message names it.
+    """
+    from idmetric.metric.checkpoints.format import read_json
+
+    name = os.fspath(path)
+    try:
+        return parse(read_json(name), name)
+    except CheckpointError as error:
+        raise CalibrationError(str(error)) from error
+
+
+def parse(found: Mapping[str, Any], name: str) -> Calibration:
+    """The calibration in a JSON object (`Calibration.to_json`); errors as `read`.
+
+    Args:
+        name: of its file, for messages.
+    """
+    if found.get("kind") != KIND:
+        raise CalibrationError(f"{name!r} is not a calibration: `idmetric eval calibrate` writes them")
+    if found.get("format") != FORMAT:
+        raise CalibrationError(f"{name!r} has format {found.get('format')}; this version of idmetric reads {FORMAT}")
+
+    try:
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found["curve"].items()}
+        return Calibration(
+            CURVES[found["method"]](**values), Model(**found["model"]), str(found["distance"]), float(found["prior"]),
+            str(found["outside"]), str(found["name"]), tuple(found["thresholds"]), dict(found["held_out"]),
+            dict(found["data"]), dict(found["versions"]),
+        )  # fmt: skip
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CalibrationError(f"{name!r} is a damaged calibration: {type(error).__name__}: {error}") from error
+
+
+def _check_prior(prior: float) -> float:
+    if not 0 < prior < 1:
+        raise ValueError(f"a prior is the share of pairs of one identity, between 0 and 1, got {prior}")
+    return prior

@@ -1,0 +1,44 @@
+"""Settings that come from a file: ValueError for wrong types and ranges, before anything is built from them."""
+
+from __future__ import annotations
+
+import math
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from idmetric.metric.files.settings import accept, shown
+
+MOST_SIDE = 2**14  # pixels of a side at which a model sees images
+
+# arguments of `timm.create_model` that would read other files than the checkpoint's own, or make no encoder; so would
+# all that begin with "pretrained"
+_OTHER_FILES = ("checkpoint_path", "cache_dir", "model_name", "features_only")
+
+
+def check(kind: type, values: Mapping[str, Any]) -> None:
+    """Check values from a JSON file (lists as tuples) against the types of a dataclass's fields."""
+    hints = typing.get_type_hints(kind)
+    for name in (field.name for field in fields(kind) if field.name in values):
+        accepted = accept(name, values[name], hints[name], finite=True)
+        numbers = accepted if isinstance(accepted, tuple) else (accepted,)
+        if any(isinstance(number, int) and abs(number) >= 2**48 for number in numbers):
+            raise ValueError(f"{name} = {shown(values[name])}: a number below 2 ** 48 is needed")
+
+
+def check_view(image_size: int, mean: Sequence[float] | None, std: Sequence[float] | None) -> None:
+    """Check the resolution and normalization of images."""
+    if not 1 <= image_size <= MOST_SIDE:
+        raise ValueError(f"image_size = {image_size}: 1 to {MOST_SIDE} pixels are possible")
+    if mean is not None and not all(math.isfinite(x) for x in mean):
+        raise ValueError(f"mean = {shown(mean)}: finite numbers are needed")
+    if std is not None and not all(math.isfinite(x) and x > 0 for x in std):
+        raise ValueError(f"std = {shown(std)}: finite numbers above 0 are needed")
+
+
+def check_arguments(args: Mapping[str, Any]) -> None:
+    """Refuse arguments of `timm.create_model` that would have timm read files: it reads pickles."""
+    for name in args:
+        if name.startswith("pretrained") or name in _OTHER_FILES:
+            raise ValueError(f"backbone_args may not hold {name!r}: timm gets no files, weights= names them")

@@ -1,0 +1,134 @@
+"""The only reader and writer of model folders: config.json and model.safetensors, locally or on the Hub."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from safetensors.torch import save_file
+from torch import Tensor
+
+from idmetric.metric.checkpoints import config as configs
+from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.checkpoints.hub import Files
+from idmetric.metric.checkpoints.revision import content_digest, revision_of
+from idmetric.metric.checkpoints.weights import read_finite
+from idmetric.metric.files import json_file
+from idmetric.metric.files.output import replacing, writing
+from idmetric.version import __version__
+
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+CALIBRATION = "calibration.json"  # optional, see idmetric.metric.calibration.apply
+FORMAT = 1
+_SETTINGS = 2**24  # bytes of a JSON file
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The content of a model folder: `config` (parsed config.json), `state` (name -> tensor), and their source.
+
+    `revision` names the exact weights: a Hub commit, or for a folder the first 12 hex digits of the SHA-256 of its
+    weights and settings. `files` is the folder or repository that was read.
+    """
+
+    config: dict[str, Any]
+    state: dict[str, Tensor]
+    name: str
+    revision: str
+    files: Files | None = None
+
+
+def write(folder: str | os.PathLike[str], config: Mapping[str, Any], state: Mapping[str, Tensor]) -> None:
+    """Write a model folder; `config` must hold `model_type`. Existing files are replaced atomically.
+
+    Raises:
+        OutputError: naming the file that cannot be written.
+    """
+    target = Path(folder)
+    with writing(target):
+        target.mkdir(parents=True, exist_ok=True)
+    record = {**config, "format": FORMAT, "idmetric_version": __version__}
+    tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
+    with replacing(target / WEIGHTS) as path:
+        save_file(tensors, path, {"format": "pt"})
+    with replacing(target / CONFIG) as path:
+        path.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def read(files: Files) -> Checkpoint:
+    """Read a model folder or Hub repository of our own format.
+
+    Raises:
+        CheckpointError: naming the file that is missing, broken or unreachable.
+    """
+    path, weights = files[CONFIG], files[WEIGHTS]
+    found = read_json(path)
+    if not isinstance(found.get("model_type"), str) or not isinstance(found.get("format"), int):
+        raise CheckpointError(f"{str(path)!r} is not an idmetric config: it has no model_type or format")
+    if found["format"] > FORMAT:
+        raise CheckpointError(f"{str(path)!r} has format {found['format']}; this version of idmetric reads {FORMAT}")
+    return Checkpoint(found, read_finite(weights), files.name, revision_of(weights, path), files)
+
+
+def revision(folder: Path) -> str:
+    """The revision that `read` gives the weights of a model folder."""
+    return revision_of(folder / WEIGHTS, folder / CONFIG)
+
+
+def content_of(files: Files) -> str | None:
+    """The name of exactly these weights and settings by their content, the same in a folder and on the Hub.
+
+    None where the folder is not one of weights and config.json, as `write` makes it. Reads the weights: a second or so
+    for each gigabyte.
+    """
+    weights, config = files.optional(WEIGHTS), files.optional(CONFIG)
+    return None if weights is None or config is None else content_digest(weights, config)
+
+
+T = TypeVar("T")
+
+
+def parse(kind: type[T], saved: Checkpoint, model_type: str) -> T:
+    """The config.json of a checkpoint as the dataclass `kind`.
+
+    Raises:
+        CheckpointError: if it describes another kind of model, lacks or has unknown fields, or a value is of another
+            type or beyond its range.
+    """
+    found = saved.config["model_type"]
+    if found != model_type:
+        raise CheckpointError(f"{saved.name!r} holds a model of type {found!r}, not {model_type!r}: use idmetric.load")
+    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # kind is a dataclass
+    given = {key: tuple(value) if isinstance(value, list) else value for key, value in saved.config.items()}
+    values = {key: value for key, value in given.items() if key in known}
+    extra = saved.config.keys() - known - {"model_type", "format", "idmetric_version", "name"}
+    if extra:
+        raise CheckpointError(f"the config of {saved.name!r} has fields this version does not know: {sorted(extra)}")
+    try:
+        configs.check(kind, values)
+        made = kind(**values)
+        configs.check_view(*(getattr(made, name) for name in ("image_size", "mean", "std")))
+        configs.check_arguments(getattr(made, "backbone_args", {}))
+    except (TypeError, ValueError) as error:
+        raise CheckpointError(f"the config of {saved.name!r}: {error}") from error
+    return made
+
+
+def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """A JSON object from a file.
+
+    Raises:
+        CheckpointError: if the file is absent, not JSON, or not an object.
+    """
+    try:
+        value = json_file.read(path, most=_SETTINGS)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"cannot read {os.fspath(path)!r}: {error}") from error
+    if not isinstance(value, dict):
+        raise CheckpointError(f"{os.fspath(path)!r} does not hold a JSON object")
+    return value

@@ -1,0 +1,298 @@
+"""Files of model folders and Hub repositories, each fetched once."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatch
+from pathlib import Path
+
+from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.checkpoints.revision import commit_of
+
+_CONFIG = "config.json"  # of each repository that is fetched as a folder
+_COMMIT = "[0-9a-f]{40}"
+
+
+@dataclass(frozen=True)
+class Hub:
+    """How to fetch from the Hub; the environment's HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE count as well.
+
+    Args:
+        revision: commit, branch or tag; default the repository's main branch.
+        cache_dir: where files are kept; default the Hub client's cache.
+        token: access token for gated and private repositories; default the one `hf auth login` stored.
+        local_files_only: never go to the network; a file that is not in the cache is an error.
+    """
+
+    revision: str | None = None
+    cache_dir: str | None = None
+    token: str | None = None
+    local_files_only: bool = False
+
+
+class Files:
+    """The files of a model folder, or of the Hub repository `owner/name`, each fetched when first asked for.
+
+    >>> path = Files("folder")["config.json"]  # doctest: +SKIP
+
+    All files of a repository come from one commit: that of the first one fetched.
+
+    Args:
+        source: the folder or `owner/name`.
+        published: it is a repository, even if there is a folder of that name.
+
+    Raises:
+        CheckpointError: if a folder lacks the file, or has no such revision, or the repository cannot be reached.
+    """
+
+    def __init__(self, source: str | os.PathLike[str], hub: Hub = Hub(), *, published: bool = False) -> None:
+        self.name = os.fspath(source)
+        self.local = not published and Path(self.name).is_dir()
+        if self.local and hub.revision is not None:
+            raise CheckpointError(f"{self.name!r} is a local folder, which has no revision {hub.revision!r}")
+        self.hub = hub
+
+    def __getitem__(self, filename: str) -> Path:
+        if self.local:
+            path = Path(self.name, filename)
+            if not path.is_file():
+                advice = ""
+                if Path(self.name, "snapshots").is_dir():
+                    advice = "; give the folder of one commit in its snapshots/"
+                elif Path(self.name, f"{filename}.index.json").is_file():
+                    advice = f", but a {filename}.index.json: save the model again, with all weights in one file"
+                raise CheckpointError(f"{self.name!r} is not a model folder: it has no {filename}{advice}")
+            return path
+        path = fetch(self.name, filename, self.hub)
+        self.hub = replace(self.hub, revision=commit_of(path) or self.hub.revision)
+        return path
+
+    def optional(self, filename: str) -> Path | None:
+        """The file, or None if it does not exist (without a network: if it is not in the cache).
+
+        Raises:
+            CheckpointError: if the repository cannot be reached for another reason.
+        """
+        if self.local:
+            path = Path(self.name, filename)
+            return path if path.is_file() else None
+        from huggingface_hub import errors
+
+        try:
+            return self[filename]
+        except CheckpointError as error:
+            cause = error.__cause__
+            without_code = type(cause) is errors.HfHubHTTPError and _status(cause) == 404  # from a mirror
+            if isinstance(cause, errors.EntryNotFoundError) or without_code:
+                return None
+            raise
+
+
+def fetch(repo: str, filename: str, hub: Hub = Hub()) -> Path:
+    """Path of one file of a Hub repository, downloaded once into the Hub cache.
+
+    A file of a commit that is in the cache is returned at once. For a branch or tag the Hub is asked once which commit
+    it is; if the Hub does not answer, the cached file is used.
+
+    Raises:
+        CheckpointError: one line that says what failed, why, and how to fix it.
+    """
+    check_repository(repo)
+    import huggingface_hub  # here, so that reading a folder does not load it
+
+    with _explained(f"{filename} of {repo}", repo, hub):
+        problem = _problem(repo, filename, hub)
+        options = asdict(replace(hub, local_files_only=hub.local_files_only or problem is not None))
+        try:
+            return Path(huggingface_hub.hf_hub_download(repo, filename, **options))
+        except huggingface_hub.errors.LocalEntryNotFoundError:
+            if problem is None:
+                raise
+        raise problem
+
+
+def fetch_folder(files: Files, patterns: Sequence[str]) -> Path:
+    """A local folder as it is, or that of a Hub repository with the files that match `patterns`, downloaded once.
+
+    Without a network the folder in the cache is returned as it is.
+
+    Raises:
+        CheckpointError: as `Files`.
+    """
+    if files.local:
+        return Path(files.name)
+    folder = files[_CONFIG].parent
+    import huggingface_hub
+    from huggingface_hub import constants
+
+    if _is_offline(files.hub):
+        return folder
+    with _explained(files.name, files.name, files.hub):
+        api = huggingface_hub.HfApi(token=files.hub.token)
+        try:
+            info = api.model_info(files.name, revision=files.hub.revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+        except Exception as error:
+            if _is_unreachable(error) and any(folder.glob("*.safetensors")):
+                return folder
+            raise
+    for sibling in info.siblings or []:
+        if any(fnmatch(sibling.rfilename, pattern) for pattern in patterns):
+            _ = files[sibling.rfilename]
+    return folder
+
+
+def check_repository(repo: str) -> None:
+    """Refuse a name without the form of a Hub repository's."""
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
+        raise CheckpointError(f"{repo!r} is neither an existing folder nor a Hub repository of the form owner/name")
+
+
+@contextlib.contextmanager
+def _explained(what: str, repo: str, hub: Hub) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
+        raise CheckpointError(
+            f"cannot fetch {what} from the Hub: {_reason(error, repo, hub)}; or give a local folder, or choose the "
+            "model in the package: IDSim('tiny') in Python, --model tiny in the shell"
+        ) from error
+
+
+def _problem(repo: str, filename: str, hub: Hub) -> Exception | None:
+    """Why the Hub cannot give a file, after one request: the Hub client would retry for minutes, a line for each.
+
+    None also where the Hub need not be asked, and where it answers that the file does not exist: the client asks again
+    and remembers it.
+    """
+    import huggingface_hub
+    from huggingface_hub import constants, errors
+
+    is_commit = re.fullmatch(_COMMIT, hub.revision or "") is not None
+    if _is_offline(hub) or (is_commit and cached_file(repo, filename, hub) is not None):
+        return None
+    url = huggingface_hub.hf_hub_url(repo, filename, revision=hub.revision)
+    try:
+        answer = huggingface_hub.get_hf_file_metadata(url, token=hub.token, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+    except (errors.EntryNotFoundError, errors.RevisionNotFoundError):
+        return None
+    except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
+        if not _is_unreachable(error):
+            return error
+        problem: Exception = errors.LocalEntryNotFoundError(str(error))
+        problem.__cause__ = error
+        return problem
+
+    # The client makes paths in the cache from the commit and the ETag.
+    if re.fullmatch(_COMMIT, answer.commit_hash or "") and re.fullmatch(r"\w[\w-]*", answer.etag or ""):
+        return None
+    return ValueError(
+        f"{constants.ENDPOINT} does not answer as a Hub does (commit {answer.commit_hash!r}, ETag {answer.etag!r}): "
+        "check HF_ENDPOINT and HTTPS_PROXY"
+    )
+
+
+def _status(error: BaseException | None) -> int:
+    """The HTTP status of an error; 0 if there was no answer."""
+    return int(getattr(getattr(error, "response", None), "status_code", 0))
+
+
+def _is_unreachable(error: Exception) -> bool:
+    """Whether the same request may succeed later."""
+    status = _status(error)
+    return status in (0, 429) or status >= 500
+
+
+def _is_offline(hub: Hub) -> bool:
+    from huggingface_hub import constants
+
+    return bool(hub.local_files_only or constants.HF_HUB_OFFLINE)
+
+
+def _reason(error: Exception, repo: str, hub: Hub) -> str:
+    from huggingface_hub import constants, errors
+
+    page = f"{constants.ENDPOINT}/{repo}"
+    token = "pass token=, set HF_TOKEN, or run `hf auth login`"
+    chain = [error, error.__cause__, error.__context__]
+    if any(isinstance(x, OSError) and x.errno == errno.ENOSPC for x in chain):
+        return f"the disk is full: free space, or set cache_dir= or HF_HOME to another disk (now {_cache(hub)})"
+    if isinstance(error, errors.GatedRepoError):
+        return f"it is gated: accept its license at {page}, then {token}"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"it has no revision {hub.revision!r}, see {page}/commits/main"
+    if isinstance(error, errors.LocalEntryNotFoundError) and _is_offline(hub):
+        cache = _cache(hub)
+        return f"the network is switched off (local_files_only or HF_HUB_OFFLINE) and the file is not in {cache}"
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        return _no_answer(error.__cause__ or error, hub)
+    if isinstance(error, errors.EntryNotFoundError):
+        return f"the repository has no such file, see {page}/tree/{hub.revision or 'main'}"
+
+    # A mirror or a proxy may leave out the code by which the client knows what is missing.
+    status = _status(error)
+    if status == 401 and _has_token(hub):
+        return "HTTP 401, the token is refused: it may have expired, give another (token=, HF_TOKEN or `hf auth login`)"
+    if isinstance(error, errors.RepositoryNotFoundError) or status == 401:
+        return f"there is no such repository, or it is private: check the name; for a private one {token}"
+    if status == 403:
+        return f"HTTP 403, access is refused: give the token the right to read {page}, or check HF_ENDPOINT and proxy"
+    if status == 404:
+        return f"HTTP 404, {page} does not exist: check the name, the revision and HF_ENDPOINT"
+    return _no_answer(error, hub) if status else _text(error)
+
+
+def _no_answer(error: BaseException, hub: Hub) -> str:
+    """What happened where the Hub could not be reached, and what to do."""
+    from huggingface_hub import constants
+
+    status = _status(error)
+    if status == 429:
+        return (
+            "HTTP 429, too many requests to the Hub: wait some minutes, or log in (`hf auth login`) for a higher limit"
+        )
+    if status:
+        return f"HTTP {status}, an error of the server {constants.ENDPOINT}: try again later"
+    where = _cache(hub)
+    return (
+        f"{constants.ENDPOINT} did not answer ({_text(error)}) and the file is not in {where}: check the network, "
+        "HTTPS_PROXY and HF_ENDPOINT"
+    )
+
+
+def _text(error: BaseException) -> str:
+    text = " ".join(str(error).split())[:200]
+    if isinstance(error, ValueError) and text:
+        return text
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _has_token(hub: Hub) -> bool:
+    import huggingface_hub
+
+    return bool(hub.token or huggingface_hub.get_token())
+
+
+def cached_file(repo: str, filename: str, hub: Hub = Hub()) -> Path | None:
+    """Path of one file of a Hub repository if it is in the cache; asks no network."""
+    import huggingface_hub
+
+    found = huggingface_hub.try_to_load_from_cache(repo, filename, cache_dir=_cache(hub), revision=hub.revision)
+    return Path(found) if isinstance(found, str) else None
+
+
+def _cache(hub: Hub) -> str:
+    from huggingface_hub import constants
+
+    return str(hub.cache_dir or constants.HF_HUB_CACHE)
+
+
+def hub_name(folder: str | os.PathLike[str]) -> str | None:
+    """`owner/name` of the repository that a folder of the Hub cache is a snapshot of; None for other folders."""
+    path = Path(folder).resolve()  # .../models--owner--name/snapshots/<commit>
+    match = re.fullmatch(r"models--([\w.-]+?)--([\w.-]+)", path.parent.parent.name)
+    return f"{match[1]}/{match[2]}" if match and path.parent.name == "snapshots" else None

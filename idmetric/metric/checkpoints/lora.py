@@ -1,0 +1,101 @@
+"""LoRA adapters (PEFT's format) merged into plain weights, so that inference needs no peft."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from idmetric.metric.checkpoints.errors import CheckpointError
+
+
+def merge_lora(
+    state: dict[str, Tensor], adapter: Mapping[str, Tensor], config: Mapping[str, Any], prefix: str = ""
+) -> dict[str, Tensor]:
+    """Merge a LoRA adapter into plain weights: W + scale * B A (Hu et al. 2022, LoRA, Eq. 3).
+
+    Biases and whole modules trained with the adapter (PEFT's `bias` and `modules_to_save`) replace those of `state`.
+
+    Args:
+        state: weights by name, e.g. `blocks.0.attn.qkv.weight` of shape (out, in), or (out, in, h, w) of a convolution.
+        adapter: tensors named `<module>.lora_A.weight` (r, in[, h, w]) and `<module>.lora_B.weight` (out, r[, 1, 1]),
+            where `<module>.weight` is in `state`; others are named as in `state`. PEFT's prefix is already removed.
+        config: PEFT's adapter_config.json, which `check_lora` accepts; read are lora_alpha, alpha_pattern and
+            use_rslora. The rank is taken from the tensors.
+        prefix: what PEFT's names of modules have before those of `state`.
+
+    Returns:
+        `state` itself, its changed weights replaced one by one, so that it is never held twice. Changed weights
+        are float32 (float64 stays), whatever the stored type: PEFT computes with adapters in float32 as well.
+
+    Raises:
+        CheckpointError: for tensors that are not LoRA's, or modules not in `state`.
+    """
+    pairs: dict[str, dict[str, Tensor]] = {}
+    for key, value in adapter.items():
+        match = re.fullmatch(r"(.+)\.lora_([AB])(?:\.default)?(?:\.weight)?", key)
+        if match is not None:
+            pairs.setdefault(match[1], {})[match[2]] = value
+        elif ".lora_" in key or key not in state or state[key].shape != value.shape:
+            raise CheckpointError(f"the adapter holds {key!r}: not a LoRA matrix, and no layer of the model fits it")
+        else:
+            state[key] = value
+    for module, pair in pairs.items():
+        name = f"{module}.weight"
+        if name not in state:
+            raise CheckpointError(f"the adapter changes {module!r}, which the model does not have")
+        if len(pair) < 2:
+            raise CheckpointError(f"the adapter holds only half of the pair lora_A, lora_B of {module!r}")
+        rank = len(pair["A"])
+        scale = _alpha(prefix + module, config) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+        state[name] = _add_product(state[name], pair["A"], pair["B"], scale)
+    return state
+
+
+# settings of PEFT's LoRA with which a layer computes something else, or has other base weights
+_OTHER_KINDS = (
+    "use_dora", "fan_in_fan_out", "layer_replication", "target_parameters", "trainable_token_indices",
+    "alora_invocation_tokens",
+    "use_qalora", "use_bdlora", "kasa_config", "velora_config", "monteclora_config",
+)  # fmt: skip
+_OTHER_STARTS = ("pissa", "olora", "loftq", "corda", "lora_ga")  # these change the base model's weights first
+
+
+def check_lora(config: Mapping[str, Any]) -> None:
+    """Refuse an adapter_config.json of another kind of adapter than `merge_lora` merges, by CheckpointError."""
+    if config.get("peft_type", "LORA") != "LORA":
+        raise CheckpointError(f"only LoRA adapters can be merged, not {config['peft_type']}")
+    for setting in _OTHER_KINDS:
+        if config.get(setting):
+            raise CheckpointError(f"a LoRA adapter with {setting} cannot be merged here: merge it with peft")
+    for pattern in config.get("alpha_pattern") or {}:
+        if not re.fullmatch(r"\^?[\w.\\]+", pattern):  # others may take forever to match
+            raise CheckpointError(f"alpha_pattern holds {pattern!r}, not a module's name: merge it with peft")
+    if str(config.get("init_lora_weights", True)).startswith(_OTHER_STARTS):
+        raise CheckpointError(
+            f"a LoRA adapter with init_lora_weights {config['init_lora_weights']!r} changes the base model's "
+            "weights first: merge it with peft"
+        )
+
+
+def _alpha(module: str, config: Mapping[str, Any]) -> float:
+    """The alpha of a module: that of the first pattern which its name ends with, as PEFT matches them."""
+    for pattern, alpha in (config.get("alpha_pattern") or {}).items():
+        if re.match(rf"(.*\.)?({pattern})$", module):
+            return float(alpha)
+    return float(config.get("lora_alpha", 8))
+
+
+def _add_product(weight: Tensor, lora_a: Tensor, lora_b: Tensor, scale: float) -> Tensor:
+    if lora_b.flatten(1).shape != (weight.shape[0], lora_a.shape[0]) or lora_a.shape[1:] != weight.shape[1:]:
+        raise CheckpointError(
+            f"LoRA matrices of shapes {tuple(lora_a.shape)} and {tuple(lora_b.shape)} do not fit a weight of shape "
+            f"{tuple(weight.shape)}"
+        )
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    flat = torch.addmm(weight.flatten(1).to(wide), lora_b.flatten(1).to(wide), lora_a.flatten(1).to(wide), alpha=scale)
+    return flat.view(weight.shape)

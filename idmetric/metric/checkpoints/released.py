@@ -1,0 +1,142 @@
+"""The published checkpoints: names, repositories, licenses, sizes, and where their files are."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from idmetric.metric.checkpoints.hub import Files, Hub, cached_file, hub_name
+
+
+@dataclass(frozen=True)
+class Release:
+    """One published checkpoint.
+
+    Args:
+        repo: Hub repository. revision: its pinned commit, where known.
+        backbone: timm's name of the backbone, or the base model's.
+        license: of the weights, as far as it could be confirmed.
+        gigabytes: size of the download, backbone included, from the number of parameters.
+        resolution: how large images are seen.
+    """
+
+    repo: str
+    revision: str | None
+    backbone: str
+    license: str
+    gigabytes: float
+    resolution: str
+
+
+# Backbones: DINOv3 under Meta's "dinov3-license", DINOv2 under Apache-2.0. Of the heads and adapters only the ViT-B/14
+# repository's license could be confirmed; the code of the release is MIT.
+IDSIM: dict[str, Release] = {
+    "dinov3_vitl16": Release(
+        "chaenayo/id-sim_dinov3_vitl16_cls_patch", None, "vit_large_patch16_dinov3.lvd1689m", "dinov3-license", 1.2,
+        "448x448",
+    ),
+    "dinov3_vitb16": Release(
+        "chaenayo/id-sim_dinov3_vitb16_cls_patch", None, "vit_base_patch16_dinov3.lvd1689m", "dinov3-license", 0.4,
+        "448x448",
+    ),
+    "dinov2_vitl14": Release(
+        "chaenayo/id-sim_dinov2_vitl14_cls_patch", None, "vit_large_patch14_dinov2.lvd142m", "apache-2.0", 1.2,
+        "448x448",
+    ),
+    "dinov2_vitb14": Release(
+        "chaenayo/id-sim_dinov2_vitb14_cls_patch", "bcd3f388bec7db42e75b165e235196833111c4ae",
+        "vit_base_patch14_dinov2.lvd142m", "mit", 0.4, "448x448",
+    ),
+}  # fmt: skip
+
+# the code's license; the weights' could not be confirmed
+NEARID: dict[str, Release] = {
+    "nearid": Release("Aleksandar/nearid-siglip2", None, "vit_so400m_patch14_siglip_384", "apache-2.0", 0.9, "384x384"),
+}
+
+# the weights' license could not be confirmed
+VISID: dict[str, Release] = {
+    "visid_3b": Release("HugC/VisME-Qwen25VL-3B", None, "Qwen2.5-VL-3B", "unknown", 7.5, "<=200704px"),
+    "visid_7b": Release("HugC/VisME-Qwen25VL-7B", None, "Qwen2.5-VL-7B", "unknown", 16.6, "<=200704px"),
+}
+
+
+_CLS_PATCH = "_cls_patch"  # ends the ID-Sim release's names
+ADAPTER_CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
+HEADS = {"mlp_cls": "mlp_cls.pth", "mlp_patch": "mlp_patch.pth"}
+PROCESSOR, WEIGHTS = "preprocessor_config.json", "model.safetensors"
+
+
+def models() -> dict[str, Release]:
+    """Every published model under the name that `idmetric.load` and the command line know."""
+    return {**IDSIM, **NEARID, **VISID}
+
+
+def find(name: str, releases: Mapping[str, Release]) -> Release | None:
+    """The release of that name, or in that Hub repository, even if there is a folder of that name ("./NAME").
+
+    The ID-Sim release's own names count too, e.g. "dinov3_vitl16_cls_patch".
+    """
+    return releases.get(name.removesuffix(_CLS_PATCH)) or next(
+        (release for release in releases.values() if release.repo == name), None
+    )
+
+
+def files_of(name: str, releases: Mapping[str, Release], hub: Hub) -> Files:
+    """The files of a release, at its pinned revision unless `hub` says another; of a folder or repository otherwise."""
+    release = find(name, releases)
+    if release is None:
+        return Files(name, hub)
+    return Files(release.repo, replace(hub, revision=hub.revision or release.revision), published=True)
+
+
+def is_cached(release: Release) -> bool:
+    """Whether a release's weights are in the Hub cache, an ID-Sim's backbone as well."""
+    from idmetric.metric.checkpoints.format import read_json
+
+    hub = Hub(revision=release.revision)
+    if release in IDSIM.values():
+        backbone = cached_file(f"timm/{release.backbone}", WEIGHTS)
+        return backbone is not None and cached_file(release.repo, ADAPTER, hub) is not None
+    index = cached_file(release.repo, f"{WEIGHTS}.index.json", hub)
+    shards = [WEIGHTS] if index is None else set(read_json(index).get("weight_map", {}).values())
+    return bool(shards) and all(cached_file(release.repo, str(shard), hub) for shard in shards)
+
+
+def idsim_variant(folder: str | os.PathLike[str]) -> str | None:
+    """The released ID-Sim variant that a folder's name contains, e.g. "id-sim_dinov3_vitb16_cls_patch".
+
+    For a folder of the Hub cache (`snapshots/<commit>`), the repository's name counts.
+    """
+    name = hub_name(folder) or Path(folder).resolve().name
+    return next((variant for variant in IDSIM if variant in name), None)
+
+
+def short_name(source: str) -> str:
+    """The one name of a model: without the release's "_cls_patch", `owner/name` for a folder of the Hub cache."""
+    short = source.removesuffix(_CLS_PATCH)
+    if short in IDSIM:
+        return short
+    return hub_name(source) or source if Path(source).is_dir() else source
+
+
+def source_name(source: str | os.PathLike[str]) -> str:
+    """A model's source as text; a `Path` is always a folder or file, never the published name that it looks like."""
+    if isinstance(source, str) or os.path.isabs(source):
+        return os.fspath(source)
+    return os.path.join(os.curdir, source)
+
+
+def idsim_cache(cache_dir: str | os.PathLike[str], variant: str) -> tuple[Path, Path | None] | None:
+    """A variant's files where the ID-Sim release's loader keeps them: its folder, and Meta's backbone file if present.
+
+    None if the folder `<variant>_cls_patch` in `cache_dir` holds no adapter.
+    """
+    folder = Path(cache_dir, variant + _CLS_PATCH)
+    if not (folder / ADAPTER_CONFIG).is_file():
+        return None
+    backbones_there = [*Path(cache_dir).glob(f"checkpoints/{variant}_pretrain*.pth"),
+                       *Path(cache_dir).glob(f"{variant}_pretrain*.pth")]  # fmt: skip
+    return folder, next(iter(sorted(backbones_there)), None)

@@ -1,0 +1,187 @@
+"""Dual potentials of entropic optimal transport, found by annealing: the loop of `distance.sinkhorn`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from idmetric.metric.distance.cosine import product
+from idmetric.metric.distance.plan import TransportPlan, apart
+
+_VIEWS = 2**22  # multiplications of a product: from there on CPUs are quicker with one per pair than with copies
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+class Cloud(NamedTuple):
+    tokens: Tensor  # (n, P, D), zeros where the weight is zero
+    weights: Tensor  # (n, P), rows sum to 1
+    halves: Tensor  # (n, P), detached: |x|²/2
+    potential: Tensor | None  # (n, P), what debiasing subtracts, when it is at hand
+
+
+class Chunk(NamedTuple):
+    """Pairs (rows[k], cols[k]) solved together, and their temperatures."""
+
+    rows: Tensor
+    cols: Tensor
+    schedule: list[float]
+    threads: int  # how many such chunks may be solved at a time
+
+
+def no_autocast(x: Tensor) -> torch.autocast:
+    return torch.autocast(x.device.type, enabled=False)
+
+
+def wants_graph(*tensors: Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in tensors)
+
+
+def halves(tokens: Tensor) -> Tensor:
+    """|x|²/2 of tokens (n, P, D), one image at a time: their squares take as much memory as they do."""
+    parts = [image.square().sum(1) for image in tokens.detach()]
+    return torch.stack(parts) / 2 if parts else tokens.new_zeros(tokens.shape[:2])
+
+
+@torch.no_grad()
+def _kernel(x: Tensor, y: Tensor) -> Tensor:
+    """Minus the cost, -|x_i - y_j|²/2: (K, P, D), (K, Q, D) -> (K, P, Q)."""
+    kernel = product(x, y.mT)
+    return kernel.sub_(x.square().sum(2, keepdim=True) / 2).sub_(y.square().sum(2).unsqueeze(1) / 2)
+
+
+def by_views(x: Tensor, y: Tensor) -> bool:
+    """Whether products of pairs of images are taken one by one, without a copy of the tokens."""
+    return x.is_cpu and x.shape[1] * y.shape[1] * x.shape[2] >= _VIEWS
+
+
+def _pair_kernels(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor) -> Tensor:
+    """`_kernel` of the pairs (rows[k], cols[k])."""
+    x, y = a.tokens, b.tokens
+    if x.is_cpu and len(rows) == 1:
+        kernel = product(x[int(rows) :][:1], y[int(cols) :][:1].mT)
+    elif by_views(x, y):
+        kernel = x.new_empty(len(rows), x.shape[1], y.shape[1])
+        for out, i, j in zip(kernel, rows.tolist(), cols.tolist(), strict=True):
+            out.copy_(product(x[i], y[j].T))
+    else:
+        kernel = product(x[rows], y[cols].mT)
+    return kernel.sub_(a.halves[rows].unsqueeze(2)).sub_(b.halves[cols].unsqueeze(1))
+
+
+def cross_potentials(a: Cloud, b: Cloud, chunks: list[Chunk]) -> tuple[Tensor, Tensor]:
+    """Potentials (K, P) and (K, Q) of OT between the pairs, with the gradient of the last update."""
+    with torch.no_grad():
+        parts = over_threads(lambda chunk: _anneal(a, b, chunk), chunks, chunks[0].threads)
+        f, g, h_f, h_g = (torch.cat(column) for column in zip(*parts, strict=True))
+    f = _attach(a.tokens, b.tokens, f, h_f, chunks)
+    return f, _attach(b.tokens, a.tokens, g, h_g, flipped(chunks))
+
+
+def flipped(chunks: list[Chunk]) -> list[Chunk]:
+    return [chunk._replace(rows=chunk.cols, cols=chunk.rows) for chunk in chunks]
+
+
+def self_potentials(x: Cloud, chunks: list[Chunk]) -> Tensor:
+    """Potentials (K, P) of OT between the images `rows` and themselves, with the gradient of the last update."""
+    chunks = [chunk._replace(cols=chunk.rows) for chunk in chunks]
+
+    def anneal(chunk: Chunk) -> tuple[Tensor, Tensor]:  # both potentials are one
+        return _solve(_pair_kernels(x, x, chunk.rows, chunk.rows), x.weights[chunk.rows], chunk.schedule)
+
+    with torch.no_grad():
+        parts = over_threads(anneal, chunks, chunks[0].threads)
+        f, h = (torch.cat(column) for column in zip(*parts, strict=True))
+    return _attach(x.tokens, x.tokens, f, h, chunks)
+
+
+def _anneal(a: Cloud, b: Cloud, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Potentials of a chunk of pairs after the last update, and what that update started from."""
+    rows, cols, schedule, _ = chunk
+    weights = torch.cat([a.weights[rows], b.weights[cols]], 1)
+    potentials, h = _solve(_pair_kernels(a, b, rows, cols), weights, schedule)
+    tokens = a.tokens.shape[1]
+    return potentials[:, :tokens], potentials[:, tokens:], h[:, tokens:], h[:, :tokens]
+
+
+def _solve(kernel: Tensor, weights: Tensor, schedule: list[float]) -> tuple[Tensor, Tensor]:
+    """Potentials, side by side, after the last update, and log(weight) + potential / eps before it."""
+    weights = weights.unsqueeze(1)
+    plan = TransportPlan(kernel, weights, schedule[0])
+    ends = _steps(plan.update, weights, schedule)
+    if plan.logs and (bad := plan.unsafe()).any():
+        kernel, buffer = kernel[bad], plan.buffer[: int(bad.sum())]
+        ends[:, bad] = _steps(partial(apart, kernel, weights[bad], buffer), weights[bad], schedule)
+    potentials, before = ends.squeeze(2)
+    return potentials, weights.squeeze(1).log() + before / schedule[-1]
+
+
+def _steps(update: Callable[[Tensor, float], Tensor], weights: Tensor, schedule: list[float]) -> Tensor:
+    """Potentials after the last update, and before it."""
+    z = update(torch.zeros_like(weights), schedule[0])
+    for eps in schedule:
+        z = torch.lerp(z, update(z, eps), 0.5)
+    return torch.stack([update(z, schedule[-1]), z])
+
+
+def _attach(x: Tensor, y: Tensor, f: Tensor, h: Tensor, chunks: list[Chunk]) -> Tensor:
+    if not wants_graph(x):
+        return f
+    attached: Tensor = _LastUpdate.apply(x, y, f, h, chunks)
+    return attached
+
+
+class _LastUpdate(torch.autograd.Function):
+    """Gradient in x of f = softmin(C(x, y), h), y and h held: df_i = x_i - sum_j T_ij y_j with T the row softmax.
+
+    T is made again from h chunk by chunk, so no cost matrix outlives the forward pass.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, y: Tensor, f: Tensor, h: Tensor, chunks: list[Chunk]) -> Tensor:
+        ctx.save_for_backward(x, y, h)
+        ctx.chunks = chunks
+        return f.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad_f: Tensor) -> tuple[Tensor, None, None, None, None]:
+        if torch.is_grad_enabled():
+            raise RuntimeError("the Sinkhorn distance has no second derivative: call it without create_graph")
+        x, y, h = ctx.saved_tensors
+        grad_x, start = torch.zeros_like(x), 0
+        with no_autocast(x):
+            for rows, cols, schedule, _ in ctx.chunks:
+                pairs, start = slice(start, start + len(rows)), start + len(rows)
+                sources, targets, eps = x[rows], y[cols], schedule[-1]
+                plan = _kernel(sources, targets).div_(eps).add_(h[pairs].unsqueeze(1)).softmax(2)
+                slope = sources - product(plan, targets)
+                grad_x.index_add_(0, rows, slope.mul_(grad_f[pairs].unsqueeze(2)))
+        return grad_x, None, None, None, None
+
+
+def over_threads(function: Callable[[_Item], _Result], items: Sequence[_Item], most: int) -> list[_Result]:
+    """`[function(item) for item in items]` without a graph, on up to `most` of torch's threads.
+
+    Each operation on a megabyte takes tens of microseconds, about as long as threads need to meet at its end, and far
+    longer where other processes use the cores. Pieces that meet once, at the end, have no such wait.
+    """
+    threads = torch.get_num_threads()
+    workers = min(threads, len(items), most)
+    if workers < 2:
+        with torch.no_grad():
+            return [function(item) for item in items]
+
+    def alone(item: _Item) -> _Result:
+        with torch.no_grad():  # grad mode, like the number of threads, belongs to a thread
+            return function(item)
+
+    try:
+        with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+            return list(pool.map(alone, items))
+    finally:
+        torch.set_num_threads(threads)  # what threads begun later take over

@@ -1,0 +1,78 @@
+"""Numbers that are not finite (NaN, infinity) are refused where they enter: in weights, embeddings and distances.
+
+They would otherwise scramble a ranking silently, since NaN compares false with everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from idmetric.metric.files.tables import first_few
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+class NonFiniteError(ValueError):
+    """Embeddings or distances that are NaN or infinite; the message names the images and how to fix it.
+
+    Attributes:
+        rows: the images concerned, by their place in the batch.
+        embedding: of the whole batch, from `Embedder.embed` on one batch, for callers that leave out some images.
+    """
+
+    def __init__(self, message: str, rows: Sequence[int] = (), embedding: Any = None) -> None:
+        super().__init__(message)
+        self.rows, self.embedding = list(rows), embedding
+
+
+def is_finite(tensor: Tensor) -> bool:
+    """Whether all numbers of a tensor are finite: one sum, without a copy; waits for the device."""
+    import torch
+
+    if not tensor.is_floating_point() or not tensor.numel():
+        return True
+    if tensor.element_size() == 1:  # PyTorch has no sums of float8
+        tensor = tensor.float()
+    total = tensor.detach().sum(dtype=torch.promote_types(tensor.dtype, torch.float32))
+    return bool(total.isfinite()) or bool(tensor.isfinite().all())  # a sum of large numbers may overflow
+
+
+def finite_rows(*tensors: Tensor | None) -> Tensor:
+    """Which rows (B,) are finite in all tensors (B, ...); None stands for a tensor that is not there."""
+    import torch
+
+    rows = [tensor.detach().flatten(1).isfinite().all(1) for tensor in tensors if tensor is not None]
+    return torch.stack(rows).all(0)
+
+
+def check_distances(distances: Tensor, dtype: torch.dtype | None = None) -> None:
+    """Refuse distances that are not finite: NonFiniteError, which names their places and how to fix it."""
+    if is_finite(distances):
+        return
+    found = np.argwhere(~np.isfinite(np.asarray(distances.tolist())))
+    places = [tuple(place) if len(place) > 1 else place[0] for place in found.tolist()]
+    rows = sorted({place if isinstance(place, int) else place[0] for place in places})
+    named = shown([str(place) for place in places])
+    raise NonFiniteError(f"the distances at {named} are not finite (NaN or infinite): {_fix(dtype)}", rows)
+
+
+def reason(dtype: torch.dtype | str, by: str = "") -> str:
+    """Why an image with such an embedding (by a model of that name) cannot be used, and how to fix it."""
+    maker = f" by {by}" if by else ""
+    return f"its embedding{maker} in {str(dtype).removeprefix('torch.')} is not finite (NaN or infinite): {_fix(dtype)}"
+
+
+def _fix(dtype: torch.dtype | str | None) -> str:
+    if str(dtype).endswith("float16") and not str(dtype).endswith("bfloat16"):
+        return "open the model in float32 or bfloat16 (--dtype float32, dtype=torch.float32), which do not overflow"
+    return "open another checkpoint, as these weights are damaged or diverged"
+
+
+def shown(names: Sequence[str]) -> str:
+    """A list of names, cut to the first few."""
+    return ", ".join(first_few(names, 3))

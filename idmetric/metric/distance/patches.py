@@ -1,0 +1,116 @@
+"""Cosine similarity of patch tokens to a subject, and the places of patches in an image.
+
+A mask of the reference weights its patches by how much of them it covers. `match` selects the comparison of a patch of
+the target with the reference, u_i being the reference's tokens at unit length and w_i their weights, summing to 1:
+
+| match | similarity of a token t at unit length | after |
+|---|---|---|
+| prototype | cos(t, sum_i w_i u_i) | PerSAM's released code (which counts every patch that the mask touches fully) |
+| mean | sum_i w_i cos(t, u_i) | PerSAM's paper: maps of all parts of the subject, averaged |
+| mean_max | cos(t, (mean + maximum) / 2), of each component over covered tokens | the published code of PODS |
+| nearest | highest cos(t, u_i), over covered tokens | dense correspondence |
+
+ID-Sim says only that PerSAM "uses patch-token similarity". One reference's `mean` is its `prototype` map times a
+constant. Maps of several references are averaged. Higher = more surely the subject; in [-1, 1].
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from idmetric.metric.distance.embedding import Embedding
+
+Match = Literal["prototype", "mean", "mean_max", "nearest"]
+MATCHES: tuple[Match, ...] = ("prototype", "mean", "mean_max", "nearest")
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Which part of an image its patch grid sees: rows x columns of equal cells.
+
+    Attributes:
+        grid: rows and columns. seen: height and width at which the model sees the image.
+        covered: of those, from the top left corner, what patches cover: patches of 14 pixels leave 6 of 384 out.
+    """
+
+    grid: tuple[int, int]
+    seen: tuple[int, int]
+    covered: tuple[int, int]
+
+    @property
+    def share(self) -> tuple[float, float]:
+        """Of the image's height and width, what patches cover."""
+        return self.covered[0] / self.seen[0], self.covered[1] / self.seen[1]
+
+
+def patch_similarity(subject: Embedding, targets: Embedding, match: Match = "prototype") -> Tensor:
+    """Similarity (T, P) of each target's patch tokens to the subject that all images of `subject` show.
+
+    Raises:
+        ValueError: without patch tokens, for embeddings of two models, or an unknown match.
+    """
+    if match not in MATCHES:
+        raise ValueError(f"unknown match {match!r}: choose {', '.join(MATCHES)}")
+    if subject.model and targets.model and subject.model != targets.model:
+        raise ValueError(f"embeddings of two models cannot be compared: {subject.model} and {targets.model}")
+    theirs = F.normalize(patch_tokens(targets), dim=-1)
+    if match == "nearest":
+        own = F.normalize(patch_tokens(subject), dim=-1)
+        seen = zip(own, covered(subject), strict=True)
+        return torch.stack([(theirs @ tokens[inside].T).amax(-1) for tokens, inside in seen]).mean(0)
+    return (theirs @ prototypes(subject, match).T).mean(-1)
+
+
+def prototypes(subject: Embedding, match: Match = "prototype") -> Tensor:
+    """The prototype of each image (R, D), by which tokens are multiplied; "nearest" has none: see the module."""
+    own = F.normalize(patch_tokens(subject), dim=-1)
+    weights = own.new_ones(own.shape[:2]) if subject.weights is None else subject.weights.to(own)
+    mean = (own * (weights / weights.sum(1, keepdim=True))[..., None]).sum(1)
+    if match == "mean":
+        return mean
+    if match == "mean_max":
+        inside = covered(subject)[..., None]
+        top = own.masked_fill(~inside, -math.inf).amax(1)
+        mean = ((own * inside).sum(1) / inside.sum(1) + top) / 2
+    return F.normalize(mean, dim=-1)
+
+
+def covered(subject: Embedding) -> Tensor:
+    """Patches (R, P) that belong to the subject: covered by half, or where none is, those covered most."""
+    tokens = patch_tokens(subject)
+    if subject.weights is None:
+        return torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
+    return subject.weights >= subject.weights.amax(1, keepdim=True).clamp(max=0.5)
+
+
+def patch_tokens(embedding: Embedding, name: str = "") -> Tensor:
+    """Patch tokens in float32 or better; ValueError without them, with the model's name (default: the embedding's)."""
+    if embedding.patches is None:
+        raise ValueError(
+            f"{name or embedding.model or 'the embedding'} has no patch tokens: a map needs a model with them (IDSim, "
+            "NearID, VisIDEmbed, Backbone), and an embedding made with patches=True"
+        )
+    return embedding.patches if embedding.patches.dtype == torch.float64 else embedding.patches.float()
+
+
+def on_grid(values: Tensor, where: Layout) -> Tensor:
+    """One image's patch values (P,) as (rows, columns); those that fill a batch up are dropped."""
+    return values[: where.grid[0] * where.grid[1]].reshape(where.grid)
+
+
+def spread(grid: Tensor, where: Layout, size: tuple[int, int]) -> Tensor:
+    """Values (..., rows, columns) at the pixels (..., H, W) of the image: bilinear, level beyond the outer centers."""
+    y, x = (
+        (torch.arange(n, device=grid.device, dtype=grid.dtype) + 0.5) / n / s * 2 - 1
+        for n, s in zip(size, where.share, strict=True)
+    )
+    places = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)
+    flat = grid.reshape(1, -1, *where.grid)
+    found = F.grid_sample(flat, places[None], mode="bilinear", padding_mode="border", align_corners=False)
+    return found.reshape(*grid.shape[:-2], *size)

@@ -1,0 +1,418 @@
+"""Subject masks of any encoding to coverage in [0, 1], however they are stored: the one reader of masks.
+
+The subject of a mask depends on how the mask is stored:
+
+| mask | subject |
+|---|---|
+| 0 and one other value, of any bit depth (0/1, 0/7, 0/255, 16-bit 0/255, ...), bool | the other value |
+| many gray values up to the format's maximum (255; 16 bits: 65,535), as JPEG leaves them | soft: value / maximum |
+| floats in [0, 1] | soft, as they are |
+| palette (P) | by index, not by color; index 0 is background |
+| transparency that varies over one color, or over a picture (a cut-out) | alpha |
+| colors on black | the color, if there is one |
+| several values, indices or colors | none until `mask_id` names one: 3, or "#ff0000" |
+
+A soft value is the share of the pixel that belongs to the subject. Anything else is refused with the values found.
+
+A mask belongs to the pixels of its image. Of an image that EXIF turns, a mask of exactly the stored width and height is
+turned the same way, and a mask of the upright size is used as it is; any other size must have the image's shape (see
+`same_shape`). A mask with an EXIF orientation of its own is turned by that alone.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeGuard
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageChops
+from torch import Tensor
+
+from idmetric.metric.images import paths as inputs
+from idmetric.metric.images.arrays import channels_last, check_pixels, convert, eight_bit, image_of_bytes, is_float
+from idmetric.metric.images.kinds import (
+    STORED,
+    Color,
+    ImageLike,
+    ImageReadError,
+    color_of,
+    describe,
+    is_image_like,
+    number_of,
+)
+from idmetric.metric.images.kinds import MaskId as MaskId  # part of this module
+from idmetric.metric.images.opening import open_image
+from idmetric.metric.images.resize import average_to
+
+_LEAST_SHARE = 0.001  # of an image: a mask that selects less gets a warning
+_PICTURE = 64  # colors: an image with more is a picture, not a map of labels
+_LEVELS = 16  # a soft mask that misses the maximum by a little must have more gray values than this
+_TINT = 8  # of 255: how far lossy compression may tint gray
+
+Values = tuple[NDArray[Any], float]  # (H, W), and the value that means wholly covered
+
+
+class MaskWarning(UserWarning):
+    """A mask that can be used, but probably selects something else than was meant."""
+
+
+class SeveralLabelsError(ImageReadError):
+    """A mask of several objects, of which none was chosen."""
+
+
+@dataclass(frozen=True)
+class Labeled:
+    """A mask and the label of its subject: takes the place of a mask wherever one is given."""
+
+    source: Any
+    mask_id: MaskId
+
+
+MaskLike = ImageLike | Labeled
+Images = ImageLike | Sequence[ImageLike]
+Masks = MaskLike | Sequence[MaskLike | None] | None
+
+
+def labeled(masks: Any, mask_id: MaskId | None) -> Any:
+    """Masks in any arrangement that `Embedder.embed` takes, each with its label; unchanged without one."""
+    if masks is None or mask_id is None or isinstance(masks, Labeled):
+        return masks
+    if not _are_several(masks):
+        return Labeled(masks, mask_id)
+    return [labeled(mask, mask_id) for mask in _without_gaps(masks)]
+
+
+def _are_several(masks: Any) -> TypeGuard[Iterable[Any]]:
+    if isinstance(masks, Tensor):
+        return masks.ndim in (3, 4)
+    return isinstance(masks, Iterable) and not isinstance(masks, Mapping) and not is_image_like(masks)
+
+
+def _without_gaps(masks: Iterable[Any]) -> list[Any]:
+    """Masks as a list; NaN, with which pandas marks an empty cell, becomes None."""
+    return [None if isinstance(mask, float) and math.isnan(mask) else mask for mask in masks]
+
+
+def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
+    """A mask, or None, for each image; of a folder of masks, the ones at the images' paths.
+
+    Raises:
+        ValueError: if there are more or fewer, or for a folder if an image is not a file or two would share a mask.
+        ImageReadError: naming an image without a mask in the folder.
+    """
+    if masks is None:
+        return [None] * len(images)
+    folder, mask_id = (masks.source, masks.mask_id) if isinstance(masks, Labeled) else (masks, None)
+    if isinstance(folder, str | os.PathLike) and os.path.isdir(folder):
+        files = [os.fspath(image) for image in images if isinstance(image, str | os.PathLike)]
+        if len(files) != len(images):
+            raise ValueError(f"masks in the folder {os.fspath(folder)!r} are found by the images' paths: give files")
+        in_folder = inputs.masks_of(folder, files)
+        if None in in_folder:
+            raise ImageReadError(*inputs.absent_mask(folder, files[in_folder.index(None)]))
+        return [labeled(mask, mask_id) for mask in in_folder]
+    found: list[Any] = _without_gaps(masks) if _are_several(masks) else [masks]
+    if len(found) != len(images):
+        raise ValueError(f"{len(found)} masks for {len(images)} images: give one for each (None where there is none)")
+    return found
+
+
+def read_mask(
+    source: MaskLike,
+    size: tuple[int, int] | None = None,
+    *,
+    image: Image.Image | Tensor | None = None,
+    mask_id: MaskId | None = None,
+) -> Tensor:
+    """A subject mask as coverage (height, width), float32 in [0, 1] on the CPU, 1 = subject; without graph.
+
+    Args:
+        source: as for `read_image`; tensors may also be (H, W). The module's table lists what counts as the subject.
+        size: (height, width) to average to, so that values are exact fractions of covered area; None keeps its own.
+        image: the mask's image, as `read_image` gives it, or pixels (3, H, W): the mask is turned as the image was,
+            and must have its shape; a mask that selects almost nothing or all of it gets a warning.
+        mask_id: the label that is the subject, where there are several.
+
+    Raises:
+        ImageReadError: as `read_image`; for several labels without `mask_id`, and where that is not among them; for a
+            mask that does not fit its image.
+    """
+    given: ImageLike = source.source if isinstance(source, Labeled) else source
+    mask_id = source.mask_id if isinstance(source, Labeled) else mask_id
+    name, own = describe(given), None
+    if isinstance(given, Tensor | np.ndarray):
+        values = channels_last(given, name)
+        values, full = (_of_floats if values.dtype.kind == "f" else _of_integers)(values, name, mask_id)
+    else:
+        opened = open_image(given)
+        own = opened.info.get(STORED)
+        values, full = _of_image(opened, name, mask_id)
+        del opened  # a byte per pixel less
+
+    if image is not None:
+        values = _turned_as(image, values, own, name)
+        if not (isinstance(given, Tensor) and is_float(given)):  # coverage that was computed, as this function gives it
+            _warn_of_share(values, full, name)
+    if values.dtype.kind != "f" and values.dtype != np.uint8:
+        values = values.astype(np.int32)  # torch knows neither all types nor foreign byte orders
+    mask = torch.from_numpy(values if values.flags.writeable else values.copy())
+    if size is not None and tuple(size) != tuple(mask.shape):
+        return average_to(mask, size, full)
+    return mask.float() if full == 1 else mask.float().div_(full)
+
+
+def same_shape(a: tuple[int, int], b: tuple[int, int]) -> bool:
+    """Whether two sizes (height, width) are one shape scaled, each side of the smaller rounded by up to a pixel."""
+    return abs(a[0] * b[1] - a[1] * b[0]) <= max(sum(a), sum(b))
+
+
+# Encodings
+
+
+def _of_floats(array: NDArray[Any], name: str, mask_id: MaskId | None) -> Values:
+    """Shares (H, W, C), as they are: of varying alpha, else of luminance (ITU-R 601, as Pillow)."""
+    if mask_id is not None:
+        raise ImageReadError(name, "a mask of floats holds shares, not labels: leave mask_id out, or give integers")
+    if array.shape[2] in (2, 4) and array[..., -1].min() != array[..., -1].max():
+        array = array[..., -1]
+    elif array.shape[2] < 3:
+        array = array[..., 0]
+    else:
+        array = array[..., :3].astype(np.float64) @ np.array([0.299, 0.587, 0.114])
+    check_pixels(torch.from_numpy(array), name)
+    return array.clip(0, 1), 1
+
+
+def _of_integers(array: NDArray[Any], name: str, mask_id: MaskId | None) -> Values:
+    """Integers or bool (H, W, C); 8-bit color goes through Pillow."""
+    channels = array.shape[2]
+    if array.dtype == np.bool_:
+        array = array.view(np.uint8) * np.uint8(255)
+    if channels > 1 and array.dtype == np.uint8:
+        return _of_image(image_of_bytes(array), name, mask_id)
+    full = {"uint8": 255, "uint16": 65535}.get(array.dtype.name)
+    if channels in (2, 4) and array[..., -1].min() != array[..., -1].max():
+        return _of_values(array[..., -1], full, name, mask_id)
+    if channels > 2 and not (array[..., :3] == array[..., :1]).all():
+        raise ImageReadError(name, f"a mask in color must be 8-bit, not {array.dtype}: convert it to uint8")
+    return _of_values(array[..., 0], full, name, mask_id)
+
+
+def _of_image(image: Image.Image, name: str, mask_id: MaskId | None) -> Values:
+    if image.mode == "F":
+        return _of_floats(np.array(image)[..., None], name, mask_id)
+    if image.has_transparency_data:
+        alpha = convert(eight_bit(image, name), "RGBA", name).getchannel("A")
+        low, high = alpha.getextrema()
+        if low != high:
+            return _of_transparent(image, alpha, name, mask_id)
+    if image.mode in ("LA", "La"):
+        image = convert(eight_bit(image, name), "LA", name).getchannel("L")
+    if image.mode in ("1", "L"):
+        return _of_values(np.asarray(image), 255, name, mask_id)
+    if image.mode == "P":
+        return _of_values(np.asarray(image), None, name, mask_id, kind="palette indices")
+    if image.mode.startswith("I"):
+        return _of_values(np.asarray(image), 65535, name, mask_id)
+    return _of_colors(convert(image, "RGB", name), name, mask_id)
+
+
+def _of_transparent(image: Image.Image, alpha: Image.Image, name: str, mask_id: MaskId | None) -> Values:
+    """An image of varying alpha: alpha alone counts where the visible part has one color, or is a picture.
+
+    Otherwise its colors, or indices, are labels, and transparent pixels are background like black, or index 0.
+    """
+    visible = alpha.point(lambda value: 255 if value else 0)
+    front = image if image.mode == "P" else convert(eight_bit(image, name), "RGBA", name).convert("RGB")
+    counts = np.reshape(front.histogram(visible), (-1, 256))  # of each channel
+    shown = int((counts > 0).sum(1).max())
+    if mask_id is None and (shown == 1 or (image.mode == "P" and shown > _PICTURE)):
+        return np.asarray(alpha), 255
+    if image.mode == "P":
+        indices = np.where(np.asarray(visible), np.asarray(front), 0)
+        values, full = _of_values(indices, None, name, mask_id, kind="palette indices")
+    else:
+        hidden = Image.new("RGB", front.size)
+        hidden.paste(front, mask=visible)
+        if mask_id is None and hidden.getcolors(_PICTURE) is None:
+            return np.asarray(alpha), 255
+        values, full = _of_colors(hidden, name, mask_id)
+    return np.asarray(ImageChops.multiply(Image.fromarray(values), alpha)), full
+
+
+def _of_colors(image: Image.Image, name: str, mask_id: MaskId | None) -> Values:
+    """An RGB image: gray where its channels agree, else its colors are labels, and black is background."""
+    red, green, blue = image.split()
+    pairs = ((red, green), (green, blue), (red, blue))
+    spread = max(int(ImageChops.difference(*pair).getextrema()[1]) for pair in pairs)  # type: ignore[arg-type]
+    high = max(band_high for _, band_high in image.getextrema())  # type: ignore[misc]  # of three channels
+    by_color = str(mask_id).startswith("#")
+    if not by_color and (spread == 0 or (spread <= _TINT and _is_near(high, 255))):
+        return _of_values(np.asarray(image.convert("L") if spread else red), 255, name, mask_id)
+
+    found = image.getcolors(256)
+    if found is None:
+        raise ImageReadError(
+            name,
+            "it holds more than 256 colors, as a photo or a lossy file does, which does not show the subject's: "
+            "save it as a gray PNG, white = subject",
+        )
+    colors = sorted(color for _, color in found if any(color))  # type: ignore[arg-type]  # of RGB
+    if mask_id is not None:
+        chosen = _label(color_of, mask_id, name, "colors", colors)
+    elif len(colors) > 1:
+        raise _several(name, "colors", colors)
+    else:
+        chosen = colors[0]  # another than black, or the image would be gray
+    return (np.asarray(image) == chosen).all(-1).view(np.uint8) * np.uint8(255), 255
+
+
+def _of_values(
+    array: NDArray[Any], full: int | None, name: str, mask_id: MaskId | None, kind: str = "values"
+) -> Values:
+    """Integers (H, W): one label, or a soft mask if there are gray values up to `full`.
+
+    Args:
+        full: the maximum of the format; None where values do not mean brightness.
+        kind: how messages call them.
+    """
+    if array.dtype == np.bool_:
+        array = array.view(np.uint8)
+    low, high = int(array.min()), int(array.max())
+    if low < 0:
+        raise ImageReadError(name, f"a mask holds no negative values, found {low}: use 0 for the background")
+    labels = [label for label in np.unique(array).tolist() if label]
+    if mask_id is not None:
+        wanted = _label(number_of, mask_id, name, kind, labels)
+        return (array == wanted).view(np.uint8) * np.uint8(255), 255
+    if len(labels) <= 1:
+        plain = array.dtype == np.uint8 and labels in ([], [255])
+        return array if plain else (array != 0).view(np.uint8) * np.uint8(255), 255
+    if full is None or not (high == full or (_is_near(high, full) and len(labels) > _LEVELS)):
+        raise _several(name, kind, labels, full)
+    if len(labels) <= _LEVELS:
+        _warn_of_labels(array, full, labels, name)
+    return array, full
+
+
+def _is_near(value: int, full: int) -> bool:
+    """Whether this may be the maximum after lossy compression."""
+    return value >= full - full // 16
+
+
+# Labels
+
+
+def _several(name: str, kind: str, labels: list[Any], full: int | None = None) -> SeveralLabelsError:
+    first = labels[0] if isinstance(labels[0], int) else _shown(labels[0])
+    soft = f" A soft mask reaches {full}: rescale it, or give floats in [0, 1]." if full and len(labels) > 2 else ""
+    return SeveralLabelsError(
+        name,
+        f"it holds {len(labels)} {kind} ({_listed(labels)}), and any may be the subject: choose one with "
+        f"mask_id={first!r} (--mask-id '{first}'), or save a mask of 0 and 255.{soft}",
+    )
+
+
+def _label(read: Callable[[MaskId], Any], mask_id: MaskId, name: str, kind: str, labels: list[Any]) -> Any:
+    """The label that is asked for, which the mask must hold."""
+    holds = f"the mask's {kind} are {_listed(labels)}" if labels else "the mask is empty"
+    try:
+        wanted = read(mask_id)
+    except ValueError as error:
+        raise ImageReadError(name, f"{error}; {holds}") from error
+    if wanted not in labels:
+        raise ImageReadError(name, f"it does not hold {_shown(wanted)}: {holds}")
+    return wanted
+
+
+def _listed(labels: list[Any]) -> str:
+    shown = [_shown(one) for one in labels]
+    if len(shown) > 8:
+        shown[7:-1] = ["..."]
+    return ", ".join(shown)
+
+
+def _shown(label: int | Color) -> str:
+    return "#{:02x}{:02x}{:02x}".format(*label) if isinstance(label, tuple) else str(label)
+
+
+def check_masks(masks: int, images: int) -> None:
+    """Warn if only some of the images have masks, as the others are seen whole; a ValueError if none has one."""
+    if not masks:
+        raise ValueError("subjects alone are to be seen, but no row has a mask: fill column mask (idmetric data masks)")
+    if masks < images:
+        warnings.warn(
+            f"{images - masks} of {images} images have no mask: they are seen whole", MaskWarning, stacklevel=3
+        )
+
+
+# Masks that do not fit, or that probably select something else than was meant
+
+
+def _turned_as(image: Image.Image | Tensor, values: NDArray[Any], own: int | None, name: str) -> NDArray[Any]:
+    """The mask turned as its image was; it must then have the image's shape.
+
+    Args:
+        own: the mask's EXIF orientation, by which it has been turned; None without one.
+    """
+    if isinstance(image, Tensor):
+        size, turn = (image.shape[-2], image.shape[-1]), 1
+    else:
+        size, turn = (image.height, image.width), image.info.get(STORED, 1)
+    stored = size[::-1] if turn >= 5 else size
+    shape = (values.shape[0], values.shape[1])
+    if shape == size:
+        if turn > 1 and stored == size and own is None:
+            message = (
+                f"EXIF turns the photo of the mask {name} (orientation {turn}), and the mask has no orientation of its "
+                "own: it is taken as upright; turn it if it was made from the stored pixels"
+            )
+            warnings.warn(message, MaskWarning, stacklevel=4)
+        return values
+    if shape == stored and own in (None, 1):
+        return np.ascontiguousarray(_TURNED[turn](values))
+    if same_shape(shape, size):
+        return values
+    advice = f"resize it to {size[1]}x{size[0]}"
+    if same_shape(shape, stored):
+        advice = f"EXIF turns the image, so {advice}, or to the stored {stored[1]}x{stored[0]}"
+    found = f"the mask has {shape[1]}x{shape[0]} pixels and its image {size[1]}x{size[0]}, another shape"
+    raise ImageReadError(name, f"{found}: {advice}")
+
+
+_TURNED: dict[int, Callable[[NDArray[Any]], NDArray[Any]]] = {  # EXIF's orientations that swap width and height
+    5: lambda x: x.T,
+    6: lambda x: np.rot90(x, -1),
+    7: lambda x: np.rot90(x, 2).T,
+    8: np.rot90,
+}
+
+
+def _warn_of_share(values: NDArray[Any], full: float, name: str) -> None:
+    share = float(values.mean(dtype=np.float64)) / full
+    if values.min() >= full:
+        # without its name, so that it is shown once for many masks
+        message = "a mask that selects all of its image changes nothing, as an image without a mask is seen whole"
+    elif 0 < share < _LEAST_SHARE:
+        message = f"the mask {name} selects only {100 * share:.2g} % of its image: is it the right one?"
+    else:
+        return
+    warnings.warn(message, MaskWarning, stacklevel=4)
+
+
+def _warn_of_labels(array: NDArray[Any], full: int, labels: list[int], name: str) -> None:
+    """A few values that fill most of a mask, and the maximum: more likely objects, and a label for unknown pixels."""
+    inside = np.count_nonzero(array)
+    if 2 * (inside - np.count_nonzero(array == full)) <= inside:
+        return
+    message = (
+        f"the mask {name} is read as a soft mask, but its {len(labels)} values ({_listed(labels)}) look like labels: "
+        f"choose one with mask_id={labels[0]} (--mask-id {labels[0]}) if they are"
+    )
+    warnings.warn(message, MaskWarning, stacklevel=5)

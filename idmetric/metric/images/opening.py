@@ -1,0 +1,290 @@
+"""Image files opened and decoded by Pillow, within limits, upright.
+
+A large JPEG may be scaled while it is decoded ("fast"): libjpeg decodes at 1/2, 1/4 or 1/8 of the sides, from fewer
+coefficients of each block of 8 x 8 pixels, and the model's resize starts from that image. Its result differs slightly
+from that of all pixels, so scores carry a mark (`mark_of`).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+from collections.abc import Callable
+from typing import Any, BinaryIO, Literal, cast, get_args
+
+from PIL import ExifTags, Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
+
+from idmetric.metric.images.arrays import image_of_array
+from idmetric.metric.images.kinds import (
+    CUT,
+    MAX_PIXELS,
+    MAX_SIDE,
+    STORED,
+    ImageLike,
+    ImageReadError,
+    MultiFrameWarning,
+    describe,
+    is_array,
+)
+from idmetric.metric.images.paths import ABSENT, InputError, existing, is_address
+
+# Pillow's names of the formats that are decoded, whatever a file is called. Left out are formats that Pillow decodes
+# pixel by pixel in Python (FITS, QOI, SGI, BLP, ...: a file of kilobytes can take minutes) or has another program draw
+# (EPS, WMF), and formats that hardly anybody keeps photos in. HEIF needs its plugin, pillow-heif.
+IMAGE_FORMATS = (
+    "PNG", "JPEG", "MPO", "WEBP", "TIFF", "GIF", "BMP", "DIB", "PPM", "JPEG2000", "AVIF", "HEIF", "TGA", "ICO", "PSD",
+)  # fmt: skip
+
+Decode = Literal["exact", "fast"]  # all pixels of a file, or as many as `scale` leaves
+Needed = Callable[[int, int], tuple[int, int]]  # (height, width) of an upright image -> those that it is resized to
+
+# Both sides stay at least this many times those of the model's resize: its filter still averages over several pixels.
+# At once these sides, images of the packaged model move three to six times as far (docs/reports/speed.md).
+MARGIN = 2
+LEAST = 192  # no side becomes smaller: the search for copies compares images of 96 x 96 pixels
+
+_CLOSED = "this PIL image is closed: use it inside its with block, or open the file again"
+TOO_LARGE = "it does not fit in memory: make it smaller"
+
+
+class Named(io.BytesIO):
+    """A file in memory that messages call by its name."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        super().__init__(data)
+        self.name = name
+
+
+def checked(decode: str) -> Decode:
+    """The name of a way to decode; ValueError for another."""
+    if decode not in get_args(Decode):
+        raise ValueError(f"unknown decode {decode!r}: choose {' or '.join(get_args(Decode))}")
+    return cast(Decode, decode)
+
+
+def mark_of(decode: Decode) -> str:
+    """The part of a model's label that tells its embeddings from those of all pixels."""
+    return "" if decode == "exact" else f"[{decode} decoding]"
+
+
+def open_image(source: ImageLike, upright: bool = True, needed: Needed | None = None) -> Image.Image:
+    """The image decoded, upright and in its own mode: the caller's own object where nothing had to be done to it.
+
+    Args:
+        source: as for `read_image`.
+        upright: whether to turn it by its EXIF orientation.
+        needed: decode a JPEG file by `scale`, for the size that it is resized to; None: all of its pixels.
+    """
+    name = describe(source)
+    if is_array(source):
+        return image_of_array(source, name)
+    if isinstance(source, Image.Image):
+        if source.format not in (None, *IMAGE_FORMATS) and getattr(source, "tile", None):  # not decoded yet
+            raise ImageReadError(name, f"{source.format} files are not read: save it as PNG")
+        if getattr(source, "tile", None) and getattr(source, "fp", None) is None:
+            raise ImageReadError(name, _CLOSED)
+        return _decode(source, name, upright)
+    file = _file(source, name)
+    try:
+        with open_file(file) as image:
+            return _decode(image, name, upright, needed)
+    except (ImageReadError, MultiFrameWarning):  # a warning where filters make it an error
+        raise
+    except Exception as error:  # plugins raise many kinds of error on damaged headers
+        raise ImageReadError(name, _explain(error)) from error
+
+
+def open_file(file: BinaryIO | str | os.PathLike[str]) -> Image.Image:
+    """Pillow's `Image.open` for the formats of `IMAGE_FORMATS` alone; it reads only the file's head."""
+    Image.init()  # once a process; HEIF is there if its plugin was registered
+    return Image.open(file, formats=[one for one in IMAGE_FORMATS if one in Image.OPEN])
+
+
+def scale(image: Image.Image, needed: Needed, upright: bool) -> None:
+    """Have an opened file, not yet decoded, decoded at the smallest scale that keeps `MARGIN` and `LEAST`.
+
+    Args:
+        image: changed in place if it is a JPEG; other formats are left alone.
+        needed: the size that the image will be resized to.
+        upright: whether it will be turned by its EXIF orientation.
+    """
+    if image.format not in ("JPEG", "MPO"):
+        return
+    try:
+        turned = upright and (_orientation(image) or 1) >= 5
+    except Exception:  # a damaged EXIF block, by which the image is not turned
+        turned = False
+    height, width = image.size if turned else image.size[::-1]
+    try:
+        rows, columns = (max(MARGIN * side, LEAST) for side in needed(height, width))
+    except ValueError:  # of a shape that the model refuses: reported when it is resized
+        return
+    image.draft(None, (rows, columns) if turned else (columns, rows))  # None keeps the mode
+
+
+def is_animated(image: Image.Image) -> bool:
+    """Whether there are several frames or pages, without counting them, which takes minutes for some files.
+
+    The preview in a phone's MPO photo and the layers of a PSD do not count.
+    """
+    return image.format not in ("MPO", "PSD") and bool(getattr(image, "is_animated", False))
+
+
+def _file(source: Any, name: str) -> BinaryIO | str:
+    """The source as Pillow opens it: an existing file's path, or bytes in memory."""
+    if isinstance(source, str | os.PathLike):
+        path = os.fspath(source)
+        if isinstance(source, str) and is_address(source):
+            raise ImageReadError(name, "addresses (URLs) are not fetched: download it and give the file's path")
+        try:
+            path = existing(path)
+        except InputError as error:
+            raise ImageReadError(name, error.reason) from error
+        try:
+            os.stat(path)
+        except PermissionError as error:
+            raise ImageReadError(name, _explain(error)) from error
+        except (OSError, ValueError) as error:
+            raise ImageReadError(name, ABSENT) from error
+        if os.path.isdir(path):
+            raise ImageReadError(name, "it is a folder: give the image files in it")
+        if not os.path.isfile(path):  # opening one may wait for ever
+            raise ImageReadError(name, "it is a pipe or a device: give a file, or its bytes")
+        if os.path.getsize(path) == 0:
+            raise ImageReadError(name, "the file is empty: fetch or write it again")
+        return path
+    if isinstance(source, bytes | bytearray | memoryview):
+        data: Any = bytes(source)
+    elif hasattr(source, "read"):
+        try:
+            data = source.read()
+        except Exception as error:  # whatever the object raises: closed, text that is not UTF-8, connection lost
+            raise ImageReadError(name, f"reading failed ({error}): give an open file in mode 'rb'") from error
+    else:
+        raise TypeError(f"{type(source).__name__} is not an image: give a path, bytes, PIL image, array or tensor")
+    if isinstance(data, str):
+        raise ImageReadError(name, "it gives text: open the file in mode 'rb'")
+    if not data:
+        raise ImageReadError(name, "it is empty: a file object already read needs seek(0)")
+    return io.BytesIO(data)
+
+
+def _decode(image: Image.Image, name: str, upright: bool, needed: Needed | None = None) -> Image.Image:
+    width, height = image.size
+    if width < 1 or height < 1:
+        raise ImageReadError(name, f"it has no pixels ({width} x {height})")
+    if width * height > MAX_PIXELS:
+        reason = f"{width} x {height} pixels are more than the {MAX_PIXELS} allowed: make it smaller"
+        raise ImageReadError(name, reason)
+    if max(width, height) > MAX_SIDE:
+        reason = f"a side of {max(width, height)} pixels is longer than the {MAX_SIDE} allowed: make it smaller"
+        raise ImageReadError(name, reason)
+
+    # What decoding forgets
+    key_bits = _key_bits(image)
+    cut = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ())) and not image.mode.startswith("I")
+    has_more_frames, stored = False, None
+    try:
+        if image.format == "TIFF":
+            stored = _orientation(image)  # Pillow turns TIFFs when it loads them, and removes the tag
+            _check_tiff(image, name)
+        if image.tell() == 0:
+            has_more_frames = is_animated(image)
+        if needed is not None:
+            scale(image, needed, upright)
+        image.load()
+        image = _with_colormap(image)
+    except ImageReadError:
+        raise
+    except Exception as error:  # a truncated file raises OSError, SyntaxError, struct.error, ... by format
+        raise ImageReadError(name, _explain(error)) from error
+    if has_more_frames:
+        message = f"{name} has several frames: only the first is used (open it with Pillow and seek for another)"
+        warnings.warn(message, MultiFrameWarning, stacklevel=5)
+    if not upright:
+        return image
+
+    try:
+        stored = stored or _orientation(image)
+        turned = image if type(image) is Image.Image and stored is None else ImageOps.exif_transpose(image)
+    except Exception:  # a damaged EXIF block must not lose a good image
+        warnings.warn(f"{name} has an unreadable EXIF block: its orientation is not applied", stacklevel=5)
+        turned = image.copy()
+    key = turned.info.get("transparency")
+    if key_bits is not None and isinstance(key, int):
+        turned.info["transparency"] = min(255, key * 255 // (2**key_bits - 1))
+    if stored is not None:
+        turned.info[STORED] = stored
+    if cut:
+        turned.info[CUT] = True
+    return turned
+
+
+def _check_tiff(image: Image.Image, name: str) -> None:
+    """Refuse the TIFFs that Pillow (13.0) decodes to wrong pixels without an error."""
+    if not isinstance(image, TiffImagePlugin.TiffImageFile):  # a copy in memory has no tags
+        return
+    tags = image.tag_v2
+    bits = max(tags.get(TiffImagePlugin.BITSPERSAMPLE, (1,)))
+    is_signed = 2 in tags.get(TiffImagePlugin.SAMPLEFORMAT, (1,))
+    is_white_zero = tags.get(TiffImagePlugin.PHOTOMETRIC_INTERPRETATION, 0) == 0
+    is_planar = tags.get(TiffImagePlugin.PLANAR_CONFIGURATION, 1) == 2
+    is_compressed = image.info.get("compression") != "raw"
+
+    if is_white_zero and bits > 8:
+        kind = f"{bits}-bit values where 0 is white"
+    elif is_signed and bits == 8:
+        kind = "signed 8-bit values"
+    elif is_planar and (image.mode in ("LA", "La", "PA") or (bits > 8 and not is_compressed)):
+        kind = f"{bits}-bit channels in separate planes"
+    elif image.mode in ("I", "F") and tags.prefix == TiffImagePlugin.MM and is_compressed:
+        kind = f"compressed big-endian {bits}-bit values"
+    else:
+        return
+    raise ImageReadError(
+        name,
+        f"this TIFF holds {kind}, which Pillow would read as another picture: save it as PNG with another program, "
+        "such as ImageMagick (magick a.tif a.png)",
+    )
+
+
+def _with_colormap(image: Image.Image) -> Image.Image:
+    """A TIFF with the colors of its palette; Pillow makes palettes black that some programs wrote with 8 bits."""
+    if not isinstance(image, TiffImagePlugin.TiffImageFile) or image.mode != "P":
+        return image
+    colors = image.tag_v2[TiffImagePlugin.COLORMAP]
+    if max(colors) > 255:
+        return image
+    image = image.copy()
+    image.putpalette(bytes(colors), "RGB;L")
+    return image
+
+
+def _orientation(image: Image.Image) -> int | None:
+    """EXIF's orientation, 1 to 8; None without one."""
+    value = image.getexif().get(ExifTags.Base.Orientation)
+    return value if value in range(1, 9) else None
+
+
+def _key_bits(image: Image.Image) -> int | None:
+    """Bits of a gray PNG's transparent value, where Pillow brings the pixels to 8 bits but not that value."""
+    tiles = getattr(image, "tile", None)
+    return {"L;2": 2, "L;4": 4}.get(str(tiles[0][3])) if image.format == "PNG" and tiles else None
+
+
+def _explain(error: Exception) -> str:
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        return f"too many pixels ({error}): make it smaller"
+    if isinstance(error, MemoryError):
+        return TOO_LARGE
+    if isinstance(error, UnidentifiedImageError):
+        advice = "HEIC needs pip install pillow-heif and, in Python, pillow_heif.register_heif_opener()"
+        return (
+            f"it is not an image of a known format, or its header is damaged: save it again as PNG or JPEG ({advice})"
+        )
+    if isinstance(error, PermissionError):
+        return "there is no permission to read it: change its mode or owner (chmod, chown), or its folder's"
+    if "closed image" in str(error):
+        return _CLOSED
+    return f"it is damaged or cut short ({error or type(error).__name__}): fetch or write it again"

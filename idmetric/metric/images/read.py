@@ -1,0 +1,273 @@
+"""Images of any kind to RGB pixels in [0, 1]; masks are read by `idmetric.metric.images.masks`.
+
+Files and 8-bit images are resized by Pillow on 8-bit values (as torchvision's `Resize` does with PIL images); float
+tensors and arrays by torch's antialiased interpolation, differentiably. The two agree to well under 1/255 on photos.
+
+EXIF orientation is applied, transparency is composited on a background (white by default), 16-bit values are
+scaled rather than clipped; `preprocessing="release"` does none of this (see `released_rgb`). ICC profiles are not
+applied. Addresses (URLs) are not fetched. No process-wide setting of Pillow is read or changed, beyond what Pillow
+itself enforces.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+
+import numpy as np
+from PIL import Image
+
+from idmetric.metric.images import arrays
+from idmetric.metric.images import paths as inputs
+from idmetric.metric.images.arrays import convert, float_pixels, image_of_pixels, is_float
+from idmetric.metric.images.fit import SQUASH, Fit
+from idmetric.metric.images.kinds import (
+    CUT,
+    STORED,
+    WHITE,
+    Color,
+    ImageLike,
+    ImageReadError,
+    MultiFrameWarning,
+    Outside,
+    Preprocessing,
+    check_interpolation,
+    describe,
+    holds_paths,
+    is_array,
+    is_image_like,
+    is_tensor,
+)
+from idmetric.metric.images.opening import TOO_LARGE, Decode, Needed, open_image
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+__all__ = [
+    "ImageLike",
+    "ImageReadError",
+    "MultiFrameWarning",
+    "Outside",
+    "Preprocessing",
+    "Reading",
+    "describe",
+    "is_single",
+    "load_batch",
+    "read_image",
+    "split_images",
+    "to_image",
+    "to_pixels",
+]
+
+
+class Reading(TypedDict, total=False):
+    """How images become pixels: options of `to_image`, `to_pixels` and `load_batch`.
+
+    Attributes:
+        background, preprocessing: as for `read_image`.
+        interpolation: "bicubic" (default), "bilinear" or "lanczos", antialiased (lanczos of floats needs a recent
+            torch).
+        fit: whether an image of another shape is squashed (default), cropped or padded (with `background`). Floats
+            that have the right size already stay as they are.
+        decode: "fast" decodes large JPEG files at a smaller size first, see `idmetric.metric.images.opening`.
+    """
+
+    background: Color
+    interpolation: str
+    preprocessing: Preprocessing
+    fit: Fit
+    decode: Decode
+
+
+Size = tuple[int, int] | Callable[[int, int], tuple[int, int]]  # (height, width), or a function from an image's own
+
+
+def read_image(
+    source: ImageLike,
+    *,
+    background: Color = WHITE,
+    preprocessing: Preprocessing = "standard",
+    needed: Needed | None = None,
+) -> Image.Image:
+    """Read one image as 8-bit RGB, as a new PIL image that holds no file open.
+
+    Formats are those of `images.opening.IMAGE_FORMATS`. Where a file had an EXIF orientation, the result's
+    `info["stored_orientation"]` keeps it, so that a mask of the stored pixels can be turned the same way.
+
+    Of an animation or multi-page file the first frame is used, with a `MultiFrameWarning`; a PIL image is used at the
+    frame where it stands. The preview in a phone's MPO photo and the layers of a PSD do not count as frames.
+
+    Images of more than `MAX_PIXELS` are refused before they are decoded. Pillow's own `Image.MAX_IMAGE_PIXELS` also
+    holds: a warning at that size, an error at twice that.
+
+    Args:
+        source: path, bytes, binary file object, PIL image, array or tensor (see `ImageLike`). 16-bit and 32-bit
+            integer images span 0-65535 (values of 8, 10 or 12 bits are refused), float images (mode F) 0-1.
+        background: RGB color, 0-255, behind transparent pixels.
+        preprocessing: "release" reads files and PIL images by `released_rgb`; float tensors and arrays are read alike.
+        needed: decode JPEG files and bytes at a smaller size where that suffices to resize them to this one, see
+            `idmetric.metric.images.opening`; None: all of their pixels.
+
+    Raises:
+        ImageReadError: if it is missing, empty, unreadable, truncated, too large, out of range, or no image.
+        TypeError: for an object of another kind.
+    """
+    name = describe(source)
+    if is_array(source) and is_float(source):
+        return image_of_pixels(float_pixels(source, name, background))
+    image = open_image(source, upright=preprocessing == "standard", needed=needed)
+    if preprocessing == "release":
+        return arrays.released_rgb(image, name)
+    stored = image.info.get(STORED)
+    if image.mode == "F":
+        image = image_of_pixels(float_pixels(np.asarray(image), name, background))
+    elif image.mode.startswith("I"):
+        arrays.check_depth(int(arrays.sixteen(image, name).max()), name)
+    elif image.info.pop(CUT, False):
+        arrays.check_depth(256 * int(np.asarray(convert(image, "RGB", name)).max()) + 255, name)
+    found = arrays.eight_bit(image, name)
+    if found.has_transparency_data:
+        front = convert(found, "RGBA", name)
+        found = Image.alpha_composite(Image.new("RGBA", front.size, (*background, 255)), front)
+    found = convert(found, "RGB", name)
+    if found is source:
+        found = found.copy()
+    if stored is not None:
+        found.info[STORED] = stored
+    return found
+
+
+def to_image(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> Image.Image:
+    """One image as 8-bit RGB of a size, resized by Pillow, without torch; arguments and errors as for `to_pixels`."""
+    background, fit = how.get("background", WHITE), how.get("fit", SQUASH)
+    seen: list[tuple[int, int]] = []  # the sides of a file before it is scaled, by which its size is chosen
+
+    def needed(height: int, width: int) -> tuple[int, int]:
+        seen.append((height, width))
+        return fit.plan(height, width, _chosen(size, height, width))[0]  # type: ignore[arg-type]  # not None
+
+    with _naming(source):
+        image = read_image(
+            source,
+            background=background,
+            preprocessing=how.get("preprocessing", "standard"),
+            needed=None if how.get("decode", "exact") == "exact" or size is None else needed,
+        )
+        wanted = _chosen(size, *(seen[-1] if seen else (image.height, image.width)))
+        return image if wanted is None else fit.image(image, wanted, how.get("interpolation", "bicubic"), background)
+
+
+def to_pixels(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> Tensor:
+    """One image as pixels of shape (3, height, width), float in [0, 1].
+
+    Args:
+        source: as for `read_image`. Tensors stay on their device, and float tensors keep their graph; float64 tensors
+            stay float64, everything else becomes float32.
+        size: (height, width) of the result, or a function from the image's own to it, or None to keep those.
+        how: see `Reading`.
+
+    Raises:
+        ImageReadError: as `read_image`.
+        ValueError: for an unknown interpolation.
+    """
+    import torch
+
+    background, interpolation = how.get("background", WHITE), how.get("interpolation", "bicubic")
+    check_interpolation(interpolation)
+    if is_array(source) and is_float(source):
+        pixels = float_pixels(source, describe(source), background)
+        with _naming(source):
+            wanted = _chosen(size, pixels.shape[1], pixels.shape[2])
+            if wanted is None:
+                return pixels
+            return how.get("fit", SQUASH).pixels(pixels[None], wanted, interpolation, background)[0]
+    image = to_image(source, size, **how)
+    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float() / 255
+    return pixels.to(source.device) if is_tensor(source) else pixels
+
+
+def load_batch(
+    images: ImageLike | Iterable[ImageLike],
+    size: tuple[int, int],
+    *,
+    device: torch.device | str | None = None,
+    **how: Unpack[Reading],
+) -> Tensor:
+    """Images of any kinds, mixed, as one batch (B, 3, height, width); arguments as for `to_pixels`.
+
+    float32, or float64 where a float64 tensor is among them. Without `device`, the batch is where the first tensor
+    off the CPU is, else on the CPU. The graph of float tensors is kept.
+
+    Raises:
+        ImageReadError: naming the image that cannot be read.
+        TypeError: as `split_images`.
+        ValueError: if there are no images.
+    """
+    import torch
+
+    from idmetric.metric.images.resize import place
+
+    singles = split_images(images)
+    if not singles:
+        raise ValueError("no images given: the list is empty")
+    parts = [to_pixels(one, size, **how) for one in singles]
+    if device is None:
+        device = next((part.device for part in parts if part.device.type != "cpu"), None)
+    dtype = torch.float64 if any(part.dtype == torch.float64 for part in parts) else torch.float32
+    return torch.stack([place(part.to(dtype), device) for part in parts])
+
+
+def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
+    """One image, a batch (tensor BCHW, array BHWC) or an iterable of these, as a flat list of single images.
+
+    A folder or a pattern is the list of its images, see `idmetric.metric.images.paths.listed`.
+
+    Raises:
+        ImageReadError: for a folder or pattern that names no image.
+        TypeError: for lists within lists, and for other objects.
+    """
+    if holds_paths(images):
+        images = images.ravel().tolist()  # type: ignore[union-attr]  # an array
+    if is_array(images):
+        return list(images) if images.ndim == 4 else [images]
+    if inputs.names_several(images):
+        try:
+            return list(inputs.listed(images))  # type: ignore[arg-type]  # a path, then
+        except inputs.InputError as error:
+            raise ImageReadError(error.source, error.reason) from error
+    if is_image_like(images):
+        return [images]  # type: ignore[list-item]  # is_image_like says so
+    if not isinstance(images, Iterable):
+        raise TypeError(f"{type(images).__name__} is not an image: give a path, bytes, PIL image, array or tensor")
+    singles: list[ImageLike] = []
+    for one in images:
+        if not is_image_like(one):
+            raise TypeError(f"a list of images may not hold a {type(one).__name__}: give one flat list of images")
+        singles += split_images(one)  # type: ignore[arg-type]  # is_image_like says so
+    return singles
+
+
+def is_single(images: Any) -> bool:
+    """Whether this is one image, not a batch, a list, a folder or a pattern of them (which may hold one)."""
+    if is_array(images) and not holds_paths(images):
+        return images.ndim < 4
+    return is_image_like(images) and not inputs.names_several(images)
+
+
+def _chosen(size: Size | None, height: int, width: int) -> tuple[int, int] | None:
+    return size(height, width) if callable(size) else size
+
+
+@contextmanager
+def _naming(source: ImageLike) -> Iterator[None]:
+    """Name the image in errors about its size."""
+    try:
+        yield
+    except ImageReadError:
+        raise
+    except ValueError as error:
+        raise ImageReadError(describe(source), str(error)) from error
+    except MemoryError as error:
+        raise ImageReadError(describe(source), TOO_LARGE) from error

@@ -1,0 +1,167 @@
+"""Select the subject of images by masks and boxes: one image of any kind, or a batch of pixels with its graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import get_args
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from idmetric.metric.images.arrays import float_pixels, is_float
+from idmetric.metric.images.kinds import SLACK, WHITE, Color, ImageLike, ImageReadError, MaskId, Outside, describe
+from idmetric.metric.images.masks import Labeled, MaskLike, read_mask, same_shape
+from idmetric.metric.images.read import read_image
+from idmetric.metric.images.resize import average_to
+
+Boxes = Sequence[Sequence[int]] | Tensor  # (left, top, right, bottom) of each image, in whole pixels
+Cut = tuple[int, int, int, int]
+
+
+def cut_out(
+    image: ImageLike,
+    mask: MaskLike,
+    outside: Outside = "black",
+    *,
+    mask_id: MaskId | None = None,
+    background: Color = WHITE,
+) -> tuple[Image.Image | Tensor, Tensor]:
+    """The subject of an image: the pixels outside its mask painted over or cut off, at the image's own size.
+
+    Args:
+        image, background: as for `read_image`. mask, mask_id: as for `read_mask`.
+        outside: "black" or "white" paints, "crop" paints black and cuts to the box of the pixels that the mask
+            covers by half (or at all, if none is), "keep" leaves the image as it is.
+
+    Returns:
+        The image, a float tensor (3, h, w) with its graph for float images, else a PIL image; and the mask's coverage
+        (h, w).
+
+    Raises:
+        ImageReadError: if one of them cannot be read, they do not fit, or the mask selects nothing.
+        ValueError: for another `outside`.
+    """
+    if outside not in get_args(Outside):
+        raise ValueError(f"unknown outside {outside!r}: choose one of {', '.join(get_args(Outside))}")
+    subject: Image.Image | Tensor
+    if isinstance(image, Tensor | np.ndarray) and is_float(image):
+        subject = float_pixels(image, describe(image), background)
+        size = (subject.shape[1], subject.shape[2])
+    else:
+        subject = read_image(image, background=background)
+        size = (subject.height, subject.width)
+    cover = read_mask(mask, size, image=subject, mask_id=mask_id)
+    if not cover.any():
+        name = describe(mask.source if isinstance(mask, Labeled) else mask)
+        raise ImageReadError(name, "it is empty: a mask must select something, white = subject")
+
+    fill = 255 if outside == "white" else 0
+    if outside != "keep" and isinstance(subject, Tensor):
+        weight = cover.to(subject.device, subject.dtype)
+        subject = subject * weight + fill / 255 * (1 - weight)
+    elif outside != "keep":
+        around = np.empty(cover.shape, np.uint8)
+        for row, shown in zip(around, cover.numpy(), strict=True):  # which takes little memory
+            row[:] = 255 - (shown * 255).round()
+        subject.paste((fill, fill, fill), mask=Image.fromarray(around))  # type: ignore[union-attr]
+    if outside == "crop":
+        box = box_of(cover)
+        cover = _cut(cover, box)
+        subject = _cut(subject, box) if isinstance(subject, Tensor) else subject.crop(box)
+    return subject, cover
+
+
+def box_of(cover: Tensor) -> Cut:
+    """Left, top, right, bottom (both excluded) of the pixels that a mask (H, W) covers by half, else at all."""
+    half = cover >= 0.5  # faint edges, as compression makes them, do not count
+    inside = half if half.any() else cover > 0
+    rows, columns = inside.any(1).nonzero().flatten().tolist(), inside.any(0).nonzero().flatten().tolist()
+    return columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
+
+
+# Batches
+
+
+def subject_of(
+    x: Tensor, masks: Tensor | None, boxes: Boxes | None, outside: Outside = "black"
+) -> tuple[list[Tensor], list[Tensor] | None]:
+    """The pixels of each image that show the subject.
+
+    Args:
+        x: pixels (B, 3, H, W) in [0, 1].
+        masks: (B, h, w) or (B, 1, h, w), bool or in [0, 1]; averaged to the pixels' size.
+        boxes: right and bottom are excluded. Masks are cut too.
+        outside: what becomes of pixels outside of a mask: see `cut_out`.
+
+    Returns:
+        The whole batch in a list of one, or, where something is cut, a list of images (1, 3, h, w); and their masks
+        (B, H, W) or (1, h, w), None without.
+
+    Raises:
+        ValueError: for masks or boxes that do not fit, or select nothing.
+    """
+    cover = None if masks is None else coverage(masks, x)
+    if cover is not None and outside != "keep":
+        shown = cover[:, None]
+        x = x * shown if outside != "white" else x * shown + (1 - shown)
+    if boxes is None and (cover is None or outside != "crop"):
+        return [x], None if cover is None else [cover]
+
+    cuts = [(0, 0, x.shape[3], x.shape[2])] * len(x) if boxes is None else _cuts(boxes, x)
+    for i, cut in enumerate(cuts if cover is not None else ()):
+        inside = _cut(cover[i].detach(), cut)  # type: ignore[index]  # there is one
+        if not inside.any():
+            raise ValueError(f"the mask of image {i} selects nothing inside its box {cut}")
+        if outside == "crop":
+            left, top, right, bottom = box_of(inside)
+            cuts[i] = (cut[0] + left, cut[1] + top, cut[0] + right, cut[1] + bottom)
+    seen = [_cut(x[i : i + 1], cut) for i, cut in enumerate(cuts)]
+    return seen, None if cover is None else [_cut(cover[i : i + 1], cut) for i, cut in enumerate(cuts)]
+
+
+def coverage(masks: Tensor, x: Tensor) -> Tensor:
+    """Masks as how much of each pixel of x is subject, (B, H, W)."""
+    if not isinstance(masks, Tensor):
+        raise ValueError(f"masks must be a tensor (B, h, w), got {type(masks).__name__}: use torch.stack or as_tensor")
+    cover = masks[:, 0] if masks.ndim == 4 and masks.shape[1] == 1 else masks
+    if cover.ndim != 3 or len(cover) != len(x) or 0 in cover.shape:
+        raise ValueError(f"masks must have shape ({len(x)}, h, w) or ({len(x)}, 1, h, w), got {tuple(masks.shape)}")
+    if not same_shape((cover.shape[1], cover.shape[2]), (x.shape[2], x.shape[3])):
+        raise ValueError(
+            f"masks of {cover.shape[2]}x{cover.shape[1]} pixels have another shape than images of {x.shape[3]}x"
+            f"{x.shape[2]}: turn or resize them as the images were"
+        )
+    cover = cover.to(x.device, x.dtype)
+    if not torch.compiler.is_compiling():  # looking at values would break the graph
+        low, high = torch.stack(torch.aminmax(cover.detach())).tolist()
+        if not (low >= -SLACK and high <= 1 + SLACK):
+            raise ValueError(f"masks must be bool or lie in [0, 1], found [{low:.4g}, {high:.4g}]: divide by 255?")
+        empty = (cover.detach().amax((1, 2)) <= 0).nonzero().flatten().tolist()
+        if empty:
+            raise ValueError(f"the masks of images {empty} are empty: leave these images out, or give others")
+    return average_to(cover, (x.shape[-2], x.shape[-1]))
+
+
+def _cut(x: Tensor, cut: Cut) -> Tensor:
+    left, top, right, bottom = cut
+    return x[..., top:bottom, left:right]
+
+
+def _cuts(boxes: Boxes, x: Tensor) -> list[Cut]:
+    height, width = x.shape[-2:]
+    if isinstance(boxes, Tensor) and boxes.ndim != 2:
+        raise ValueError(f"boxes must have shape ({len(x)}, 4), got {tuple(boxes.shape)}")
+    rows = boxes.tolist() if isinstance(boxes, Tensor) else [list(box) for box in boxes]
+    if len(rows) != len(x):
+        raise ValueError(f"{len(rows)} boxes for {len(x)} images: give one for each")
+    cuts: list[Cut] = []
+    for i, row in enumerate(rows):
+        if len(row) != 4 or not all(isinstance(v, int | float) and float(v).is_integer() for v in row):
+            raise ValueError(f"box {i} must be (left, top, right, bottom) in whole pixels, got {row}: round it")
+        left, top, right, bottom = map(int, row)
+        if not (0 <= left < right <= width and 0 <= top < bottom <= height):
+            raise ValueError(f"box {i} {(left, top, right, bottom)} does not lie within {width} x {height} pixels")
+        cuts.append((left, top, right, bottom))
+    return cuts

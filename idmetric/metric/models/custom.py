@@ -1,0 +1,113 @@
+"""A user's own embedder, named as `package.module:Class`.
+
+The class offers
+
+- `label` (or `model_id`): text that names the weights and every setting on which the embeddings depend;
+- `embed(images)`: a list of upright RGB PIL images at their own sizes, to an `Embedding`, or a tensor or array (N, D).
+
+The module is imported: only name modules that you trust. A subclass of `Embedder` is used as it is.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.images.arrays import image_of_pixels
+from idmetric.metric.models.embedder import Embedder, Loaded
+
+
+def open_custom(name: str, options: dict[str, Any]) -> Embedder:
+    """Import the module, make the class with the options that are given (device, dtype, ...), and check its protocol.
+
+    Raises:
+        CheckpointError: if there is no such class, it cannot be made, or it does not meet the protocol.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        kind = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise CheckpointError(
+            f"cannot import {attribute!r} of {module!r} for the model {name}: {error}; is its folder on PYTHONPATH?"
+        ) from error
+    given = {key: value for key, value in options.items() if value is not None}
+    try:
+        made = kind(**given)
+    except TypeError as error:
+        raise CheckpointError(f"{name} cannot be made with the options {given}: {error}") from error
+    return made if isinstance(made, Embedder) else Custom(name, made)
+
+
+class Custom(Embedder):
+    """A user's embedder behind the interface of the others; distances `cls`, unless it gives patches on a grid.
+
+    Args:
+        name: `package.module:Class`.
+        model: the object, see the module.
+
+    Raises:
+        CheckpointError: if it lacks a label or `embed`.
+    """
+
+    scales_files = False  # its object gets images at their own size
+
+    def __init__(self, name: str, model: Any) -> None:
+        label = getattr(model, "label", None) or getattr(model, "model_id", None)
+        if not isinstance(label, str):
+            raise CheckpointError(f"{name} needs `label`: text that names its weights and settings, got {label!r}")
+        if not callable(getattr(model, "embed", None)):
+            raise CheckpointError(f"{name} needs `embed(images)`: PIL images to an Embedding or a tensor (N, D)")
+        super().__init__(name=name, revision="", image_size=(0, 0), mean=(0, 0, 0), std=(1, 1, 1))
+        self._label = label
+        self.model = model
+        weight = next(model.parameters(), None) if isinstance(model, nn.Module) else None
+        # an object without weights has a device too
+        self.place = nn.Parameter(torch.zeros(1, device=None if weight is None else weight.device))
+        self.requires_grad_(False).eval()  # weights stay on the device where the user has put them
+        self.take_revision("")
+
+    @property
+    def label(self) -> str:
+        """See `Embedder.label`: the name, and the object's own label."""
+        return f"Custom:{self.name}[{self._label}]"
+
+    @property
+    def resolution(self) -> str:
+        """Images keep their own size."""
+        return "own"
+
+    def config(self) -> dict[str, Any]:
+        """See `Embedder.config`."""
+        return {"class": self.name, "label": self._label}
+
+    def size_for(self, height: int, width: int) -> tuple[int, int]:
+        """See `Embedder.size_for`."""
+        return height, width
+
+    def _embed_batch(self, loaded: list[Loaded]) -> Embedding:
+        pictures = [image_of_pixels(pixels) for pixels, _ in loaded]
+        return _checked(self.name, self.model.embed(pictures), len(pictures), self._maker())
+
+
+def _checked(name: str, found: Any, count: int, maker: str) -> Embedding:
+    """What `embed` returned, as an Embedding of this model.
+
+    Raises:
+        ValueError: if it is nothing of the kind, or of another number of images.
+    """
+    patches, grid = None, None
+    if isinstance(found, Embedding):
+        found, patches, grid = found.cls, found.patches, found.grid
+    if isinstance(found, np.ndarray | Sequence) and not isinstance(found, str):
+        found = torch.as_tensor(np.asarray(found))
+    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != count or not found.is_floating_point():
+        shape = f"{found.dtype} of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise ValueError(f"{name}.embed({count} images) must give floats of shape ({count}, D), got {shape}")
+    return Embedding(found.detach(), patches, grid, model=maker)

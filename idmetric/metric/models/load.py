@@ -1,0 +1,96 @@
+"""`idmetric.load`: open a model without knowing its class."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.checkpoints.released import source_name
+from idmetric.metric.images.opening import checked
+from idmetric.metric.models import names
+from idmetric.metric.models.named import FROZEN
+
+if TYPE_CHECKING:
+    from idmetric.metric.models.embedder import Embedder
+
+# model_type of config.json -> its class
+_CLASSES = {
+    "idsim": ("idmetric.metric.models.idsim", "IDSim"),
+    "nearid": ("idmetric.metric.models.nearid", "NearID"),
+    "qwen2_5_vl": ("idmetric.metric.models.visid", "VisIDEmbed"),
+    "qwen2_vl": ("idmetric.metric.models.visid", "VisIDEmbed"),
+    "backbone": ("idmetric.metric.models.backbone", "Backbone"),
+}
+
+
+def imports_module(name: str) -> bool:
+    """Whether `load` would import a module of this name, `package.module:Class`."""
+    return names.is_class(name) and not names.known(name)
+
+
+def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
+    """Open a model by name, folder or Hub repository, in the class its config names.
+
+    Args:
+        source: "tiny", a published model's name (`released.models()`: "dinov3_vitl16", "nearid", "visid_3b", ...), a
+            folder that `save_pretrained` or training wrote or in a published format, a Hub repository `owner/name` with
+            such files, "timm:NAME" or "hf-hub:owner/name" for a frozen `Backbone`, a published score such as
+            "dino-i:dreambooth" or a frozen encoder such as "frozen:dinov3-l16" (`idmetric.metric.models.named`),
+            "efficientnet-lite0" (also 1, 2), which needs no Hub, or "package.module:Class", which is imported, for an
+            embedder of your own (`idmetric.metric.models.custom`).
+        options: passed to the class, e.g. device, dtype, revision, preprocessing; and decode="fast", which decodes
+            large JPEG files at a smaller size and moves distances a little (`Embedder.decode`).
+
+    Raises:
+        CheckpointError: if it cannot be found or is of no kind this version knows.
+        ValueError: for preprocessing="release" of a model other than ID-Sim and NearID, or decode="fast" of one that
+            needs all pixels.
+    """
+    name = source_name(source)
+    kind = names.check(name)  # before torch is imported
+    decode = checked(options.pop("decode", "exact"))  # before the model is opened
+    if decode == "fast" and kind == "class":  # which may resize files in a way of its own
+        raise ValueError(f"{name!r} needs all pixels of a file: leave out --decode fast (decode='fast')")
+    model = _load(kind, name, options)
+    model.decode = decode
+    return model
+
+
+def _load(kind: str, name: str, options: dict[str, Any]) -> Embedder:
+    from idmetric.metric.checkpoints import format as checkpoint
+    from idmetric.metric.checkpoints.hub import Files, Hub
+    from idmetric.metric.checkpoints.released import ADAPTER_CONFIG
+
+    if kind == "timm":
+        return _open("backbone", name.removeprefix("timm:"), options)
+    if kind == "frozen":
+        encoder, pool = FROZEN[name]
+        return _open("backbone", encoder, {"pool": pool, **options})
+    if kind == "vbench":
+        from idmetric.metric.models.vbench import VBenchDino
+
+        return VBenchDino(name, **options)
+    if kind == "class":
+        from idmetric.metric.models.custom import open_custom
+
+        return open_custom(name, options)
+    if kind in ("folder", "hub"):
+        if Path(name, ADAPTER_CONFIG).is_file():
+            return _open("idsim", name, options)
+        hub = Hub(**{key: options[key] for key in options.keys() & {f.name for f in fields(Hub)}})
+        kind = str(checkpoint.read_json(Files(name, hub)[checkpoint.CONFIG]).get("model_type"))
+    return _open(kind, name, options)
+
+
+def _open(model_type: str, name: str, options: dict[str, Any]) -> Embedder:
+    if model_type not in _CLASSES:
+        raise CheckpointError(f"{name!r} holds a model of unknown type {model_type!r}; known: {', '.join(_CLASSES)}")
+    if model_type not in ("idsim", "nearid") and options.pop("preprocessing", None) == "release":
+        raise ValueError(f"{name!r}: preprocessing='release' is for ID-Sim and NearID alone")
+    module, attribute = _CLASSES[model_type]
+    model: Embedder = getattr(importlib.import_module(module), attribute)(name, **options)
+    return model

@@ -1,0 +1,74 @@
+"""The names by which models are opened, checked before torch is imported."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from pathlib import Path
+
+from idmetric.metric.checkpoints import released
+from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.checkpoints.hub import check_repository
+from idmetric.metric.files.hints import did_you_mean
+from idmetric.metric.models.efficientnet_lite import FILES as EFFICIENTNET_LITE
+from idmetric.metric.models.named import FROZEN, NAMED
+
+TIMM = ("timm:", "hf-hub:")
+_CLASS = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
+
+
+def check(source: str | os.PathLike[str]) -> str:
+    """The kind of a name: of `known`, or "folder", "hub" or "class".
+
+    Raises:
+        CheckpointError: for a name that is neither known nor the form of a repository or class, or an exported file.
+
+    A name that is known is never a folder: that is written "./NAME".
+    """
+    name = released.source_name(source)
+    if name.endswith(".onnx"):
+        raise CheckpointError(f"{name!r}: exported models are not scored by this package: run them with onnxruntime")
+    if kind := known(name):
+        return kind
+    if Path(name).is_dir():
+        return "folder"
+    if "/" in name:
+        check_repository(name)
+        return "hub"
+    _check_class(name)
+    return "class"
+
+
+def known(name: str) -> str:
+    """The kind of a name that the package knows: "timm", "frozen", "vbench", or a model_type; "" for others."""
+    if name.startswith(TIMM):
+        return "timm"
+    if name in FROZEN:
+        return "frozen"
+    if name == "dino:vbench":
+        return "vbench"
+    if name in NAMED or name in EFFICIENTNET_LITE:
+        return "backbone"
+    if name == "tiny" or released.find(name, released.IDSIM):
+        return "idsim"
+    if released.find(name, released.NEARID):
+        return "nearid"
+    return "qwen2_5_vl" if released.find(name, released.VISID) else ""
+
+
+def is_class(name: str, *, found: bool = False) -> bool:
+    """Whether this reads as `package.module:Class`; with `found`, also whether there is such a package."""
+    if re.fullmatch(_CLASS, name) is None:
+        return False
+    return not found or importlib.util.find_spec(re.split(r"[.:]", name)[0]) is not None
+
+
+def _check_class(name: str) -> None:
+    models = ["tiny", *released.models(), *EFFICIENTNET_LITE]
+    meant = did_you_mean(name, [*models, *NAMED, *FROZEN])
+    if not is_class(name, found=bool(meant)):
+        raise CheckpointError(
+            f"unknown model {name!r}: choose {', '.join(models)}, timm:NAME, a score or encoder of --list-models, an "
+            f"existing folder, owner/name on the Hub, or package.module:Class{meant}"
+        )

@@ -1,0 +1,116 @@
+"""Reader of the ID-Sim release's checkpoints: a PEFT adapter and two heads over a frozen backbone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from idmetric.metric.checkpoints import format as checkpoint
+from idmetric.metric.checkpoints.errors import CheckpointError, understanding
+from idmetric.metric.checkpoints.format import Checkpoint
+from idmetric.metric.checkpoints.hub import Files
+from idmetric.metric.checkpoints.lora import check_lora, merge_lora
+from idmetric.metric.checkpoints.released import ADAPTER, ADAPTER_CONFIG, HEADS, Release
+from idmetric.metric.checkpoints.revision import revision_of
+from idmetric.metric.checkpoints.weights import read_finite
+from idmetric.metric.models import backbone as backbones
+from idmetric.metric.models import dinov3
+from idmetric.metric.models.tokens import resample_positions
+
+_SIDE = 448  # of the release's input, in pixels
+_PREFIX = "base_model.model."
+_TRUNK = "extractor.model."
+
+
+def read_idsim(
+    release: Release,
+    files: Files,
+    *,
+    backbone_args: Mapping[str, Any] | None = None,
+    backbone_weights: str | os.PathLike[str] | None = None,
+) -> Checkpoint:
+    """Read an ID-Sim checkpoint as its authors published it: a PEFT adapter and two heads, over a frozen backbone.
+
+    The adapter is folded into timm's weights. Official file names and key prefixes are expected; PEFT may have wrapped
+    the patch embedding and the heads as well, as it does when `target_modules` is a list of name endings. A DINOv3 with
+    query or value biases, in its file or in the adapter, becomes timm's variant with them.
+
+    Args:
+        release: which backbone.
+        files: folder or Hub repository with the four official files.
+        backbone_args: more arguments of `timm.create_model`.
+        backbone_weights: local file with the backbone, instead of timm's Hub repository: safetensors in timm's format,
+            or Meta's .pth.
+
+    Returns:
+        A checkpoint in our own format, `config` fitting `IDSimConfig`; its revision names both parts, as
+        "adapter+backbone".
+    """
+    # the adapter's files first: they are small, and a missing network shows early
+    adapter_config = checkpoint.read_json(files[ADAPTER_CONFIG])
+    with understanding(files[ADAPTER_CONFIG]):
+        check_lora(adapter_config)
+    adapter = read_finite(files[ADAPTER])
+    heads = {name: read_head(files[file], adapter_config, f"{name}.") for name, file in HEADS.items()}
+    hub = replace(files.hub, revision=None)  # the revision is the adapter's, not the backbone's
+    weights = backbone_weights or backbones.pretrained_file(release.backbone, hub)
+    with understanding(files[ADAPTER]):
+        changes = _trunk_adapter(adapter)
+    with understanding(weights):
+        name, trunk = release.backbone, backbones.read_weights(weights)
+        if "dinov3" in name:
+            changes = dinov3.timm_names(changes)
+            name = dinov3.with_biases(name, trunk, changes)
+        model = backbones.build(name, args=backbone_args, empty=True)
+        trunk = backbones.fitted(trunk, model, name, weights)
+        if "dinov2" in name:
+            # Meta's DINOv2 resamples its position embedding without antialiasing and with a slightly larger factor;
+            # timm's resampling differs, so it is done here on the table of the pretrained size
+            side = _SIDE // trunk["patch_embed.proj.weight"].shape[-1]
+            trunk["pos_embed"] = resample_positions(trunk["pos_embed"], (side, side), 0.1)
+    with understanding(files[ADAPTER]):
+        trunk = merge_lora(trunk, changes, adapter_config, _TRUNK)
+    state = {f"backbone.{key}": value for key, value in trunk.items()}
+    state |= {f"{name}.{key}": value for name, head in heads.items() for key, value in head.items()}
+    config: dict[str, Any] = {
+        "model_type": "idsim",
+        "format": checkpoint.FORMAT,
+        "backbone": name,
+        "backbone_args": dict(backbone_args or {}),
+        "image_size": _SIDE,
+        "hidden": heads["mlp_cls"]["fc1.weight"].shape[0],
+    }
+    ours = revision_of(*(files[file] for file in (ADAPTER, ADAPTER_CONFIG, *HEADS.values())))
+    revision = f"{ours}+{revision_of(weights)[:12]}"
+    return Checkpoint(config, state, files.name, revision, files)
+
+
+def _trunk_adapter(adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The adapter's tensors for the backbone; those for the heads are ignored, as the heads' files hold them too."""
+    found = {}
+    for key, value in adapter.items():
+        name = key.removeprefix(_PREFIX)
+        if name.startswith(_TRUNK):
+            found[name.removeprefix(_TRUNK).replace(".base_layer.", ".")] = value
+        elif not name.startswith(tuple(HEADS)):
+            raise CheckpointError(f"the adapter holds {key!r}: not a layer of ID-Sim's backbone or heads")
+    return found
+
+
+def read_head(path: Path, adapter_config: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor]:
+    state = read_finite(path)
+    trained = "modules_to_save.default."  # PEFT's copy of a module that it trains as a whole
+    if any(key.startswith(trained) for key in state):
+        state = {key.removeprefix(trained): value for key, value in state.items() if key.startswith(trained)}
+    plain = {key.replace(".base_layer.", "."): value for key, value in state.items() if ".lora_" not in key}
+    lora = {key: value for key, value in state.items() if ".lora_" in key}
+    with understanding(path):
+        folded = merge_lora(plain, lora, adapter_config, prefix)
+        if "fc1.weight" not in folded:
+            raise CheckpointError("not an ID-Sim head: it has no fc1.weight")
+    return folded

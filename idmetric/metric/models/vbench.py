@@ -1,0 +1,91 @@
+"""DINO as VBench's subject consistency sees the frames of a video (vbench/utils.py, vbench/subject_consistency.py).
+
+The shorter side becomes 224 pixels, bilinearly and without antialiasing, and nothing is cropped. DINO then resamples
+its position embedding to the frame's grid, as its own code does. The number is of one video. Of several, VBench
+averages all frames if it runs in one process, and the videos' numbers if it runs in several; docs/named-scores.md has
+both.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from idmetric.metric.distance.embedding import Embedding, concatenate
+from idmetric.metric.images.masks import MaskId, MaskLike
+from idmetric.metric.images.read import ImageLike, ImageReadError, Outside, describe, to_pixels
+from idmetric.metric.models.backbone import Backbone
+from idmetric.metric.models.embedder import Loaded
+from idmetric.metric.models.tokens import resample_positions
+
+SIDE, PATCH = 224, 16
+_MOST_RATIO = 20  # of a frame's sides: longer ones would take gigabytes
+
+
+class VBenchDino(Backbone):
+    """The encoder of `dino:vbench`: frames keep their shape; only the class token is compared.
+
+    Args:
+        source: "dino:vbench". options: those of `Backbone` that do not change the transform.
+    """
+
+    model_type = ""  # a folder holds no such transform
+    scales_files = False  # without antialiasing, fewer pixels would be other pixels
+
+    def __init__(self, source: str = "dino:vbench", **options: Any) -> None:
+        super().__init__(source, **options)
+        self.interpolation = "bilinear"
+
+    @property
+    def resolution(self) -> str:
+        """The shorter side."""
+        return f"shorter {SIDE}"
+
+    def size_for(self, height: int, width: int) -> tuple[int, int]:
+        """See `Embedder.size_for`: whole patches, as DINO's embedding drops the rest."""
+        rows, columns = _resized(height, width)
+        return rows // PATCH * PATCH, columns // PATCH * PATCH
+
+    def fit_pixels(self, pixels: Tensor) -> Tensor:
+        """See `Embedder.fit_pixels`."""
+        planned = _resized(pixels.shape[-2], pixels.shape[-1])
+        rows, columns = self.size_for(pixels.shape[-2], pixels.shape[-1])
+        if tuple(pixels.shape[-2:]) != planned:
+            pixels = F.interpolate(pixels, planned, mode="bilinear", align_corners=False)
+        return pixels[..., :rows, :columns]
+
+    def load_image(
+        self, image: ImageLike, mask: MaskLike | None = None, outside: Outside = "black", *,
+        mask_id: MaskId | None = None,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        """See `Embedder.load_image`; masks are refused."""
+        if mask is not None:
+            raise ImageReadError(describe(mask), "dino:vbench compares whole frames and takes no masks")
+        pixels = to_pixels(image, None, background=self.background)
+        if max(pixels.shape[1:]) > _MOST_RATIO * min(pixels.shape[1:]):
+            raise ImageReadError(describe(image), f"its sides differ by over {_MOST_RATIO} to 1: it is not a frame")
+        return self.fit_pixels(pixels[None])[0], None
+
+    def forward_features(self, x: Tensor) -> tuple[Tensor, None, None]:
+        """See `Embedder.forward_features`."""
+        model: Any = self.backbone
+        grid = x.shape[-2] // PATCH, x.shape[-1] // PATCH
+        tokens = model.patch_embed.proj(x).flatten(2).mT
+        tokens = torch.cat([model.cls_token.expand(len(x), -1, -1), tokens], 1)
+        tokens = tokens + resample_positions(model.pos_embed, grid, 0.1)
+        return model.norm(model.blocks(model.norm_pre(tokens)))[:, 0], None, None
+
+    def _embed_batch(self, loaded: list[Loaded]) -> Embedding:
+        frames = [frame.to(self.device) for frame, _ in loaded]
+        if len({frame.shape for frame in frames}) == 1:
+            return self.embed_pixels(torch.stack(frames))
+        return concatenate([self.embed_pixels(frame[None]) for frame in frames])
+
+
+def _resized(height: int, width: int) -> tuple[int, int]:
+    shorter, longer = min(height, width), max(height, width)
+    other = int(SIDE * longer / shorter)  # as torchvision rounds
+    return (SIDE, other) if height <= width else (other, SIDE)

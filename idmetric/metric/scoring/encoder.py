@@ -1,0 +1,237 @@
+"""The images of a request: read in threads, and embedded in batches or taken from the cache.
+
+The cache is a folder with a `Store` for each model, with exactly its weights and settings, as a gallery has.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.distance.finite import NonFiniteError, shown
+from idmetric.metric.distance.matrix import needs_patches
+from idmetric.metric.files.output import OutputError, writing
+from idmetric.metric.images import paths
+from idmetric.metric.images.opening import Named
+from idmetric.metric.images.read import ImageReadError, describe
+from idmetric.metric.scoring import pipeline
+from idmetric.metric.scoring.copy_warnings import small_picture
+from idmetric.metric.scoring.files import mask_path
+from idmetric.metric.scoring.keys import MASKED, content, content_key, folder_name
+from idmetric.metric.scoring.pairs import Pair, Pairs
+from idmetric.metric.scoring.scores import File, ScoreSettings
+
+if TYPE_CHECKING:
+    from idmetric.metric.models.embedder import Embedder
+    from idmetric.metric.scoring.store import Store
+
+
+@dataclass
+class Loaded(pipeline.Input[File]):
+    """A file that was read. `small`: the picture from which copies are found."""
+
+    small: NDArray[np.uint8] | None = None
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An embedded image. `small`: the picture from which copies are found. `extra`: what the watcher keeps of it."""
+
+    embedding: Embedding
+    small: NDArray[np.uint8] | None
+    extra: Any = None
+
+
+class Encoder:
+    """Reads and embeds files in batches; embeddings are kept on the CPU, as there may be many.
+
+    If the cache's disk is full, nothing more is kept; scores do not depend on the cache.
+
+    Args:
+        watcher: sees pictures and embeddings as they come (`idmetric.evaluate.report.album.Album`), or None.
+
+    Attributes:
+        skipped: files that could not be used, with the reasons; only with on_error="skip".
+    """
+
+    def __init__(self, metric: Embedder, settings: ScoreSettings, watcher: Any) -> None:
+        self._metric, self._settings, self._watcher = metric, settings, watcher
+        self._scores_patches = needs_patches(settings.distance)
+        self._patches = self._scores_patches or (watcher is not None and watcher.details > 0)
+        self.skipped: dict[File, str] = {}
+        self._stores: dict[bool, Store] = {}  # of masked and of whole images
+        self._full = False
+        if settings.cache is not None:
+            from idmetric.metric.scoring.store import Store
+
+            folder = Path(settings.cache)
+            with writing(folder):  # before anything is embedded
+                folder.mkdir(parents=True, exist_ok=True)
+            about = {False: metric.about(), True: metric.about(settings.outside, settings.mask_id)}
+            self._stores = {masked: Store(folder / folder_name(facts), self._patches, metric.model_id)
+                            for masked, facts in about.items()}  # fmt: skip
+            self._mend()
+
+    def images(self, files: Iterable[File]) -> Generator[tuple[File, Seen | None], None, None]:
+        """Yield each file in order, embedded; None for one that is skipped."""
+        settings = self._settings
+        with closing(
+            pipeline.batches(files, self.read, batch_size=settings.batch_size, workers=settings.workers)
+        ) as batches:
+            for batch in batches:
+                order, found = [one.item for one in batch], self.see(batch)
+                yield from ((file, found.get(file)) for file in order)
+
+    def pairs(self, pairs: Pairs) -> Iterator[tuple[Pair, Seen | None, Seen | None]]:
+        """Yield the pairs in order, with their images: each is embedded once, and held until its last pair."""
+        uses = Counter(file for pair in pairs for file in set(pair.files))
+        held: dict[File, Seen | None] = {}
+        with closing(self.images(dict.fromkeys(pairs.files))) as images:  # in the order of their first pairs
+            for pair in pairs:
+                while not held.keys() >= set(pair.files):
+                    file, seen = next(images)
+                    held[file] = seen
+                yield pair, held[pair.files[0]], held[pair.files[1]]
+                for file in set(pair.files):
+                    uses[file] -= 1
+                    if not uses[file]:
+                        del held[file]
+
+    # Reading
+
+    def read(self, file: File) -> Loaded:
+        """Read a file, its pixels and mask at the model's resolution.
+
+        Raises:
+            ImageReadError: with on_error="fail".
+        """
+        path = file[0]
+        try:
+            return self._read(file)
+        except ImageReadError as error:
+            if self._settings.on_error == "fail":
+                raise
+            why = error.reason if error.source == path else f"its mask {error.source}: {error.reason}"
+            self.skipped[file] = why
+            return Loaded(file, problem=why)
+
+    def _read(self, file: File) -> Loaded:
+        options, path = self._settings, file[0]
+        mask = mask_path(options.mask_dir, file)
+        if mask is None and options.mask_dir is not None:
+            raise ImageReadError(*paths.absent_mask(options.mask_dir, path))
+        image, mask_image, key = self._content(path, mask)
+        found = Loaded(file, key)
+        cached = key in self._stores[key.endswith(MASKED)] if key else False
+        if cached and self._watcher is None and not options.copies:
+            return found
+
+        # a mask belongs to all pixels of its image
+        picture = self._metric.read_image(image, whole=mask is not None)
+        try:
+            if not cached:
+                found.pixels, found.mask = self._metric.load_image(
+                    picture, mask_image, options.outside, mask_id=options.mask_id
+                )
+            if self._watcher is not None:
+                from idmetric.metric.images.masks import labeled
+
+                self._watcher.add_picture(file, picture, labeled(mask, options.mask_id), options.outside)
+        except ImageReadError as error:
+            named = path if error.source == describe(picture) else error.source  # the picture has no name
+            raise ImageReadError(named, error.reason) from error
+        found.small = small_picture(picture) if options.copies else None
+        return found
+
+    def _content(self, path: str, mask: str | None) -> tuple[Any, Any, str]:
+        """Return image and mask as `images` takes them (with a cache their bytes), and their key in the cache."""
+        if not self._stores:
+            return path, mask, ""
+        try:
+            image, cover = content(path), None if mask is None else content(mask)
+        except OSError:  # reported when the image is read
+            return path, mask, ""
+        if not image or cover == b"":
+            return path, mask, ""
+        named = None if cover is None or mask is None else Named(cover, mask)
+        return Named(image, path), named, content_key(image, cover)
+
+    # Embedding
+
+    def see(self, batch: Sequence[Loaded]) -> dict[File, Seen]:
+        """Embed images that have pixels, and take the others from the cache."""
+        fresh = [one for one in batch if one.pixels is not None]
+        known = [one for one in batch if one.pixels is None and not one.problem]
+        found: dict[File, Seen] = {}
+        for masked, store in self._stores.items() if known else ():
+            if store.unsaved:
+                self._write(store.save)
+            kept = store.readable([one.key for one in known if one.key.endswith(MASKED) == masked])
+            self._mend()
+            for one in known:
+                if one.key in kept:
+                    found[one.item] = self._seen(one, kept[one.key])
+        again = [self.read(one.item) for one in known if one.item not in found]  # their shard is damaged or gone
+        if fresh := [*fresh, *(one for one in again if one.pixels is not None)]:
+            found |= self._embed(fresh)
+        return found
+
+    def _embed(self, fresh: list[Loaded]) -> dict[File, Seen]:
+        """Embed one batch, and keep it in the cache."""
+        together, bad = pipeline.embed(self._metric, fresh, self._patches, zero=True)
+        if bad and self._settings.on_error == "fail":
+            names = [fresh[k].item[0] for k in sorted(bad)]
+            raise NonFiniteError(f"{shown(names)}: {next(iter(bad.values()))}", sorted(bad))
+        if bad:
+            self.skipped |= {fresh[k].item: why for k, why in bad.items()}
+            good = [k for k in range(len(fresh)) if k not in bad]
+            together, fresh = together[good], [fresh[k] for k in good]
+        together = together.cpu()
+        for masked, store in self._stores.items():
+            keys = {one.key: k for k, one in enumerate(fresh) if one.key and one.key.endswith(MASKED) == masked}
+            if keys:
+                self._write(store.add, list(keys), together[list(keys.values())])
+        return {one.item: self._seen(one, seen) for one, seen in zip(fresh, together, strict=True)}
+
+    def _seen(self, one: Loaded, embedding: Embedding) -> Seen:
+        masked = one.mask is not None or one.key.endswith(MASKED)
+        tokens = None if self._watcher is None else self._watcher.tokens(one.item, masked, embedding)
+        if not self._scores_patches:  # kept no longer than the watcher needs them
+            embedding = Embedding(embedding.cls, model=embedding.model)
+        return Seen(embedding[[0]], one.small, tokens)  # a copy: a slice would keep its whole batch
+
+    # The cache
+
+    def save(self) -> None:
+        """Write everything that is not in a file of the cache yet."""
+        for store in self._stores.values():
+            self._write(store.save)
+
+    def _write(self, write: Callable[..., None], *args: Any) -> None:
+        """Write; if that fails, keep nothing more, as scores matter more than their cache."""
+        try:
+            if not self._full:
+                write(*args)
+        except OSError as error:
+            self._full = True
+            for store in self._stores.values():
+                store.drop()
+            warnings.warn(f"the cache is not complete ({error}); the scores are", stacklevel=2)
+
+    def _mend(self) -> None:
+        for store in self._stores.values():
+            try:
+                lines = store.mend()
+            except OutputError as error:  # a folder that is read-only: the shard is not used, and stays
+                lines = [str(error)]
+            for line in lines:
+                warnings.warn(f"in the cache, {line}", stacklevel=2)

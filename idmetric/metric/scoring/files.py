@@ -1,0 +1,109 @@
+"""The files of a request: references and candidates, their masks, and all files that a run reads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from idmetric.metric.files.output import file_id
+from idmetric.metric.images import paths
+from idmetric.metric.scoring.pairs import Pairs
+from idmetric.metric.scoring.scores import File, PathLike, RequestError
+
+
+@dataclass(frozen=True)
+class Cross:
+    """Every candidate against all references.
+
+    Attributes:
+        left_out: references among the candidates, which are not scored.
+    """
+
+    references: list[str]
+    candidates: list[str]
+    left_out: tuple[str, ...] = ()
+
+    @property
+    def files(self) -> list[File]:
+        """References and candidates, without masks of their own."""
+        return [(path, None) for path in (*self.references, *self.candidates)]
+
+    @property
+    def pictures(self) -> int:
+        """The number of pictures on a page of the scores."""
+        return len(self.files)
+
+
+def cross(
+    references: PathLike | Iterable[PathLike],
+    images: PathLike | Iterable[PathLike],
+    include_references: bool = False,
+) -> Cross:
+    """List the files that references and images name: paths, folders, patterns, or lists of them.
+
+    Args:
+        include_references: keep references that are among the images.
+
+    Raises:
+        RequestError: for a reference that is not a file, or if no candidate is left. InputError: as `all_listed`.
+    """
+    known, candidates = (
+        paths.all_listed([some] if isinstance(some, str | os.PathLike) else some) for some in (references, images)
+    )
+    if not known or not candidates:
+        raise RequestError("give a reference and at least one image")
+    for path in known:
+        if not os.path.isfile(path):
+            raise RequestError(f"the reference {path!r} is not a file, a folder or a pattern that matches")
+    if include_references:
+        return Cross(known, candidates)
+
+    own = {file_id(path) for path in known} - {None}
+    left_out = dict.fromkeys(path for path in candidates if file_id(path) in own)
+    others = [path for path in candidates if path not in left_out]
+    if not others:
+        raise RequestError(
+            "all candidates are references: name others, or score them too (--include-refs, include_references=True)"
+        )
+    return Cross(known, others, tuple(left_out))
+
+
+def absent_files(work: Cross | Pairs) -> list[str]:
+    """The images that do not exist; found without importing what reads them."""
+    different = dict.fromkeys(path for path, _ in work.files)
+    return [path for path in different if not os.path.exists(path) and not paths.is_address(path)]
+
+
+# Masks
+
+
+def mask_path(mask_dir: PathLike | None, file: File) -> str | None:
+    """Return the mask of an image: its own, or one in the folder; None without either."""
+    path, mask = file
+    return mask if mask is not None or mask_dir is None else paths.mask_of(mask_dir, path)
+
+
+def check_masks(work: Cross | Pairs, mask_dir: PathLike | None, has_label: bool, preprocessing: str) -> None:
+    """Refuse masks for a model that takes none, a label without masks, and two images that would share a mask.
+
+    Args:
+        has_label: whether a `mask_id` is given. preprocessing: of the model.
+    """
+    masked = mask_dir is not None or any(mask for _, mask in work.files)
+    if masked and preprocessing == "release":
+        raise RequestError("the releases take no masks: leave out the masks, or preprocessing release")
+    if has_label and not masked:
+        raise RequestError("a mask's label needs masks: a folder of masks, or masks in the pairs")
+    if mask_dir is None:
+        return
+    if not os.path.isdir(mask_dir):
+        raise RequestError(f"there is no folder of masks {os.fspath(mask_dir)!r}")
+    paths.masks_of(mask_dir, dict.fromkeys(path for path, mask in work.files if mask is None))
+
+
+def files_read(work: Cross | Pairs, mask_dir: PathLike | None) -> Iterator[str]:
+    """Yield images and masks in order."""
+    for file in work.files:
+        mask = mask_path(mask_dir, file)
+        yield from (file[0], mask) if mask else (file[0],)

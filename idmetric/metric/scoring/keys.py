@@ -1,0 +1,94 @@
+"""Names of stored embeddings: a folder for each model and way of looking, a key for the content of each image.
+
+An embedding may be reused only for the same image, seen in the same way by the same weights. So its key is a hash of
+the bytes of image and mask (`content_key`), and the name of its folder holds a hash of everything else that it depends
+on (`Embedder.about`), including the weights in memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from idmetric.metric.files.json_file import MOST
+
+MASK_RULES = 2  # version of the rules for masks: a masked image embedded by older rules is embedded again
+MASKED = f"-m{MASK_RULES}"
+
+
+# Models
+
+
+def settings_digest(facts: Mapping[str, Any]) -> str:
+    """Return a hash of a JSON object: 16 hex digits."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def folder_name(facts: Mapping[str, str]) -> str:
+    """Return the name of a folder of embeddings with these facts (`Embedder.about`): the model's name and a hash.
+
+    The version of this package does not enter the hash: embeddings outlive releases.
+    """
+    name = re.sub("[^A-Za-z0-9._-]+", "-", facts["model"]).strip("-.")[-60:].lstrip("-.")
+    return f"{name}.{settings_digest({key: value for key, value in facts.items() if key != 'idmetric'})}"
+
+
+def stores_in(folder: str | os.PathLike[str], name: str) -> list[Path]:
+    """Return the folders in a folder that hold a file of this name, sorted; none if there is no such folder.
+
+    Raises:
+        PermissionError: if the folder or one in it is closed to the user, so that it may hold such a file.
+    """
+    stores = []
+    try:
+        for entry in sorted(os.listdir(folder)):
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                os.stat(os.path.join(folder, entry, name))
+                stores.append(Path(folder, entry))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return stores
+
+
+# Images
+
+
+def content_key(image: bytes, mask: bytes | None = None) -> str:
+    """Return the key of exactly this content: 32 hex digits, followed by `MASKED` for a masked image."""
+    digest = hashlib.blake2b(image, digest_size=16)
+    if mask is None:
+        return digest.hexdigest()
+    digest.update(b"\0" + hashlib.blake2b(mask, digest_size=16).digest())
+    return digest.hexdigest() + MASKED
+
+
+def key_of(image: str | bytes | os.PathLike[str], mask: str | bytes | os.PathLike[str] | None = None) -> str:
+    """Return the `content_key` of an image and its mask, given by their files or bytes; raises as `content`."""
+    return content_key(content(image), None if mask is None else content(mask))
+
+
+def content(source: str | bytes | os.PathLike[str]) -> bytes:
+    """Read all bytes of a file; bytes are returned as they are.
+
+    Raises:
+        OSError: if it cannot be read, has more than `MOST` bytes, or may have no end (a pipe, a device).
+    """
+    if isinstance(source, bytes):
+        return source
+    try:
+        found = os.stat(source)
+    except ValueError as error:  # a null byte, say
+        raise OSError(f"no file can have this name ({error})") from error
+    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):  # open explains folders
+        raise OSError("it is a pipe or a device: give a file")
+    if found.st_size > MOST:
+        raise OSError(f"it has more than {MOST} bytes")
+    with open(source, "rb") as file:
+        return file.read()

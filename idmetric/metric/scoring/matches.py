@@ -1,0 +1,157 @@
+"""The patch of a reference that matches each patch of an image best, and vice versa, in a few kilobytes.
+
+    own, other = (tokens_of(layout(metric, *size, embedding), embedding) for ...)
+    matches_of(own, other)  # for each patch of one image its match in the other, with cosine and strength
+
+By cosine alone, plain backgrounds match best, and a few patches ("hubs") are the nearest ones of many. Therefore, with
+p_i = mean_k a_i . a_k and q_j = mean_l b_j . b_l, the mean cosines of a patch to the border of its own image, which
+mostly shows background (the boundary prior of saliency detection, Wei et al. 2012; kept within 0..1):
+
+- the match of a_i is the b_j with the highest 2 a_i . b_j - r_j - q_j / 2, where r_j is the mean of the ten highest
+  cosines of b_j to patches of the other image (cross-domain similarity local scaling, Conneau et al. 2018),
+- the strength of a match is a_i . b_j (1 - p_i) (1 - q_j).
+
+A patch outside a subject's mask (`distance.patches.covered`) neither has a match nor is one. For a side with a
+mask that leaves patches out, p or q is 0.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.distance.patches import Layout, covered
+
+NOBODY = 65535  # the partner of a patch without one
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """An image's patch tokens of unit length, in half precision to save memory until they are compared.
+
+    Attributes:
+        unit: (P, D), P = rows * columns of `where`. inside: bool (P,), whether a patch belongs to the subject.
+    """
+
+    unit: Tensor
+    inside: Tensor
+    where: Layout
+
+
+@dataclass(frozen=True)
+class Side:
+    """The patches of one of two images.
+
+    Attributes:
+        grid: rows and columns. share: the shares of the picture's height and width that they cover.
+        partner: (P,) number of the matching patch of the other image, or NOBODY.
+        cosine: (P,) similarity to it, -1..1; 0 without a partner.
+        strength: (P,) of the match, -1..1; 0 without a partner.
+    """
+
+    grid: tuple[int, int]
+    share: tuple[float, float]
+    partner: NDArray[np.uint16]
+    cosine: NDArray[np.float32]
+    strength: NDArray[np.float32]
+
+    def packed(self) -> dict[str, Any]:
+        """Return values for JSON, with bytes as base64; cosines and strengths of 0..1 become 0..65535, lower ones 0."""
+        cosine, strength = (np.rint(v.clip(0, 1) * 65535).astype("<u2") for v in (self.cosine, self.strength))
+        return {
+            "grid": list(self.grid), "share": [round(s, 4) for s in self.share],
+            "partner": _text(self.partner.astype("<u2").tobytes()),
+            "cosine": _text(cosine.tobytes()), "strength": _text(strength.tobytes()),
+        }  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Matches:
+    """The matched patches of a reference and an image."""
+
+    reference: Side
+    image: Side
+
+    def packed(self) -> dict[str, Any]:
+        """Return values for JSON."""
+        return {"reference": self.reference.packed(), "image": self.image.packed()}
+
+    @property
+    def size(self) -> int:
+        """Approximate number of bytes of its JSON."""
+        return 8 * (len(self.reference.partner) + len(self.image.partner)) + 200
+
+
+def tokens_of(where: Layout, embedding: Embedding) -> Tokens | None:
+    """Return the tokens of one image's embedding; None without patches, or with more than `NOBODY` can number."""
+    count = where.grid[0] * where.grid[1]
+    if embedding.patches is None or not 0 < count < NOBODY or embedding.patches.shape[1] < count:
+        return None
+    unit = F.normalize(embedding.patches[0, :count].float(), dim=-1)
+    return Tokens(unit.half().cpu(), covered(embedding)[0, :count].cpu(), where)
+
+
+def matches_of(reference: Tokens, image: Tokens, device: torch.device | str = "cpu", *, border: bool = True) -> Matches:
+    """Find the match of each patch in both directions; of equal ones the first.
+
+    Args:
+        device: computes the comparison.
+        border: False takes the cosine alone, for match and strength.
+    """
+    a, b = reference.unit.to(device).float(), image.unit.to(device).float()
+    cosine = (a @ b.T).clamp(max=1)
+    outside = ~(reference.inside.to(device)[:, None] & image.inside.to(device))
+    score, strength = cosine, cosine
+    if border:
+        p, q = _likeness_to_border(a, reference), _likeness_to_border(b, image)
+        known = cosine.masked_fill(outside, -1)
+        score = 2 * cosine - _crowd(known)[:, None] - _crowd(known.T) - p[:, None] / 2 - q / 2
+        strength = cosine * (1 - p)[:, None] * (1 - q)
+    score = score.masked_fill(outside, -torch.inf)
+    return Matches(_side(score, cosine, strength, reference.where), _side(score.T, cosine.T, strength.T, image.where))
+
+
+def strongest(matches: Matches, count: int) -> list[tuple[int, int]]:
+    """Return the patches (reference, image) of the image's `count` strongest matches, strongest first."""
+    side = matches.image
+    order = np.argsort(-side.strength, kind="stable")
+    return [(int(side.partner[p]), int(p)) for p in order if side.partner[p] != NOBODY][:count]
+
+
+def _likeness_to_border(unit: Tensor, tokens: Tokens) -> Tensor:
+    """Mean cosine (P,) of each patch to those along its image's border, 0..1; 0 where a mask marks the background."""
+    if not tokens.inside.all():
+        return unit.new_zeros(len(unit))
+    border = torch.ones(tokens.where.grid, dtype=torch.bool, device=unit.device)
+    border[1:-1, 1:-1] = False
+    return (unit @ unit[border.flatten()].mean(0)).clamp(0, 1)
+
+
+def _crowd(cosine: Tensor) -> Tensor:
+    """Mean of the ten highest cosines of each row, fewer if there are not as many."""
+    return cosine.topk(min(10, cosine.shape[1]), dim=1).values.mean(1)
+
+
+def _side(score: Tensor, cosine: Tensor, strength: Tensor, where: Layout) -> Side:
+    best, partner = score.max(1)
+    alone = best.isinf()
+    cosine, strength = (x.gather(1, partner[:, None])[:, 0].masked_fill(alone, 0) for x in (cosine, strength))
+    return Side(
+        where.grid,
+        where.share,
+        partner.masked_fill(alone, NOBODY).cpu().numpy().astype(np.uint16),
+        cosine.cpu().numpy().astype(np.float32),
+        strength.cpu().numpy().astype(np.float32),
+    )
+
+
+def _text(data: bytes) -> str:
+    return base64.b64encode(data).decode("ascii")

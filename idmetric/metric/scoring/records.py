@@ -1,0 +1,81 @@
+"""Results as rows of plain values, for pandas, CSV and JSON."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from idmetric.metric.files import json_file
+from idmetric.metric.files.output import replacing
+from idmetric.metric.files.tables import csv_text, in_csv, rounded
+
+Record = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Records(Sequence[Record]):
+    """A table: a dict of plain values for each row.
+
+    >>> table.to_pandas().groupby("group")["image"].count()  # doctest: +SKIP
+
+    Attributes:
+        rows: the dicts. columns: their keys, in order, also of an empty table.
+    """
+
+    rows: list[Record]
+    columns: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.rows[index]
+
+    def to_records(self) -> list[Record]:
+        """Return a list of dicts."""
+        return [dict(row) for row in self.rows]
+
+    def to_pandas(self) -> Any:
+        """Return a pandas DataFrame.
+
+        Raises:
+            ImportError: without pandas.
+        """
+        try:
+            import pandas
+        except ImportError as error:
+            raise ImportError("a data frame needs pandas: pip install pandas (to_records() needs nothing)") from error
+        return pandas.DataFrame(self.rows, columns=list(self.columns))
+
+    def to_csv(self) -> str:
+        """Format CSV text with a header, for spreadsheets (see `files.tables`); numbers have four decimals.
+
+        A missing or undefined value is an empty field.
+        """
+        return csv_text(self.columns, [[row.get(name) for name in self.columns] for row in map(in_csv, self.rows)])
+
+    def to_json(self) -> str:
+        """Format a JSON list; numbers have nine significant digits."""
+        return json_file.text(rounded(self.rows), indent=2) + "\n"
+
+    def to_jsonl(self) -> str:
+        """Format a JSON object for each row; numbers have nine significant digits."""
+        return "".join(json_file.text(row) + "\n" for row in rounded(self.rows))
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write a .csv, .json or .jsonl file, atomically.
+
+        Raises:
+            ValueError: for another ending.
+        """
+        target = Path(path)
+        forms = {".csv": self.to_csv, ".json": self.to_json, ".jsonl": self.to_jsonl}
+        if target.suffix not in forms:
+            raise ValueError(f"{os.fspath(path)!r} ends in none of {', '.join(forms)}")
+        text = forms[target.suffix]()
+        with replacing(target) as temporary:
+            # file names may not be UTF-8
+            temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")

@@ -1,0 +1,265 @@
+"""The settings of `idmetric.score`, and its result: rows, and the facts that all rows share."""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from idmetric.metric.files import json_file
+from idmetric.metric.files.tables import aligned, first_few, four, rounded
+from idmetric.metric.scoring.records import Record, Records
+
+if TYPE_CHECKING:
+    from idmetric.metric.calibration.apply import Calibration
+    from idmetric.metric.images.masks import MaskId
+    from idmetric.metric.images.read import Outside
+
+PathLike = str | os.PathLike[str]
+Progress = Callable[[int, int], object]  # called with (images or pairs done, images or pairs in all)
+File = tuple[str, str | None]  # an image and its mask
+# columns of scores with any options; other columns of a file of pairs may not have these names
+COLUMNS = ("rank", "distance", "image", "reference", "model", "revision", "distance_name", "resolution", "dtype",
+           "idmetric", "probability", "probability_basis", "real_percentile", "real_mean", "real_max", "copy",
+           "copy_agreement")  # fmt: skip
+NEEDS_TWO = "how far real photos of the subject are from each other is shown with two references or more: --ref"
+
+
+class RequestError(ValueError):
+    """The images, pairs, masks or options of a request do not fit; the message says how to fix them."""
+
+
+@dataclass(frozen=True)
+class ScoreSettings:
+    """The settings of `idmetric.score`, which explains them."""
+
+    distance: str = "cls"
+    aggregate: Literal["best", "mean"] = "best"
+    mask_dir: PathLike | None = None
+    mask_id: MaskId | None = None
+    outside: Outside = "black"
+    on_error: Literal["fail", "skip"] = "fail"
+    cache: PathLike | None = None
+    calibration: Calibration | None = None
+    prior: float | None = None
+    copies: bool = True
+    threshold: float | None = None
+    batch_size: int = 32
+    workers: int | None = None
+
+    def __post_init__(self) -> None:
+        for name, choices in (("aggregate", ("best", "mean")), ("on_error", ("fail", "skip"))):
+            if getattr(self, name) not in choices:
+                raise RequestError(f"unknown {name} {getattr(self, name)!r}: choose {', '.join(choices)}")
+        if self.prior is not None and (self.calibration is None or not 0 < self.prior < 1):
+            raise RequestError("prior lies between 0 and 1, and needs a calibration")
+        if self.threshold is not None and math.isnan(self.threshold):
+            raise RequestError("threshold must be a number")
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Distances of genuine photos of the subject to each other: leave-one-out, see `scoring.references`.
+
+    Attributes:
+        distances: the distance of each reference to the others. aggregate: to the nearest ("best") or their mean.
+    """
+
+    distances: dict[str, float]
+    aggregate: str
+
+    @property
+    def mean(self) -> float:
+        """The mean of the references' distances."""
+        return sum(self.distances.values()) / len(self.distances)
+
+    @property
+    def max(self) -> float:
+        """The largest of the references' distances."""
+        return max(self.distances.values())
+
+
+@dataclass(frozen=True)
+class NamedValue:
+    """The number of a published score (see `models.named`) for the scored images; higher = more similar.
+
+    Attributes:
+        name: e.g. "dino-i:dreambooth". value: None where the source defines none for this request.
+        note: what it is the mean of and where it is defined, or the reason why there is none.
+    """
+
+    name: str
+    value: float | None
+    note: str
+
+
+@dataclass(frozen=True)
+class Scores(Records):
+    """Scored images: a row for each, with the fields that `idmetric score --format json` prints.
+
+    Rows are sorted by distance; rows of pairs keep the order of the pairs. `to_pandas` and `to_records` give the rows;
+    `to_csv`, `to_json`, `to_jsonl` and `to_table` give the command's four formats.
+
+    Attributes:
+        signature: model, revision, distance, resolution, dtype and version, to report with the scores.
+        skipped: `image` and `reason` of each unreadable image, with on_error="skip".
+        baseline: distances of the references to each other; None for pairs and a single reference.
+        references: number of references; 0 for pairs.
+        threshold: the largest distance that passes.
+        left_out: references among the images, which have no row.
+        other: columns of a file of pairs that are carried through.
+        calibration: the source of the probabilities.
+        named: the number of a published score, if the model was opened by its name.
+    """
+
+    signature: dict[str, str] = field(default_factory=dict)
+    skipped: Sequence[Record] = ()
+    baseline: Baseline | None = None
+    references: int = 0
+    threshold: float | None = None
+    left_out: Sequence[str] = ()
+    other: Sequence[str] = ()
+    calibration: Calibration | None = None
+    named: NamedValue | None = None
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """Count, mean and sample standard deviation of the distances, and how many of them pass the threshold.
+
+        Returns:
+            n, mean (None without rows), std (n - 1; None for fewer than two rows); with a threshold also threshold,
+            passing (how many are not above it) and share_passing in [0, 1]; with copies among the rows also
+            without_copies, these numbers of the other rows; with a published score also named.
+        """
+        distances = [row["distance"] for row in self.rows]
+        found: dict[str, Any] = {
+            "n": len(distances),
+            "mean": statistics.fmean(distances) if distances else None,
+            "std": statistics.stdev(distances) if len(distances) > 1 else None,
+        }
+        if self.threshold is not None:
+            passing = len(distances) - len(self.failing)
+            share = passing / len(distances) if distances else None
+            found |= {"threshold": self.threshold, "passing": passing, "share_passing": share}
+        new = [row for row in self.rows if not row.get("copy")]
+        if len(new) < len(self.rows):
+            found["without_copies"] = replace(self, rows=new, named=None).summary
+        if self.named is not None:
+            found["named"] = asdict(self.named)
+        return found
+
+    @property
+    def failing(self) -> list[Record]:
+        """The rows with a distance above the threshold."""
+        if self.threshold is None:
+            return []
+        from idmetric.metric.distance.ties import comparable  # NumPy: not for --help
+
+        return [row for row in self.rows if not comparable(row["distance"]) <= comparable(self.threshold)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The object that `--format json` prints; numbers with nine significant digits."""
+        about = self.baseline
+        found: dict[str, Any] = {"signature": self.signature, "rows": self.rows, "baseline": None}
+        if about is not None:
+            found["baseline"] = {**asdict(about), "mean": about.mean, "max": about.max}
+        if self.references == 1:
+            found["baseline_note"] = NEEDS_TWO
+        found["skipped"] = list(self.skipped)
+        if self.left_out:
+            found["references_left_out"] = list(self.left_out)
+        found["summary"] = self.summary
+        answer: dict[str, Any] = rounded(found)
+        return answer
+
+    def to_json(self) -> str:
+        """`to_dict` as text."""
+        return json_file.text(self.to_dict(), indent=2) + "\n"
+
+    def to_jsonl(self) -> str:
+        """Format a JSON object for each row, with the mean and maximum of the baseline."""
+        return self._with_baseline().to_jsonl()
+
+    def to_csv(self) -> str:
+        """Format CSV text with the baseline's mean and maximum in each row; numbers have four decimals."""
+        return self._with_baseline().to_csv()
+
+    def to_table(self) -> str:
+        """Format the columns that have values, aligned, and below them the facts that all rows share."""
+        lines = [*(_columns(self) if self.rows else []), *_notes(self)]
+        return "\n".join(line.rstrip() for line in lines) + "\n"
+
+    def _with_baseline(self) -> Records:
+        about = {} if self.baseline is None else {"real_mean": self.baseline.mean, "real_max": self.baseline.max}
+        return Records([{**row, **about} for row in self.rows], (*self.columns, *about))
+
+
+def columns_of(rows: Sequence[Record]) -> tuple[str, ...]:
+    """Return the keys of all rows, in order of first appearance."""
+    return tuple(dict.fromkeys(name for row in rows for name in row))
+
+
+# As a text table
+
+
+def _columns(scores: Scores) -> list[str]:
+    rows = scores.rows
+    columns = [
+        ("rank", [f"{row['rank']:>4}" for row in rows]),
+        ("distance", [f"{four(row['distance']):>8}" for row in rows]),
+    ]
+    if "probability" in rows[0]:
+        columns.append(("P(same)", [f"{four(row['probability']):>7}" for row in rows]))
+    if "real_percentile" in rows[0]:
+        columns.append(("percentile", [f"{row['real_percentile']:10.0f}" for row in rows]))
+    columns.append(("image", [row["image"] for row in rows]))
+    if _has_several_references(scores):
+        columns.append(("reference", [row["reference"] for row in rows]))
+    if any(row.get("copy") for row in rows):
+        columns.append(("copy", ["copy" if row.get("copy") else "" for row in rows]))
+    return aligned([[head for head, _ in columns], *zip(*(cells for _, cells in columns), strict=True)])
+
+
+def _has_several_references(scores: Scores) -> bool:
+    return len({row["reference"] for row in scores.rows}) > 1
+
+
+def _notes(scores: Scores) -> list[str]:
+    lines = []
+    if scores.rows and not _has_several_references(scores):
+        note = f" ({NEEDS_TWO})" if scores.references == 1 else ""
+        lines.append(f"reference: {scores.rows[0]['reference']}{note}")
+    if (found := scores.baseline) is not None:
+        has_percentiles = any("real_percentile" in row for row in scores.rows)
+        shown = "; percentile = real ones that are nearer, in percent" if has_percentiles else ""
+        lines.append(
+            f"real to real, leave-one-out ({found.aggregate}) over {len(found.distances)} references: mean "
+            f"{four(found.mean)}, max {four(found.max)}{shown}"
+        )
+    if scores.left_out:
+        left_out = ", ".join(first_few(scores.left_out, 5))
+        lines.append(f"left out, as references: {left_out} (--include-refs scores them too)")
+    if scores.other:
+        lines.append(f"other columns, in --format csv, json and jsonl: {', '.join(scores.other)}")
+    if scores.rows and "probability_basis" in scores.rows[0]:
+        lines.append(scores.rows[0]["probability_basis"])
+    lines.append("  ".join(f"{key}={value}" for key, value in scores.signature.items()))
+
+    summary = scores.summary
+    lines.append(f"summary: {_numbers(summary)}")
+    if (new := summary.get("without_copies")) is not None:
+        lines.append(f"without copies: {_numbers(new)}")
+    if (named := scores.named) is not None:
+        lines.append(f"{named.name}: {'none' if named.value is None else four(named.value)} ({named.note})")
+    return lines
+
+
+def _numbers(found: dict[str, Any]) -> str:
+    parts = [f"{name} {four(found[name])}" for name in ("mean", "std") if found[name] is not None]
+    if found.get("share_passing") is not None:
+        share = four(found["share_passing"])
+        parts.append(f"share passing {share} ({found['passing']} of {found['n']} at most {found['threshold']:g})")
+    return ", ".join([f"n {found['n']}", *parts])

@@ -1,0 +1,108 @@
+"""Files of embeddings and pictures, called shards: named by a digest of their bytes, which is checked before use.
+
+    path = write(folder, "cls", data)  # folder/cls-<digest>.safetensors
+    check(path)                        # DamagedShardError if a byte has changed
+    remove(path, root)                 # never through a link
+
+Files with other names in the folder are neither read nor deleted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from functools import lru_cache
+from pathlib import Path
+
+from idmetric.metric.files.output import refuse_irregular, replacing, writing
+
+_NAME = re.compile(r"([a-z]+)-([0-9a-f]{32})\.safetensors")
+
+
+class ShardError(ValueError):
+    """A shard that cannot be used. `path` is its file."""
+
+    def __init__(self, path: Path, reason: str) -> None:
+        super().__init__(f"{os.fspath(path)!r} {reason}")
+        self.path = path
+
+
+class DamagedShardError(ShardError):
+    """A shard with bytes that have changed since it was written."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(
+            path,
+            "is damaged: its bytes do not match the digest in its name (or an earlier version wrote it); delete it, "
+            "and its images are embedded again",
+        )
+
+
+def write(folder: Path, kind: str, data: bytes) -> Path:
+    """Write a shard atomically and return its path; OutputError if that fails."""
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{kind}-{_digest_of(data)}.safetensors"
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
+    return path
+
+
+def shards_in(folder: Path, *kinds: str) -> list[Path]:
+    """Return the shards of some kinds in a folder, sorted by name; none if there is no folder.
+
+    Raises:
+        OSError: for a folder that cannot be listed.
+    """
+    try:
+        names = sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    matches = [_NAME.fullmatch(name) for name in names]
+    return [folder / match[0] for match in matches if match and match[1] in kinds]
+
+
+def check(path: Path) -> None:
+    """Compare a shard's bytes with the digest in its name; an unchanged file is read once per process.
+
+    Raises:
+        DamagedShardError: if they differ. OSError: if it cannot be read, or is a pipe or a device.
+    """
+    refuse_irregular(path)
+    found = os.stat(path)
+    _check(path, found.st_ino, found.st_size, found.st_mtime_ns)
+
+
+def remove(path: Path, root: Path) -> None:
+    """Delete a file, unless it is gone already.
+
+    Args:
+        root: the folder that the user named. A link on the way from there to the file is not followed.
+
+    Raises:
+        OutputError: if it cannot be deleted. ShardError: if it is reached through a link.
+    """
+    if is_through_link(path, root):
+        raise ShardError(path, "is reached through a link, and nothing is deleted through links: remove the link")
+    with writing(path):
+        path.unlink(missing_ok=True)
+
+
+def is_through_link(path: Path, root: Path) -> bool:
+    """Whether a file below a folder, or a folder on the way to it, is a link."""
+    inner = os.path.relpath(path, root)
+    return os.path.realpath(path) != os.path.join(os.path.realpath(root), inner)
+
+
+@lru_cache(2**16)
+def _check(path: Path, *stamp: int) -> None:
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
+    match = _NAME.fullmatch(path.name)
+    if match is None or match[2] != digest.hexdigest():
+        raise DamagedShardError(path)
+
+
+def _digest_of(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=16).hexdigest()

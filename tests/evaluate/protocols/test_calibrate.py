@@ -1,0 +1,233 @@
+"""`idmetric eval calibrate`: from a manifest to a calibration that the model and `idmetric score` take."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from idmetric import IDSim, load
+from idmetric.cli import eval as cli
+from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.manifest.table import read as read_manifest
+from idmetric.evaluate.protocols import calibrate
+from idmetric.evaluate.protocols.calibrate import left_out_rows
+from idmetric.evaluate.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
+from idmetric.evaluate.protocols.common.result import Value
+from idmetric.evaluate.protocols.common.scorers import EvalSettings
+from idmetric.evaluate.protocols.options import CalibrateOptions
+from idmetric.evaluate.statistics.calibration.fitting import fit
+from idmetric.metric.calibration.apply import CalibrationError, read
+from idmetric.metric.calibration.curves import from_log_odds
+from idmetric.metric.distance.ties import comparable
+
+QUICK = EvalSettings(bootstrap=20)
+
+
+@pytest.fixture(scope="module")
+def saved(folder: Path) -> Any:
+    return load(folder / "model", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def data(folder: Path) -> Manifest:
+    return usable(read_manifest(folder / "manifest.csv"))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, metric: IDSim) -> Path:
+    """A saved model, and twelve objects: four pictures of each, and a distractor of two of them."""
+    root = tmp_path_factory.mktemp("calibrate")
+    metric.save_pretrained(root / "model")
+    rng = np.random.default_rng(0)
+    rows = []
+
+    def picture(name: str, own: np.ndarray) -> str:
+        noisy = (own + rng.normal(0, 25, own.shape)).clip(0, 255).astype(np.uint8)
+        Image.fromarray(noisy).resize((32, 32), Image.Resampling.BILINEAR).save(root / name)
+        return name
+
+    for thing in range(12):
+        own = rng.integers(0, 256, (6, 6, 3)).astype(float)
+        twin = own + rng.normal(0, 60, own.shape)
+        for view in range(4):
+            rows.append(Row(f"t{thing}", picture(f"{thing}-{view}.png", own), id=f"{thing}/{view}", dataset="d",
+                            category=f"c{thing % 3}"))  # fmt: skip
+        for view in range(2):
+            rows.append(Row(f"t{thing}~", picture(f"{thing}-{view}-near.png", twin), id=f"{thing}/{view}~", dataset="d",
+                            category=f"c{thing % 3}", role="distractor", parent=f"{thing}/{view}"))  # fmt: skip
+        rows.append(Row(f"t{thing}", f"{thing}-0.png", id=f"{thing}/part", role="part-edit", dataset="d"))
+    Manifest.from_rows(rows, root).write(root / "manifest.csv")
+    return root
+
+
+def test_half_the_pairs_are_of_one_identity_and_half_of_the_others_hard(data: Manifest) -> None:
+    assert "part-edit" not in data.column("role")
+    pairs = draw_pairs(data, 6)
+    identity, parent, names = (np.array(data.column(c), object) for c in ("identity", "parent", "id"))
+    category = np.array(data.column("category"), object)
+    assert (pairs.same == (identity[pairs.a] == identity[pairs.b])).all()
+    counts = pairs.counts()
+    assert counts["same"] == 12 * 6 + 12  # of four pictures, and of two of the twin's
+    assert counts["same"] == len(pairs.a) - counts["same"]
+    assert counts["context"] + counts["kin"] + counts["category"] == counts["same"] // 2
+    assert len({tuple(sorted(p)) for p in zip(pairs.a.tolist(), pairs.b.tolist(), strict=True)}) == len(pairs.a)
+    for a, b, kind in zip(pairs.a, pairs.b, pairs.kind, strict=True):
+        made = parent[a] == names[b] or parent[b] == names[a]
+        if kind == "context":
+            assert made
+        if kind == "kin":
+            assert not made
+            assert identity[a].rstrip("~") == identity[b].rstrip("~")
+        if kind == "category":
+            assert category[a] == category[b]
+        if kind in ("category", "any"):
+            assert identity[a].rstrip("~") != identity[b].rstrip("~")
+    assert (pairs.family[pairs.kind == "kin"][:, 0] == pairs.family[pairs.kind == "kin"][:, 1]).all()
+    again = draw_pairs(data, 6)
+    assert (again.a == pairs.a).all()
+    assert (draw_pairs(data, 6, seed=1).a != pairs.a).any()
+
+
+def test_the_command_writes_a_calibration_for_the_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    beside = folder / "model" / "calibration.json"
+    out = folder / "out"
+    status = cli.main(["calibrate", "--data", str(folder / "manifest.csv"), "--model", f"mine={folder / 'model'}",
+                       "--device", "cpu", "--out", str(out), "--bootstrap", "20", "--plots",
+                       "png", "--rates", "0.2", "--quiet"])  # fmt: skip
+    printed = capsys.readouterr().out
+    try:
+        assert status == 0
+        assert "ECE" in printed
+        (out / "mine.calibration.json").rename(beside)
+        found = read(beside)
+        assert found.data["about"] == "manifest.csv"
+        assert found.data["identities"] == 24
+        assert found.data["families"] == 12
+        assert found.thresholds[0]["false_accept_rate"] == 0.2
+        assert found.prior == pytest.approx(0.5)
+        assert (out / "calibrate.reliability.png").stat().st_size > 1000
+        metric = load(folder / "model", device="cpu")
+        same = metric.probability(folder / "0-0.png", folder / "0-1.png").item()
+        other = metric.probability(folder / "0-0.png", folder / "4-0.png").item()
+        assert 0 < other < same < 1
+        row = json.loads((out / "calibrate.json").read_text())["results"][0]["rows"][0]
+        assert row["metrics"]["ECE"]["value"] == pytest.approx(found.held_out["ECE"]["value"], rel=1e-8)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def test_each_dataset_is_measured_by_the_others() -> None:
+    rng, count = np.random.default_rng(0), 600
+    same = rng.random(count) < 0.5
+    dataset = np.array(["x", "y", "z"], dtype=object)[rng.integers(0, 3, count)]
+    scores = rng.normal(np.where(same, 0.7, 0.2) + 0.2 * (dataset == "z"), 0.25).round(6)
+    order = np.argsort(~same, kind="stable")  # pairs of one identity first, as they are drawn
+    same, dataset, scores = same[order], dataset[order], scores[order]
+    kind = np.where(same, "same", "any").astype(object)
+    family = np.stack([np.arange(count), np.arange(count) + count * ~same], 1)
+    pairs = Pairs(np.zeros(count, int), np.ones(count, int), same, kind, family)
+    even = np.arange(count) < 2 * same.sum()
+    rows = left_out_rows(scores, pairs, dataset, "isotonic", 0.01, (0.1, 0.02), EvalSettings(bootstrap=0))
+    assert [row["what"] for row in rows[:3]] == [
+        "probability, isotonic, x left out", "threshold for 0.1 false accepts, x left out",
+        "threshold for 0.02 false accepts, x left out",
+    ]  # fmt: skip
+    assert len(rows) == 9
+
+    for k, name in enumerate(("x", "y", "z")):
+        rest, its = (dataset != name), dataset == name
+        curve = fit(scores[rest & even], same[rest & even], "isotonic", 0.01)
+        p, truth = from_log_odds(curve.log_odds(scores[its & even])), same[its & even]
+        assert value(rows[3 * k], "Brier") == pytest.approx(np.mean((p - truth) ** 2), abs=1e-9)
+        bins = np.minimum((p * 15).astype(int), 14)
+        error = sum(abs((p - truth)[bins == b].sum()) for b in range(15)) / len(p)
+        assert value(rows[3 * k], "ECE") == pytest.approx(error, abs=1e-9)
+        for row, rate in zip(rows[3 * k + 1 : 3 * k + 3], (0.1, 0.02), strict=True):
+            strangers = np.sort(scores[rest & ~same])[::-1]
+            limit = strangers[int(rate * len(strangers))]  # of this and lower scores none is accepted
+            assert value(row, "false accept") == pytest.approx((scores[its & ~same] > limit).mean(), abs=0.01)
+            assert value(row, "true accept") == pytest.approx((scores[its & same] > limit).mean(), abs=0.02)
+    assert value(rows[7], "false accept") > 2 * value(rows[1], "false accept")  # z's scores are higher
+    assert left_out_rows(scores, pairs, np.full(count, "x"), "isotonic", 0.01, (0.1,), EvalSettings(bootstrap=0)) == []
+
+
+def test_further_strangers_decide_about_thresholds_alone(saved: IDSim, data: Manifest) -> None:
+    few, many = (
+        calibrate.calibrations(
+            data, {"m": saved}, EvalSettings(bootstrap=0), CalibrateOptions(strangers=n, rates=(0.05,))
+        )["m"]
+        for n in (0, 500)
+    )
+    assert many[0].prior == few[0].prior == 0.5
+    assert many[0].data["pairs"]["any"] > few[0].data["pairs"]["any"] + 400
+    grid = np.linspace(0, 2, 50)
+    assert (many[0].probability(grid) == few[0].probability(grid)).all()
+    assert many[0].thresholds[0]["distance"] != few[0].thresholds[0]["distance"]
+    assert few[1].items["pairs"] == many[1].items["pairs"]
+
+
+def value(row: dict[str, Any], name: str) -> float:
+    found = row[name]
+    assert isinstance(found, Value)
+    return found.value
+
+
+def test_models_and_data_that_cannot_be_calibrated_are_refused(saved: IDSim, data: Manifest, metric: IDSim) -> None:
+    for rows, models, options, reason in (
+        (data, {"m": metric}, CalibrateOptions(), "have no revision"),
+        (data, {"pixels": object()}, CalibrateOptions(), r"only models that idmetric\.load opens can"),
+        (data.replace(identity=data.column("id")), {"m": saved}, CalibrateOptions(), "no identity has two images"),
+        (data.filter(identity=("t0", "t1")), {"m": saved}, CalibrateOptions(), "three identities"),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            calibrate.run(rows, models, QUICK, options)
+
+
+def test_a_calibration_can_be_measured_on_other_pairs(
+    folder: Path, saved: IDSim, data: Manifest, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made, _ = calibrate.calibrations(data, {"m": saved}, QUICK, CalibrateOptions(method="platt", rates=(0.2,)))["m"]
+    made.write(folder / "given.json")
+    [result] = calibrate.run(data, {"m": saved}, QUICK, CalibrateOptions(check=str(folder / "given.json")))
+    pairs = {name: np.array(column) for name, column in result.items["pairs"].items()}
+    probability = made.probability(1 - pairs["score"])
+    np.testing.assert_allclose(pairs["probability"], probability)
+    quality, decision = ({k: v for k, v in row.items() if isinstance(v, Value)} for row in result.rows)
+    assert quality["Brier"].value == pytest.approx(((probability - pairs["same"]) ** 2).mean())
+    accepted = comparable(pairs["score"]) >= comparable(1 - made.thresholds[0]["distance"])
+    assert decision["true accept"].value == pytest.approx(accepted[pairs["same"]].mean())
+    assert decision["false accept"].value == pytest.approx(accepted[~pairs["same"]].mean())
+    low, high = decision["true accept"].low, decision["true accept"].high
+    assert low is not None
+    assert high is not None
+    assert low <= decision["true accept"].value <= high
+    with pytest.raises(CalibrationError, match="has no calibration in its folder"):
+        calibrate.run(data, {"m": saved}, QUICK, CalibrateOptions(check="stored"))
+    with pytest.raises(CalibrationError, match="distance 'cls', not 'patch'"):
+        calibrate.run(
+            data, {"m": saved}, EvalSettings(distance="patch"), CalibrateOptions(check=str(folder / "given.json"))
+        )
+    given = ["calibrate", "--data", str(folder / "manifest.csv"), "--model", str(folder / "model"), "--device", "cpu",
+             "--bootstrap", "0", "--check", str(folder / "given.json")]  # fmt: skip
+    assert cli.main(given) == 0
+    assert "as given" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("engines", "origin"),
+    [({None}, "photos"), ({None, "painter"}, "generated"),
+     ({"flux"}, "generated")],
+)  # fmt: skip
+def test_a_calibration_records_where_its_images_come_from(
+    saved: IDSim, data: Manifest, engines: set[str | None], origin: str
+) -> None:
+    cycle = sorted(engines, key=str)
+    data = data.replace(engine=[cycle[k % len(cycle)] for k in range(len(data))])
+    [(found, _)] = calibrate.calibrations(data, {"m": saved}, QUICK, CalibrateOptions()).values()
+    assert found.data["origin"] == origin
+    assert found.rests_on_photos == (origin == "photos")

@@ -1,0 +1,610 @@
+"""The protocol `generator` against slow computations, and what it says of missing, copied and trained images."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image, ImageOps
+
+from idmetric import Backbone, IDSim
+from idmetric.cli import eval as cli
+from idmetric.data import embed as embeddings
+from idmetric.data.embed import Look
+from idmetric.data.manifest.table import Manifest, Row
+from idmetric.evaluate.protocols.common import tables
+from idmetric.evaluate.protocols.common.models import open_model
+from idmetric.evaluate.protocols.common.result import Result, Value
+from idmetric.evaluate.protocols.common.scorers import EvalSettings
+from idmetric.evaluate.protocols.generator.example import example
+from idmetric.evaluate.protocols.generator.outputs import read
+from idmetric.evaluate.protocols.generator.protocol import add_differences, run, value_of
+from idmetric.evaluate.protocols.options import GeneratorOptions
+from idmetric.evaluate.report.evaluation import eval_page
+from idmetric.evaluate.report.verdict import verdict
+from idmetric.metric.calibration.apply import CalibrationError
+from idmetric.metric.images.read import read_image
+from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.models.named import NAMED
+from tests.evaluate.protocols.parts import PLAIN, Drawn, Images, clip_folder, picture, values
+from tests.runner import Runner
+
+PLACE = "{method}/{subject}/{prompt}_{seed}.png"
+METHODS, SUBJECTS, PROMPTS, SEEDS = ("a", "b"), ("cat", "dog", "mug"), ("on_a_beach", "in_the_snow"), (0, 1, 2)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Outputs of two methods, and two or three references of three subjects."""
+    for m, method in enumerate(METHODS):
+        for s, subject in enumerate(SUBJECTS):
+            for p, prompt in enumerate(PROMPTS):
+                for seed in SEEDS:
+                    picture(tmp_path / "out" / method / subject / f"{prompt}_{seed}.png", s + 10 * m, 1 + 3 * p + seed)
+    for s, subject in enumerate(SUBJECTS):
+        for k in range(2 + (s == 0)):
+            picture(tmp_path / "refs" / subject / f"{k}.png", s, 50 + k)
+    return tmp_path
+
+
+def given(folder: Path, **more: str) -> Manifest:
+    return read(folder / "out", PLACE, references=str(folder / "refs"), **more)  # type: ignore[arg-type]
+
+
+def cosine(metric: Embedder) -> Callable[[Path, Path], float]:
+    vectors: dict[Path, np.ndarray] = {}
+
+    def of(a: Path, b: Path) -> float:
+        for path in (a, b):
+            if path not in vectors:
+                vectors[path] = F.normalize(metric.embed(path).cls.double(), dim=-1)[0].numpy()
+        return float(vectors[a] @ vectors[b])
+
+    return of
+
+
+def test_numbers_are_those_of_loops(folder: Path, metric: IDSim) -> None:
+    [result] = run(
+        given(folder),
+        {"m": metric},
+        EvalSettings(bootstrap=40, workers=1),
+        GeneratorOptions(by=("prompt",), scr=(0.9,)),
+    )
+    like, refs = cosine(metric), {s: sorted((folder / "refs" / s).iterdir()) for s in SUBJECTS}
+
+    def image(method: str, subject: str, prompt: str, seed: int) -> Path:
+        return folder / "out" / method / subject / f"{prompt}_{seed}.png"
+
+    real = {s: np.mean([like(a, b) for a in refs[s] for b in refs[s] if a != b]) for s in SUBJECTS}
+    for method in METHODS:
+        for group, prompts in (("all", PROMPTS), *((f"prompt: {p}", (p,)) for p in PROMPTS)):
+            row = values(result, method=method, group=group)
+            own = {s: [np.mean([like(image(method, s, p, k), r) for r in refs[s]]) for p in prompts for k in SEEDS]
+                   for s in SUBJECTS}  # fmt: skip
+            assert row["identity"].value == pytest.approx(np.mean(list(own.values())), abs=1e-6)
+            assert row["identity"].count == 9 * len(prompts)
+            assert row["identity"].low <= row["identity"].value <= row["identity"].high  # type: ignore[operator]
+            means = [np.mean(found) for found in own.values()]
+            assert row["worst"].value == pytest.approx(min(means), abs=1e-6)
+            assert row["SCR@0.9"].value == pytest.approx(np.mean(np.array(means) < 0.9))
+            assert row["real"].value == pytest.approx(np.mean(list(real.values())), abs=1e-6)
+            assert row["real SCR@0.9"].value == pytest.approx(np.mean(np.array(list(real.values())) < 0.9))
+            several = [(i, j) for i in SEEDS for j in range(i)]
+            apart = [np.mean([1 - like(image(method, s, p, i), image(method, s, p, j)) for i, j in several])
+                     for s in SUBJECTS for p in prompts]  # fmt: skip
+            assert row["diversity"].value == pytest.approx(np.mean(apart), abs=1e-6)
+            assert 1 <= row["Vendi"].value <= 3
+            assert row["copies"].value == 0
+
+    pair = values(result, method="a - b")
+    apart = [np.mean([like(image("a", s, p, k), r) for r in refs[s]]) - np.mean([like(image("b", s, p, k), r)
+             for r in refs[s]]) for s in SUBJECTS for p in PROMPTS for k in SEEDS]  # fmt: skip
+    assert pair["identity"].value == pytest.approx(np.mean(apart), abs=1e-6)
+    tests = result.items["tests"]
+    assert tests["metric"] == ["identity", "diversity"]
+    assert tests["subjects"] == [3, 3]
+    assert pair["p"].value == pytest.approx(tests["p"][0])  # one comparison: nothing to correct
+    items = result.items["images"]
+    assert len(items["image"]) == 36
+    assert items["image"][0] == "a/cat/in_the_snow_0.png"
+    best = max(refs["cat"], key=lambda path: like(image("a", "cat", "in_the_snow", 0), path))
+    assert items["nearest"][0] == f"../refs/cat/{best.name}"
+    assert not result.notes[0].startswith("a lacks")
+
+
+def test_methods_are_set_side_by_side_place_by_place(folder: Path, metric: IDSim) -> None:
+    (folder / "out" / "b" / "cat" / "on_a_beach_1.png").unlink()
+    [result] = run(given(folder), {"tiny": metric}, PLAIN)
+    images, places = result.items["images"], result.items["side_by_side"]
+    assert len(places["subject"]) == 17  # of all that both methods have
+    scores = dict(zip(images["image"], images["identity"], strict=True))
+    of = places["subject"], places["prompt"], places["seed"]
+    for k, (subject, prompt, seed) in enumerate(zip(*of, strict=True)):
+        assert (subject, prompt, seed) != ("cat", "on_a_beach", "1")
+        names = {method: f"{method}/{subject}/{prompt}_{seed}.png" for method in METHODS}
+        for method, name in names.items():
+            assert (places[f"by {method}"][k], places[f"by {method}_score"][k]) == (name, scores[name])
+        assert places["lowest"][k] == min(scores[name] for name in names.values())
+        assert places["reference"][k] == f"../refs/{subject}/0.png"
+
+    subjects = result.items["subjects"]
+    for k, (method, subject) in enumerate(zip(subjects["method"], subjects["subject"], strict=True)):
+        worst = min((v, name) for name, v in scores.items() if name.startswith(f"{method}/{subject}/"))
+        assert (subjects["worst_score"][k], subjects["worst"][k]) == worst
+
+
+@pytest.mark.parametrize(
+    ("methods", "subjects", "against", "expected"),
+    [
+        (6, 8, None, "8 subjects in 15 comparisons is 0.117; 10 subjects would do, or fewer comparisons"),
+        (6, 8, "m0", None),
+        (6, 10, None, None),
+        (2, 5, None, "5 subjects in 1 comparison is 0.062; 6 subjects would do"),
+    ],
+)  # fmt: skip
+def test_a_p_that_no_difference_can_bring_below_5_percent_is_stated(
+    methods: int, subjects: int, against: str | None, expected: str | None
+) -> None:
+    """Differences of one sign for all subjects, as large as they may be, reach the stated p, and no lower one."""
+    identity = {f"m{m}": {(f"s{k}", "x", "0"): 0.01 * m * (1 + k) for k in range(subjects)} for m in range(methods)}
+    result = Result("generator", "m", [])
+    add_differences(result, {"identity": identity}, EvalSettings(bootstrap=0), against)
+    notes = [note.removesuffix(" (--against METHOD)") for note in result.notes]
+    assert notes == ([] if expected is None else [f"no winner can be shown: the smallest p of {expected}"])
+    least = min(row["p"].value for row in result.rows)  # type: ignore[union-attr]
+    if expected is None:
+        assert least < 0.05
+    else:
+        assert f" is {least:.3f}; " in expected
+
+
+@pytest.mark.parametrize(("subjects", "trials"), [(3, 15), (8, 25)])
+def test_random_halves_of_one_method_get_no_winner_on_pages_and_in_tables(
+    tmp_path: Path, subjects: int, trials: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One method's images under two names, drawn again and again: who keeps identity best is a matter of chance."""
+    monkeypatch.setattr("idmetric.evaluate.report.evaluation._plots", lambda results: [])  # slow to draw
+    rows, images = [], Images(tmp_path)
+    for subject in range(subjects):
+        rows += [Row(f"s{subject}", images(subject, n, 1)) for n in range(2)]
+        rows += [Row(None, images(subject, n)) for n in range(8)]
+    role = (["reference"] * 2 + ["generated"] * 8) * subjects
+    subject_of = [f"s{subject}" for subject in range(subjects) for _ in range(10)]
+    data = Manifest.from_rows(rows, tmp_path)
+    rng = np.random.default_rng(subjects)
+    winners = apart = bold = 0
+    for _ in range(trials):
+        method: list[str | None] = []
+        seed: list[str | None] = []
+        for _ in range(subjects):
+            order = rng.permutation(8)
+            method += [None, None, *("a" if k < 4 else "b" for k in order)]
+            seed += [None, None, *(str(k % 4) for k in order)]
+        columns = {"x_role": role, "x_subject": subject_of, "x_method": method, "x_seed": seed}
+        settings = EvalSettings(bootstrap=200, workers=1)
+        [result] = run(data.replace(**columns), {"drawn": Drawn()}, settings, GeneratorOptions(copies=False))
+        page = eval_page([result])
+        winners += "keeps identity best</bdi>" in page
+        difference = values(result, group="paired")["identity"]
+        apart += not difference.low <= 0 <= difference.high  # type: ignore[operator]
+        text = tables.latex([result])
+        bold += r"\textbf" in text and "No marks in identity" not in text
+    # 6 % of the trials, and two standard errors
+    most = trials * (0.06 + 2 * np.sqrt(0.05 * 0.95 / trials))
+    assert max(winners, apart, bold) <= most
+    if subjects == 3:
+        assert winners == bold == 0
+        assert "Too few subjects for a winner" in page
+
+
+def test_a_method_without_a_subject_and_images_does_not_rise(folder: Path) -> None:
+    """Methods are compared on the places that all have, whatever is deleted from one of them."""
+    model, options = {"hsv": open_model("hsv")}, GeneratorOptions(held_out=True)
+    for path in (folder / "out").glob("*/mug/*"):
+        path.rename(path.with_suffix(".later"))
+    (folder / "out" / "a" / "dog" / "on_a_beach_1.png").rename(folder / "a.later")
+    (folder / "out" / "b" / "dog" / "on_a_beach_1.png").rename(folder / "b.later")
+    [common] = run(given(folder), model, PLAIN, options)
+    for path in (folder / "out" / "b").glob("mug/*"):
+        path.rename(path.with_suffix(".png"))
+    (folder / "a.later").rename(folder / "out" / "a" / "dog" / "on_a_beach_1.png")
+
+    picture(folder / "refs" / "unused" / "0.png", 99)
+    [result] = run(given(folder), model, PLAIN, options)
+    assert result.rows == common.rows
+    assert result.notes[:4] == [
+        "a lacks 6 of 18 combinations of subject, prompt and seed: " + result.notes[0].partition(": ")[2],
+        "b lacks 1 of 18 combinations of subject, prompt and seed: dog/on_a_beach/1",
+        "no images of 1 subjects with references: unused",
+        "compared on the 11 of 18 combinations of subject, prompt and seed that all have; other images are left out",
+    ]
+    missing = result.items["missing"]
+    assert missing["method"] == ["a"] * 6 + ["b"]
+    assert (missing["subject"][-1], missing["prompt"][-1], missing["seed"][-1]) == ("dog", "on_a_beach", "1")
+    page = verdict(result)
+    assert page is not None
+    assert page.details[-1].startswith("Compared on the 11 of 18 combinations")
+
+
+def test_methods_with_other_seeds_are_compared_on_their_common_subjects(folder: Path) -> None:
+    for path in (folder / "out" / "b").glob("*/*_?.png"):
+        path.rename(path.with_name(path.name.replace("_", "_7", 3).replace("_7", "_", 2)))
+    for path in (folder / "out" / "b" / "mug").iterdir():
+        path.unlink()
+    [result] = run(given(folder), {"hsv": open_model("hsv")}, PLAIN)
+    assert {values(result, method=method)["identity"].count for method in METHODS} == {12}
+    assert "compared on the 2 of 3 subjects that all have; other images are left out" in result.notes
+
+
+def test_references_seen_in_training_are_named(folder: Path) -> None:
+    model = {"hsv": open_model("hsv")}
+
+    def warned(data: Manifest, options: GeneratorOptions = GeneratorOptions()) -> list[str]:  # noqa: B008
+        [result] = run(data, model, PLAIN, options)
+        return [note for note in result.notes if note.startswith("WARNING")]
+
+    assert "nothing states" in warned(given(folder))[0]
+    assert warned(given(folder), GeneratorOptions(held_out=True)) == []
+    (folder / "train" / "dog").mkdir(parents=True)
+    picture(folder / "train" / "dog" / "x.png", 77)
+    assert warned(given(folder, training=str(folder / "train"))) == []
+    (folder / "train" / "dog" / "y.png").write_bytes((folder / "refs" / "dog" / "1.png").read_bytes())
+    [note] = warned(given(folder, training=str(folder / "train")), GeneratorOptions(held_out=True))
+    assert "trained on 1 of 7 references" in note
+    assert "../refs/dog/1.png" in note
+
+
+def test_leaning_grades_how_near_images_are_to_training_images(folder: Path, metric: IDSim) -> None:
+    for subject, count in (("cat", 2), ("dog", 1)):
+        for k in range(count):
+            picture(folder / "train" / subject / f"{k}.png", 5, 70 + k)
+    shown = folder / "train" / "dog" / "0.png"
+    (folder / "out" / "a" / "dog" / "on_a_beach_0.png").write_bytes(shown.read_bytes())
+    (folder / "train" / "cat" / "2.png").write_bytes((folder / "refs" / "cat" / "0.png").read_bytes())  # seen
+    cos = cosine(metric)
+
+    def angle(a: Path, b: Path) -> float:
+        return float(np.arccos(np.clip(cos(a, b), -1, 1)))
+
+    [result] = run(given(folder, training=str(folder / "train")), {"tiny": metric}, PLAIN)
+    items, of_method = result.items["images"], []
+    for name, method, subject, found in zip(
+        *(items[k] for k in ("image", "method", "subject", "leaning")), strict=True
+    ):
+        if subject == "mug":
+            assert found is None
+            continue
+        image = folder / "out" / name
+        refs, train = (sorted((folder / part / subject).iterdir()) for part in ("refs", "train"))
+        seen = {t.read_bytes() for t in train}
+        terms = [(angle(image, r) - angle(image, t)) / angle(r, t) for r in refs for t in train
+                 if r.read_bytes() not in seen]  # fmt: skip
+        assert found == pytest.approx(np.mean(terms), abs=1e-3)  # arccos near 1
+        of_method += [found] if method == "a" else []
+    assert values(result, method="a")["leaning"].value == pytest.approx(np.mean(of_method))
+    copied = items["leaning"][items["image"].index("a/dog/on_a_beach_0.png")]
+    assert copied == pytest.approx(1, abs=1e-3)
+    assert "leaning" not in values(run(given(folder), {"tiny": metric}, PLAIN)[0], method="a")
+
+
+def test_the_weakest_subject_of_an_image_is_visible(tmp_path: Path, metric: IDSim) -> None:
+    """An image of a pair is scored against either subject; a table may name it twice, too."""
+    for s, subject in enumerate(("cat", "dog", "mug")):
+        picture(tmp_path / f"{subject}.png", s)
+    pairs = {"0.png": ("cat", "dog"), "1.png": ("dog", "mug"), "2.png": ("mug",)}
+    lines = ["path,method,subject,prompt,role"]
+    for k, (name, shown) in enumerate(pairs.items()):
+        picture(tmp_path / name, k, 5)
+        lines += [f"{name},m,{subject},p{k}," for subject in shown]
+    lines += [f"{subject}.png,,{subject},,reference" for subject in ("cat", "dog", "mug")]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    [result] = run(read(tmp_path / "t.csv"), {"tiny": metric}, EvalSettings(bootstrap=20))
+
+    like = cosine(metric)
+    each = {name: {s: like(tmp_path / name, tmp_path / f"{s}.png") for s in shown} for name, shown in pairs.items()}
+    row = values(result, method="m")
+    every = [value for of in each.values() for value in of.values()]
+    assert (row["identity"].value, row["identity"].count) == (pytest.approx(np.mean(every), abs=1e-6), 5)
+    assert row["weakest"].value == pytest.approx(np.mean([min(of.values()) for of in each.values()]), abs=1e-6)
+    assert row["weakest"].count == 3
+    scenes = result.items["scenes"]
+    assert [name.split()[0] for name in scenes["image"]] == ["0.png", "1.png"]
+    for k, name in enumerate(("0.png", "1.png")):
+        weakest = min(each[name], key=lambda subject: each[name][subject])
+        assert (scenes["weakest"][k], scenes["nearest"][k]) == (weakest, f"{weakest}.png")
+        assert scenes["lowest"][k] == pytest.approx(each[name][weakest], abs=1e-6)
+        assert scenes["mean"][k] == pytest.approx(np.mean(list(each[name].values())), abs=1e-6)
+
+
+def test_pasted_references_of_two_subjects_are_not_called_new_and_perfect_ones_do_not_fail(tmp_path: Path) -> None:
+    """Both references side by side: neither half is found as a copy, and SCR's threshold is of single subjects."""
+    both = Image.new("RGB", (64, 32))
+    lines = ["path,method,subject,role"]
+    for s, subject in enumerate(("cat", "dog")):
+        picture(tmp_path / f"{subject}.png", s)
+        both.paste(Image.open(tmp_path / f"{subject}.png"), (32 * s, 0))
+        lines += [f"both.png,m,{subject},", f"{subject}.png,,{subject},reference"]
+    both.save(tmp_path / "both.png")
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    tiny = {"tiny": IDSim("tiny", device="cpu")}
+    [result] = run(read(tmp_path / "t.csv"), tiny, PLAIN)
+    [row] = result.rows
+    assert row["copies"] == "not checked"
+    assert not [name for name in row if "SCR" in name]
+    assert any(note.startswith("images show several subjects: copies are not checked") for note in result.notes)
+    assert "not checked" in tables.table([result])
+    page = verdict(result)
+    assert page is not None
+    assert "Copies were not checked: images show several subjects." in page.details
+
+    [given] = run(read(tmp_path / "t.csv"), tiny, PLAIN, GeneratorOptions(scr=(0.3,)))
+    assert "SCR@0.3" in given.rows[0]  # your threshold may be of such images
+    (tmp_path / "t.csv").write_text("\n".join(line for line in lines if "both.png,m,dog" not in line))
+    [alone] = run(read(tmp_path / "t.csv"), tiny, PLAIN)
+    assert isinstance(alone.rows[0]["copies"], Value)
+    assert "SCR" in alone.rows[0]
+
+
+@pytest.mark.filterwarnings("ignore::idmetric.metric.images.masks.MaskWarning")
+def test_masks_separate_the_subjects_of_an_image(tmp_path: Path, metric: IDSim) -> None:
+    """Two subjects side by side: alone, each is what its reference shows, which the whole image is not."""
+    both = Image.new("RGB", (64, 32))
+    for s, subject in enumerate(("cat", "dog")):
+        picture(tmp_path / f"{subject}.png", s)
+        both.paste(Image.open(tmp_path / f"{subject}.png"), (32 * s, 0))
+        mask = Image.new("L", (64, 32))
+        mask.paste(255, (32 * s, 0, 32 * s + 32, 32))
+        mask.save(tmp_path / f"{subject}-mask.png")
+    both.save(tmp_path / "both.png")
+    Image.new("L", (32, 32), 255).save(tmp_path / "all.png")
+    lines = ["path,mask,method,subject,role"]
+    for subject in ("cat", "dog"):
+        lines += [f"both.png,{subject}-mask.png,m,{subject},", f"{subject}.png,all.png,,{subject},reference"]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    data, alone = read(tmp_path / "t.csv"), Look(masked=True, outside="crop")
+    whole, cropped = (run(data, {"m": metric}, EvalSettings(bootstrap=0, look=look))[0] for look in (Look(), alone))
+    assert values(cropped, method="m")["weakest"].value == pytest.approx(1, abs=1e-4)
+    assert values(whole, method="m")["weakest"].value < 0.99
+    assert len(cropped.items["scenes"]["image"]) == 1
+
+
+def test_copies_of_references_and_of_training_images_count(folder: Path, photos: list[Path]) -> None:
+    for k, subject in enumerate(SUBJECTS):
+        Image.open(photos[k]).save(folder / "refs" / subject / "photo.jpg")
+    ImageOps.mirror(Image.open(photos[0]).convert("RGB")).save(folder / "out" / "a" / "cat" / "on_a_beach_0.png")
+    Image.open(photos[3]).save(folder / "out" / "b" / "dog" / "on_a_beach_0.png")
+    (folder / "train" / "dog").mkdir(parents=True)
+    Image.open(photos[3]).convert("RGB").save(folder / "train" / "dog" / "0.jpg", quality=80)
+    data = given(folder, training=str(folder / "train"))
+    settings = EvalSettings(bootstrap=0, store=folder / "store")
+    [result] = run(data, {"hsv": open_model("hsv")}, settings)
+    items = result.items["images"]
+    copied = [name for name, copy in zip(items["image"], items["copy"], strict=True) if copy]
+    assert copied == ["a/cat/on_a_beach_0.png", "b/dog/on_a_beach_0.png"]
+    assert list(filter(None, items["copied"])) == ["../refs/cat/photo.jpg", "../train/dog/0.jpg"]
+    assert values(result, method="a")["copies"].value == pytest.approx(1 / 18)
+
+
+def test_gray_images_are_named_where_all_references_are_in_color(folder: Path) -> None:
+    gray = folder / "out" / "a"
+    for path in (
+        gray / "cat" / "on_a_beach_0.png",
+        gray / "mug" / "in_the_snow_1.png",
+        folder / "refs" / "mug" / "0.png",
+    ):
+        Image.open(path).convert("L").save(path)
+    [result] = run(given(folder), {"pixels": open_model("pixels")}, PLAIN)
+    [note] = [note for note in result.notes if "gray" in note]
+    assert note.startswith("WARNING: 1 images are gray where the references are in color")
+    assert "cat" in note
+    assert "on_a_beach" in note
+    [result] = run(given(folder), {"pixels": open_model("pixels")}, PLAIN, GeneratorOptions(copies=False))
+    assert "gray" not in " ".join(result.notes)  # not looked for
+
+
+def test_a_second_run_embeds_nothing(folder: Path, metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = EvalSettings(bootstrap=0, store=folder / "store", workers=1)
+    [first] = run(given(folder), {"m": metric}, settings)
+    monkeypatch.setattr(type(metric), "embed", None)
+    [second] = run(given(folder), {"m": metric}, settings)
+    assert (second.rows, second.items) == (first.rows, first.items)
+
+
+def test_the_threshold_is_that_of_the_calibration(folder: Path, metric: IDSim) -> None:
+    tiny = IDSim("tiny", device="cpu")
+    [result] = run(given(folder), {"tiny": tiny}, PLAIN)
+    [point] = [t for t in tiny.calibration.thresholds if t["false_accept_rate"] == 0.05]  # type: ignore[union-attr]
+    tau = 1 - float(point["distance"])
+    subjects = result.items["subjects"]
+    assert subjects["SCR"] == [value < tau for value in subjects["identity"]]
+    assert any(f"under {tau:.3f}" in note for note in result.notes)
+    with pytest.raises(ValueError, match=r"--rate 0\.2: the calibration has thresholds at 0\.1, 0\.05"):
+        run(given(folder), {"tiny": tiny}, PLAIN, GeneratorOptions(rate=0.2))
+    path = folder / "other.json"
+    tiny.calibration.write(path)  # type: ignore[union-attr]
+    with pytest.raises(CalibrationError, match="was made for"):
+        run(given(folder), {"m": metric}, PLAIN, GeneratorOptions(calibration=path))
+    [result] = run(given(folder), {"m": metric}, PLAIN)
+    assert any(note.startswith("no SCR") for note in result.notes)
+
+
+def test_prompt_fidelity_is_the_cosine_of_image_and_prompt(folder: Path) -> None:
+    clip = open_model(f"dual:{clip_folder(folder, 'clip')}", device="cpu")
+    [result] = run(given(folder), {"hsv": open_model("hsv"), "CLIP-T": clip}, PLAIN)
+    items = result.items["images"]
+    for k in (0, 17, 35):
+        pixels = clip.prepare(Image.open(folder / "out" / items["image"][k]).convert("RGB"), None, "black", None)
+        image = clip.embed([pixels], False).cls[0]
+        [text] = clip.texts([items["prompt"][k].replace("_", " ")])
+        assert items["clip_t"][k] == pytest.approx(float(image @ text), abs=1e-5)
+    own = [v for v, m in zip(items["clip_t"], items["method"], strict=True) if m == "a"]
+    assert values(result, method="a")["CLIP-T"].value == pytest.approx(np.mean(own))
+    assert "CLIP-T" in values(result, method="a - b")
+
+
+SMALL = {"embed_dim": 24, "depth": 1, "num_heads": 2}
+
+
+def small(source: str, **options: Any) -> Backbone:
+    """A published score with a small encoder of random weights."""
+    torch.manual_seed(sum(map(ord, source)))
+    return Backbone(source, pretrained=False, backbone_args=SMALL, device="cpu")
+
+
+def test_the_number_of_each_published_score_in_one_pass(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each method's number under each score, as its source aggregates, from files that are opened once."""
+    for extra in (folder / "refs").glob("*/[12].png"):
+        extra.unlink()
+    for path in {*(folder / "out").glob("*/*/in_the_snow_*"), *(folder / "out" / "b" / "mug").glob("*_2.png")}:
+        path.unlink()  # also, subjects have different numbers of images
+    opened: list[str] = []
+
+    def counted(source: str, **more: Any) -> Image.Image:
+        opened.append(source)
+        return read_image(source, **more)
+
+    monkeypatch.setattr("idmetric.metric.models.load.load", small)
+    monkeypatch.setattr(embeddings, "read_image", counted)
+    words = ["generator", "--data", folder / "out", "--pattern", PLACE, "--references", folder / "refs"]
+    words += ["--model", "named", "--no-copies", "--held-out", "--bootstrap", "20", "--format", "csv"]
+    assert Runner(cli.main, capsys)(*words, "--device", "cpu") == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert len(opened) == len(set(opened)) == 17 + 3  # each once for seven models
+
+    found = {(r["model"], r["method"]): r for r in rows if r["metric"] == "published"}
+    scores = [name for name, score in NAMED.items() if score.references in ("all", "own")]
+    assert {name for name, _ in found} == set(scores)
+    for name in scores:
+        like = cosine(small(name))
+        for method in METHODS:
+            own = {
+                subject: [like(path, folder / "refs" / subject / "0.png")
+                          for path in (folder / "out" / method / subject).iterdir()]
+                for subject in SUBJECTS
+            }  # fmt: skip
+            pooled = np.mean([value for of in own.values() for value in of])
+            by_subject = np.mean([np.mean(of) for of in own.values()])
+            expected = by_subject if NAMED[name].references == "all" else pooled * (1 if name == "dino:peft" else 100)
+            row = found[name, method]
+            assert float(row["value"]) == pytest.approx(expected, abs=2e-4 * max(1, NAMED[name].scale)), name
+            assert float(row["low"]) <= float(row["value"]) <= float(row["high"])
+
+
+def test_a_published_number_is_clamped_and_may_be_undefined(folder: Path) -> None:
+    subject = np.array(["cat", "cat", "dog"], dtype=object)
+    identity, settings = np.array([-0.3, -0.1, -0.2]), EvalSettings(bootstrap=50)
+    kosmos = value_of(NAMED["dino-i:kosmos-g"], identity, subject, settings)
+    assert (kosmos.value, kosmos.low, kosmos.high, kosmos.count) == (0, 0, 0, 3)
+    plain = value_of(NAMED["dino-i:dreambench++"], identity, subject, settings)
+    assert (plain.value, plain.low, plain.high) == pytest.approx((-20, -20, -20))
+    dreambooth = value_of(NAMED["dino-i:dreambooth"], np.array([0.9, 0.5, 0.2]), subject, settings)
+    assert (dreambooth.value, dreambooth.count) == (pytest.approx((0.7 + 0.2) / 2), 2)  # subjects weigh alike
+
+    several = run(given(folder), {"k": small("dino-i:kosmos-g"), "d": small("dino-i:dreambooth")}, PLAIN)
+    assert any("3 have several" in note for note in several[0].notes)
+    assert "published" not in values(several[0], method="a")
+    assert "published" in values(several[1], method="a")
+    [patches] = run(given(folder), {"d": small("dino-i:dreambooth")}, EvalSettings(bootstrap=0, distance="patch"))
+    assert any("of whole images" in note for note in patches.notes)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (GeneratorOptions(by=("color",)), "--by color: no such column; there are .*method.*prompt"),
+        (GeneratorOptions(scr=(float("nan"),)), "nan is not a threshold"),
+        (GeneratorOptions(against="c"), "--against 'c': no such method; there are a, b"),
+    ],
+)
+def test_unknown_names_are_refused(folder: Path, options: GeneratorOptions, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(given(folder), {"hsv": open_model("hsv")}, PLAIN, options)
+
+
+def test_the_command_prints_a_row_for_each_method(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_ = Runner(cli.main, capsys)
+    words = ["generator", "--data", folder / "out", "--references", folder / "refs", "--model", "hsv", "--bootstrap",
+             "20", "--out", folder / "r", "--device", "cpu"]  # fmt: skip
+    assert run_(*words, "--pattern", PLACE, "--against", "b", "--format", "csv", "--held-out") == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert {(r["method"], r["group"]) for r in rows} == {("a", "all"), ("b", "all"), ("a - b", "paired")}
+    written = {path.name for path in (folder / "r").iterdir()}
+    assert {f"generator.hsv.{kind}.parquet" for kind in ("images", "subjects", "tests")} <= written
+    picture(folder / "out" / "grid.png", 5)
+    run_.says("1 images do not match", *words, "--pattern", PLACE)
+    status, _, err = run_.all(*words, "--pattern", PLACE, "--held-out", "--on-error", "skip")
+    assert status == 0
+    assert [line for line in err.splitlines() if "warn" in line.lower() or "left out" in line] == [
+        f"idmetric eval: 1 images do not match ({folder / 'out'} and {PLACE!r}) and are left out:"
+    ]
+    run_.says("--out DIR is needed", "generator", "--model", "hsv")
+    run_.says("name its layout by --pattern", *words)
+
+
+def test_the_command_pivots_explains_and_never_wraps(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ["generator", "--data", folder / "out", "--pattern", PLACE, "--references", folder / "refs", "--model",
+             "hsv", "--bootstrap", "20", "--out", folder / "r", "--device", "cpu", "--held-out"]  # fmt: skip
+    run_ = Runner(cli.main, capsys)
+    out = run_.prints("identity:", *words, "--rows", "method", "--columns", "subject", "--show", "identity,copies")
+    assert [line.split()[0] for line in out.splitlines()[:4]] == ["identity:", "method", "a", "b"]
+    assert out.splitlines()[1].split() == ["method", *SUBJECTS]
+    tex = (folder / "r" / "generator.tex").read_text()
+    assert r"method & cat $\uparrow$ & dog $\uparrow$ & mug $\uparrow$ \\" in tex
+    numbers = {r["method"]: r["value"] for r in csv.DictReader((folder / "r" / "generator.csv").open())
+               if r["group"] == "subject: dog" and r["metric"] == "identity"}  # fmt: skip
+    assert all(f"{float(value):.3f}" in tex for value in numbers.values())
+
+    monkeypatch.setenv("COLUMNS", "60")
+    out = run_.prints("identity: mean over images", *words, "--explain")
+    table, _, explained = out.partition("identity: mean over images")
+    assert all(len(line) <= 60 for line in table.splitlines() if line.startswith(("method", "a ", "b ")))
+    assert str(folder / "r" / "generator.md") in table
+    assert "copies: share of images" in explained
+    status, out, err = run_.all(*words, "--show", "beauty")
+    assert (status, "identity" in out) == (1, True)
+    assert "no column beauty: there are identity, worst" in err
+    run_.says("--rows and --columns belong together", *words, "--rows", "method", status=2)
+
+
+# The rendered example
+
+
+@pytest.mark.slow
+def test_each_method_of_the_example_is_ranked_as_it_deserves(tmp_path: Path) -> None:
+    pytest.importorskip("vtk")
+    tiny = {"tiny": IDSim("tiny", device="cpu")}
+    [result] = run(example(tmp_path), tiny, EvalSettings(workers=1), GeneratorOptions())
+    rows = {name: values(result, method=name) for name in ("copy", "good", "drift", "swap")}
+    identity = [rows[name]["identity"].value for name in ("copy", "good", "drift", "swap")]
+    assert identity == sorted(identity, reverse=True)
+    worst = [rows[name]["worst"].value for name in ("copy", "good", "swap")]
+    assert worst == sorted(worst, reverse=True)
+    assert {name: row["copies"].value for name, row in rows.items()} == {"copy": 1, "good": 0, "drift": 0, "swap": 0}
+    for name in ("good", "drift", "swap"):
+        assert rows[name]["diversity"].low > rows["copy"]["diversity"].high  # type: ignore[operator]
+        assert rows[name]["Vendi"].low > rows["copy"]["Vendi"].high  # type: ignore[operator]
+    failed = [rows[name]["SCR"].value for name in ("copy", "good", "drift", "swap")]
+    assert failed == sorted(failed)
+    assert failed[-1] >= 0.75
+    for pair in ("copy - good", "copy - drift", "drift - swap", "good - swap"):
+        assert values(result, method=pair)["identity"].low > 0, pair  # type: ignore[operator]
+    assert values(result, method="drift - good")["identity"].high < 0  # type: ignore[operator]
+    assert values(result, method="drift - good")["p"].value < 0.05
+
+    # the page shows these numbers; pixels differ a little between versions of VTK
+    page = (Path(__file__).parents[3] / "docs" / "protocols-generator.md").read_text(encoding="utf-8")
+    for name, row in rows.items():
+        [line] = re.findall(rf"^\| {name} \|(.*)\|$", page, flags=re.M)
+        shown = [float(cell.split()[0]) for cell in line.split("|")]
+        assert shown == pytest.approx([value.value for value in row.values()], abs=5e-3), name

@@ -1,0 +1,540 @@
+"""Judges: requests, valid answers, and every kind of server failure."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from idmetric.cli.eval import main as eval_command
+from idmetric.data.embed import Look, UnreadableError
+from idmetric.data.manifest.table import Manifest, Row
+from idmetric.evaluate.protocols.common.scorers import EvalSettings as Protocol
+from idmetric.evaluate.protocols.common.scorers import bind
+from idmetric.evaluate.protocols.judges import judge as module
+from idmetric.evaluate.protocols.judges.endpoint import Endpoint
+from idmetric.evaluate.protocols.judges.judge import Judge, JudgeError
+from idmetric.evaluate.protocols.judges.questions import EVIDENCE, INSTANCE
+from idmetric.evaluate.protocols.judges.scorer import JudgeModel, open_judge
+from idmetric.metric.images.masks import MaskWarning
+
+httpx = pytest.importorskip("httpx")
+
+GOOD = {"match_cues": ["dent"], "conflict_cues": [], "background_used": False, "confidence": "high", "score": 8}
+QUICK = {"side": 32, "concurrency": 1}
+SECRET = "sk-very-secret-0123456789"
+
+Act = Callable[[httpx.Request], httpx.Response]
+
+
+def says(text: str | dict[str, Any], usage: tuple[int, int] | None = (100, 20), finish: str = "stop") -> Act:
+    content = text if isinstance(text, str) else json.dumps(text)
+    reply: dict[str, Any] = {"model": "fake-1", "choices": [{"message": {"content": content}, "finish_reason": finish}]}
+    if usage:
+        reply["usage"] = {"prompt_tokens": usage[0], "completion_tokens": usage[1]}
+    return lambda request: httpx.Response(200, json=reply)
+
+
+def fails(status: int, body: bytes = b"no", **headers: str) -> Act:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    return lambda request: httpx.Response(status, content=body, headers=named)
+
+
+def breaks(error: Exception) -> Act:
+    def act(request: httpx.Request) -> httpx.Response:
+        raise error
+
+    return act
+
+
+@dataclass
+class Server:
+    """Follows its script, one act for each request, and repeats the last act."""
+
+    script: list[Act]
+    url: str
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[httpx.Headers] = field(default_factory=list)
+    at_once: int = 0
+    most_at_once: int = 0
+    lock: Any = field(default_factory=threading.Lock)
+
+    @property
+    def count(self) -> int:
+        return len(self.bodies)
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        with self.lock:
+            act = self.script[min(self.count, len(self.script) - 1)]
+            self.bodies.append(json.loads(request.content))
+            self.headers.append(request.headers)
+            self.at_once += 1
+            self.most_at_once = max(self.most_at_once, self.at_once)
+        try:
+            return act(request)
+        finally:
+            with self.lock:
+                self.at_once -= 1
+
+
+SERVERS: dict[int | None, Server] = {}
+
+
+@contextmanager
+def serving(*script: Act) -> Iterator[Server]:
+    port = 8000 + len(SERVERS)
+    server = SERVERS[port] = Server(list(script), f"http://127.0.0.1:{port}/v1")
+    try:
+        yield server
+    finally:
+        del SERVERS[port]
+
+
+@pytest.fixture(autouse=True)
+def clients(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The options of each client; all of them reach the servers of the test, and pauses are short."""
+    made: list[dict[str, Any]] = []
+    transport = httpx.MockTransport(lambda request: SERVERS[request.url.port].answer(request))
+    plain = httpx.Client
+
+    def client(**options: Any) -> httpx.Client:
+        made.append(options)
+        return plain(transport=transport, **options)
+
+    monkeypatch.setattr(httpx, "Client", client)
+    monkeypatch.setattr(module, "_PAUSE", 0.01)
+    return made
+
+
+def image(value: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
+    return Image.new("RGB", size, (value % 256, 90, 200 - value % 100))
+
+
+def pairs(count: int) -> list[tuple[Image.Image, Image.Image]]:
+    return [(image(k), image(k + 100)) for k in range(count)]
+
+
+def judge(server: Server, **options: Any) -> Judge:
+    return Judge(Endpoint(server.url, "fake"), **{**QUICK, **options})
+
+
+# Requests
+
+
+def test_a_question_holds_the_prompt_and_two_bounded_images_in_order() -> None:
+    with serving(says(GOOD)) as server:
+        [verdict] = judge(server).ask([(image(10, (400, 100)), image(20, (10, 20)))])
+    assert verdict.similarity == 0.8  # NearID, section 0.E.11: score / 10
+    body = server.bodies[0]
+    assert (body["model"], body["temperature"], body["max_tokens"], body["seed"]) == ("fake", 0.0, 512, 0)
+    content = body["messages"][0]["content"]
+    assert [part["type"] for part in content] == ["text", "text", "image_url", "text", "image_url"]
+    assert content[0]["text"] == EVIDENCE.prompt
+    assert (content[1]["text"], content[3]["text"]) == ("Image A:", "Image B:")
+    sizes = []
+    for part in (content[2], content[4]):
+        kind, data = part["image_url"]["url"].split(",", 1)
+        assert kind == "data:image/jpeg;base64"
+        sizes.append(Image.open(io.BytesIO(base64.b64decode(data))).size)
+    assert sizes == [(32, 8), (10, 20)]  # scaled down to `side`, never up
+    assert "Authorization" not in server.headers[0]
+
+
+def test_fields_of_the_request_can_be_changed_and_taken_away() -> None:
+    with serving(says(GOOD)) as server:
+        extra = {"max_tokens": None, "max_completion_tokens": 900, "temperature": None}
+        Judge(Endpoint(server.url, "fake", extra=extra), **QUICK).ask(pairs(1))
+    assert "max_tokens" not in server.bodies[0]
+    assert "temperature" not in server.bodies[0]
+    assert server.bodies[0]["max_completion_tokens"] == 900
+
+
+def test_the_key_is_sent_and_shown_nowhere(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("MY_KEY", SECRET)
+    named = json.dumps({"model": SECRET, "choices": [{"message": {"content": json.dumps(GOOD)}}]}).encode()
+    refused = json.dumps({"choices": [{"message": {"content": "", "refusal": f"not for {SECRET}"}}]}).encode()
+    acts: list[Act] = [
+        fails(200, named),
+        fails(400, f"your key {SECRET} is fine".encode()),
+        *[breaks(httpx.RemoteProtocolError(f"illegal status line: {SECRET}"))] * 4,
+        *[fails(200, refused)] * 4,
+        fails(401, f"bad key {SECRET}".encode()),
+    ]
+    with serving(*acts) as server:
+        asked = Judge(Endpoint(server.url, "fake", key="MY_KEY"), **QUICK, store=tmp_path)
+        verdicts = asked.ask(pairs(4))
+        assert server.headers[0]["Authorization"] == f"Bearer {SECRET}"
+        with pytest.raises(JudgeError, match="HTTP 401") as caught:
+            asked.ask(pairs(5)[4:])
+    [path] = tmp_path.rglob("*.json")
+    texts = [str(caught.value), repr(asked.backend), str(verdicts), asked.report(), caplog.text, path.read_text()]
+    assert all(SECRET not in text for text in [*texts, str(asked.signature())])
+    assert json.loads(path.read_text())["by"] == "***"
+    for verdict, said in zip(verdicts[1:], ("your key *** is fine", "***", "refused: not for ***"), strict=True):
+        assert said in verdict.reason
+
+
+def test_a_server_on_this_machine_is_reached_without_the_proxy(
+    monkeypatch: pytest.MonkeyPatch, clients: list[dict[str, Any]]
+) -> None:
+    monkeypatch.setenv("MY_KEY", SECRET)
+    for url in ("http://127.0.0.1:8000/v1", "http://localhost/v1", "https://api.example.org:8000/v1"):
+        with serving(says(GOOD), fails(307)):
+            assert Endpoint(url, "fake", key="MY_KEY")._client
+    assert [one["trust_env"] for one in clients] == [False, False, True]
+    assert not any(one["follow_redirects"] for one in clients)  # the key would travel
+
+
+def test_a_missing_key_or_wrong_address_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MY_KEY", raising=False)
+    with serving(says(GOOD)) as server, pytest.raises(JudgeError, match="MY_KEY is empty"):
+        Judge(Endpoint(server.url, "fake", key="MY_KEY"), **QUICK).ask(pairs(1))
+    assert server.count == 0
+    for url in ("api.openai.com/v1", "ftp://x/v1", "https://user:pw@x/v1"):
+        with pytest.raises(ValueError, match="not the address"):
+            Endpoint(url, "fake")
+    with pytest.raises(ValueError, match="unencrypted"):
+        Endpoint("http://example.org/v1", "fake", key="MY_KEY")
+
+
+# Valid answers
+
+
+def test_fenced_and_thought_out_json_is_an_answer() -> None:
+    text = json.dumps(GOOD)
+    for said in (text, f"```json\n{text}\n```", f"```\n{text}```\n", f"<think>Both {{have}} dents.</think>\n\n{text}"):
+        assert EVIDENCE.parse(said) == GOOD
+    answer = {"same_instance": 1, "confidence": 0.5, "similarity": 0.25}
+    assert INSTANCE.similarity(INSTANCE.parse(json.dumps(answer))) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"score": 11}, "score is '11', not a number from 0 to 10"),
+        ({"score": float("nan")}, "number from 0 to 10"),
+        ({"confidence": "sure"}, "high, medium or low"),
+        ({"background_used": 0}, "true or false"),
+        ({"match_cues": "dent"}, "a list of texts"),
+        ({"why": "x"}, "with the fields match_cues"),
+    ],
+)  # fmt: skip
+def test_a_malformed_answer_is_refused(change: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        EVIDENCE.parse(json.dumps({**GOOD, **change}))
+
+
+def test_other_texts_are_no_answer() -> None:
+    missing = {k: v for k, v in GOOD.items() if k != "score"}
+    sure = f"Sure! {json.dumps(GOOD)}"
+    for text in ("", "score: 8", json.dumps(missing), sure, "[8]", "8", json.dumps(GOOD)[:-5], "[" * 100_000):
+        with pytest.raises(ValueError, match=r"not (JSON|a JSON object)"):
+            EVIDENCE.parse(text)
+
+
+# Failures
+
+
+def test_an_unreadable_answer_is_asked_again_with_another_seed_and_all_are_counted() -> None:
+    with serving(says("I think so"), says({**GOOD, "score": 12}), says(GOOD)) as server:
+        asked = judge(server)
+        assert asked.ask(pairs(1))[0].similarity == 0.8
+    assert [b["temperature"] for b in server.bodies] == [0.0, 0.7, 0.7]
+    assert [b["seed"] for b in server.bodies] == [0, 1, 2]
+    assert "0 without an answer; 3 requests, 300 + 60 tokens" in asked.report()
+
+
+def test_a_full_server_is_given_the_time_it_asks_for() -> None:
+    with serving(fails(429, Retry_After="0.3"), says(GOOD)) as server:
+        start = time.monotonic()
+        assert judge(server).ask(pairs(1))[0].similarity == 0.8
+        assert time.monotonic() - start >= 0.3
+    assert [b["temperature"] for b in server.bodies] == [0.0, 0.0]  # the question was not at fault
+
+
+def test_an_error_for_ever_is_a_failure_and_no_score() -> None:
+    with serving(fails(500)) as server:
+        asked = judge(server)
+        verdicts = asked.ask(pairs(2))
+    assert [v.similarity for v in verdicts] == [None, None]
+    assert server.count == 2 * 4
+    assert "2 without an answer (such as: HTTP 500 Internal Server Error: no); 8 requests" in asked.report()
+
+
+def test_a_refused_request_is_not_repeated() -> None:
+    with serving(fails(400, b"image refused"), says(GOOD)) as server:
+        first, second = judge(server).ask(pairs(2))
+    assert server.count == 2
+    assert (first.similarity, second.similarity) == (None, 0.8)
+    assert "image refused" in first.reason
+
+
+@pytest.mark.parametrize(
+    ("act", "unread"),
+    [
+        (breaks(httpx.RemoteProtocolError("peer closed connection")), False),
+        (breaks(httpx.ReadTimeout("")), False),
+        (fails(200, b"<html>"), False),
+        (fails(200, b"[]"), False),
+        (fails(200, b'{"choices": []}'), False),
+        (says(""), True),
+        (says(json.dumps(GOOD)[:40], finish="length"), True),
+    ],
+)
+def test_what_a_server_breaks_is_asked_again(act: Act, unread: bool) -> None:
+    with serving(act, says(GOOD)) as server:
+        asked = judge(server)
+        assert asked.ask(pairs(1))[0].similarity == 0.8
+    assert server.count == 2
+    assert server.bodies[1]["temperature"] == (0.7 if unread else 0.0)
+
+
+def test_many_failures_in_a_row_stop_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_GIVE_UP_AFTER", 3)
+    reason = "3 pairs in a row had no answer, the last because: HTTP 400"
+    with serving(says(GOOD), fails(400)) as server, pytest.raises(JudgeError, match=reason):
+        judge(server).ask(pairs(50))
+    assert server.count < 10
+
+
+# Nothing is paid for twice
+
+
+def test_a_stopped_run_resumes(tmp_path: Path) -> None:
+    with serving(says(GOOD), says({**GOOD, "score": 3}), fails(402)) as server:
+        with pytest.raises(JudgeError, match="HTTP 402"):
+            judge(server, store=tmp_path).ask(pairs(5))
+        assert server.count == 3
+        server.script[:] = [says({**GOOD, "score": 5})]
+        server.bodies.clear()
+        asked = judge(server, store=tmp_path)
+        verdicts = asked.ask(pairs(5))
+        assert server.count == 3
+        assert [v.similarity for v in verdicts] == [0.8, 0.3, 0.5, 0.5, 0.5]
+        assert [v.stored for v in verdicts] == [True, True, False, False, False]
+        again = judge(server, store=tmp_path)
+        assert [v.similarity for v in again.ask(pairs(5))] == [0.8, 0.3, 0.5, 0.5, 0.5]
+        assert server.count == 3
+    assert (again.counts["known"], again.counts["requests"]) == (5, 0)
+
+
+def test_another_question_is_asked_again(tmp_path: Path) -> None:
+    with serving(says(GOOD)) as server:
+        a, b = pairs(1)[0]
+        judge(server, store=tmp_path).ask([(a, b)])
+        others: list[tuple[Judge, Any]] = [
+            (Judge(Endpoint(server.url, "other"), **QUICK, store=tmp_path), (a, b)),
+            (judge(server, side=16, store=tmp_path), (a, b)),
+            (judge(server, max_tokens=90, store=tmp_path), (a, b)),
+            (judge(server, store=tmp_path), (b, a)),
+            (judge(server, store=tmp_path), (a, image(1))),
+        ]
+        for k, (asked, pair) in enumerate(others, 2):
+            asked.ask([pair])
+            assert server.count == k
+
+
+def test_servers_on_two_ports_or_paths_of_a_host_share_no_answers(tmp_path: Path) -> None:
+    with serving(says(GOOD)) as one, serving(says({**GOOD, "score": 1})) as two:
+        assert judge(one, store=tmp_path).ask(pairs(1))[0].similarity == 0.8
+        assert judge(two, store=tmp_path).ask(pairs(1))[0].similarity == 0.1
+        Judge(Endpoint(f"{one.url}/other", "fake"), **QUICK, store=tmp_path).ask(pairs(1))
+        Judge(Endpoint(f"{one.url}/", "fake"), **QUICK, store=tmp_path).ask(pairs(1))  # another spelling
+        assert (one.count, two.count) == (2, 1)
+
+
+def test_a_damaged_answer_is_asked_for_again(tmp_path: Path) -> None:
+    with serving(says(GOOD)) as server:
+        judge(server, store=tmp_path).ask(pairs(1))
+        [path] = tmp_path.rglob("*.json")
+        whole = path.read_text()
+        path.write_text(whole[:50])
+        assert judge(server, store=tmp_path).ask(pairs(1))[0].similarity == 0.8
+    assert server.count == 2
+    assert path.read_text() == whole
+
+
+def test_requests_at_a_time_are_bounded_and_pairs_asked_once() -> None:
+    def slow(request: httpx.Request) -> httpx.Response:
+        time.sleep(0.05)
+        return says(GOOD)(request)
+
+    with serving(slow) as server:
+        asked = judge(server, concurrency=3)
+        seen: list[int] = []
+        asked.ask(pairs(6), lambda done, total: seen.append(done))
+        verdicts = asked.ask(pairs(6))
+    assert server.count == 6
+    assert server.most_at_once <= 3
+    assert seen == list(range(1, 7))
+    assert all(v.stored for v in verdicts)
+
+
+# In protocols
+
+
+def test_a_judge_is_a_model_of_protocols_that_scores_pairs(tmp_path: Path) -> None:
+    mask = Image.new("L", (40, 30), 0)
+    mask.paste(255, (0, 0, 20, 30))
+    mask.save(tmp_path / "mask.png")
+    rows = []
+    for k in range(3):
+        image(50 * k).save(tmp_path / f"{k}.png")
+        rows.append(Row(f"i{k}", f"{k}.png", mask="mask.png"))
+    manifest = Manifest.from_rows(rows, tmp_path)
+    with serving(says(GOOD), *[says("?")] * 4, says({**GOOD, "score": 0})) as server:
+        scorer = bind(manifest, {"judge": JudgeModel(judge(server))}, Protocol()).models["judge"]
+        scores = scorer.pairs([0, 0, 1, 1], [1, 2, 2, 2])  # the last pair is asked about once
+        assert np.isnan(scores[1])  # no answer is not the score 0
+        assert scores[[0, 2, 3]].tolist() == [0.8, 0.0, 0.0]
+        assert server.count == 6
+        with pytest.raises(ValueError, match="a judge compares pairs"):
+            scorer.matrix([0, 1], [1, 2])
+        assert scorer.signature()["model"] == "judge:fake"
+        masked = bind(manifest, {"judge": JudgeModel(judge(server))}, Protocol(look=Look(True)))
+        assert masked.models["judge"].read(1).getpixel((30, 5)) == (0, 0, 0)  # type: ignore[attr-defined]
+        some = Manifest.from_rows([*rows[:2], Row("i2", "2.png")], tmp_path)
+        with pytest.warns(MaskWarning, match="1 of 3 images have no mask: they are seen whole"):
+            partly = bind(some, {"judge": JudgeModel(judge(server))}, Protocol(look=Look(True))).models["judge"]
+        assert partly.read(2).tobytes() == Image.open(tmp_path / "2.png").convert("RGB").tobytes()  # type: ignore[attr-defined]
+        with pytest.raises(ValueError, match="no row has a mask"):
+            bind(some.take([2]), {"judge": JudgeModel(judge(server))}, Protocol(look=Look(True)))
+        missing = Manifest.from_rows([*rows, Row("x", "none.png")], tmp_path)
+        with pytest.raises(UnreadableError, match=r"none\.png"):
+            bind(missing, {"judge": JudgeModel(judge(server))}, Protocol())
+
+
+def write_pairs(root: Path) -> Path:
+    """Three generated images of one reference, with the ratings of two groups."""
+    rows = []
+    for k in range(4):
+        image(60 * k).save(root / f"{k}.png")
+    for k in range(1, 4):
+        group = f"db/object_00/emu2/{k}_0"
+        about = {"prompt": k, "image": 0, "ratings": {"group1": k, "group2": 4 - k % 3}}
+        rows += [
+            Row("db/object_00", "0.png", id=f"{group}/a", group=group, slot="anchor"),
+            Row(None, f"{k}.png", id=f"{group}/c", group=group, slot="candidate", engine="emu2",
+                parent="db/object_00", parameters=about),
+        ]  # fmt: skip
+    path = root / "pairs.parquet"
+    Manifest.from_rows(rows, root).write(path)
+    return path
+
+
+def test_the_command_takes_a_judge_from_a_file_and_reports_its_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_pairs(tmp_path)
+    with serving(says({**GOOD, "score": 2}), says({**GOOD, "score": 9}), says({**GOOD, "score": 5})) as server:
+        about = {"url": server.url, "model": "fake", "side": 32, "concurrency": 1}
+        (tmp_path / "judge.json").write_text(json.dumps(about))
+        command = ["dreambench", "--data", str(data), "--model", f"fake=judge:{tmp_path / 'judge.json'}"]
+        command += ["--out", str(tmp_path / "out"), "--bootstrap", "0", "--format", "csv"]
+        assert eval_command(command) == 0
+        said = capsys.readouterr()
+        assert eval_command(command) == 0
+        again = capsys.readouterr()
+        assert server.count == 3  # the answers in --out are not paid for again
+    r = [np.corrcoef([2, 9, 5], people)[0, 1] for people in ([1, 2, 3], [3, 2, 4])]
+    assert f"dreambench,fake,object,emu2,M-H,{np.mean(r):.4f}"[:-1] in said.out
+    assert said.out == again.out
+    assert "fake: 3 pairs, 0 of them known, 0 without an answer; 3 requests, 300 + 60 tokens" in said.err
+    assert "fake: 3 pairs, 3 of them known, 0 without an answer; 0 requests" in again.err
+    assert len(list((tmp_path / "out" / "judge").rglob("*.json"))) == 3
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [
+        ([], "give "),
+        ({"url": "http://127.0.0.1/v1", "local": "x"}, "give "),
+        ({"url": "http://127.0.0.1/v1"}, "model"),
+        ({"url": "http://127.0.0.1/v1", "model": "m", "api_key": "sk"}, "argument 'api_key'"),
+        ({"url": "http://127.0.0.1/v1", "model": "m", "question": "why"}, "unknown question 'why'"),
+        ({"url": "http://127.0.0.1/v1", "model": "m", "side": 0}, "at least 1"),
+        ({"url": "127.0.0.1", "model": "m"}, "not the address"),
+    ],
+)  # fmt: skip
+def test_a_wrong_file_is_named_with_its_error(tmp_path: Path, given: Any, reason: str) -> None:
+    path = tmp_path / "judge.json"
+    path.write_text(json.dumps(given))
+    with pytest.raises(JudgeError, match=reason) as caught:
+        open_judge(path)
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_from_a_stranger_cannot_choose_who_gets_the_images_and_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "judge.json"
+    monkeypatch.setenv("OPENAI_API_KEY", SECRET)
+    path.write_text(json.dumps({"url": "https://judge.example/v1", "model": "m", "key": "OPENAI_API_KEY"}))
+    for source in (path, f"{path}@api.openai.com"):
+        with pytest.raises(JudgeError, match=rf"name it, as in judge:{re.escape(str(path))}@judge\.example"):
+            open_judge(source)
+    opened = open_judge(f"{path}@judge.example").judge.backend
+    assert isinstance(opened, Endpoint)
+    assert opened.address == "https://judge.example:443/v1"
+
+
+@pytest.mark.parametrize("name", ["HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "PATH"])
+def test_a_file_from_a_stranger_cannot_send_any_variable_of_the_environment(tmp_path: Path, name: str) -> None:
+    path = tmp_path / "judge.json"
+    path.write_text(json.dumps({"url": "https://judge.example/v1", "model": "m", "key": name}))
+    with pytest.raises(JudgeError, match=f"the variable '{name}' is not sent"):
+        open_judge(f"{path}@judge.example")
+
+
+# A model on this machine
+
+_TEMPLATE = (
+    "{% for m in messages %}{% for c in m['content'] %}{% if c['type'] == 'image' %}"
+    "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ c['text'] }}{% endif %}{% endfor %}<|im_end|>{% endfor %}"
+)
+
+
+def test_a_local_model_is_asked_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("transformers")
+    from idmetric.evaluate.protocols.judges.local import LocalModel
+    from idmetric.train.visme import small_qwen
+
+    small_qwen.write(tmp_path / "qwen")
+    (tmp_path / "qwen" / "chat_template.jinja").write_text(_TEMPLATE)
+    model = LocalModel(tmp_path / "qwen", device="cpu")
+    before = torch.get_rng_state()
+    asked = Judge(model, side=56, max_tokens=4, concurrency=1, store=tmp_path / "judge")
+    [verdict] = asked.ask(pairs(1))
+    assert verdict.similarity is None  # random weights say nothing
+    assert torch.equal(torch.get_rng_state(), before)
+    assert asked.counts["tokens out"] == 4 * 4
+    ends = np.atleast_1d(model.model.generation_config.eos_token_id).tolist()
+    answer = torch.tensor([*model.processor.tokenizer(json.dumps(GOOD))["input_ids"], *ends])
+    given: list[Any] = []
+
+    def generate(**inputs: Any) -> torch.Tensor:
+        given.append(inputs)
+        return torch.cat([inputs["input_ids"][0], answer])[None]
+
+    monkeypatch.setattr(model.model, "generate", generate)
+    assert asked.ask(pairs(1))[0].similarity == 0.8
+    assert given[0]["do_sample"] is False
+    text = model.processor.tokenizer.decode(given[0]["input_ids"][0])
+    assert EVIDENCE.prompt in text
+    assert text.index("Image A:") < text.index("<|image_pad|>") < text.index("Image B:")
+    assert len(given[0]["image_grid_thw"]) == 2

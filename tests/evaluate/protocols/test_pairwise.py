@@ -1,0 +1,148 @@
+"""Metrics of pairs: the values of their libraries, every pair once, in bounded memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from idmetric.data.embed import UnreadableError
+from idmetric.data.manifest.table import Manifest, Row
+from idmetric.evaluate.protocols.common import baselines, pairwise
+from idmetric.evaluate.protocols.common.pairwise import PairScorer
+from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
+
+COUNT = 11
+
+
+@pytest.fixture
+def pictures(tmp_path: Path) -> Manifest:
+    """Eleven different images, smooth and noisy, and a copy of the third under another name."""
+    rng = np.random.default_rng(1)
+    rows = []
+    for k in range(COUNT):
+        coarse = Image.fromarray(rng.integers(0, 256, (4 + k, 5, 3), dtype=np.uint8)).resize((90 + k, 70))
+        noise = rng.normal(0, 3 * k, (70, 90 + k, 3))
+        Image.fromarray(np.clip(np.asarray(coarse) + noise, 0, 255).astype(np.uint8)).save(tmp_path / f"{k}.png")
+        rows.append(Row(f"i{k % 4}", f"{k}.png"))
+    (tmp_path / "copy.png").write_bytes((tmp_path / "2.png").read_bytes())
+    return Manifest.from_rows([*rows, Row("i2", "copy.png")], tmp_path)
+
+
+class Counting:
+    """SSIM that counts its calls."""
+
+    background = (255, 255, 255)
+
+    def __init__(self) -> None:
+        self.ssim = baselines.Ssim("cpu")
+        self.prepared = self.seen = self.compared = 0
+
+    def signature(self) -> dict[str, str]:
+        return {"model": "counting"}
+
+    def prepare(self, image: Image.Image, mask: Any, outside: Any) -> torch.Tensor:
+        self.prepared += 1
+        return self.ssim.prepare(image, mask, outside)
+
+    def features(self, images: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        self.seen += len(images)
+        return self.ssim.features(images)
+
+    def between(self, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> torch.Tensor:
+        self.compared += len(b[0])
+        return self.ssim.between(a, b)
+
+
+def scorer_of(pictures: Manifest, model: Any, **options: Any) -> PairScorer:
+    found = bind(pictures, {"m": model}, EvalSettings(**options)).models["m"]
+    assert isinstance(found, PairScorer)
+    return found
+
+
+def in_tiles_of(monkeypatch: pytest.MonkeyPatch, images: int) -> None:
+    one = sum(t.nbytes for t in baselines.Ssim("cpu").features(torch.zeros(1, 3, 128, 128)))
+    monkeypatch.setattr(pairwise, "_TILE_BYTES", images * one)
+
+
+@pytest.mark.parametrize("tile", [3, 64])
+def test_ssim_over_tiles_is_that_of_torchmetrics(
+    pictures: Manifest, tile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    image = pytest.importorskip("torchmetrics.functional.image")
+    in_tiles_of(monkeypatch, tile)
+    model = baselines.Ssim("cpu")
+    found = scorer_of(pictures, model).matrix(range(COUNT + 1), range(COUNT + 1))
+    pixels = torch.stack([model.prepare(pictures.image(r), None, "black") for r in range(COUNT + 1)]).double() / 255
+    for a, b in ((0, 0), (2, 11), (0, 9), (9, 0), (5, 10), (8, 4), (3, 7)):  # it takes long over a pair
+        expected = image.structural_similarity_index_measure(pixels[a : a + 1], pixels[b : b + 1], data_range=1.0)
+        assert found[a, b] == pytest.approx(float(expected), abs=1e-12), (a, b)
+    assert found.min() < 0.5
+
+
+@pytest.mark.parametrize("linear", [True, False])
+def test_lpips_over_tiles_is_that_of_its_package(
+    pictures: Manifest, linear: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lpips = pytest.importorskip("lpips")
+    in_tiles_of(monkeypatch, 3)
+    torch.manual_seed(0)
+    network = lpips.LPIPS(net="squeeze", lpips=linear, pretrained=False, pnet_rand=True, verbose=False)
+    model = baselines.Lpips("cpu", network)
+    rows = [0, 4, 9, 10, 11]
+    found = scorer_of(pictures, model).pairs(rows, rows[::-1])
+    x = torch.stack([model.prepare(pictures.image(r), None, "black") for r in rows]).float() / 127.5 - 1
+    with torch.no_grad():
+        expected = 1 - network(x, x.flip(0)).flatten()
+    np.testing.assert_allclose(found, expected.double().numpy(), rtol=0, atol=2e-6)
+    assert np.ptp(found) > 1e-3
+
+
+def test_each_image_is_decoded_once_and_each_pair_compared_once(
+    pictures: Manifest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    in_tiles_of(monkeypatch, 4)
+    model = Counting()
+    scorer = scorer_of(pictures, model)
+    first = scorer.matrix(range(COUNT + 1), range(COUNT + 1))
+    np.testing.assert_array_equal(scorer.matrix([5, 3], [0, 11]), first[np.ix_([5, 3], [0, 11])])
+    np.testing.assert_array_equal(scorer.pairs([7, 2], [1, 11]), first[[7, 2], [1, 11]])
+    assert model.prepared == COUNT  # the copy is the same image
+    assert model.compared == COUNT * (COUNT + 1) // 2
+    assert model.seen <= 2 * COUNT + 2  # three tiles of four, of which two are held
+
+
+def test_too_many_pairs_are_refused_before_they_are_compared(pictures: Manifest) -> None:
+    model = Counting()
+    scorer = scorer_of(pictures, model, max_pairs=30)
+    with pytest.raises(ValueError, match=r"66 pairs are more than --max-pairs .* allows, 30"):
+        scorer.matrix(range(COUNT), range(COUNT))
+    scorer.matrix(range(7), range(7))  # 28 pairs
+    with pytest.raises(ValueError, match="--max-pairs"):  # in all
+        scorer.pairs([8, 8, 8], [0, 1, 2])
+    assert model.compared == 28
+
+
+def test_a_similarity_that_is_not_finite_is_an_error(pictures: Manifest) -> None:
+    class Broken(Counting):
+        def between(self, a: Sequence[torch.Tensor], b: Sequence[torch.Tensor]) -> torch.Tensor:
+            return super().between(a, b).fill_(float("nan"))
+
+    with pytest.raises(ValueError, match="counting gave a similarity that is not finite"):
+        scorer_of(pictures, Broken()).matrix(range(4), range(4))
+
+
+def test_all_unreadable_images_are_named(pictures: Manifest, tmp_path: Path) -> None:
+    (tmp_path / "4.png").write_bytes(b"no image")
+    (tmp_path / "6.png").unlink()
+    with pytest.raises(UnreadableError, match=r"6\.png"):
+        scorer_of(pictures, Counting())
+    (tmp_path / "6.png").write_bytes(b"no image either")
+    with pytest.raises(UnreadableError, match="2 images cannot be used") as caught:
+        scorer_of(pictures, Counting())
+    assert sorted(caught.value.problems) == [4, 6]

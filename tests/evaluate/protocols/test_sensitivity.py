@@ -1,0 +1,181 @@
+"""Selective sensitivity: slopes of every instance again by the normal equations, grids however they are written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy import stats
+
+from idmetric.data.manifest.table import Manifest, Row, read
+from idmetric.evaluate.protocols.common.result import Result, Value
+from idmetric.evaluate.protocols.common.scorers import EvalSettings
+from idmetric.evaluate.protocols.idsim_fig6_sensitivity import cells, run
+from idmetric.evaluate.protocols.options import SensitivityOptions
+from idmetric.metric.models.idsim import IDSim
+from tests.evaluate.protocols.parts import PLAIN, Scripted, values
+
+STRENGTHS, LEVELS = (0.0, 0.5, 1.0), (0.5, 1.0)
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    """Four instances: a square (identity = its color) before a background (one factor) in a light (another)."""
+    root, rows, factors, contexts, identities = tmp_path_factory.mktemp("grid"), [], [], [], []
+    for thing in range(4):
+        rng = np.random.default_rng(thing)
+        ground, other_ground, color, other = rng.integers(20, 230, (4, 3))
+        steps = [("none", 0.0), *((f, level) for f in ("background", "light") for level in LEVELS)]
+        for factor, level in steps:
+            for strength in STRENGTHS:
+                behind = ground + (other_ground - ground) * level * (factor == "background")
+                array = np.broadcast_to(behind, (32, 32, 3)).copy()
+                array[8:24, 8:24] = color + (other - color) * strength
+                array *= 1 - 0.5 * level * (factor == "light")
+                name = f"{thing}-{factor}-{level}-{strength}.png"
+                Image.fromarray(array.astype(np.uint8)).save(root / name)
+                anchor = factor == "none" and strength == 0
+                rows.append(Row(f"thing{thing}" + (f"~{strength}" if strength else ""), name, group=f"thing{thing}",
+                                slot="anchor" if anchor else "candidate"))  # fmt: skip
+                factors.append(factor)
+                contexts.append(level)
+                identities.append(strength)
+    manifest = Manifest.from_rows(rows, root)
+    return manifest.replace(x_factor=factors, x_factor_change=contexts, x_identity_change=identities)
+
+
+def value(result: Result, which: str, column: str) -> Value:
+    return values(result, which=which)[column]
+
+
+def slow(model: IDSim, grid: Manifest, factor: str) -> dict[str, tuple[float, float, float]]:
+    """Instance -> sensitivity to identity, to the factor, and R^2, by the normal equations."""
+    vectors = model.embed(grid.sources(), patches=False).cls.double().numpy()
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    found = {}
+    for instance in dict.fromkeys(grid.column("group")):
+        own = [r for r in range(len(grid)) if grid.column("group")[r] == instance]
+        [anchor] = [r for r in own if grid.column("slot")[r] == "anchor"]
+        points = [r for r in own if grid.column("x_factor")[r] in (factor, "none")]
+        design = np.array([[1, grid.column("x_factor_change")[r], grid.column("x_identity_change")[r]] for r in points])
+        target = np.array([vectors[r] @ vectors[anchor] for r in points])
+        beta = np.linalg.solve(design.T @ design, design.T @ target)
+        left, whole = ((target - design @ beta) ** 2).sum(), ((target - target.mean()) ** 2).sum()
+        found[instance] = (-beta[2], -beta[1], 1 - left / whole)
+    return found
+
+
+def test_slopes_are_those_of_the_normal_equations(model: IDSim, grid: Manifest) -> None:
+    [result] = run(grid, {"m": model}, PLAIN)
+    identities = []
+    for factor in ("background", "light"):
+        found = slow(model, grid, factor)
+        for k, column in enumerate(("identity", "context", "R^2")):
+            own = value(result, factor, column)
+            assert own.value == pytest.approx(np.mean([f[k] for f in found.values()]), abs=1e-6)
+            assert (own.low, own.high, own.count) == (None, None, 4)
+        identities.append([f[0] for f in found.values()])
+        kept = result.items["fits"]
+        row = next(k for k in range(8) if (kept["instance"][k], kept["factor"][k]) == ("thing2", factor))
+        own_fit = [kept[column][row] for column in ("identity", "context", "r2")]
+        assert own_fit == pytest.approx(found["thing2"], abs=1e-6)
+    assert value(result, "all", "identity").value == pytest.approx(np.mean(identities), abs=1e-6)
+    assert value(result, "background", "identity").value > 0  # other colors are less alike
+
+
+def test_an_anchor_need_not_say_that_nothing_was_changed(grid: Manifest) -> None:
+    silent = grid.replace(**{
+        f"x_{name}": [None if slot == "anchor" else x for slot, x in
+                      zip(grid.column("slot"), grid.column(f"x_{name}"), strict=True)]
+        for name in ("factor", "factor_change", "identity_change")
+    })  # fmt: skip
+    assert cells(silent) == cells(grid)
+
+
+def test_intervals_are_students_over_instances(model: IDSim, grid: Manifest) -> None:
+    [result] = run(grid, {"m": model}, EvalSettings())
+    lines = result.items["fits"]
+    for which in ("light", "all"):
+        slopes: list[list[float]] = [[] for _ in range(4)]
+        for name, factor, slope in zip(lines["instance"], lines["factor"], lines["identity"], strict=True):
+            slopes[int(name.removeprefix("thing"))] += [slope] * (which in (factor, "all"))
+        expected = stats.ttest_1samp([np.mean(own) for own in slopes], 0).confidence_interval(0.95)
+        found = value(result, which, "identity")
+        assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_a_metric_that_sees_no_context_is_not_sensitive_to_it(grid: Manifest) -> None:
+    def oracle(slope: float) -> Scripted:
+        return Scripted(lambda data, a, b: 1 - slope * np.array(data.column("x_identity_change"))[a])
+
+    [result] = run(grid, {"o": oracle(0.7)}, PLAIN)
+    for factor in ("background", "light"):
+        found = [value(result, factor, column).value for column in ("identity", "context", "R^2")]
+        assert found == pytest.approx([0.7, 0, 1], abs=1e-9)
+    scaled = grid.replace(x_identity_change=[10 * x for x in grid.column("x_identity_change")])
+    [raw] = run(scaled, {"o": oracle(0.07)}, PLAIN)
+    [unit] = run(scaled, {"o": oracle(0.07)}, PLAIN, SensitivityOptions(rescale=True))
+    assert value(raw, "light", "identity").value == pytest.approx(0.07)
+    assert value(unit, "light", "identity").value == pytest.approx(0.7)
+    assert unit.settings["rescale"] is True
+
+
+def test_comparisons_without_an_answer_are_left_out(grid: Manifest) -> None:
+    judge = Scripted(lambda data, a, b: np.where(np.arange(len(a)) == 3, np.nan, np.arange(len(a)) % 5 / 5))
+    [result] = run(grid, {"j": judge}, PLAIN)
+    assert result.notes == ["1 of 60 comparisons of edit grids have no answer and are left out"]
+    assert len(result.items["grid"]["score"]) == 59
+
+
+def test_a_grid_reads_the_same_from_csv_from_parameters_and_with_splits(
+    model: IDSim, grid: Manifest, tmp_path: Path
+) -> None:
+    [expected] = run(grid, {"m": model}, PLAIN)
+    grid.write(tmp_path / "grid.csv")
+    [from_csv] = run(read(tmp_path / "grid.csv"), {"m": model}, PLAIN)
+    names = ("factor", "factor_change", "identity_change")
+    changes = zip(*(grid.column(f"x_{name}") for name in names), strict=True)
+    bare = [
+        replace(row, parameters=dict(zip(names, change, strict=True)))
+        for row, change in zip(grid, changes, strict=True)
+    ]
+    [from_parameters] = run(Manifest.from_rows(bare, grid.root), {"m": model}, PLAIN)
+    assert from_csv.rows == from_parameters.rows == expected.rows
+    halves = [row.identity < "thing2" for row in grid]
+    twice = grid.replace(group=[str(g)[:-1] + str(int(g[-1]) % 2) for g in grid.column("group")],
+                         split=["a" if half else "b" for half in halves])  # fmt: skip
+    [split] = run(twice, {"m": model}, PLAIN)
+    assert value(split, "light", "identity") == value(expected, "light", "identity")
+
+
+def test_instances_may_lack_a_factor(model: IDSim, grid: Manifest) -> None:
+    fewer = grid.filter(lambda row: not (row.group == "thing0" and "-light-" in str(row.path)))
+    [result] = run(fewer, {"m": model}, PLAIN)
+    assert value(result, "light", "identity").count == 3
+    assert value(result, "background", "identity").count == 4
+    assert value(result, "all", "identity").count == 4
+    found = slow(model, grid, "light")
+    assert value(result, "light", "identity").value == pytest.approx(
+        np.mean([found[f"thing{k}"][0] for k in (1, 2, 3)]), abs=1e-6
+    )
+
+
+def test_wrong_grids_are_named(model: IDSim, grid: Manifest) -> None:
+    count = range(len(grid))
+    for wrong, reason in (
+        (grid.filter(slot="anchor"), "no edit grids: rows with slot candidate and x_factor"),
+        (grid.filter(slot="candidate"), r"row 1: its instance \(group 'thing0'\) has 0 anchors"),
+        (grid.replace(x_identity_change=["much" if k == 4 else "0.5" for k in count]),
+         "row 5: identity_change is 'much': a number says how much was changed"),
+        (grid.replace(x_factor_change=[None if k == 6 else 0.5 for k in count]), "row 7: factor_change is None"),
+        (grid.filter(x_factor="none"), "no context factor: all rows are 'none'"),
+        (grid.replace(slot=["anchor" if k in (0, 8) else "candidate" for k in count]),
+         r"row 9: its instance \(group 'thing0'\) has 2 anchors"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=reason):
+            run(wrong, {"m": model}, PLAIN)
+    with pytest.raises(ValueError, match=r"factor 'background': instance 'thing0': .* must both vary"):
+        run(grid.replace(x_identity_change=0.0), {"m": model}, PLAIN)

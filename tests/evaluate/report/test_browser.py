@@ -1,0 +1,775 @@
+"""Pages as people use them: in Chromium, without a window.
+
+IDMETRIC_SCREENSHOTS=docs/images pytest tests/evaluate/report/test_browser.py -k screenshots   # renews the docs'
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from idmetric.cli import eval as eval_cli
+from idmetric.cli.score import main
+from idmetric.evaluate.protocols.common.measures import measure
+from idmetric.evaluate.protocols.common.result import Result, Row, Value
+from tests.browser_parts import Open, faults_of, overflows
+from tests.report_parts import EVERYTHING, NAMES, inside, make_folder, make_photos, score
+
+pytest.importorskip("jinja2")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_folder(tmp_path_factory.mktemp("browser"))
+
+
+@pytest.fixture(scope="module")
+def report(folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The page, and what the command printed."""
+    out = score(folder, *EVERYTHING, "--html", "page.html", "--format", "json")[1]
+    return folder / "page.html", json.loads(out)
+
+
+@pytest.fixture
+def page(visit: Open, report: tuple[Path, dict[str, Any]]) -> Any:
+    """The page of scores, opened."""
+    return visit(report[0])
+
+
+@pytest.fixture
+def found(report: tuple[Path, dict[str, Any]]) -> dict[str, Any]:
+    """The scores of the page, as the command printed them."""
+    return report[1]
+
+
+@pytest.fixture(scope="module")
+def evaluation(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("matplotlib")
+    root = tmp_path_factory.mktemp("evaluation")
+    photos = make_photos(root, ("mug", "vase", "lamp"))
+    given = ["folder", "--data", str(photos), "--model", "hsv", "--model", "pixels", "--bootstrap", "20"]
+    assert eval_cli.main([*given, "--device", "cpu", "--html", str(root / "page.html")]) == 0
+    return root / "page.html"
+
+
+SUBJECTS = ("mug", "vase", "lamp")
+
+
+def detailed(seed: int) -> Image.Image:
+    """A picture in which copies are found."""
+    small = np.random.default_rng(seed).integers(0, 256, (24, 24, 3), dtype=np.uint8) // (1 + seed % 3)
+    return Image.fromarray(small).resize((96, 96), Image.Resampling.BICUBIC)
+
+
+@pytest.fixture(scope="module")
+def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of three methods and two models: near mixes references in, far shows others, repeat copies."""
+    pytest.importorskip("matplotlib")
+    root = tmp_path_factory.mktemp("generators")
+
+    def save(picture: Image.Image, *parts: str) -> None:
+        path = root.joinpath(*parts)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        picture.save(path)
+
+    for s, subject in enumerate(SUBJECTS):
+        for k in range(2):
+            reference = detailed(10 * s + k)
+            save(reference, "references", subject, f"{k}.png")
+            other = detailed(100 + 10 * s + 5 * k)
+            save(Image.blend(other, reference, 0.4), "out", "near", subject, f"on_a_desk_{k}.png")
+            save(other, "out", "far", subject, f"on_a_desk_{k}.png")
+            save(reference.resize((90, 90)), "out", "repeat", subject, f"on_a_desk_{k}.png")
+    save(detailed(0), "training", "mug", "0.png")  # a reference
+    save(detailed(300), "training", "vase", "0.png")
+    given = ["generator", "--data", str(root / "out"), "--pattern", "{method}/{subject}/{prompt}_{seed}.png"]
+    given += ["--references", str(root / "references"), "--training", str(root / "training"), "--scr", "0.5"]
+    given += ["--device", "cpu", "--bootstrap", "20", "--model", "hsv", "--model", "pixels"]
+    assert eval_cli.main([*given, "--html", str(root / "page.html")]) == 0
+    return root / "page.html"
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of four steps, which show another subject, mix the references in, and at last copy one."""
+    pytest.importorskip("matplotlib")
+    root = tmp_path_factory.mktemp("steps")
+    for folder in ("held_out", "base", *(f"samples/step_{step}/a_desk" for step in (100, 200, 300))):
+        (root / folder).mkdir(parents=True)
+    for k in range(2):
+        detailed(k).save(root / "held_out" / f"{k}.png")
+        for step, share in ((100, 0.2), (200, 0.5), (300, 1.0)):
+            mixed = Image.blend(detailed(10 + k), detailed(k), share)
+            mixed.save(root / f"samples/step_{step}/a_desk/{k}.png")
+    given = ["checkpoints", "--data", str(root / "samples"), "--references", str(root / "held_out"), "--held-out"]
+    given += ["--model", "pixels", "--device", "cpu", "--bootstrap", "20", "--html", str(root / "page.html")]
+    assert eval_cli.main(given) == 0
+    return root / "page.html"
+
+
+@pytest.fixture(scope="module")
+def close(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A page without images, of nine methods with long names and almost the same numbers."""
+    pytest.importorskip("matplotlib")
+    from idmetric.evaluate.report.evaluation import eval_page
+
+    rows: list[Row] = [
+        {"method": f"a-method-with-a-name-{k}", "group": "all",
+         **{name: Value(0.6 + 0.01 * k * sign, 0.5, 0.8, 40) for name, sign in METRICS.items()}}
+        for k in range(9)
+    ]  # fmt: skip
+    path = tmp_path_factory.mktemp("close") / "page.html"
+    path.write_text(eval_page([Result("generator", "tiny", rows)]), encoding="utf-8")
+    return path
+
+
+METRICS = {"identity": 1, "worst": 1, "real": 0, "SCR": -1, "diversity": -1, "Vendi": 1, "CLIP-T": 1, "leaning": 1}
+
+
+def shown(page: Any, key: str = "path") -> list[str]:
+    """A value of each card that is to be seen, in the order of the page."""
+    return list(page.eval_on_selector_all(".card:not([hidden])", f"cards => cards.map(c => c.dataset.{key})"))
+
+
+def is_open(page: Any) -> bool:
+    return bool(page.evaluate("document.getElementById('dialog').open"))
+
+
+COUNT = """selector => { const canvas = document.querySelector(selector), copy = document.createElement('canvas');
+    Object.assign(copy, { width: canvas.width, height: canvas.height });
+    const context = copy.getContext('2d', { willReadFrequently: true });
+    context.drawImage(canvas, 0, 0);
+    return context.getImageData(0, 0, copy.width, copy.height).data.filter((v, i) => i % 4 === 3 && v).length }"""
+DRAWN = """async () => { const all = [...document.querySelectorAll('main img')];
+    for (const img of all) { img.loading = 'eager'; await img.decode(); }
+    return all.every(img => img.naturalWidth > 0) ? all.length : 0 }"""
+
+
+def painted(page: Any, side: str = "image") -> int:
+    """Pixels of a heatmap that are not clear."""
+    return int(page.evaluate(COUNT, f"#at-{side} canvas"))
+
+
+# Sorting, filters, threshold
+
+
+@pytest.mark.slow
+def test_images_are_sorted_by_what_is_asked(visit: Open, folder: Path) -> None:
+    # with the others five, from which there are percentiles
+    references = ("--ref", "gen/umlaut-ä-字.png", "--ref", "gen/a 'quoted' \"name\" & more.png")
+    out = score(folder, *references, *EVERYTHING, "--html", "five.html", "--format", "json")[1]
+    page, rows = visit(folder / "five.html"), json.loads(out)["rows"]
+    by = {key: [r["image"] for r in sorted(rows, key=lambda r: (r[key], r["rank"]))] for key in
+          ("distance", "real_percentile")}  # fmt: skip
+    surest = [r["image"] for r in sorted(rows, key=lambda r: (-r["probability"], r["rank"]))]
+    assert shown(page) == by["distance"]
+    page.click("#reverse")
+    assert shown(page) == by["distance"][::-1]
+    page.click("#reverse")
+    page.select_option("#sort", "probability")
+    assert shown(page) == surest
+    page.select_option("#sort", "percentile")
+    assert shown(page) == by["real_percentile"]
+    page.select_option("#sort", "name")
+    names = [name for name in shown(page) if "sample" in name]
+    assert [Path(name).stem for name in names] == ["sample2", "sample10"]  # numbers as people count
+    assert shown(page) != by["distance"]
+
+
+def test_the_threshold_counts_passes(page: Any, found: dict[str, Any]) -> None:
+    distances = [row["distance"] for row in found["rows"]]
+    judged = [row["distance"] for row in found["rows"] if not row["copy"]]
+    assert len(judged) == len(distances) - 1
+
+    def check(limit: float, word: str = "pass") -> None:
+        passes = sum(d <= limit for d in judged)
+        copied = f"; with copies {sum(d <= limit for d in distances)} of {len(distances)}"
+        assert page.inner_text("#passes") == f"{passes} of {len(judged)}"
+        assert page.inner_text("#count") == f"{passes} of {len(judged)} {word} at {limit:.4f}{copied}"
+        assert page.locator(".card.pass").count() == page.locator(".dots i.pass").count() == passes
+        assert page.locator(".card.pass .state").all_inner_texts() == [word] * passes
+
+    check(found["baseline"]["max"], "nearer")  # where the page starts, to the last digit
+    assert page.input_value("#threshold") == f"{found['baseline']['max']:.4f}"
+    page.fill("#threshold", repr(distances[2]))
+    check(distances[2])  # equal passes, as for --threshold
+    page.click("text=false accepts 5 %")
+    check(0.125, "nearer")
+    assert page.input_value("#threshold") == "0.1250"
+    page.locator(".card:has(.state) .open").first.click()
+    assert "at 0.1250 (false accepts 5 %)" in page.inner_text("#about")
+    page.keyboard.press("Escape")
+    page.locator(".card:not(:has(.state)) .open").click()
+    assert "0.1250" not in page.inner_text("#about")
+    page.keyboard.press("Escape")
+    slider = page.locator("#slider")
+    for _ in range(40):
+        slider.press("ArrowRight")
+    check(float(slider.input_value()))
+    assert float(slider.input_value()) > 0.125
+    slider.press("Home")
+    check(0.0)
+    slider.press("End")
+    check(float(slider.input_value()))
+    assert float(slider.input_value()) >= max(distances)
+    box = slider.bounding_box()
+    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    check(float(slider.input_value()))
+    middle = (float(slider.get_attribute("min")) + float(slider.get_attribute("max"))) / 2
+    assert float(slider.input_value()) == pytest.approx(middle, rel=0.02)
+
+
+def test_without_a_threshold_nothing_passes_or_fails(visit: Open, folder: Path) -> None:
+    score(folder, "ref0.png", "gen", "--on-error", "skip", "--quiet", "--html", "open.html")
+    for scripts in (False, True):
+        page = visit(folder / "open.html", java_script_enabled=scripts)
+        assert page.locator(".state:visible").count() == page.locator(".cut:visible").count() == 0
+        assert page.inner_text("#passes") == "–"
+        colors = page.eval_on_selector_all(
+            ".bar > span, .dots i", "all => all.map(e => getComputedStyle(e).background)"
+        )
+        assert len(set(colors)) == 1
+        assert page.locator("#threshold").get_attribute("placeholder") == "none"  # not an empty field
+    assert page.locator("#status option:disabled").all_inner_texts() == ["Pass", "Fail"]
+    page.locator(".open").first.click()
+    assert "Threshold" not in page.inner_text("#about")
+    page.keyboard.press("Escape")
+    page.wait_for_function("document.activeElement.closest('.card')", timeout=5000)  # the dialog gives it back late
+    page.locator("#slider").focus()
+    page.keyboard.press("ArrowLeft")
+    count = len(NAMES) + 1
+    assert page.locator(".state:visible").all_inner_texts() == ["pass"] * count
+    assert page.inner_text("#passes") == f"{count} of {count}"  # against the one reference that nothing copies
+    assert page.locator("#status option:disabled").count() == 0
+
+
+def test_images_are_filtered_by_text_and_status(page: Any, found: dict[str, Any]) -> None:
+    page.fill("#filter", "SAMPLE")
+    assert {Path(p).stem for p in shown(page)} == {"sample2", "sample10"}
+    assert page.inner_text("#shown") == "2 shown"
+    assert page.locator("#unreadable").is_hidden()
+    page.fill("#filter", "no such name")
+    assert page.locator("#none").is_visible()
+    page.fill("#filter", "")
+    page.fill("#threshold", repr(found["rows"][3]["distance"]))
+    page.select_option("#status", "pass")
+    ranks = [str(row["rank"]) for row in found["rows"] if not row["copy"]]  # a copy neither passes nor fails
+    assert shown(page, "rank") == [rank for rank in ranks if int(rank) <= 4]
+    page.select_option("#status", "fail")
+    assert shown(page, "rank") == [rank for rank in ranks if int(rank) > 4]
+    page.select_option("#status", "copy")
+    assert page.locator(".card:visible .state").count() == page.locator(".card.pass:visible").count() == 0
+    assert [Path(p).name for p in shown(page)] == ["copied.png"]
+    page.select_option("#status", "unreadable")
+    assert shown(page) == []
+    assert page.locator(".lost li:visible").count() == 2
+    page.fill("#filter", "cut")
+    assert page.locator(".lost li:visible").all_inner_texts()[0].startswith(f"unreadable {Path('gen') / 'cut.png'} ")
+
+
+def test_warnings_of_copies_are_folded_and_means_are_listed(page: Any, found: dict[str, Any]) -> None:
+    folded = page.locator("#copies")
+    assert folded.locator("summary").inner_text() == "1 copy"
+    assert folded.locator("li").is_hidden()
+    folded.locator("summary").click()
+    assert "copied.png repeats the pixels of ref2.png" in folded.locator("li").inner_text()
+    cells = [row.locator("td").all_inner_texts() for row in page.locator(".means tbody tr").all()]
+    everything, new = (found["summary"], found["summary"]["without_copies"])
+    assert cells == [[str(of["n"]), f"{of['mean']:.4f}", f"{of['std']:.4f}"] for of in (everything, new)]
+
+
+def test_copies_the_reference_itself_and_unreadable_files_are_told_apart(visit: Open, folder: Path) -> None:
+    given = ("ref2.png", "ref2.png", "gen/copied.png", "gen/sample2.png", "gen/cut.png", "--include-refs")
+    score(folder, *given, "--on-error", "skip", "--quiet", "--html", "apart.html")
+    page = visit(folder / "apart.html")
+    tiles = dict(text.split("\n") for text in page.locator(".tiles > div").all_inner_texts())
+    for status, tile, badge in (
+        ("copy", "Copies", "copy 0.9"), ("itself", "Reference itself", "the reference itself"),
+        ("unreadable", "Unreadable", "unreadable"),
+    ):  # fmt: skip
+        page.select_option("#status", status)
+        assert tiles[tile] == "1"
+        assert page.inner_text(f"#status option[value={status}]").endswith(" (1)")
+        [shown_badge] = page.locator(".badge:not(.state):visible").all_inner_texts()
+        assert shown_badge.startswith(badge)
+        assert (
+            shown(page) == {"copy": [str(Path("gen") / "copied.png")], "itself": ["ref2.png"], "unreadable": []}[status]
+        )
+
+
+# Side by side
+
+
+def test_a_click_opens_and_every_way_closes(page: Any, found: dict[str, Any]) -> None:
+    for close in (
+        lambda: page.click("#close"),
+        lambda: page.keyboard.press("Escape"),
+        lambda: page.mouse.click(5, 5),  # beside it
+    ):
+        page.locator(".open").nth(1).click()
+        assert is_open(page)
+        row = found["rows"][1]
+        assert f"{row['distance']:.4f}" in page.inner_text("#dialog-title")
+        assert f"Distance\n{row['distance']:.4f}\n" in page.inner_text("#about")
+        assert page.inner_text("#at-reference + figcaption bdi") == row["reference"]
+        assert page.inner_text("#at-image + figcaption bdi") == row["image"]
+        close()
+        assert not is_open(page)
+        assert page.evaluate("document.activeElement === document.querySelectorAll('.open')[1]")
+    page.locator(".dots i").nth(2).click()
+    assert page.inner_text("#at-image + figcaption bdi") == found["rows"][2]["image"]
+
+
+def test_the_keyboard_alone_is_enough(page: Any, found: dict[str, Any]) -> None:
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.classList.contains('open')"):
+            break
+    ring = page.evaluate("""() => { const box = document.activeElement.getBoundingClientRect();
+        return [box.left, box.top, box.width, getComputedStyle(document.activeElement, '::after').borderTopColor] }""")
+    accent = [int(v) for v in ring[3][4:-1].split(",")]
+    shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+    for along in (0.25, 0.5, 0.75):  # it is seen above the picture too
+        assert shot.getpixel((int(ring[0] + along * ring[2]), round(ring[1]) + 2)) == pytest.approx(accent, abs=3)
+    page.keyboard.press("Enter")
+    assert is_open(page)
+    page.keyboard.press("ArrowRight")
+    assert page.inner_text("#at-image + figcaption bdi") == found["rows"][1]["image"]
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowLeft")
+    assert page.inner_text("#at-image + figcaption bdi") == found["rows"][-1]["image"]
+    page.locator("#at-image").focus()
+    page.keyboard.press("ArrowDown")
+    assert page.inner_text("#readout").startswith("Image, row 3, column 3, matches the reference's row ")
+    page.keyboard.press("ArrowLeft")
+    page.keyboard.press("ArrowUp")
+    assert page.inner_text("#readout").startswith("Image, row 2, column 2, ")
+    assert page.locator(".lines line:not(.halo)").count() == 1
+    page.keyboard.press("Escape")
+    assert not is_open(page)
+    last = len(found["rows"])  # the one that was looked at last, when the event has come
+    page.wait_for_function(f"document.activeElement.closest('.card')?.dataset.rank === '{last}'", timeout=5000)
+
+
+def test_heatmap_and_matches_lie_over_both_pictures(page: Any) -> None:
+    page.locator(".open").nth(3).click()
+    page.wait_for_function("document.querySelector('#at-image canvas').width > 100")
+    for side in ("reference", "image"):  # bare at first
+        assert painted(page, side) == page.locator(".lines line").count() == 0
+    assert page.locator("#opacity").is_disabled()
+    assert page.locator(".legend").is_hidden()
+    assert page.inner_text("#caveat").startswith("Heatmaps explain more than they prove")
+    page.check("#heat")
+    page.check("#pairs")
+    for side in ("reference", "image"):
+        canvas, img = (page.locator(f"#at-{side} {tag}").bounding_box() for tag in ("canvas", "img"))
+        assert canvas == pytest.approx(img, abs=1)
+        assert painted(page, side) > 1000
+    lines = page.locator(".lines line:not(.halo)").count()
+    assert 1 <= lines <= 6
+    page.uncheck("#pairs")
+    assert page.locator(".lines line").count() == 0
+    page.uncheck("#heat")
+    assert painted(page) == 0
+    page.check("#heat")
+    assert painted(page) > 1000
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("document.querySelector('#at-image canvas').width > 100")
+    assert (page.is_checked("#heat"), page.is_checked("#pairs")) == (True, False)  # kept from image to image
+    assert painted(page) > 1000
+    page.keyboard.press("Escape")
+    page.locator(".open").nth(3).click()
+    assert not page.is_checked("#heat")
+    assert painted(page) == 0
+
+
+def packed(pairs: dict[int, tuple[int, float]], grid: int) -> dict[str, Any]:
+    """One side of matches for the page: partner and strength of some patches; the others have no partner."""
+
+    def text(values: list[int]) -> str:
+        return base64.b64encode(b"".join(v.to_bytes(2, "little") for v in values)).decode()
+
+    partner = [pairs.get(p, (65535, 0))[0] for p in range(grid * grid)]
+    strength = text([round(pairs.get(p, (0, 0.0))[1] * 65535) for p in range(grid * grid)])
+    return {"grid": [grid, grid], "share": [1, 1], "partner": text(partner), "cosine": strength, "strength": strength}
+
+
+@pytest.mark.parametrize("admirers", [3, 4])
+def test_lines_join_strong_matches_that_are_no_hubs(
+    visit: Open, report: tuple[Path, dict[str, Any]], admirers: int
+) -> None:
+    """Of 6 x 6 patches: neighbors in either picture, a weak match, and a patch that several others match too."""
+    mutual = {0: (8, 0.8), 1: (1, 0.9), 4: (2, 0.85), 16: (16, 0.45), 28: (34, 0.6), 24: (24, 0.95)}
+    image = mutual | dict.fromkeys((25, 26, 30, 31)[:admirers], (24, 0.3))
+    text = report[0].read_text(encoding="utf-8")
+    [(start, data)] = re.findall(r'(<script type="application/json" id="matches">)(.*?)</script>', text)
+    found = json.loads(data)
+    reference = {own: (p, strength) for p, (own, strength) in mutual.items()}
+    found["items"][0] = {"image": packed(image, 6), "reference": packed(reference, 6)}
+    made = report[0].with_name(f"lines{admirers}.html")
+    made.write_text(text.replace(start + data, start + json.dumps(found | {"low": 0.0, "high": 1.0})), encoding="utf-8")
+    page = visit(made)
+    page.locator(".open").first.click()
+    page.wait_for_function("document.querySelector('#at-image canvas').width > 100")
+    page.check("#pairs")
+    stage, joined = page.locator("#stage").bounding_box(), set()
+    for line in page.locator(".lines line:not(.halo)").all():
+        ends = []
+        for side, k in (("image", 2), ("reference", 1)):
+            box = page.locator(f"#at-{side}").bounding_box()
+            x, y = (float(line.get_attribute(f"{c}{k}")) + stage[c] - box[c] for c in "xy")
+            ends.append(int(6 * y / box["height"]) * 6 + int(6 * x / box["width"]))
+        joined.add(tuple(ends))
+    assert joined == {(1, 1), (28, 34)} | ({(24, 24)} if admirers == 3 else set())
+
+
+def test_pointing_at_a_patch_shows_its_partner(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
+    page = visit(report[0])
+    item = json.loads(page.evaluate("document.getElementById('matches').textContent"))["items"][3]
+    page.locator(".open").nth(3).click()
+    page.wait_for_function("document.querySelector('#at-image canvas').width > 100")
+    box = page.locator("#at-image").bounding_box()
+    row, column = 1, 2
+    page.mouse.move(box["x"] + box["width"] * (column + 0.5) / 4, box["y"] + box["height"] * (row + 0.5) / 4)
+    partner, cosine, strength = (
+        int.from_bytes(base64.b64decode(item["image"][k])[2 * (4 * row + column) :][:2], "little")
+        for k in ("partner", "cosine", "strength")
+    )
+    says = f"Image, row 2, column 3, matches the reference's row {partner // 4 + 1}, column {partner % 4 + 1}"
+    assert page.inner_text("#readout") == f"{says}: cosine {cosine / 65535:.4f}, strength {strength / 65535:.4f}"
+    line = page.locator(".lines line:not(.halo)")
+    stage, other = page.locator("#stage").bounding_box(), page.locator("#at-reference").bounding_box()
+    ends = {k: float(line.get_attribute(k)) + stage[k[0]] for k in ("x1", "y1", "x2", "y2")}
+    expected = {"x1": other["x"] + other["width"] * (partner % 4 + 0.5) / 4,
+                "y1": other["y"] + other["height"] * (partner // 4 + 0.5) / 4,
+                "x2": box["x"] + box["width"] * (column + 0.5) / 4,
+                "y2": box["y"] + box["height"] * (row + 0.5) / 4}  # fmt: skip
+    assert ends == pytest.approx(expected, abs=1.5)
+    page.mouse.move(2, 2)
+    assert page.inner_text("#readout").startswith("Point at a patch")
+
+
+# Everywhere
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_light_and_dark_follow_the_system_and_the_button(
+    visit: Open, report: tuple[Path, dict[str, Any]], scheme: str
+) -> None:
+    page = visit(report[0], color_scheme=scheme)
+    back = "getComputedStyle(document.body).backgroundColor"
+    first = page.evaluate(back)
+    assert (sum(map(int, first[4:-1].split(","))) < 200) == (scheme == "dark")
+    for _ in range(2):
+        page.click("#theme")
+        assert page.evaluate(back) != first
+        first = page.evaluate(back)
+
+
+@pytest.mark.parametrize("width", [320, 390])
+def test_a_phone_scrolls_one_way_and_taps(visit: Open, report: tuple[Path, dict[str, Any]], width: int) -> None:
+    page = visit(report[0], width, 700, has_touch=True, is_mobile=True, device_scale_factor=2)
+    assert not overflows(page)
+    chips = [chip.bounding_box() for chip in page.locator(".chip").all()]
+    assert chips[0]["y"] == chips[1]["y"]
+    assert chips[0]["height"] < 40
+    page.locator(".chip").nth(1).tap()  # the row scrolls, the page does not
+    assert page.input_value("#threshold") == "0.1250"
+    assert page.evaluate("window.scrollX") == 0
+    page.locator(".open").nth(3).tap()
+    assert not overflows(page)
+    assert page.evaluate("document.getElementById('dialog').scrollWidth <= window.innerWidth")
+    box = page.locator("#at-reference").bounding_box()
+    page.touchscreen.tap(box["x"] + box["width"] * 0.1, box["y"] + box["height"] * 0.1)
+    assert page.inner_text("#readout").startswith("Reference, row 1, column 1, ")
+    page.locator("#close").tap()
+    assert not is_open(page)
+
+
+def test_without_scripts_images_and_numbers_are_there(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
+    path, found = report
+    page = visit(path, java_script_enabled=False)
+    for row, text in zip(found["rows"], page.locator(".card").all_inner_texts(), strict=True):
+        assert f"{row['distance']:.4f}" in text
+    assert "need JavaScript" in page.inner_text("noscript")
+
+
+def test_an_evaluation_sorts_by_its_headings(visit: Open, evaluation: Path) -> None:
+    page = visit(evaluation)
+    values = "rows => rows.map(r => Number(r.cells[2].dataset.value))"
+    for expected in (True, False):
+        page.click("#results th:nth-child(3) button")
+        found = page.eval_on_selector_all("#results tbody tr", values)
+        assert found == sorted(found, reverse=expected)
+        assert page.get_attribute("#results th:nth-child(3)", "aria-sort") == (
+            "descending" if expected else "ascending"
+        )
+    page.click("#results th:nth-child(1) button")
+    assert page.locator("#results tbody th").all_inner_texts() == ["hsv", "pixels"]
+    # plots; of two models 9 queries with 4 images each, 3 identities, and 36 pairs
+    assert page.evaluate(DRAWN) == 3 + 2 * (9 * 5 + 3 + 2 * 36)
+
+
+def test_an_evaluation_shows_a_model_at_a_time_and_folds_long_lists(visit: Open, evaluation: Path) -> None:
+    page = visit(evaluation)
+    for model in ("pixels", "hsv"):
+        page.select_option("#model", model)
+        sections = page.locator("section[data-model]:visible")
+        assert sections.count() == 3
+        assert {sections.nth(k).get_attribute("data-model") for k in range(3)} == {model}
+    pairs = page.locator("section[data-model=hsv]").nth(2)
+    rows, button = pairs.locator("tbody tr:visible"), pairs.locator("button.more")
+    assert (rows.count(), button.inner_text()) == (20, "Show all 36")
+    pairs.locator("th button", has_text="score").click()
+    scores = [float(text) for text in rows.locator("td.number").all_inner_texts()]
+    assert scores == sorted(scores, reverse=True)
+    assert len(scores) == 20  # the others stay folded
+    button.focus()
+    page.keyboard.press("Enter")
+    assert rows.count() == 36
+    assert button.get_attribute("aria-expanded") == "true"
+    button.click()
+    assert rows.count() == 20
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+def test_the_first_screen_says_which_method_is_best(visit: Open, generators: Path, width: int, height: int) -> None:
+    page = visit(generators, width, height)
+    page.select_option("#model", "pixels")
+    [verdict] = page.locator(".verdict:visible").all()
+    assert verdict.locator("h2").inner_text().startswith("Too few subjects for a winner: near has the highest identity")
+    words = verdict.inner_text()
+    assert "3 subjects in 3 comparisons is 0.750; 7 subjects would do" in words
+    for part in ("95\u00a0% interval", "repeat (100\u00a0% of the images) copies"):
+        assert part in words
+    assert re.search(r"Highest identity\n0\.\d{3}", words)
+    warnings = page.locator(".warnings")
+    assert "trained on 1 of 6 references" in warnings.inner_text()
+    for part in (verdict, warnings):
+        box = part.bounding_box()
+        assert 0 <= box["y"] < height
+    order = [page.locator(f"{part}:visible").first.bounding_box()["y"] for part in
+             (".verdict", ".warnings", ".chart", "#choose", ".scenes", ".cards", ".matrix", ".items")]  # fmt: skip
+    assert order == sorted(order)
+    if width > 1000:
+        assert page.locator(".bars:visible").bounding_box()["y"] < height
+    text = page.inner_text("body")
+    for stale in ("lowest lowest", "Small print", "where they were asked for"):
+        assert stale not in text
+    assert not overflows(page)
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_labels_of_a_chart_do_not_overlap(visit: Open, close: Path, width: int) -> None:
+    page = visit(close, width, 900)
+    boxes = [label.bounding_box() for label in page.locator(".chart .label").all()]
+    assert len(boxes) == 9
+    for k, a in enumerate(boxes):
+        assert a["x"] >= 0
+        assert a["x"] + a["width"] <= width
+        for b in boxes[k + 1 :]:
+            apart = [a[at] + a[size] <= b[at] + 0.5 or b[at] + b[size] <= a[at] + 0.5
+                     for at, size in (("x", "width"), ("y", "height"))]  # fmt: skip
+            assert any(apart), (a, b)
+
+
+def test_the_summary_has_five_numbers_as_bars_and_sorts(visit: Open, close: Path) -> None:
+    page = visit(close, 1440, 900)
+    heads = [text.split("\n")[0] for text in page.locator(".bars thead th").all_inner_texts()]
+    assert heads == ["method", "identity", "worst", "diversity", "CLIP-T", "SCR"]
+    for name in heads[1:]:
+        about = str(measure(name, "generator"))
+        button = page.locator(".bars thead button", has_text=re.compile(f"^{name}$"))
+        assert button.get_attribute("title") == about
+        assert about in page.locator("#legend dd").all_text_contents()
+    page.locator(".bars thead button", has_text="SCR").click()
+    values = page.eval_on_selector_all(".bars tbody tr", "rows => rows.map(r => Number(r.cells[5].dataset.value))")
+    assert values == sorted(values, reverse=True)
+    cell = page.locator(".bars tbody td").first
+    bar, line = (cell.locator(part).bounding_box() for part in (".bar > span", ".bar > i"))
+    assert line["x"] < bar["x"] + bar["width"] < line["x"] + line["width"]
+
+
+def test_side_by_side_marks_copies_and_shows_what_they_repeat(visit: Open, generators: Path) -> None:
+    page = visit(generators)
+    page.select_option("#model", "pixels")
+    scenes = page.locator(".scenes:visible > li:visible")
+    assert scenes.count() == 6
+    for scene in scenes.all():
+        subject, _, seed = scene.locator("h3").inner_text().split(", ")
+        names = [text.split()[0] for text in scene.locator("figcaption").all_inner_texts()]
+        assert names == ["Reference", "near", "far", "repeat"]  # each under its picture, whatever is scrolled
+        copy = scene.locator("figure[data-method=repeat]")
+        assert copy.locator(".badge").inner_text() == "copy"
+        inset = copy.locator(".inset")
+        assert inset.get_attribute("alt").endswith(f"references/{subject}/{seed.removeprefix('seed ')}.png")
+        assert inset.evaluate("img => img.naturalWidth") > 0
+        assert scene.locator("figure:not([data-method=repeat]) .badge").count() == 0
+
+
+def test_images_are_filtered_by_method_and_text(visit: Open, generators: Path) -> None:
+    page = visit(generators)
+    page.select_option("#model", "pixels")
+    cards = page.locator(".card:visible")
+    numbers = [float(text.replace("−", "-")) for text in cards.locator(".distance").all_inner_texts()]
+    assert len(numbers) == 18
+    assert numbers == sorted(numbers)
+    page.select_option("#method", "near")
+    assert cards.count() == 6
+    assert {text.split("\n")[1] for text in cards.all_inner_texts()} == {"near"}
+    assert page.locator(".items:visible tbody tr:visible").count() == 3
+    page.fill("#filter", "VASE")
+    assert cards.count() == 2
+    assert page.locator(".scenes:visible > li:visible").count() == 2
+    page.select_option("#method", "")
+    assert cards.count() == 6
+    assert page.evaluate(DRAWN) > 0
+    assert not overflows(visit(generators, 390, 844))
+
+
+def test_a_phone_shows_every_number_of_the_summary_with_its_name(visit: Open, generators: Path) -> None:
+    """Copies, diversity and SCR were cut off at the right edge, without a hint."""
+    page = visit(generators, 390, 844)
+    page.select_option("#model", "pixels")
+    table = page.locator(".bars:visible")
+    names = ["identity", "worst", "copies", "diversity", "SCR@0.5"]
+    assert [cell.get_attribute("data-head") for cell in table.locator("tbody tr").first.locator("td").all()] == names
+    for cell in table.locator("td").all():
+        box = cell.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+        shown = cell.evaluate("cell => getComputedStyle(cell, '::before').content")
+        assert shown == f'"{cell.get_attribute("data-head")}"'
+
+
+def test_a_full_bar_of_failures_does_not_look_like_success(visit: Open, generators: Path) -> None:
+    page = visit(generators)
+    page.select_option("#model", "pixels")
+    colors = {
+        name: page.locator(f".bars:visible td[data-head='{name}'] .bar > span").first.evaluate(
+            "bar => getComputedStyle(bar).backgroundColor"
+        )
+        for name in ("identity", "SCR@0.5", "copies")
+    }
+    assert colors["SCR@0.5"] == colors["copies"] != colors["identity"]
+    cells = page.locator(".items:visible tbody tr td:last-child").all_inner_texts()
+    assert set(cells) <= {"failed", "passed"}
+    assert "yes" not in cells
+
+
+@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
+def test_the_first_screen_says_which_step_to_keep(visit: Open, steps: Path, width: int, height: int) -> None:
+    page = visit(steps, width, height)
+    assert page.inner_text("h1") == "Which training step to keep?"
+    assert page.inner_text(".verdict h2") == "No clear best step: step 200 has the highest identity"
+    words = page.inner_text(".verdict")
+    assert "too few prompts or subjects to show a difference of 2 steps: 1, where 6 would do" in words
+    assert "Step 300 (100\u00a0% of the images) copies references" in words
+    assert page.locator(".verdict").bounding_box()["y"] < height
+    assert page.locator(".chart .label").all_inner_texts() == ["step 200"]
+    assert page.locator(".chart .at.copies").count() == 1
+    assert page.locator(".bars tbody th").all_inner_texts() == ["100", "200 highest", "300 copies"]
+    [first, *_] = page.locator(".scenes > li").all()
+    assert [text.split(" 0.")[0].split(" −")[0] for text in first.locator("figcaption").all_inner_texts()] == [
+        "Reference", "step 100", "step 200", "step 300"
+    ]  # fmt: skip
+    page.select_option("#method", "step 200")
+    assert page.locator(".card:visible").count() == 2
+    assert not overflows(page)
+
+
+def test_pairs_are_a_matrix_of_signs(visit: Open, generators: Path) -> None:
+    page = visit(generators)
+    page.select_option("#model", "pixels")
+    matrix = page.locator(".matrix:visible").first
+    assert matrix.locator("th").all_inner_texts() == ["identity", "near", "far", "repeat", "near", "far", "repeat"]
+    rows = [row.locator("td").all_inner_texts() for row in matrix.locator("tbody tr").all()]
+    assert [[text[:1] for text in row] for row in rows] == [["", "≈", "≈"], ["≈", "", "≈"], ["≈", "≈", ""]]
+    assert rows[0][1].replace("+", "−") == rows[1][0]  # a difference has its sign in both directions
+    assert "near less far: 0." in matrix.locator("td").nth(1).get_attribute("title")
+
+
+def test_a_long_list_shows_its_rest_on_demand(visit: Open, generators: Path) -> None:
+    page = visit(generators)
+    page.select_option("#model", "pixels")
+    rows, button = page.locator(".items:visible tbody tr:visible"), page.locator(".more:visible")
+    assert (rows.count(), button.all_inner_texts()) == (6, ["Show all 9"])
+    button.click()
+    assert (rows.count(), button.inner_text()) == (9, "Show the first 6")
+    page.select_option("#method", "far")
+    assert (rows.count(), button.count()) == (3, 0)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("which", ["scores", "evaluation", "generators", "steps"])
+def test_pages_are_accessible(
+    visit: Open, report: tuple[Path, dict[str, Any]], evaluation: Path, generators: Path, steps: Path, which: str,
+    scheme: str,
+) -> None:  # fmt: skip
+    paths = {"scores": report[0], "evaluation": evaluation, "generators": generators, "steps": steps}
+    page = visit(paths[which], 1440 if scheme == "light" else 390, color_scheme=scheme)
+    page.eval_on_selector_all("details", "all => all.forEach(one => { one.open = true; })")
+    assert faults_of(page) == []
+    if which == "scores":
+        page.click(".open")
+        page.check("#heat")
+        assert faults_of(page) == []
+
+
+# Screenshots
+
+
+@pytest.mark.slow
+def test_screenshots_of_a_case(visit: Open, tmp_path: Path) -> None:
+    """Rendered things: three views of one, other views of it, and of four things of its kind."""
+    pytest.importorskip("vtkmodules", reason="the things are rendered by VTK")
+    from world import World
+
+    world = World(41, None, 224)
+    views = list(world.views(3, 8))
+    others = [take for k in range(4) for take in world.near(views[k : k + 3], 1.0 - 0.2 * k, k)]
+    (tmp_path / "generated").mkdir()
+    for k, take in enumerate(views[:3]):
+        Image.fromarray(take.shot.picture).save(tmp_path / f"reference_{k}.jpg", quality=90)
+    for k, take in enumerate([*views[3:], *others]):
+        Image.fromarray(take.shot.picture).save(tmp_path / "generated" / f"sample_{k:02d}.jpg", quality=90)
+    copied = Image.open(tmp_path / "reference_0.jpg").transpose(Image.Transpose.FLIP_LEFT_RIGHT)
+    copied.save(tmp_path / "generated" / "sample_17.jpg", quality=60)
+    (tmp_path / "generated" / "sample_18.jpg").write_bytes((tmp_path / "reference_1.jpg").read_bytes()[:3000])
+    references = [word for k in range(3) for word in ("--ref", f"reference_{k}.jpg")]
+    with inside(tmp_path):
+        given = ["--model", "tiny", "--device", "cpu", *references, "generated", "--on-error", "skip", "--quiet"]
+        assert main([*given, "--html", "report.html"]) == 4
+    report, out = tmp_path / "report.html", Path(os.environ.get("IDMETRIC_SCREENSHOTS") or tmp_path)
+    shots: dict[str, Image.Image] = {}
+
+    def take(page: Any, name: str) -> None:
+        page.wait_for_timeout(300)  # pictures and colors settle
+        shots[name] = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
+
+    page = visit(report, 1200, 1320)
+    take(page, "light")
+    page.locator(".open").nth(2).click()
+    page.set_viewport_size({"width": 1200, "height": 840})
+    page.check("#heat")
+    page.check("#pairs")
+    take(page, "detail")
+    take(visit(report, 1200, 1320, color_scheme="dark"), "dark")
+    page = visit(report, 390, 844, device_scale_factor=1.5, is_mobile=True, has_touch=True)
+    page.locator("#filter").scroll_into_view_if_needed()
+    page.evaluate("document.querySelector('.toolbar').scrollIntoView()")
+    take(page, "phone")
+    for name, shot in shots.items():
+        path = out / f"report-{name}.webp"
+        shot.save(path, "webp", quality=70, method=6)
+        assert path.stat().st_size < 150_000, name
+        assert shot.getextrema() != ((255, 255),) * 3

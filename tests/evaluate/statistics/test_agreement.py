@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from idmetric.evaluate.statistics.agreement import fisher_mean, kendall, krippendorff_alpha, pearson, spearman
+
+
+def sample(seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers with many ties (integers), few or none."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=rng.integers(3, 60)) * 3
+    y = rng.uniform(-1, 1) * x + rng.normal(size=len(x))
+    digits = seed % 3
+    x, y = x.round(digits), y.round(2 - digits)
+    x[:2], y[:2] = (-9, 9), (5, -9)
+    return x, y
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_correlations_equal_scipys_with_ties(seed: int) -> None:
+    x, y = sample(seed)
+    assert pearson(x, y) == pytest.approx(stats.pearsonr(x, y).statistic)
+    assert spearman(x, y) == pytest.approx(stats.spearmanr(x, y).statistic)
+    assert kendall(x, y) == pytest.approx(stats.kendalltau(x, y).statistic)
+
+
+def test_a_column_that_does_not_vary_is_an_error_or_the_value_asked_for() -> None:
+    for measure in (pearson, spearman, kendall):
+        with pytest.raises(ValueError, match="x does not vary over its 3 items"):
+            measure([2.0, 2.0, 2.0], [1.0, 2.0, 3.0])
+        with pytest.raises(ValueError, match="y does not vary over its 3 items"):
+            measure([1.0, 2.0, 3.0], [0.0, 0.0, 0.0])
+        assert measure([1.0, 2.0, 3.0], [0.3, 0.3, 0.3], constant=0.0) == 0
+    rounding = np.array([0.1 + 0.2, 0.3, 0.3])
+    assert pearson(rounding, [1.0, 2.0, 3.0], constant=0.0) == 0
+
+
+def test_broken_input_is_named() -> None:
+    for measure in (pearson, spearman, kendall):
+        with pytest.raises(ValueError, match="y must be finite, but 1 are not, the first nan at 1"):
+            measure([1.0, 2.0], [1.0, np.nan])
+        with pytest.raises(ValueError, match="x and y must be of one shape"):
+            measure([1.0, 2.0], [1.0])
+        with pytest.raises(ValueError, match="x must not be empty"):
+            measure([], [])
+        with pytest.raises(ValueError, match="two items at least, got 1"):
+            measure([1.0], [1.0])
+
+
+# Fisher's mean
+
+
+def test_one_correlation_has_no_error_and_perfect_ones_are_finite() -> None:
+    assert fisher_mean([0.5]) == (pytest.approx(0.5), None)
+    assert fisher_mean([1.0, 1.0])[0] == pytest.approx(0.999)
+    assert fisher_mean([1.0, 1.0], limit=0.5)[0] == pytest.approx(0.5)
+
+
+def test_what_is_no_correlation_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"must be in \[-1, 1\], got 1.2"):
+        fisher_mean([0.1, 1.2])
+    with pytest.raises(ValueError, match="must not be empty"):
+        fisher_mean([])
+    with pytest.raises(ValueError, match="must be finite"):
+        fisher_mean([np.nan])
+
+
+# Krippendorff's alpha
+
+
+def counts(*observers: str) -> list[list[int]]:
+    """Votes (items, categories) of observers' values, one character for each item; * is missing."""
+    values = sorted(set("".join(observers)) - {"*"})
+    return [[item.count(value) for value in values] for item in zip(*observers, strict=True)]
+
+
+# Krippendorff, Computing Krippendorff's Alpha-Reliability (2011), examples A, B and C. By hand, from the matrix of
+# coincidences: alpha = ((n - 1) sum o_cc - sum n_c (n_c - 1)) / (n (n - 1) - sum n_c (n_c - 1))
+EXAMPLES = {
+    "binary": (("0100000010", "1110010000"), 0.095, (20, 12, 14 * 13 + 6 * 5)),
+    "nominal": (("aabbdcccedda", "babbbccceddd"), 0.692, (24, 18, 4 * 3 + 6 * 5 + 6 * 5 + 6 * 5 + 2 * 1)),
+    "missing": (
+        ("123321412***", "1233224125*3", "*3332342251*", "1233244125" + "1*"),
+        0.743,
+        (40, 7 + 10 + 8 + 4 + 3, 9 * 8 + 13 * 12 + 10 * 9 + 5 * 4 + 3 * 2),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_alpha_is_that_of_the_published_examples(name: str) -> None:
+    observers, published, (n, agreeing, by_value) = EXAMPLES[name]
+    by_hand = ((n - 1) * agreeing - by_value) / (n * (n - 1) - by_value)
+    assert krippendorff_alpha(counts(*observers)) == pytest.approx(by_hand, abs=1e-12)
+    assert by_hand == pytest.approx(published, abs=5e-4)
+
+
+def test_agreement_is_one_and_opposite_votes_are_below_zero() -> None:
+    assert krippendorff_alpha([[3, 0], [0, 5], [2, 0]]) == 1
+    assert krippendorff_alpha([[1, 1]] * 6) < 0
+
+
+@pytest.mark.parametrize(
+    ("votes", "message"),
+    [
+        ([[1, 0], [0, 1]], "an item with two votes"),
+        ([[2, 0], [3, 0]], "all votes are for one category"),
+        ([[np.nan, 2]], "finite"),
+        ([1, 2], "2 dimensions"),
+    ],
+)
+def test_undefined_votes_are_refused(votes: list[list[float]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        krippendorff_alpha(votes)

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from idmetric import CheckpointError, IDSim, load
+from idmetric.metric.checkpoints.lora import check_lora, merge_lora
+from tests.conftest import SMALL
+
+
+def test_saved_and_loaded_gives_equal_scores(small: IDSim, tmp_path: Path) -> None:
+    small.save_pretrained(tmp_path)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    x, y = torch.rand(2, 3, 64, 64), torch.rand(2, 3, 64, 64)
+    for again in (IDSim(tmp_path, device="cpu"), load(tmp_path, device="cpu"), IDSim.from_pretrained(tmp_path)):
+        assert again.to("cpu")(x, y, "joint").equal(small(x, y, "joint"))
+        assert len(again.revision) == 12
+        assert not any(p.requires_grad for p in again.parameters())
+
+
+def test_the_revision_names_the_weights(metric: IDSim, tmp_path: Path) -> None:
+    metric.save_pretrained(tmp_path / "a")
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    other = IDSim(SMALL["dinov3"], device="cpu")
+    other.save_pretrained(tmp_path / "c")
+    a, b, c = (load(tmp_path / x, device="cpu").revision for x in "abc")
+    assert a == b != c
+
+
+def test_the_settings_count_in_the_revision_and_tiny_has_one(metric: IDSim, tmp_path: Path) -> None:
+    metric.save_pretrained(tmp_path)
+    before = load(tmp_path, device="cpu").model_id
+    edit_config(tmp_path, interpolation="bilinear")
+    assert load(tmp_path, device="cpu").model_id != before
+    with pytest.raises(CheckpointError, match="has no revision"):
+        IDSim("tiny", revision="main")
+
+
+def test_folders_that_are_no_models(metric: IDSim, tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"no config\.json"):
+        IDSim(tmp_path / "", device="cpu") if (tmp_path / "model.safetensors").write_bytes(b"") else load(tmp_path)
+    metric.save_pretrained(tmp_path)
+    weights = (tmp_path / "model.safetensors").read_bytes()
+    (tmp_path / "model.safetensors").write_bytes(weights[: len(weights) // 2])
+    with pytest.raises(CheckpointError, match="cannot read weights"):
+        load(tmp_path)
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(CheckpointError, match=r"no model\.safetensors"):
+        load(tmp_path)
+    with pytest.raises(CheckpointError, match="unknown model 'nothing'"):
+        load("nothing")
+    with pytest.raises(CheckpointError, match="unknown model 'nothing'"):
+        IDSim("nothing")
+
+
+def edit_config(folder: Path, **changes: Any) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+
+def test_configs_that_do_not_fit(metric: IDSim, tmp_path: Path) -> None:
+    for changes, message in (
+        ({"format": 99}, "reads 1"),
+        ({"model_type": "other"}, "unknown type 'other'"),
+        ({"surprise": 1}, "surprise"),
+        ({"hidden": 25}, "wrong shape"),
+        ({"backbone": "vit_nonsense"}, "no model 'vit_nonsense'"),
+    ):
+        metric.save_pretrained(tmp_path)
+        edit_config(tmp_path, **changes)
+        with pytest.raises(CheckpointError, match=message):
+            load(tmp_path)
+
+
+def test_missing_and_extra_weights_are_named(metric: IDSim, tmp_path: Path) -> None:
+    metric.save_pretrained(tmp_path)
+    state = load_file(tmp_path / "model.safetensors")
+    state["extra.weight"] = state.pop("mlp_cls.fc1.weight")
+    save_file(state, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"missing mlp_cls\.fc1\.weight; unexpected extra\.weight"):
+        load(tmp_path)
+
+
+def test_the_pointer_of_git_lfs_and_split_weights_say_how_to_get_the_file(metric: IDSim, tmp_path: Path) -> None:
+    metric.save_pretrained(tmp_path)
+    weights = tmp_path / "model.safetensors"
+    weights.rename(tmp_path / "model-00001-of-00002.safetensors")
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"but a model\.safetensors\.index\.json: save the model again"):
+        load(tmp_path)
+    weights.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a21\nsize 12345\n")
+    with pytest.raises(CheckpointError, match=r"model\.safetensors': it is the pointer of Git LFS.*git lfs pull"):
+        load(tmp_path)
+
+
+# LoRA
+
+
+def test_an_adapter_that_cannot_be_folded_says_why() -> None:
+    state = {"a.weight": torch.zeros(4, 3)}
+    good = {"a.lora_A.weight": torch.ones(2, 3), "a.lora_B.weight": torch.ones(4, 2)}
+    folded = merge_lora(dict(state), good, {"r": 2, "lora_alpha": 4})
+    assert folded["a.weight"].equal(torch.full((4, 3), 4.0))
+    rs = merge_lora(dict(state), good, {"lora_alpha": 4, "use_rslora": True})["a.weight"][0, 0]
+    assert rs.item() == pytest.approx(2 * 4 / 2**0.5)
+    for config, message in (
+        ({"use_dora": True}, "with use_dora"),
+        ({"alpha_pattern": {"(.|.)*x": 1}}, "alpha_pattern holds"),
+        ({"fan_in_fan_out": True}, "with fan_in_fan_out"),
+        ({"peft_type": "LOHA"}, "not LOHA"),
+        ({"init_lora_weights": "pissa_niter_4"}, "init_lora_weights 'pissa_niter_4' changes the base model"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            check_lora(config)
+    for adapter, message in (
+        ({**good, "a.lora_magnitude_vector": torch.ones(4)}, "not a LoRA matrix"),
+        ({"a.bias": torch.ones(4)}, "not a LoRA matrix"),
+        ({k.replace("a.", "b.", 1): v for k, v in good.items()}, "does not have"),
+        ({"a.lora_A.weight": torch.ones(2, 3)}, "half of the pair"),
+        ({**good, "a.lora_B.weight": torch.ones(5, 2)}, "do not fit"),
+    ):
+        with pytest.raises(CheckpointError, match=message):
+            merge_lora(dict(state), adapter, {})

@@ -1,0 +1,341 @@
+"""Downloads, with the real Hub client against a server of our own."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import pty
+import select
+import socket
+import struct
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from idmetric import Backbone, CheckpointError, IDSim, NearID, VisIDEmbed, load
+from idmetric.metric.checkpoints import format as checkpoint
+from idmetric.metric.checkpoints import released
+from idmetric.metric.checkpoints.hub import Files, Hub, fetch_folder
+from idmetric.metric.checkpoints.revision import revision_of
+from tests.hub_server import COMMIT, HubServer
+from tests.metric.checkpoints.test_released import VARIANTS, publish
+from tests.metric.models.test_nearid import SMALL as SMALL_NEARID
+from tests.metric.models.test_nearid import official
+from tests.metric.models.test_visid import make_qwen
+
+
+@pytest.fixture
+def hub(metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    """A Hub with one model, and an empty cache."""
+    metric.save_pretrained(tmp_path / "repo")
+    with HubServer({"owner/model": tmp_path / "repo"}) as server:
+        server.stands_in(monkeypatch, tmp_path)
+        yield server
+
+
+def message_of(source: str, **options: object) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        load(source, device="cpu", **options)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_a_model_is_downloaded_once_and_its_commit_is_known(hub: HubServer, metric: IDSim, tmp_path: Path) -> None:
+    options = {"device": "cpu", "cache_dir": str(tmp_path / "here")}
+    model = load("owner/model", **options)
+    assert model.revision == COMMIT
+    assert (tmp_path / "here" / "models--owner--model").is_dir()
+    assert not (tmp_path / "cache").exists()
+    x, y = torch.rand(1, 3, 64, 64), torch.rand(1, 3, 64, 64)
+    assert model(x, y).equal(metric(x, y))
+    assert len(hub.downloads("model.safetensors")) == 1
+    load("owner/model", **options)
+    load("owner/model", revision=COMMIT, local_files_only=True, **options)
+    assert len(hub.downloads("model.safetensors")) == 1
+
+
+@pytest.mark.slow
+def test_the_command_works_from_the_cache_when_the_hub_is_gone(metric: IDSim, tmp_path: Path) -> None:
+    metric.save_pretrained(tmp_path / "repo")
+    for name, color in (("a", "red"), ("b", "blue")):
+        Image.new("RGB", (8, 8), color).save(tmp_path / f"{name}.png")
+    command = [sys.executable, "-m", "idmetric.cli.score", "--model", "owner/model", "--device", "cpu"]
+    command += ["--format", "json", "a.png", "b.png"]
+    env = {k: v for k, v in os.environ.items() if not k.startswith("HF_")}
+    root = str(Path(__file__).resolve().parents[3])
+    env |= {"HF_HOME": str(tmp_path / "home"), "PYTHONPATH": root, "HF_HUB_DISABLE_TELEMETRY": "1"}
+    with HubServer({"owner/model": tmp_path / "repo"}) as server:
+        env["HF_ENDPOINT"] = server.endpoint
+        first = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert first.returncode == 0, first.stderr
+        assert "%" not in first.stderr
+        assert len(server.downloads("model.safetensors")) == 1
+        shown = {}
+        for quiet in ([], ["--quiet"]):
+            master, slave = pty.openpty()
+            fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
+            fresh = {**env, "HF_HOME": str(tmp_path / f"home{len(quiet)}")}
+            on_terminal = subprocess.run(
+                [*command, *quiet], env=fresh, cwd=tmp_path, stdout=-1, stderr=slave, check=True
+            )
+            shown[bool(quiet)] = os.read(master, 100_000).decode() if select.select([master], [], [], 0)[0] else ""
+            os.close(slave)
+            os.close(master)
+            assert on_terminal.stdout.decode() == first.stdout
+        assert "model.safetensors: 100%" in shown[False]
+        assert "model.safetensors" not in shown[True]
+    for offline in ("0", "1"):
+        env["HF_HUB_OFFLINE"] = offline
+        again = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert again.returncode == 0, again.stderr
+        assert again.stdout == first.stdout
+    assert json.loads(first.stdout)["rows"][0]["revision"] == COMMIT
+
+
+def test_a_gallery_remembers_the_commit_that_was_asked_for(
+    hub: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from idmetric.cli.gallery import main as gallery
+
+    (tmp_path / "photos").mkdir()
+    for name in ("a", "b"):
+        Image.effect_noise((64, 64), 90).convert("RGB").save(tmp_path / "photos" / f"{name}.png")
+    index, photo = str(tmp_path / "index"), str(tmp_path / "photos" / "a.png")
+    built = ["build", str(tmp_path / "photos"), "--gallery", index, "--model", "owner/model", "--revision", COMMIT]
+    assert gallery([*built, "--device", "cpu", "--quiet"]) == 0
+    hub.requests.clear()
+    query = ["query", photo, "--gallery", index, "--device", "cpu", "--quiet", "--format", "json"]
+    assert gallery(query) == 0
+    assert json.loads(capsys.readouterr().out)
+    assert not [path for _, path, _ in hub.requests if "/main/" in path]  # the branch may have moved on since
+    assert gallery([*query, "--revision", "v9"]) == 1
+    assert "no revision 'v9'" in capsys.readouterr().err
+
+
+def test_a_gated_repository_says_where_to_ask_and_how_to_pass_a_token(hub: HubServer) -> None:
+    hub.gated["owner/model"] = "hf_secret"
+    message = message_of("owner/model")
+    assert f"accept its license at {hub.endpoint}/owner/model" in message
+    assert "token=" in message
+    assert "HF_TOKEN" in message
+    assert "hf auth login" in message
+    assert load("owner/model", device="cpu", token="hf_secret").revision == COMMIT
+    assert "hf_secret" not in message_of("owner/other", token="hf_secret")
+
+
+def test_what_does_not_exist_is_named(hub: HubServer, tmp_path: Path) -> None:
+    assert "no such repository" in message_of("owner/nothing")
+    assert "no revision 'v9'" in message_of("owner/model", revision="v9")
+    (tmp_path / "repo" / "model.safetensors").unlink()
+    message = message_of("owner/model")
+    assert "cannot fetch model.safetensors of owner/model" in message
+    assert "no such file" in message
+    assert "local_files_only" in message_of("owner/new", local_files_only=True)
+
+
+def test_a_full_disk_says_what_to_do(hub: HubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import file_download
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(file_download, "http_get", full)
+    message = message_of("owner/model")
+    assert "the disk is full" in message
+    assert "cache_dir" in message
+
+
+@pytest.mark.parametrize("port", ["refused", "silent"])
+def test_without_a_network_one_line_at_once_and_no_other_model(
+    port: str, hub: HubServer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The Hub client alone retries for 24 s on a refused port and for 399 s on a server that never answers."""
+    from huggingface_hub import constants
+
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        if port == "silent":
+            server.listen()
+        address = f"http://127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", address + "/{repo_id}/{revision}/{filename}")
+        monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 0.3)
+        caplog.set_level("WARNING")
+        for name in ("dinov3_vitl16", "nearid", "owner/model"):
+            start = time.monotonic()
+            message = message_of(name)
+            assert time.monotonic() - start < 2
+            assert f"{address} did not answer (" in message
+            assert "check the network" in message
+            assert "local folder" in message
+            assert "--model tiny" in message
+    assert not caplog.records
+
+
+def test_without_a_network_a_model_opens_from_the_cache_at_once(
+    hub: HubServer, metric: IDSim, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from huggingface_hub import constants
+
+    load("owner/model", device="cpu")
+    caplog.set_level("WARNING")
+    hub.requests.clear()
+    load("owner/model", device="cpu", revision=COMMIT)
+    assert not hub.requests  # the cache has the pinned commit
+
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", "http://127.0.0.1:9/{repo_id}/{revision}/{filename}")
+    start = time.monotonic()
+    model = load("owner/model", device="cpu")
+    assert time.monotonic() - start < 2
+    assert model.revision == COMMIT
+    assert model.calibration is None  # calibration.json is neither in the cache nor to be had
+    assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("status", "token", "happened", "advice"),
+    [
+        (401, None, "there is no such repository, or it is private", "HF_TOKEN"),
+        (401, "hf_old", "HTTP 401, the token is refused", "hf auth login"),
+        (403, None, "HTTP 403, access is refused", "give the token the right"),
+        (404, None, "HTTP 404", "check the name, the revision and HF_ENDPOINT"),
+        (429, None, "HTTP 429, too many requests", "wait some minutes"),
+        (500, None, "HTTP 500, an error of the server", "try again later"),
+        (503, None, "HTTP 503, an error of the server", "try again later"),
+    ],
+)
+def test_a_refusal_without_the_code_of_the_hub_is_explained_by_its_status(
+    status: int, token: str | None, happened: str, advice: str, hub: HubServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Mirrors and proxies answer with a status alone; all of them were called "did not answer", some after 24 s."""
+    caplog.set_level("WARNING")
+    hub.refusal = status
+    message = message_of("owner/model", token=token)
+    assert happened in message
+    assert advice in message
+    assert "did not answer" not in message
+    assert len(hub.requests) == 1
+    assert not caplog.records
+
+
+def test_a_mirror_without_the_code_of_the_hub_says_by_404_that_an_optional_file_is_missing(hub: HubServer) -> None:
+    model = load("owner/model", device="cpu")
+    hub.refusal = 404
+    assert model.calibration is None
+
+
+def test_a_refusal_leaves_the_cached_model_usable(hub: HubServer) -> None:
+    load("owner/model", device="cpu")
+    for status in (401, 403, 429, 500):
+        hub.refusal = status
+        assert load("owner/model", device="cpu").revision == COMMIT
+
+
+@pytest.mark.parametrize("etag", ["../../../escaped", "..", "/escaped", "a/b", "a\\b"])
+def test_a_server_cannot_write_outside_the_cache_by_an_etag(etag: str, hub: HubServer, tmp_path: Path) -> None:
+    """The Hub client uses the ETag, unchecked, as the name of a file in its cache."""
+    hub.etag = etag
+    for attempt in (lambda: load("owner/model"), lambda: fetch_folder(Files("owner/model"), ["*.safetensors"])):
+        with pytest.raises(CheckpointError, match="does not answer as a Hub does"):
+            attempt()
+    assert not hub.downloads("")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["repo"]
+
+
+def test_all_files_come_from_the_commit_of_the_first(hub: HubServer) -> None:
+    files = Files("owner/model", Hub())
+    _ = files["config.json"], files["model.safetensors"]
+    assert [path for method, path, _ in hub.requests if method == "GET"] == [
+        "/owner/model/resolve/main/config.json",
+        f"/owner/model/resolve/{COMMIT}/model.safetensors",
+    ]
+    assert checkpoint.read(files).revision == COMMIT
+
+
+def test_a_folder_of_files_is_downloaded_once_and_without_code(hub: HubServer, tmp_path: Path) -> None:
+    for name in ("modeling.py", "weights.bin", "tokenizer.json"):
+        (tmp_path / "repo" / name).write_text("x")
+    patterns = ["*.json", "*.safetensors"]
+    folder = fetch_folder(Files("owner/model"), patterns)
+    assert sorted(p.name for p in folder.iterdir()) == ["config.json", "model.safetensors", "tokenizer.json"]
+    assert revision_of(folder / "model.safetensors") == COMMIT
+    assert fetch_folder(Files("owner/model", Hub(local_files_only=True)), patterns) == folder
+    assert len(hub.downloads("model.safetensors")) == 1
+    hub.refusal = 500
+    assert fetch_folder(Files("owner/model"), patterns) == folder
+    hub.refusal = 0
+    for name, message in (("owner/nothing", "no such repository"), ("nothing", "neither an existing folder")):
+        with pytest.raises(CheckpointError, match=message):
+            fetch_folder(Files(name), patterns)
+    hub.gated["owner/model"] = "hf_secret"
+    with pytest.raises(CheckpointError, match="accept its license"):
+        fetch_folder(Files("owner/model", Hub(cache_dir=str(tmp_path / "new"))), patterns)
+
+
+# The published models by their names
+
+
+@pytest.mark.parametrize("variant", ["dinov3_vitb16", "dinov2_vitb14"])
+def test_idsim_by_name(variant: str, hub: HubServer, tmp_path: Path) -> None:
+    release = released.IDSIM[variant]
+    adapter, trunk, _ = publish(tmp_path, variant)
+    timm_repo = tmp_path / "timm"
+    timm_repo.mkdir()
+    trunk.rename(timm_repo / "model.safetensors")
+    hub.repos |= {release.repo: adapter, f"timm/{release.backbone}": timm_repo}
+    if release.revision:
+        hub.commits[release.repo] = release.revision
+    options = {"backbone_args": VARIANTS[variant], "device": "cpu"}
+    model = load(variant, **options)
+    commit = release.revision or COMMIT
+    assert model.revision == f"{commit}+{COMMIT[:12]}"  # of the adapter and of the backbone
+    asked = [path for _, path, _ in hub.requests if release.repo in path]
+    assert asked[0].startswith(f"/{release.repo}/resolve/{release.revision or 'main'}/")
+    by_repository = load(release.repo, **options)
+    x, y = torch.rand(1, 3, 90, 60), torch.rand(1, 3, 90, 60)
+    assert by_repository(x, y).equal(model(x, y))
+    local = IDSim(adapter, backbone_weights=timm_repo / "model.safetensors", **options)
+    assert local(x, y, "joint").equal(model(x, y, "joint"))
+    again = load(variant, local_files_only=True, **options)
+    assert again(x, y).equal(model(x, y))
+    assert released.is_cached(release)
+    assert len(hub.downloads("adapter_model.safetensors")) == 1
+    assert Backbone(release.backbone, revision="main", **options).revision == COMMIT  # not the branch's name
+
+
+def test_nearid_by_name(hub: HubServer, tmp_path: Path) -> None:
+    official(tmp_path / "nearid", SMALL_NEARID)
+    hub.repos["Aleksandar/nearid-siglip2"] = tmp_path / "nearid"
+    model, local = NearID(device="cpu"), NearID(tmp_path / "nearid", device="cpu")
+    assert model.revision == COMMIT
+    x = torch.rand(1, 3, 70, 70)
+    assert model(x).cls.equal(local(x).cls)
+    for again in (load("nearid", device="cpu"), load("Aleksandar/nearid-siglip2", device="cpu", local_files_only=True)):
+        assert again(x).cls.equal(local(x).cls)
+    assert len(hub.downloads("model.safetensors")) == 1
+
+
+def test_visid_by_name_in_several_files(hub: HubServer, tmp_path: Path) -> None:
+    (tmp_path / "qwen").mkdir()
+    make_qwen(tmp_path / "qwen", shard="40KB")
+    shards = sorted(p.name for p in (tmp_path / "qwen").glob("*.safetensors"))
+    assert len(shards) > 1
+    hub.repos["HugC/VisME-Qwen25VL-3B"] = tmp_path / "qwen"
+    model, local = VisIDEmbed(device="cpu"), VisIDEmbed(tmp_path / "qwen", device="cpu")
+    assert model.revision == COMMIT
+    image = Image.new("RGB", (60, 40), "green")
+    assert model.embed(image).cls.equal(local.embed(image).cls)
+    for again in (VisIDEmbed("3b", device="cpu", local_files_only=True), load("visid_3b", device="cpu")):
+        assert again.embed(image).cls.equal(local.embed(image).cls)
+    assert released.is_cached(released.VISID["visid_3b"])
+    assert len(hub.downloads(shards[0])) == 1

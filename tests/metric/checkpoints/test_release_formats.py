@@ -1,0 +1,251 @@
+"""What published ID-Sim folders may hold: Meta's backbone files, other kinds of adapters, names, the Hub's cache.
+
+The oracle is `published.PublishedIDSim`, wrapped, trained and saved by peft.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from idmetric import CheckpointError, IDSim, load
+from idmetric.metric.models.backbone import pretrained_state
+from idmetric.metric.models.idsim import IDSimConfig
+from idmetric.train.idsim.recipe import untrained
+from tests.conftest import random_model
+from tests.published import PublishedIDSim, randomize, shape_of
+
+WIDTH, DEPTH, HEADS = 48, 2, 3
+ARGS = {"depth": DEPTH, "embed_dim": WIDTH, "num_heads": HEADS}
+VARIANT, SIZE = "dinov3_vitb16", 448
+FILE = "dinov3_vitb16_pretrain_lvd1689m-73cec8be.pth"
+
+Change = Callable[[Any], None]
+
+
+def publish(
+    folder: Path, *, biases: float = 0.0, dtype: torch.dtype = torch.float32, change: Change | None = None,
+    **options: Any,
+) -> tuple[Path, Path, Any]:  # fmt: skip
+    """The release's four files and Meta's backbone file, and the peft model they were saved from."""
+    torch.manual_seed(0)
+    twin = PublishedIDSim(shape_of(VARIANT, WIDTH, DEPTH, HEADS), 16).eval()
+    randomize(twin)
+    for block in twin.extractor.model.blocks:
+        with torch.no_grad():
+            block.attn.qkv.bias.mul_(biases)
+    trunk = folder / "checkpoints" / FILE
+    trunk.parent.mkdir()
+    torch.save(twin.extractor.model.published_state(), trunk)
+    options = {"target_modules": ["qkv", "proj", "fc1", "fc2"], "r": 4, "lora_alpha": 8, **options}
+    wrapped = peft.get_peft_model(twin, peft.LoraConfig(**options)).eval()
+    randomize(wrapped, "lora_")
+    if change is not None:
+        change(wrapped)
+    for parameter in (*wrapped.base_model.model.mlp_cls.parameters(), *wrapped.base_model.model.mlp_patch.parameters()):
+        parameter.data = parameter.data.to(dtype).float()  # what a file of that type can hold
+    adapter = folder / f"{VARIANT}_cls_patch"
+    wrapped.save_pretrained(adapter)
+    for name in ("mlp_cls", "mlp_patch"):
+        state = getattr(wrapped.base_model.model, name).state_dict()
+        torch.save({key: value.to(dtype) for key, value in state.items()}, adapter / f"{name}.pth")
+    return adapter, trunk, wrapped
+
+
+def agrees(folder: Path, tolerance: float = 2e-6, **options: Any) -> IDSim:
+    """Load a folder of `publish` and compare embeddings with the peft model, unmerged and merged by peft."""
+    adapter, trunk, wrapped = publish(folder, **options)
+    model = IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu")
+    x = torch.rand(2, 3, SIZE, SIZE)
+    found = model(x)
+    assert found.patches is not None
+    with torch.no_grad():
+        for inner in (wrapped, wrapped.merge_and_unload()):
+            cls, patches = inner(x)
+            assert (found.cls - cls).abs().max() <= tolerance
+            assert (found.patches - patches).abs().max() <= 2 * tolerance
+    assert (found.cls[0] - found.cls[1]).abs().max() > 1e-2  # or the comparison would show nothing
+    return model
+
+
+# Meta's backbone file
+
+
+def test_metas_backbone_file_gives_the_published_order_of_operations(tmp_path: Path) -> None:
+    model = agrees(tmp_path)
+    assert model.config()["backbone"] == "vit_base_patch16_dinov3.lvd1689m"
+
+
+def test_query_and_value_biases_are_used_and_the_keys_are_not(tmp_path: Path) -> None:
+    model = agrees(tmp_path, biases=1.0)
+    assert model.config()["backbone"] == "vit_base_patch16_dinov3_qkvb.lvd1689m"
+    model.save_pretrained(tmp_path / "ours")
+    x = torch.rand(1, 3, SIZE, SIZE)
+    assert load(tmp_path / "ours", device="cpu")(x).cls.equal(model(x).cls)
+
+
+def test_biases_that_a_model_cannot_hold_are_not_dropped(tmp_path: Path) -> None:
+    _, trunk, _ = publish(tmp_path, biases=1.0)
+    with pytest.raises(CheckpointError, match=r"q_bias is not zero.*_qkvb"):
+        pretrained_state("vit_base_patch16_dinov3", trunk, ARGS)
+    assert "blocks.0.attn.v_bias" in pretrained_state("vit_base_patch16_dinov3_qkvb", trunk, ARGS)
+    settings = IDSimConfig("vit_base_patch16_dinov3", 64, 16, backbone_args=ARGS)
+    with pytest.raises(CheckpointError, match="q_bias is not zero"):
+        untrained(settings, str(trunk), seed=0)  # what training starts from
+    state = torch.load(trunk, weights_only=True)
+    state["blocks.1.attn.qkv.bias_mask"][:5] = 0
+    torch.save(state, trunk)
+    with pytest.raises(CheckpointError, match=r"blocks\.1\.attn\.qkv\.bias_mask hides other biases"):
+        pretrained_state("vit_base_patch16_dinov3_qkvb", trunk, ARGS)
+
+
+def test_metas_dinov2_file_is_read_too(tmp_path: Path) -> None:
+    import timm
+
+    name, args = "vit_base_patch14_dinov2.lvd142m", {"depth": 1, "embed_dim": 48, "num_heads": 3}
+    torch.manual_seed(0)
+    own = timm.create_model(name, num_classes=0, **args).state_dict()
+    save_file(own, tmp_path / "timm.safetensors")
+    torch.save({**own, "mask_token": torch.zeros(1, 48)}, tmp_path / "meta.pth")  # the names are the same
+    torch.save(own, tmp_path / "old.pth", _use_new_zipfile_serialization=False)
+    expected = pretrained_state(name, tmp_path / "timm.safetensors", args)
+    for file in ("meta.pth", "old.pth"):
+        found = pretrained_state(name, tmp_path / file, args)
+        assert found.keys() == expected.keys()
+        assert all(found[key].equal(expected[key]) for key in expected)
+
+
+def test_files_that_hold_no_plain_table_of_weights_say_so(tmp_path: Path) -> None:
+    adapter, trunk, _ = publish(tmp_path)
+    state = torch.load(trunk, weights_only=True)
+
+    def refusal(saved: Any) -> str:
+        torch.save(saved, trunk)
+        with pytest.raises(CheckpointError) as error:
+            IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu")
+        assert FILE in str(error.value)
+        return str(error.value)
+
+    assert "unexpected model.blocks" in refusal({f"model.{k}": v for k, v in state.items()})
+    assert "does not hold a table of tensors alone" in refusal({"teacher": state})
+    assert "cannot read weights" in refusal({**state, "evil": Path("x")})
+    assert "missing blocks.1." in refusal({k: v for k, v in state.items() if "blocks.1." not in k})
+
+
+# Adapters
+
+
+def test_adapters_and_heads_stored_in_half_are_computed_in_float32(tmp_path: Path) -> None:
+    agrees(tmp_path, dtype=torch.bfloat16)
+
+
+@pytest.mark.parametrize("rslora", [False, True])
+def test_an_alpha_for_some_modules_is_plain_lora(rslora: bool, tmp_path: Path) -> None:
+    alphas = {"blocks.0.attn.qkv": 32, r"1\.attn\.qkv": 3, "mlp.fc1": 0.5, "mlp_patch.fc1": 24, "^mlp_cls.fc2": 48}
+    agrees(tmp_path, alpha_pattern=alphas, rank_pattern={"fc1": 2}, use_rslora=rslora)
+
+
+@pytest.mark.parametrize(
+    "setting", [{"use_dora": True}, {"init_lora_weights": "olora"}, {"init_lora_weights": "pissa"}], ids=str
+)
+def test_another_kind_of_adapter_is_refused_by_the_file_that_says_so(setting: dict[str, Any], tmp_path: Path) -> None:
+    adapter, trunk, _ = publish(tmp_path)
+    file = adapter / "adapter_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **setting}))
+    with pytest.raises(CheckpointError, match=r"adapter_config\.json: .*merge it with peft"):
+        IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"bias": "lora_only"},
+        {"bias": "all"},
+        {"target_modules": ["qkv", "fc1"], "modules_to_save": ["norm1", "ls2"]},
+        {"target_modules": r".*attn\.(qkv|proj)", "modules_to_save": ["mlp_cls", "mlp_patch"]},
+    ],
+    ids=lambda options: " ".join(f"{k}={v}" for k, v in options.items()),
+)
+def test_trained_biases_and_whole_modules_are_read(options: dict[str, Any], tmp_path: Path) -> None:
+    def train(wrapped: Any) -> None:
+        torch.manual_seed(1)
+        with torch.no_grad():
+            for name, parameter in wrapped.named_parameters():
+                if parameter.requires_grad and "lora_" not in name:  # what peft saves whole
+                    parameter.add_(torch.randn(parameter.shape) * 0.2)
+                    assert "bias" in name or "modules_to_save" in name
+
+    agrees(tmp_path, change=train, **options)
+
+
+# Names and places
+
+
+def test_a_folder_of_the_hubs_cache_is_a_local_model_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter, trunk, _ = publish(tmp_path)
+    commit = "0123456789abcdef" * 2 + "01234567"
+    cache = tmp_path / "hub" / "models--chaenayo--id-sim_dinov3_vitb16_cls_patch"
+    (cache / "blobs").mkdir(parents=True)
+    snapshot = cache / "snapshots" / commit
+    snapshot.mkdir(parents=True)
+    for n, path in enumerate(sorted(adapter.iterdir())):
+        blob = path.rename(cache / "blobs" / f"{n:064x}")
+        (snapshot / path.name).symlink_to(blob)
+    options: dict[str, Any] = {"backbone_weights": trunk, "backbone_args": ARGS, "device": "cpu"}
+    model = load(snapshot, **options)
+    assert model.revision.startswith(f"{commit}+")
+    assert model.model_id.startswith(f"IDSim:chaenayo/id-sim_dinov3_vitb16_cls_patch@{commit}+")
+    with pytest.raises(CheckpointError, match="the folder of one commit in its snapshots/"):
+        load(cache, **options)
+    monkeypatch.chdir(snapshot)
+    assert IDSim(".", **options).model_id == model.model_id
+
+    ours = tmp_path / "hub" / "models--me--mine" / "snapshots" / commit
+    random_model("dinov3").save_pretrained(ours)
+    again = load(ours, device="cpu")
+    assert (again.name, again.revision) == ("me/mine", commit)
+
+
+def test_the_releases_own_names_and_arguments_are_taken(tmp_path: Path) -> None:
+    adapter, trunk, wrapped = publish(tmp_path)
+    x = torch.rand(1, 3, SIZE, SIZE)
+    with torch.no_grad():
+        expected = wrapped(x)[0]
+    by_type = IDSim(id_sim_type="dinov3_vitb16_cls_patch", cache_dir=str(tmp_path), backbone_args=ARGS, device="cpu")
+    by_name = IDSim("dinov3_vitb16_cls_patch", cache_dir=str(tmp_path), backbone_args=ARGS, device="cpu")
+    short = load("dinov3_vitb16", cache_dir=str(tmp_path), backbone_args=ARGS, device="cpu")
+    folder = IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu")
+    for model in (by_type, by_name, short):
+        assert model.name == "dinov3_vitb16"
+        assert model.revision == folder.revision
+        assert (model(x).cls - expected).abs().max() < 2e-6
+    assert len({by_type.model_id, by_name.model_id, short.model_id}) == 1
+
+
+def test_an_embedding_answers_to_the_keys_of_the_releases_dict() -> None:
+    metric = random_model("dinov3")
+    found = metric.embed(torch.rand(3, 3, 64, 64))
+    assert found["cls"] is found.cls
+    assert found["patch"] is found.patches
+    assert len(found[1:]) == 2
+    assert found[-1].cls.equal(found.cls[2:])
+    with pytest.raises(KeyError, match="patches=True"):
+        metric.embed(torch.rand(1, 3, 64, 64), patches=False)["patch"]
+    with pytest.raises(KeyError, match=r"\['patch'\] = \.patches"):
+        found["patches"]
+
+
+def test_the_docs_numbers_of_equal_names_are_those_of_the_example_images() -> None:
+    root = Path(__file__).resolve().parents[3]
+    text = (root / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    metric = IDSim("tiny", device="cpu")
+    pair = [root / "examples" / "images" / f"{name}.png" for name in ("mug_a", "mug_other")]
+    for distance in ("joint_pooled", "cls", "joint"):
+        assert f"{metric(*pair, distance).item():.4f}" in text

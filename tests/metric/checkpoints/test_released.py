@@ -1,0 +1,275 @@
+"""ID-Sim's published format, in folders that peft writes here, against the published forward written in plain torch."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from idmetric import CheckpointError, IDSim, load
+from idmetric.metric.checkpoints import released
+from idmetric.metric.models.released_idsim import read_head
+from tests import published
+from tests.conftest import SMALL
+from tests.published import IMAGENET, Head, PublishedIDSim, distances, preprocess, randomize, shape_of, unit
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "dinov3_vitl16": {"depth": 3, "embed_dim": 64, "num_heads": 4},
+    "dinov3_vitb16": {"depth": 2, "embed_dim": 48, "num_heads": 3},
+    "dinov2_vitl14": {"depth": 3, "embed_dim": 64, "num_heads": 4},
+    "dinov2_vitb14": {"depth": 2, "embed_dim": 48, "num_heads": 3},
+}
+SUFFIXES = ["qkv", "proj", "fc1", "fc2"]  # these hit the patch embedding and the heads as well
+EXAMPLES = Path(__file__).parents[3] / "examples" / "images"
+
+# Against the published forward
+
+
+def publish(
+    folder: Path, variant: str, targets: Any = SUFFIXES, dtype: torch.dtype = torch.float32, **options: Any
+) -> tuple[Path, Path, PublishedIDSim]:
+    """An adapter with heads in the release's files, the trunk's file under Meta's names, and the model they are of."""
+    size = VARIANTS[variant]
+    shape = shape_of(variant, size["embed_dim"], size["depth"], size["num_heads"])
+    return published.publish(folder, variant, shape, 16, targets, dtype, **options)
+
+
+def open_release(
+    folder: Path, variant: str, *args: Any, dtype: torch.dtype = torch.float32, **options: Any
+) -> tuple[IDSim, PublishedIDSim]:
+    adapter, trunk, inner = publish(folder, variant, *args, dtype=dtype, **options)
+    model = load(adapter, backbone_weights=trunk, backbone_args=VARIANTS[variant], device="cpu", dtype=dtype)
+    assert isinstance(model, IDSim)
+    return model, inner
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Photographs' kinds of files: larger and smaller than the model's input, wide and tall, color and gray."""
+    folder = tmp_path_factory.mktemp("pictures")
+    mug, box = (Image.open(EXAMPLES / name) for name in ("mug_a.png", "box_b.png"))
+    box.resize((700, 520), Image.Resampling.LANCZOS).save(folder / "wide.jpg", quality=90)
+    mug.crop((30, 0, 200, 256)).convert("L").save(folder / "gray.png")
+    mug.quantize(64).save(folder / "palette.png")
+    return [EXAMPLES / "mug_a.png", folder / "wide.jpg", folder / "gray.png", folder / "palette.png"]
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_pictures_get_the_embeddings_and_distances_of_the_published_forward(
+    variant: str, pictures: list[Path], tmp_path: Path
+) -> None:
+    # in double precision, so that an epsilon, an activation or a rounding of another kind cannot hide
+    model, inner = open_release(tmp_path, variant, dtype=torch.float64)
+    with torch.no_grad():
+        cls, patches = inner(torch.cat([preprocess(path) for path in pictures]).double())
+    found = model.embed(pictures)
+    assert found.patches is not None
+    assert found.cls.dtype == torch.float64
+    side = 28 if "dinov3" in variant else 32
+    assert found.grid == (side, side)
+    assert (found.cls - cls).abs().max() <= 1e-9
+    assert (found.patches - patches).abs().max() <= 1e-9
+    first, others = (cls[:1], patches[:1]), (cls[1:], patches[1:])
+    expected = distances((first[0].expand(3, -1), first[1].expand(3, -1, -1)), others)
+    for name, value in expected.items():
+        assert (model(found[0], found[1:], name) - value).abs().max() <= 1e-9, name
+        assert value.max() > 1e-2, name  # or the comparison would show nothing
+    assert (model(pictures[0], pictures[1:]) - expected["cls"]).abs().max() <= 1e-9
+
+
+@pytest.mark.parametrize("variant", ["dinov3_vitb16", "dinov2_vitb14"])
+def test_photos_get_the_published_distances_in_single_precision(
+    variant: str, photos: list[Path], tmp_path: Path
+) -> None:
+    model, inner = open_release(tmp_path, variant)
+    a, b = photos[0], photos[5]
+    with torch.no_grad():
+        expected = distances(inner(preprocess(a)), inner(preprocess(b)))
+    for name, value in expected.items():
+        assert (model(a, b, name) - value).abs().max() <= 1e-5, name
+        assert value.max() > 1e-2, name
+
+
+TARGETS: list[tuple[Any, dict[str, Any]]] = [
+    (SUFFIXES, {}),
+    (["qkv"], {}),
+    (r".*blocks\.\d+\.(attn\.qkv|mlp\.fc1)", {}),
+    (SUFFIXES, {"use_rslora": True, "rank_pattern": {"qkv": 2}}),
+]
+
+
+@pytest.mark.parametrize(("targets", "options"), TARGETS)
+@pytest.mark.parametrize("variant", ["dinov2_vitb14", "dinov3_vitb16"])
+def test_any_target_rank_and_alpha_is_folded(
+    variant: str, targets: Any, options: dict[str, Any], tmp_path: Path
+) -> None:
+    model, inner = open_release(tmp_path, variant, targets, dtype=torch.float64, **options)
+    x = torch.rand(1, 3, 448, 448, dtype=torch.float64)
+    with torch.no_grad():
+        cls, patches = inner(x)
+    found = model(x)
+    assert found.patches is not None
+    assert (found.cls - cls).abs().max() <= 1e-9
+    assert (found.patches - patches).abs().max() <= 1e-9
+    base = load_file(tmp_path / "trunk.safetensors")
+    changed = {k for k, v in base.items() if k in model.backbone.state_dict() and k != "pos_embed"
+               and not model.backbone.state_dict()[k].equal(v)}  # fmt: skip
+    assert "blocks.1.attn.qkv.weight" in changed
+    assert ("patch_embed.proj.weight" in changed) == (targets == SUFFIXES)
+
+
+def test_the_release_is_recognised_and_saved_in_our_format(tmp_path: Path) -> None:
+    adapter, trunk, _ = publish(tmp_path, "dinov3_vitb16")
+    options: dict[str, Any] = {"backbone_weights": trunk, "backbone_args": VARIANTS["dinov3_vitb16"], "device": "cpu"}
+    model = IDSim(adapter, **options)
+    renamed = adapter.rename(tmp_path / "mine")
+    with pytest.raises(CheckpointError, match="variant="):
+        IDSim(renamed, **options)
+    again = IDSim(renamed, variant="dinov3_vitb16", **options)
+    again.save_pretrained(tmp_path / "ours")
+    assert model.revision == again.revision
+    head = torch.load(renamed / "mlp_cls.pth", weights_only=True)
+    torch.save({k: v * 2 for k, v in head.items()}, renamed / "mlp_cls.pth")
+    other = IDSim(renamed, variant="dinov3_vitb16", **options)
+    config = json.loads((renamed / "adapter_config.json").read_text())
+    (renamed / "adapter_config.json").write_text(json.dumps({**config, "lora_alpha": 80}))
+    third = IDSim(renamed, variant="dinov3_vitb16", **options)
+    assert len({again.revision, other.revision, third.revision}) == 3  # every file counts
+    x, y = torch.rand(1, 3, 50, 50), torch.rand(1, 3, 50, 50)
+    assert load(tmp_path / "ours", device="cpu")(x, y, "joint").equal(model(x, y, "joint"))
+    (renamed / "mlp_patch.pth").unlink()
+    with pytest.raises(CheckpointError, match=r"no mlp_patch\.pth"):
+        IDSim(renamed, variant="dinov3_vitb16", **options)
+
+
+# Against transformers
+
+RENAMED: dict[str, dict[str, str]] = {
+    "dinov3": {"norm1": "norm1", "norm2": "norm2", "attn.proj": "attention.o_proj", "mlp.fc1": "mlp.up_proj",
+               "mlp.fc2": "mlp.down_proj"},
+    "dinov2": {"norm1": "norm1", "norm2": "norm2", "attn.proj": "attention.o_proj", "mlp.fc1": "mlp.fc1",
+               "mlp.fc2": "mlp.fc2"},
+}  # fmt: skip
+
+
+def as_transformers(family: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """timm's weights under the names transformers gives them."""
+    layers = {"dinov3": "model.layer", "dinov2": "encoder.layer"}[family]
+    final = {"dinov3": "norm", "dinov2": "layernorm"}[family]
+    patch = {"dinov3": "embeddings.patch_embeddings", "dinov2": "embeddings.patch_embeddings.projection"}[family]
+    found: dict[str, Tensor] = {}
+    for key, value in state.items():
+        if not key.startswith("blocks."):
+            name = {"cls_token": "embeddings.cls_token", "reg_token": "embeddings.register_tokens",
+                    "pos_embed": "embeddings.position_embeddings"}.get(key, key)  # fmt: skip
+            name = name.replace("patch_embed.proj", patch)
+            found[f"{final}.{name[5:]}" if name.startswith("norm.") else name] = value
+            continue
+        _, number, rest = key.split(".", 2)
+        start = f"{layers}.{number}."
+        if rest in ("gamma_1", "gamma_2", "ls1.gamma", "ls2.gamma"):
+            found[f"{start}layer_scale{1 if '1' in rest else 2}.lambda1"] = value
+        elif rest.startswith("attn.qkv."):
+            for part, own in zip("qkv", value.chunk(3), strict=True):
+                found[f"{start}attention.{part}_proj.{rest[9:]}"] = own
+        else:
+            module, _, kind = rest.rpartition(".")
+            found[f"{start}{RENAMED[family][module]}.{kind}"] = value
+    return found
+
+
+@pytest.mark.parametrize("variant", sorted(VARIANTS))
+def test_the_trunk_is_that_of_transformers(variant: str) -> None:
+    transformers = pytest.importorskip("transformers", minversion="5.0")
+    family, shape = variant[:6], VARIANTS[variant]
+    args = {"hidden_size": shape["embed_dim"], "num_hidden_layers": shape["depth"], "image_size": 448,
+            "num_attention_heads": shape["num_heads"]}  # fmt: skip
+    model = IDSim(released_config(variant, hidden=16), device="cpu")  # new; its preprocessing is the release's
+    torch.manual_seed(0)
+    randomize(model)
+    if family == "dinov3":
+        settings = {"num_register_tokens": 4, "key_bias": False, "query_bias": False, "value_bias": False}
+        config = transformers.DINOv3ViTConfig(
+            **args, **settings, patch_size=16, intermediate_size=4 * shape["embed_dim"]
+        )
+        other = transformers.DINOv3ViTModel(config)
+        periods = 1 / other.rope_embeddings.inv_freq
+        other.rope_embeddings.inv_freq = 1 / periods.bfloat16().float()  # Meta's are stored so
+        blocks = other.model.layer
+    else:
+        other = transformers.Dinov2Model(transformers.Dinov2Config(**args, patch_size=14, mlp_ratio=4))
+        blocks = other.encoder.layer
+    missing, extra = other.load_state_dict(as_transformers(family, model.backbone.state_dict()), strict=False)
+    assert set(missing) <= {"embeddings.mask_token"}
+    assert not extra
+    heads = {name: Head(shape["embed_dim"], 16) for name in ("mlp_cls", "mlp_patch")}
+    for name, head in heads.items():
+        head.load_state_dict(getattr(model, name).state_dict())
+    seen: list[Any] = []
+    blocks[-1].register_forward_hook(lambda module, inputs, out: seen.append(out))
+    x = torch.rand(1, 3, 448, 448)
+    mean, std = (torch.tensor(value).view(3, 1, 1) for value in IMAGENET)
+    with torch.no_grad():
+        other.eval()((x - mean) / std)
+        hidden = seen[0][0] if isinstance(seen[0], tuple) else seen[0]
+        prefix = 5 if family == "dinov3" else 1
+        cls, patches = unit(heads["mlp_cls"](hidden[:, 0])), unit(heads["mlp_patch"](hidden[:, prefix:]))
+    found = model(x)
+    assert found.patches is not None
+    assert (found.cls - cls).abs().max() <= 1e-5
+    assert (found.patches - patches).abs().max() <= 1e-5
+
+
+def released_config(variant: str, hidden: int) -> Any:
+    from idmetric.metric.models.idsim import IDSimConfig
+
+    return IDSimConfig(released.IDSIM[variant].backbone, hidden=hidden, backbone_args=VARIANTS[variant])
+
+
+def test_heads_are_read_without_running_code(tmp_path: Path) -> None:
+    class Evil:
+        def __reduce__(self) -> tuple[Any, ...]:
+            return (Path.touch, (tmp_path / "ran",))
+
+    torch.save({"fc1.weight": Evil()}, tmp_path / "mlp_cls.pth")
+    with pytest.raises(CheckpointError, match="cannot read weights"):
+        read_head(tmp_path / "mlp_cls.pth", {})
+    assert not (tmp_path / "ran").exists()
+    for damaged in (b"", b"(((.", b"]q\x00q", b"\x80\x02}q\x00K", b"PK\x03\x04"):
+        (tmp_path / "mlp_cls.pth").write_bytes(damaged)
+        with pytest.raises(CheckpointError, match=r"mlp_cls\.pth"):
+            read_head(tmp_path / "mlp_cls.pth", {})
+    torch.save({"ln.weight": torch.ones(3)}, tmp_path / "mlp_cls.pth")
+    with pytest.raises(CheckpointError, match=r"mlp_cls\.pth: not an ID-Sim head"):
+        read_head(tmp_path / "mlp_cls.pth", {})
+
+
+def test_a_foreign_adapter_or_backbone_is_named(tmp_path: Path) -> None:
+    adapter, trunk, _ = publish(tmp_path, "dinov3_vitb16")
+    options: dict[str, Any] = {"backbone_weights": trunk, "backbone_args": VARIANTS["dinov3_vitb16"], "device": "cpu"}
+    state, file = load_file(adapter / "adapter_model.safetensors"), adapter / "adapter_model.safetensors"
+    save_file({**state, "base_model.model.text.x": torch.zeros(1)}, file)
+    with pytest.raises(CheckpointError, match=r"adapter_model\.safetensors.*text\.x"):
+        IDSim(adapter, **options)
+    save_file(state, file)
+    weights = load_file(trunk)
+    save_file({k: v for k, v in weights.items() if "blocks.1." not in k}, trunk)
+    with pytest.raises(CheckpointError, match=r"trunk\.safetensors.*missing blocks\.1"):
+        IDSim(adapter, **options)
+
+
+def test_rope_periods_are_rounded_as_metas_and_stay_so() -> None:
+    model = IDSim(SMALL["dinov3"], device="cpu")
+    periods = model.backbone.rope.periods
+    assert periods.equal(periods.bfloat16().float())
+    unrounded = timm.create_model("vit_small_patch16_dinov3", **SMALL["dinov3"].backbone_args).rope.periods
+    assert not periods.equal(unrounded)
+    after = model.half().float().backbone.rope.periods
+    assert after.equal(periods)

@@ -1,0 +1,124 @@
+"""Images that are meant to do harm: bombs, lies about size, endless pages, programs, blocks beyond all measure."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import io
+import os
+import subprocess
+import sys
+import warnings
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from idmetric.metric.images.masks import read_mask
+from idmetric.metric.images.read import ImageReadError, read_image
+from tests.fuzz import chunk, forget_peak, png, status
+
+
+@pytest.mark.parametrize("size", [(2**32 - 1, 2**32 - 1), (2**31 - 1, 1), (0, 8), (8, 0), (60_000, 60_000)])
+def test_a_header_that_lies_about_the_size_is_refused(size: tuple[int, int]) -> None:
+    with pytest.raises(ImageReadError):
+        read_image(png(*size))
+
+
+def test_memory_for_a_lying_header_is_bounded() -> None:
+    program = """
+import sys, resource
+from idmetric.metric.images.read import read_image, ImageReadError
+from tests.fuzz import forget_peak, png, status
+before = forget_peak()
+try: read_image(png(13_000, 13_000, 8, 6))
+except ImageReadError: pass
+print(status("VmHWM") - before)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert int(found.stdout) < 1.5 * 2**30
+
+
+def test_what_does_not_fit_in_memory_is_named() -> None:
+    program = """
+import resource
+from idmetric.metric.images.read import read_image, ImageReadError
+from tests.fuzz import bomb, status
+space = status("VmSize") + 50 * 2**20
+resource.setrlimit(resource.RLIMIT_AS, (space, space))
+try: read_image(bomb(13_000))
+except ImageReadError as error: print(error)
+"""
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "does not fit in memory" in found.stdout
+
+
+@pytest.mark.parametrize("kind", [b"iCCP", b"zTXt", b"iTXt"])
+def test_a_compressed_block_of_a_gigabyte_takes_no_gigabyte(kind: bytes) -> None:
+    packer = zlib.compressobj(9)
+    data = b"".join(packer.compress(bytes(2**24)) for _ in range(16)) + packer.flush()  # 256 MB in 250 KB
+    lead = b"key\0\1\0\0\0" if kind == b"iTXt" else b"name\0\0"
+    before = forget_peak()
+    with contextlib.suppress(ImageReadError):
+        read_image(png(8, 8, 8, 0, chunk(kind, lead + data)))
+    assert status("VmHWM") - before < 150 * 2**20
+
+
+def test_blocks_beyond_all_measure_do_not_lose_the_picture() -> None:
+    picture = Image.effect_noise((16, 16), 50).convert("RGB")
+    data = io.BytesIO()
+    picture.save(data, "PNG")
+    whole = data.getvalue()
+    for more in (chunk(b"eXIf", bytes(2**22)), chunk(b"eXIf", b"II*\0\xff\xff\xff\xff"), chunk(b"teSt", bytes(2**22))):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            found = read_image(whole[:33] + more + whole[33:])
+        assert np.array_equal(np.asarray(found), np.asarray(picture))
+
+
+def fits(side: int) -> bytes:
+    """A compressed FITS file, each pixel of which Pillow reverses in Python: half a minute for 4000 x 4000."""
+
+    def unit(**cards: str) -> bytes:
+        words = "".join(f"{key:<8}= {value:>20}".ljust(80) for key, value in cards.items()) + "END".ljust(80)
+        return words.ljust(-(-len(words) // 2880) * 2880).encode()
+
+    table = {"XTENSION": "'BINTABLE'", "BITPIX": "8", "NAXIS": "2", "NAXIS1": "0", "NAXIS2": "0", "ZIMAGE": "T",
+             "ZCMPTYPE": "'GZIP_1  '", "ZBITPIX": "8", "ZNAXIS": "2", "ZNAXIS1": str(side),
+             "ZNAXIS2": str(side)}  # fmt: skip
+    return unit(SIMPLE="T", BITPIX="8", NAXIS="0") + unit(**table) + gzip.compress(bytes(4 * side**2)) + bytes(2880)
+
+
+def test_formats_that_decode_slowly_or_run_programs_are_refused(tmp_path: Path) -> None:
+    with Image.open(io.BytesIO(fits(4))) as opened:
+        assert np.asarray(opened).shape == (4, 4)  # it is a good file
+    with Image.open(io.BytesIO(fits(4))) as opened, pytest.raises(ImageReadError, match="FITS files are not read"):
+        read_image(opened)  # Pillow has not decoded it yet
+    (tmp_path / "photo.png").write_bytes(fits(4))
+    for source in (fits(4), tmp_path / "photo.png"):
+        for read in (read_image, read_mask):
+            with pytest.raises(ImageReadError, match=r"not an image of a known format.*save it again as PNG"):
+                read(source)
+    for kind in ("QOI", "EPS"):
+        data = io.BytesIO()
+        Image.new("RGB", (4, 4)).save(data, kind)
+        with pytest.raises(ImageReadError, match="not an image of a known format"):
+            read_image(data.getvalue())
+
+    with pytest.raises(ImageReadError):
+        read_image(fits(3000))
+
+
+def test_links_that_lead_nowhere_pipes_and_devices_are_no_images(tmp_path: Path) -> None:
+    (tmp_path / "a.png").symlink_to(tmp_path / "a.png")
+    (tmp_path / "b.png").symlink_to(tmp_path / "not-there")
+    (tmp_path / "c.png").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "d.png")  # opening it would wait for a writer
+    for path in (tmp_path / "a.png", tmp_path / "b.png", Path("/dev/null"), tmp_path):
+        with pytest.raises(ImageReadError):
+            read_image(path)
+    for path in (tmp_path / "c.png", tmp_path / "d.png"):
+        with pytest.raises(ImageReadError, match="a pipe or a device"):
+            read_image(path)

@@ -1,0 +1,613 @@
+"""What paths, folders and patterns name, in Python and in all commands; and that no output replaces an input."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from idmetric import IDSim, load, score_pairs
+from idmetric.cli import score
+from idmetric.cli.bench import read_files
+from idmetric.cli.data import main as data_main
+from idmetric.cli.embed import main as embed_main
+from idmetric.cli.eval import main as eval_main
+from idmetric.cli.gallery import main as gallery_main
+from idmetric.data.importers.folders import pictures as imported
+from idmetric.gallery import Gallery
+from idmetric.gallery.scale.chunks import chunks
+from idmetric.gallery.sources import GalleryError, Source, entries
+from idmetric.metric.files.output import OutputError, file_id, refuse_inputs
+from idmetric.metric.files.tables import four, rounded
+from idmetric.metric.images.paths import InputError, existing, listed, mask_of, masks_of
+from idmetric.metric.images.read import ImageReadError
+from idmetric.metric.scoring.pairs import read_pairs
+from idmetric.metric.scoring.scores import COLUMNS, RequestError
+from tests.embed_parts import pictures
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def touch(root: Path, *names: str) -> Path:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(name.encode())
+    return root
+
+
+def mask(path: Path, box: tuple[int, int, int, int]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    image = Image.new("L", (40, 30))
+    image.paste(255, box)
+    image.save(path, "PNG")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory, metric: IDSim) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    metric.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """refs/1.png, refs/2.png, refs/10.png; gen/a/0.png, gen/b/0.png, gen/b/1.png."""
+    (tmp_path / "gen").mkdir()
+    paths = pictures(tmp_path / "made", 6)
+    for path, name in zip(paths, ("refs/1", "refs/2", "refs/10", "gen/a/0", "gen/b/0", "gen/b/1"), strict=True):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        path.rename(tmp_path / f"{name}.png")
+    return tmp_path
+
+
+@pytest.fixture
+def run(folder: Path, saved: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.chdir(folder)
+
+    def call(*argv: str) -> tuple[int, str, str]:
+        capsys.readouterr()
+        try:
+            status = score.main(["--model", str(saved), "--device", "cpu", "--no-copies", *argv])
+        except SystemExit as stop:
+            status = int(stop.code or 0)
+        done = capsys.readouterr()
+        return status, done.out, done.err
+
+    return call
+
+
+def found(run: Run, *argv: str) -> dict[str, Any]:
+    status, out, err = run(*argv, "--format", "json")
+    assert status in (0, 3), err
+    answer: dict[str, Any] = json.loads(out)
+    return answer
+
+
+# Folders and patterns
+
+
+def test_a_folder_and_a_pattern_are_the_same_list_in_natural_order(tmp_path: Path) -> None:
+    touch(tmp_path, "g/10.png", "g/2.png", "g/sub/1.jpg", "g/notes.txt", "h [1]/x.png")
+    expected = [str(tmp_path / "g" / name) for name in ("2.png", "10.png", "sub/1.jpg")]
+    for source in ("g", "g/", "g/*", "g/**", "g/**/*.*g", "[g]"):
+        assert listed(tmp_path / source if source != "g/" else f"{tmp_path}/g/") == expected, source
+    assert listed(f"{tmp_path}/h [1]/*.png") == [f"{tmp_path}/h [1]/x.png"]  # brackets of a folder that is there
+    assert listed("absent.png") == ["absent.png"]
+    assert listed("https://example.org/a*.png") == ["https://example.org/a*.png"]
+    with pytest.raises(InputError, match="nothing matches"):
+        listed(tmp_path / "no*.png")
+
+
+def test_hidden_files_and_linked_folders_are_treated_alike_everywhere(tmp_path: Path, monkeypatch: Any) -> None:
+    root = touch(tmp_path / "photos", "who/a.png", "who/._a.png", "who/.b.png", ".thumbs/c.png", "__MACOSX/d.png")
+    touch(tmp_path / "elsewhere", "e.png")
+    (root / "link").symlink_to(tmp_path / "elsewhere")
+    (root / "who" / "up").symlink_to(root)  # leads back to a folder above
+    (root / "who" / "back").symlink_to(root / "who")
+    (root / "who" / "itself").symlink_to(root / "who" / "itself")  # no name of an image
+    expected = ["link/e.png", "who/a.png"]
+
+    def below(paths: list[Any]) -> list[str]:
+        return sorted(os.path.relpath(path, root) for path in paths)
+
+    assert below(listed(root)) == below(listed(f"{root}/**")) == below(listed(f"{root}/*")) == expected
+    assert sorted(e.name for e in entries([Source(str(root))], masked=False)) == expected  # galleries
+    assert sorted(str(picture.path) for picture in imported(root)) == expected  # data import folder
+    assert below([at.path for chunk in chunks([root]) for _, at in chunk.files]) == expected  # embed
+    monkeypatch.setattr("idmetric.metric.images.read.read_image", lambda path: None)
+    assert read_files(root, 2) == (b"e.png", b"who/a.png")  # bench
+    assert listed(root / "who" / "._a.png") == [str(root / "who" / "._a.png")]  # named: read
+
+    touch(tmp_path / "mac", "._a.png")
+    with pytest.raises(InputError, match=r"no images .*hidden files are left out"):
+        listed(tmp_path / "mac")
+
+
+def test_python_takes_folders_and_patterns_as_lists(metric: IDSim, folder: Path) -> None:
+    refs = [folder / "refs" / name for name in ("1.png", "2.png", "10.png")]
+    expected = metric.embed(refs).cls
+    assert metric.embed(folder / "refs").cls.equal(expected)
+    assert metric.embed(str(folder / "refs" / "*.png")).cls.equal(expected)
+    assert np.shape(metric.encode(folder / "refs")) == (3, expected.shape[1])
+    assert metric.pairwise(folder / "refs", folder / "gen").shape == (3, 3)
+    assert metric(folder / "refs", folder / "gen" / "a").shape == (3,)  # of one image
+    with pytest.raises(ImageReadError, match="holds no images"):
+        metric.embed(folder / "made")
+
+
+def test_two_folders_are_paired_only_by_equal_names(metric: IDSim, folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"different names: pairwise\(\)"):
+        metric(folder / "refs", folder / "gen")  # three and three
+    for name in ("1", "2", "10"):
+        Image.open(folder / "gen/a/0.png").rotate(int(name)).save(folder / "made" / f"{name}.webp", lossless=True)
+    names = ("1", "2", "10")
+    paired = metric([folder / "refs" / f"{n}.png" for n in names], [folder / "made" / f"{n}.webp" for n in names])
+    assert metric(folder / "refs", str(folder / "made" / "*.webp")).equal(paired)
+
+
+def test_a_folder_or_pattern_is_a_reference_in_the_command(run: Run, folder: Path) -> None:
+    by_files = found(run, "--ref", "refs/1.png", "--ref", "refs/2.png", "--ref", "refs/10.png", "gen")
+    assert list(by_files["baseline"]["distances"]) == ["refs/1.png", "refs/2.png", "refs/10.png"]
+    for given in (("--ref", "refs", "gen"), ("refs", "gen"), ("refs/*.png", "gen"), ("--ref", "refs/**", "gen/*")):
+        assert found(run, *given) == by_files, given
+    assert run("--ref", "made", "gen")[0] == run("--ref", "no*", "gen")[0] == 2
+
+
+def test_references_among_the_candidates_are_left_out(run: Run, folder: Path) -> None:
+    (folder / "gen" / "link.png").symlink_to(folder / "refs" / "2.png")
+    alone = found(run, "refs", "gen/a", "gen/b")
+    both = found(run, "refs", "gen", "refs")
+    assert both.pop("references_left_out") == ["gen/link.png", "refs/1.png", "refs/2.png", "refs/10.png"]
+    assert both == alone
+    assert "left out, as references: gen/link.png (" in run("refs", "gen")[1]
+    kept = found(run, "refs", "gen", "refs", "--include-refs")
+    assert (kept["summary"]["n"], alone["summary"]["n"]) == (7, 3)
+    assert [row["distance"] for row in kept["rows"][:4]] == pytest.approx([0] * 4, abs=1e-6)
+    status, _, err = run("refs", "refs/2.png")
+    assert (status, "--include-refs" in err) == (2, True)
+
+
+def test_a_summary_ends_every_table_and_is_in_json(run: Run, folder: Path) -> None:
+    far = sorted(row["distance"] for row in found(run, "refs/1.png", "gen")["rows"])
+    threshold = str(far[1])
+    summary = found(run, "refs/1.png", "gen", "--threshold", threshold)["summary"]
+    assert summary == pytest.approx(
+        {"n": 3, "mean": np.mean(far), "std": np.std(far, ddof=1), "threshold": far[1], "passing": 2,
+         "share_passing": 2 / 3}, rel=1e-7,
+    )  # fmt: skip
+    last = run("refs/1.png", "gen", "--threshold", threshold)[1].splitlines()[-1]
+    assert last.startswith(
+        f"summary: n 3, mean {np.mean(far):.4f}, std {np.std(far, ddof=1):.4f}, share passing 0.6667 (2 of 3"
+    )
+    one = run("refs/1.png", "gen/a")[1].splitlines()[-1]
+    assert one == f"summary: n 1, mean {found(run, 'refs/1.png', 'gen/a')['summary']['mean']:.4f}"
+    (folder / "p.csv").write_text("refs/1.png,gen/a/0.png\n")
+    assert run("--pairs", "p.csv")[1].splitlines()[-1] == one
+
+
+# Masks
+
+
+def test_masks_are_found_by_the_images_own_path(run: Run, folder: Path, saved: Path) -> None:
+    boxes = {"a/0.png": (2, 2, 20, 20), "b/0.png": (15, 5, 35, 28), "1.png": (0, 0, 30, 12)}
+    for name, box in boxes.items():
+        mask(folder / "masks" / name, box)
+    assert mask_of("masks", "gen/b/0.png") == str(Path("masks/b/0.png"))
+    rows = found(run, "refs/1.png", "gen/a", "gen/b/0.png", "--mask-dir", "masks", "--distance", "patch")["rows"]
+    model = load(saved, device="cpu")
+    for row in rows:
+        own = folder / "masks" / Path(row["image"]).relative_to("gen")
+        expected = model(
+            folder / "refs/1.png", folder / row["image"], "patch", mask_a=folder / "masks/1.png", mask_b=own
+        )
+        assert row["distance"] == pytest.approx(expected.item(), abs=1e-6)
+    masks = [folder / "masks" / name for name in ("a/0.png", "b/0.png")]
+    given = [folder / "gen" / name for name in ("a/0.png", "b/0.png")]
+    by_folder = model.embed(given, masks=folder / "masks")
+    assert by_folder.cls.equal(model.embed(given, masks=masks).cls)
+
+
+def test_one_mask_for_two_images_is_refused(run: Run, folder: Path, saved: Path) -> None:
+    mask(folder / "masks/0.png", (2, 2, 20, 20))
+    mask(folder / "masks/1.png", (2, 2, 20, 20))
+    images = ("gen/a/0.png", "gen/b/0.png")
+    status, out, err = run("refs/1.png", *images, "--mask-dir", "masks")
+    assert (status, out) == (2, "")
+    for name in (*images, "masks/0.png", "masks/a/0.png", "masks/b/0.png"):
+        assert name in err
+    (folder / "p.csv").write_text("refs/1.png,gen/a/0.png\nrefs/1.png,gen/b/0.png\n")
+    assert run("--pairs", "p.csv", "--mask-dir", "masks")[0] == 2
+    with pytest.raises(GalleryError, match="would be the mask of both"):
+        list(entries([Source(str(folder / "gen"), str(folder / "masks"))], masked=True))
+    with pytest.raises(InputError, match="would be the mask of both"):
+        load(saved, device="cpu").embed([str(folder / name) for name in images], masks=folder / "masks")
+    os.link(folder / "gen/a/0.png", folder / "gen/again.png")
+    (folder / "masks/again.png").symlink_to("0.png")
+    masks_of(folder / "masks", [str(folder / "gen/a/0.png"), str(folder / "gen/again.png")])  # one image
+
+
+@pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
+def test_names_match_in_any_unicode_form(forms: tuple[str, str], run: Run, folder: Path, saved: Path) -> None:
+    there, asked = (unicodedata.normalize(form, "caf\u00e9/\u00fc") for form in forms)
+    (folder / there).parent.mkdir()
+    (folder / "gen/a/0.png").rename(folder / f"{there}.PNG")
+    mask(folder / f"masks/{there}.png", (2, 2, 20, 20))
+    assert mask_of("masks", f"{asked}.jpg") == str(Path(f"masks/{there}.png"))
+    assert existing(f"{asked}.png") == str(Path(f"{there}.PNG"))
+
+    (folder / "p.csv").write_text(f"refs/1.png,{asked}.png\n", encoding="utf-8")
+    for words in (("refs/1.png", f"{asked}.png"), ("--pairs", "p.csv")):
+        assert [row["image"] for row in found(run, *words)["rows"]] == [f"{there}.PNG"]
+    model = load(saved, device="cpu")
+    masks = [folder / f"masks/{there}.png"]
+    assert model.embed(f"{asked}.png", masks="masks").cls.equal(model.embed([f"{there}.PNG"], masks=masks).cls)
+
+
+def test_of_several_masks_the_most_specific_is_taken(folder: Path) -> None:
+    for name in ("0.tif", "a/0.tif", "a/0.PNG", "a/0.png", "a/0.png.webp"):
+        mask(folder / "masks" / name, (2, 2, 20, 20))
+        assert mask_of(folder / "masks", folder / "gen/a/0.png") == str(folder / "masks" / name)
+
+
+def test_two_masks_that_are_as_specific_are_refused(run: Run, folder: Path) -> None:
+    for name in ("0.jpg", "0.png"):
+        mask(folder / "masks" / name, (2, 2, 20, 20))
+    (folder / "gen/a/0.png").rename(folder / "gen/a/0.webp")
+    says = f"both {Path('masks/0.jpg')} and {Path('masks/0.png')} may be its mask"
+    with pytest.raises(InputError, match=re.escape(says)):
+        mask_of("masks", "gen/a/0.webp")
+    status, _, err = run("refs/10.png", "gen/a/0.webp", "--mask-dir", "masks")
+    assert (status, says in err) == (2, True)
+
+    for name in ("x.PNG", "x.Png"):
+        os.link(folder / "refs/1.png", folder / "refs" / name)
+    with pytest.raises(InputError, match=r"both refs/x\.PNG and refs/x\.Png: choose one"):
+        existing("refs/x.png")
+
+
+def test_the_advice_for_one_mask_of_two_images_works(folder: Path) -> None:
+    Image.new("RGB", (40, 30)).save(folder / "gen/a/0.jpg")
+    images = [str(folder / "gen/a/0.png"), str(folder / "gen/a/0.jpg")]
+    mask(folder / "masks/0.png", (2, 2, 20, 20))
+    with pytest.raises(InputError, match="name their masks") as caught:
+        masks_of(folder / "masks", images)
+    advised = str(caught.value).partition("name their masks ")[2].split(" and ")
+    assert advised == [str(folder / "masks/0.png.png"), str(folder / "masks/0.jpg.png")]
+    for path in advised:
+        mask(Path(path), (2, 2, 20, 20))
+    assert masks_of(folder / "masks", images) == advised
+
+
+def test_an_image_is_not_its_own_mask(folder: Path) -> None:
+    assert mask_of(folder, folder / "gen/a/0.png") is None
+    assert mask_of(folder / "gen", folder / "gen/a/0.png") is None
+
+
+def test_options_of_masks_that_cannot_be_followed_are_wrong_usage(run: Run, folder: Path) -> None:
+    mask(folder / "m.png", (2, 2, 20, 20))
+    pair = ("refs/1.png", "gen/a/0.png")
+    (folder / "plain.csv").write_text(",".join(pair))
+    (folder / "masked.csv").write_text("ref,gen,mask\n" + ",".join([*pair, "m.png"]))
+    for words, says in (
+        ((*pair, "--mask-id", "1"), "label needs masks: a folder of masks, or masks in the pairs"),
+        (("--pairs", "plain.csv", "--mask-id", "1"), "label needs masks"),
+        (("--pairs", "masked.csv", "--mask-id", "red"), "'red' is not a label"),
+        ((*pair, "--mask-dir", "nowhere", "--on-error", "skip"), "there is no folder of masks 'nowhere'"),
+        (
+            ("--pairs", "masked.csv", "--preprocessing", "release", "--on-error", "skip"),
+            "leave out the masks",
+        ),
+    ):
+        status, out, err = run(*words)
+        assert (status, out, err.count("\n")) == (2, "", 1), err
+        assert says in err
+    assert run("--pairs", "masked.csv", "--mask-id", "255")[0] == 0
+
+
+# Pairs
+
+
+def lines(run: Run, folder: Path, text: str, *argv: str) -> list[dict[str, str]]:
+    (folder / "p.csv").write_text(text)
+    status, out, err = run("--pairs", "p.csv", "--format", "csv", *argv)
+    assert status == 0, err
+    return list(csv.DictReader(io.StringIO(out)))
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "a,b,mask_a,mask_b",
+        "ref,gen,mask_ref,mask_gen",
+        "Reference,Image,ref_mask,image-mask",
+        "image_a,image_b,mask_image_a,mask_b",
+        "ref,image,mask_ref,mask",
+    ],
+)
+def test_mask_columns_have_the_names_of_image_columns(tmp_path: Path, header: str) -> None:
+    (tmp_path / "p.csv").write_text(f"{header}\nx.png,y.png,mx.png,my.png\n")
+    [pair] = read_pairs(tmp_path / "p.csv")
+    assert [Path(file).name for side in pair.files for file in side if file] == ["x.png", "mx.png", "y.png", "my.png"]
+    assert pair.other == ()
+
+
+@pytest.mark.parametrize(
+    ("header", "named"),
+    [
+        ("ref,gen,image", ["'gen'", "'image'"]),
+        ("a,ref,b", ["'a'", "'ref'"]),
+        ("ref,gen,mask,mask_gen", ["'mask'", "'mask_gen'"]),
+        ("ref,gen,mask,mask", ["'mask'"]),
+        ("a,b,mask", ["'mask'", "mask_a or mask_b"]),
+        ("ref,gen,seed,seed", ["'seed'"]),
+        ("gen,prompt,mask_gen", ["'gen'", "reference"]),
+        ("left,right", ["'left', 'right'", "image1", "generated_image"]),
+        ("source,image1,target", ["'source'", "'image1'"]),
+    ],
+)
+def test_ambiguous_headers_are_refused_by_name(tmp_path: Path, header: str, named: list[str]) -> None:
+    count = header.count(",") + 1
+    (tmp_path / "p.csv").write_text(f"{header}\n{','.join(f'{k}.png' for k in range(count))}\n")
+    with pytest.raises(RequestError) as error:
+        read_pairs(tmp_path / "p.csv")
+    for part in named:
+        assert part in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "image1,image2",
+        "source,target",
+        "ref_path,gen_path",
+        "reference_image,generated_image",
+        "Image 1,Image-2",
+        "source,gen",
+    ],
+)
+def test_headers_of_other_tools_are_known(tmp_path: Path, header: str) -> None:
+    (tmp_path / "p.csv").write_text(f"{header}\nx.png,y.png\n")
+    assert [(Path(pair.a).name, Path(pair.b).name) for pair in read_pairs(tmp_path / "p.csv")] == [("x.png", "y.png")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["ref,gen\nrefs\\1.png,gen\\a\\0.png\n", '\ufeff"ref", "gen"\r\n"refs/1.png", "gen/a/0.png"\r\n',
+     "sep=,\r\nref,gen\r\nrefs/1.png,gen/a/0.png\r\n", "\ufeff\"sep=;\" \nrefs/1.png;gen/a/0.png\n"],
+)  # fmt: skip
+def test_tables_of_spreadsheets_and_of_windows_are_read(run: Run, folder: Path, text: str) -> None:
+    (folder / "p.csv").write_text(text, encoding="utf-8", newline="")
+    [row] = found(run, "--pairs", "p.csv")["rows"]
+    assert (row["reference"], row["image"]) == ("refs/1.png", "gen/a/0.png")
+
+
+def test_a_pair_without_an_image_is_skipped_where_unreadable_images_are(run: Run, folder: Path, metric: IDSim) -> None:
+    (folder / "p.csv").write_text("ref,gen,seed\nrefs/1.png,gen/a/0.png,1\nrefs/1.png,,2\n,gen/a/0.png,3\n")
+    status, out, err = run("--pairs", "p.csv")
+    assert (status, out) == (2, "")
+    assert "pair 2: two image paths are needed" in err
+    status, out, err = run("--pairs", "p.csv", "--on-error", "skip", "--format", "json")
+    assert (status, [row["seed"] for row in json.loads(out)["rows"]]) == (4, ["1"])
+    assert [line.partition(": ")[2][:22] for line in err.splitlines()] == [f"skipped p.csv, pair {k}:" for k in (2, 3)]
+    assert len(score_pairs(metric, "p.csv", on_error="skip").skipped) == 2
+
+
+@pytest.mark.parametrize("place", ["-", "/dev/stdin", "/dev/fd/0", "pipe"])
+def test_paths_of_a_pipe_are_relative_to_the_working_directory(folder: Path, place: str) -> None:
+    source = (
+        f"from pathlib import Path; from idmetric.metric.scoring.pairs import read_pairs; "
+        f"pairs = read_pairs(Path({place!r})); print(*([p.a, p.b] for p in pairs), len(list(pairs)))"
+    )
+    text = "refs/1.png,gen/a/0.png\n"
+    if place == "pipe":
+        os.mkfifo(folder / "sub")
+        source = source.replace("'pipe'", "'sub'")
+        source = (
+            f"import threading; threading.Thread(target=lambda: open('sub', 'w').write({text!r})).start(); {source}"
+        )
+    (folder / "stdin").write_text(text)
+    for given in ({"input": text}, {"stdin": (folder / "stdin").open()}):
+        done = subprocess.run([sys.executable, "-c", source], cwd=folder, capture_output=True, text=True, **given)
+        assert done.stdout == "['refs/1.png', 'gen/a/0.png'] 1\n", done.stderr
+
+
+def test_pairs_keep_their_order_and_their_other_columns(run: Run, folder: Path) -> None:
+    text = 'refs/1.png,"a mug, blue",gen/a/0.png,7, 03\nrefs/1.png,,refs/1.png,8,4\nrefs/1.png,x,gen/b/0.png,9,5\n'
+    text = f"ref,prompt,gen,distance,seed\n{text}"
+    rows = lines(run, folder, text)
+    assert [row["image"] for row in rows] == ["gen/a/0.png", "refs/1.png", "gen/b/0.png"]
+    assert [row["rank"] for row in rows].index("1") == 1  # by distance all the same
+    assert [(row["prompt"], row["input_distance"], row["seed"]) for row in rows] == [
+        ("a mug, blue", "7", "03"), ("", "8", "4"), ("x", "9", "5")
+    ]  # fmt: skip
+    assert rows[1]["distance"] == "0.0000"
+    assert [row["image"] for row in found(run, "--pairs", "p.csv")["rows"]] == [row["image"] for row in rows]
+    assert [json.loads(x)["prompt"] for x in run("--pairs", "p.csv", "--format", "jsonl")[1].splitlines()] == [
+        "a mug, blue", "", "x"
+    ]  # fmt: skip
+    table = run("--pairs", "p.csv")[1].splitlines()
+    assert [line.split()[2] for line in table[1:4]] == [row["image"] for row in rows]
+    assert "prompt, input_distance, seed" in "\n".join(table)
+    plain = lines(run, folder, "refs/1.png,gen/a/0.png,,,note\nrefs/1.png,gen/b/0.png\n")
+    assert [row["column_5"] for row in plain] == ["note", ""]
+    (folder / "p.csv").write_text("ref,gen,prompt\nrefs/1.png,gen/a/0.png,a mug, blue\n")
+    assert "pair 1 has 4 cells" in run("--pairs", "p.csv")[2]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (b"ref;gen\na.png;b.png\n", "separate columns by commas"),
+        (b"ref\tgen\na.png\tb.png\n", "separate columns by commas"),
+        ("ref,gen\na.png,b.png\n".encode("utf-16"), "save it as UTF-8"),
+        ("ref,gen\ncafé.png,b.png\n".encode("latin-1"), "save it as UTF-8"),
+    ],
+)
+def test_files_of_other_programs_are_refused_with_the_remedy(tmp_path: Path, text: bytes, says: str) -> None:
+    (tmp_path / "p.csv").write_bytes(text)
+    with pytest.raises(RequestError, match=says):
+        read_pairs(tmp_path / "p.csv")
+
+
+def test_other_columns_cannot_have_the_name_of_a_column_of_scores(run: Run, folder: Path) -> None:
+    names = [name for name in COLUMNS if name not in ("image", "reference")]  # these are the pair's
+    (folder / "p.csv").write_text(f"a,b,{','.join(names)}\nrefs/1.png,gen/a/0.png{',mine' * len(names)}\n")
+    [row] = found(run, "--pairs", "p.csv")["rows"]
+    assert [row.pop(f"input_{name}") for name in names] == ["mine"] * len(names)
+    assert "mine" not in row.values()
+    assert set(row) | set(found(run, "refs", "gen")["rows"][0]) <= set(COLUMNS)
+
+
+# Numbers
+
+
+def test_numbers_have_four_decimals_and_no_negative_zero(run: Run, folder: Path) -> None:
+    assert [four(x) for x in (-1e-9, 0.12345, -0.00005001, 2)] == ["0.0000", "0.1235", "-0.0001", "2.0000"]
+    assert rounded({"x": [-0.0, 0.0934123471379280], "n": 3}) == {"x": [0.0, 0.0934123471], "n": 3}
+    assert str(rounded(-0.0)) == "0.0"
+    single = np.random.default_rng(0).random(1000, dtype=np.float32)
+    assert [np.float32(rounded(float(x))) for x in single] == list(single)  # nothing of a float32 is lost
+    out = run("refs", "gen", "refs", "--include-refs", "--format", "csv")[1]
+    for row in csv.DictReader(io.StringIO(out)):
+        for name in ("distance", "real_mean", "real_max"):
+            assert row[name] == f"{abs(float(row[name])):.4f}"
+    assert "-0.0000" not in run("refs", "gen", "refs", "--include-refs")[1]
+    text = run("refs", "gen", "--format", "json")[1]
+    assert max(len(x.rstrip(",").rpartition(".")[2]) for x in text.split() if "." in x and x[0].isdigit()) < 13
+
+
+# Outputs
+
+
+def test_an_input_is_known_by_all_its_names(tmp_path: Path) -> None:
+    touch(tmp_path, "a.csv", "other.csv")
+    (tmp_path / "link.csv").symlink_to("a.csv")
+    os.link(tmp_path / "a.csv", tmp_path / "hard.csv")
+    (tmp_path / "sub").symlink_to(tmp_path)
+    for name in ("a.csv", "link.csv", "hard.csv", "sub/a.csv"):
+        with pytest.raises(OutputError, match=r"--output .* is an input"):
+            refuse_inputs({"--html": None, "--output": tmp_path / name}, [tmp_path / "other.csv", tmp_path / "a.csv"])
+    refuse_inputs({"--output": tmp_path / "new.csv"}, [tmp_path / "a.csv"])
+    refuse_inputs({"--output": tmp_path / "other.csv"}, [tmp_path / "a.csv"])
+    assert file_id("/dev/null") is file_id(tmp_path) is file_id(tmp_path / "absent") is None
+
+
+def test_score_never_writes_over_what_it_reads(run: Run, folder: Path, saved: Path) -> None:
+    (folder / "p.csv").write_text("a,b\nrefs/1.png,gen/a/0.png\n")
+    (folder / "q.csv").symlink_to("p.csv")
+    mask(folder / "masks/1.png", (2, 2, 20, 20))
+    mask(folder / "masks/0.png", (2, 2, 20, 20))
+    before = {path: path.read_bytes() for path in (*folder.rglob("*"), *saved.iterdir()) if path.is_file()}
+    cross = ("refs/1.png", "gen/a", "--mask-dir", "masks")
+    for given in (
+        ("--pairs", "p.csv", "--output", "p.csv"), ("--pairs", "p.csv", "--output", "q.csv"),
+        ("--pairs", "p.csv", "--html", "./p.csv"), ("--pairs", "p.csv", "--output", "gen/a/0.png"),
+        (*cross, "--output", "refs/1.png"), (*cross, "--html", "gen/a/0.png"), (*cross, "--output", "masks/1.png"),
+    ):  # fmt: skip
+        status, out, err = run(*given)
+        assert (status, out) == (2, ""), given
+        assert "is an input" in err
+    assert {path: path.read_bytes() for path in before} == before
+    status, _, err = run("refs/1.png", "gen", "--html", "gen/../x.html", "--output", "x.html")
+    assert (status, "name one file" in err) == (2, True)
+
+
+def test_galleries_and_data_commands_never_write_over_what_they_read(
+    folder: Path, metric: IDSim, saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("pyarrow")
+    monkeypatch.chdir(folder)
+    assert data_main(["import", "folder", "gen", "-o", "m.parquet", "--quiet"]) == 0
+    Gallery("index", metric).update("m.parquet")
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and "index" not in path.parts}
+    shared = ("--model", str(saved), "--device", "cpu", "--quiet")
+    for given in (("build", "m.parquet", "--parquet", "m.parquet", "--gallery", "index"),
+                  ("dedupe", "gen", "--output", "gen/a/0.png"),
+                  ("query", "refs/1.png", "--gallery", "index", "--output", "refs/1.png")):  # fmt: skip
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            gallery_main([*given, *shared])
+        assert (stop.value.code, "is an input" in capsys.readouterr().err) == (2, True), given
+    for given in (("split", "m.parquet", "-o", "m.parquet", "--part", "train=rest"),
+                  ("merge", "m.parquet", "-o", "./m.parquet"),
+                  ("import", "table", str(folder), "-o", "m.parquet")):  # fmt: skip
+        assert data_main(list(given)) == 1
+        assert "-o 'm.parquet' is an input" in capsys.readouterr().err.replace("./", "")
+    assert eval_main(["folder", "--data", "m.parquet", "--html", "m.parquet", "--model", "hsv", "--quiet"]) == 1
+    assert "--html 'm.parquet' is an input" in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in before} == before
+    (folder / "gen" / "found.csv").write_text("of the last run")
+    assert gallery_main(["dedupe", "gen", "--output", "gen/found.csv", *shared]) == 0
+
+
+def test_queries_and_sources_of_galleries_may_be_folders_and_patterns(
+    folder: Path, saved: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    shared = ("--model", str(saved), "--device", "cpu", "--quiet", "--gallery", "index")
+    assert gallery_main(["build", "gen/[ab]", *shared]) == 0
+    capsys.readouterr()
+    assert gallery_main(["query", "refs", "-k", "1", "--format", "json", *shared]) == 0
+    assert [row["query"] for row in json.loads(capsys.readouterr().out)] == ["refs/1.png", "refs/2.png", "refs/10.png"]
+    sources: list[str] = []
+
+    def stop(args: Any, _: object) -> None:
+        sources.extend(args.sources)
+        raise MemoryError
+
+    monkeypatch.setattr("idmetric.cli.embed._embed", stop)
+    assert embed_main(["gen/*", "refs/1.png", "--model", str(saved), "--out", "vectors"]) == 1
+    assert sources == ["gen/a", "gen/b", "refs/1.png"]
+
+
+# Streams
+
+
+def odd_name(folder: Path) -> Path:
+    path = Path(os.fsdecode(os.fsencode(folder / "gen") + b"/caf\xe9.png"))
+    try:
+        path.write_bytes((folder / "refs/2.png").read_bytes())
+    except OSError:
+        pytest.skip("this file system takes no names that are not UTF-8")
+    return path
+
+
+def test_names_that_are_not_utf8_are_escaped_alike_in_all_formats(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = odd_name(folder)
+    for form in ("table", "csv", "json", "jsonl"):
+        raw = io.BytesIO()
+        strict = io.TextIOWrapper(raw, encoding="utf-8", errors="strict", newline="")
+        with monkeypatch.context() as patch:
+            patch.setattr(sys, "stdout", strict)
+            assert run("refs/1.png", "gen", "--format", form)[0] == 0
+        text = raw.getvalue().decode("utf-8")
+        assert "gen/caf\\udce9.png" in text
+        assert run("refs/1.png", "gen", "--format", form, "--output", "out")[0] == 0
+        assert (folder / "out").read_bytes().decode("utf-8") == text
+        if form == "json":
+            assert os.path.samefile(name, next(r["image"] for r in json.loads(text)["rows"] if "caf" in r["image"]))
+
+
+def test_a_reader_that_leaves_loses_no_page(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jinja2")
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as stream, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stream)
+        status, _, err = run("refs/1.png", "gen", "--html", "page.html")
+    assert (status, err) == (1, "")
+    assert "gen/b/1.png" in (folder / "page.html").read_text()

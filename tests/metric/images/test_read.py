@@ -1,0 +1,915 @@
+"""Images of every kind come out as the right pixels, and bad ones as one error that says what to do."""
+
+from __future__ import annotations
+
+import gc
+import io
+import os
+import pickle
+import re
+import struct
+import warnings
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageFile
+
+from idmetric.metric.images.arrays import check_pixels
+from idmetric.metric.images.kinds import MAX_PIXELS
+from idmetric.metric.images.masks import read_mask
+from idmetric.metric.images.read import (
+    ImageReadError,
+    MultiFrameWarning,
+    describe,
+    is_single,
+    load_batch,
+    read_image,
+    split_images,
+    to_pixels,
+)
+from idmetric.metric.images.resize import resize_pixels
+from tests.fuzz import chunk
+from tests.permissions import permissions_count
+
+
+def noise(height: int = 9, width: int = 7, channels: int = 3, seed: int = 0) -> np.ndarray:
+    shape = (height, width, channels) if channels else (height, width)
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def saved(image: Image.Image, kind: str = "PNG", **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def array(image: Image.Image) -> np.ndarray:
+    return np.asarray(image)
+
+
+def png(width: int, height: int, depth: int, color: int, rows: bytes, *extra: bytes) -> bytes:
+    header = struct.pack(">IIBBBBB", width, height, depth, color, 0, 0, 0)
+    parts = [chunk(b"IHDR", header), *extra, chunk(b"IDAT", zlib.compress(rows)), chunk(b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+BOMB = png(50_000, 50_000, 8, 2, b"")
+
+
+# The error
+
+
+def test_error_is_a_value_error_that_carries_source_and_reason() -> None:
+    error = ImageReadError("cat.jpg", "there is no such file")
+    assert isinstance(error, ValueError)
+    assert (error.source, error.reason) == ("cat.jpg", "there is no such file")
+    assert "cat.jpg" in str(error)
+    assert "no such file" in str(error)
+    again = pickle.loads(pickle.dumps(error))
+    assert (again.source, again.reason, str(again)) == (error.source, error.reason, str(error))
+
+
+def bad_path(tmp_path: Path, case: str) -> Path:
+    path = tmp_path / f"{case}.png"
+    if case == "folder":
+        path.mkdir()
+    elif case == "dangling":
+        path.symlink_to(tmp_path / "nowhere")
+    elif case != "missing":
+        contents = {"empty": b"", "text": b"hello", "zeros": b"\0" * 999, "bomb": BOMB, "cut": BOMB[:20]}
+        path.write_bytes(contents[case])
+    return path
+
+
+@pytest.mark.parametrize(
+    ("case", "reason", "way_out"),
+    [
+        ("missing", "no such file", "check the path"),
+        ("dangling", "no such file", "check the path"),
+        ("empty", "is empty", "fetch or write it again"),
+        ("folder", "folder", "give the image files|files ending in"),
+        ("text", "not an image", "save it again"),
+        ("zeros", "not an image", "save it again"),
+        ("cut", "not an image|cut short", "again"),
+        ("bomb", "too many pixels", "make it smaller"),
+    ],
+)
+def test_bad_files_name_the_file_the_reason_and_the_way_out(
+    tmp_path: Path, case: str, reason: str, way_out: str
+) -> None:
+    path = bad_path(tmp_path, case)
+    for given_as in (path, str(path)):
+        for read in (read_image, read_mask, lambda x: load_batch([x], (4, 4))):
+            with pytest.raises(ImageReadError) as caught:
+                read(given_as)  # type: ignore[operator]
+            assert caught.value.source == str(path)
+            assert str(path) in str(caught.value)
+            assert re.search(reason, caught.value.reason)
+            assert re.search(way_out, caught.value.reason)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "GIF", "WEBP", "TIFF", "BMP"])
+@pytest.mark.parametrize("share", [0.02, 0.3, 0.6, 0.9])
+def test_truncated_files_raise(kind: str, share: float) -> None:
+    data = saved(Image.fromarray(noise(64, 64)), kind)
+    with pytest.raises(ImageReadError, match=r"cut short|not an image"):
+        read_image(data[: int(len(data) * share)])
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["http://a.org/x.png", "https://a.org/x.png", "s3://b/x.png", "file:///x.png", "data:image/png;base64,AAAA"],
+)
+def test_addresses_are_not_fetched(address: str) -> None:
+    with pytest.raises(ImageReadError, match="not fetched: download") as caught:
+        read_image(address)
+    assert caught.value.source == address
+
+
+def test_a_closed_pil_image_is_not_called_damaged(tmp_path: Path) -> None:
+    Image.new("L", (4, 4)).save(tmp_path / "a.png")
+    with Image.open(tmp_path / "a.png") as left:
+        pass
+    unread, loaded = Image.open(tmp_path / "a.png"), Image.open(tmp_path / "a.png")
+    loaded.load()
+    unread.close()
+    loaded.close()
+    for image in (left, unread, loaded):
+        for read in (read_image, read_mask):
+            with pytest.raises(ImageReadError, match="this PIL image is closed: use it inside its with block"):
+                read(image)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("closed", ["file", "folder", "folder above"])
+def test_files_and_folders_closed_to_the_user_are_named_with_the_remedy(tmp_path: Path, closed: str) -> None:
+    inner = tmp_path / "above" / "photos"
+    inner.mkdir(parents=True)
+    path = inner / "a.png"
+    Image.new("L", (4, 4)).save(path)
+    shut = {"file": path, "folder": inner, "folder above": inner.parent}[closed]
+    shut.chmod(0)
+    try:
+        with permissions_count():
+            for read in (read_image, read_mask):
+                with pytest.raises(ImageReadError, match=r"change its mode or owner") as caught:
+                    read(path)  # type: ignore[operator]
+                assert caught.value.source == str(path)
+            if closed != "file":
+                with pytest.raises(ImageReadError, match="Permission denied: change its mode or owner"):
+                    split_images(inner.parent)
+    finally:
+        shut.chmod(0o700)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes")
+def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.png")
+    for read in (read_image, read_mask):
+        with pytest.raises(ImageReadError, match="it is a pipe or a device: give a file"):
+            read(tmp_path / "pipe.png")  # type: ignore[operator]
+
+
+def test_bombs_are_refused_before_decoding_and_whatever_pillow_is_set_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ImageReadError, match="too many pixels"):
+        read_image(BOMB)
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)  # as some users do
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
+    with pytest.raises(ImageReadError, match=rf"50000 x 50000 pixels are more than the {MAX_PIXELS} allowed"):
+        read_image(BOMB)
+
+
+@pytest.mark.parametrize("size", [(100_000_000, 1), (1, 100_000_000)])
+def test_a_tiny_file_of_one_endless_line_is_refused_before_decoding(
+    monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
+) -> None:
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
+    data = png(*size, 1, 0, bytes(1000))
+    for read in (read_image, read_mask):
+        with pytest.raises(ImageReadError, match="a side of 100000000 pixels is longer than the 1000000 allowed"):
+            read(data)  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("where", ["load", "convert", "resize"])
+def test_an_image_that_does_not_fit_in_memory_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    def fail(*args: Any, **options: Any) -> None:
+        raise MemoryError
+
+    path = tmp_path / "large.png"
+    Image.new("L", (20, 20)).save(path)
+    monkeypatch.setattr(Image.Image, where, fail)
+    with pytest.raises(ImageReadError, match="does not fit in memory: make it smaller") as caught:
+        to_pixels(path, (5, 5))
+    assert caught.value.source == str(path)
+
+
+def test_pixel_limit_is_inclusive_and_holds_for_every_reader(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = Image.new("RGB", (20, 20))
+    monkeypatch.setattr("idmetric.metric.images.opening.MAX_PIXELS", 400)
+    assert read_image(image).size == (20, 20)
+    monkeypatch.setattr("idmetric.metric.images.opening.MAX_PIXELS", 399)
+    for source in (saved(image), image):
+        for read in (read_mask, lambda x: load_batch([x], (4, 4))):
+            with pytest.raises(ImageReadError, match="20 x 20"):
+                read(source)
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        (torch.zeros(5, 4, 4), "1 to 4 channels"),
+        (torch.zeros(9, 9, 3), "(C, H, W)"),
+        (torch.zeros(4), "(C, H, W)"),
+        (torch.zeros(2, 3, 4, 4), "index a batch"),
+        (torch.zeros(1, 2, 3, 4, 4), "(C, H, W)"),
+        (torch.zeros(3, 0, 4), "no pixels"),
+        (torch.zeros(3, 4, 4, dtype=torch.int64), "int64"),
+        (torch.zeros(3, 4, 4, dtype=torch.complex64), "complex64"),
+        (np.zeros((3, 9, 9), np.uint8), "(H, W, C)"),
+        (np.zeros((0, 4, 3), np.uint8), "no pixels"),
+        (np.zeros((4, 4, 3), np.int32), "use uint8"),
+        (np.zeros((4, 4, 3), object), "type object"),
+        (torch.full((3, 4, 4), 2.0).to(torch.float8_e5m2), "[2, 2]"),
+        (np.array(["a.png"]), "(H, W, C)"),
+        (Image.new("RGB", (0, 4)), "no pixels"),
+        (Image.fromarray(np.full((2, 2), 255, np.float32)), "[255, 255]"),
+        (Image.fromarray(np.full((2, 2), 70_000, np.int32)), "[70000, 70000]"),
+        (b"", "is empty"),
+        (b"junk", "not an image"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else describe(x),
+)
+def test_bad_objects_raise_the_same_error(source: Any, reason: str) -> None:
+    for size in (None, (2, 2)):
+        with pytest.raises(ImageReadError) as caught:
+            to_pixels(source, size)
+        assert reason in str(caught.value)
+        assert caught.value.source == describe(source)
+    with pytest.raises(ImageReadError):
+        read_image(source)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "way_out"),
+    [
+        (0.0, 255.0, "divide by 255"),
+        (0.0, 65535.0, "divide by 65535"),
+        (-1.0, 1.0, "(x + 1) / 2"),
+        (-2.1, 2.6, "x * std + mean"),
+        (0.0, 1.2, "clamp"),
+        (0.1, float("nan"), "NaN"),
+        (0.1, float("inf"), "infinity"),
+        (float("-inf"), 0.5, "infinity"),
+    ],
+)
+def test_floats_outside_the_unit_range_say_what_was_found(low: float, high: float, way_out: str) -> None:
+    values = torch.full((3, 4, 4), 0.5)
+    values[0, 0, 0], values[2, 3, 3] = low, high
+    hwc = values.permute(1, 2, 0).numpy()
+    sources: list[Any] = [values, values.double(), values.half() if high < 300 else values, hwc]
+    for source in sources:
+        for read in (lambda x: to_pixels(x, None), lambda x: load_batch(x, (2, 2)), read_image):
+            with pytest.raises(ImageReadError) as caught:
+                read(source)
+            assert way_out in caught.value.reason
+            assert "must lie in [0, 1], found [" in caught.value.reason
+            if np.isfinite([low, high]).all():  # numbers to the precision of the type
+                found = re.findall(r"-?\d[\d.e+]*", caught.value.reason.split("found")[1])[:2]
+                assert [float(x) for x in found] == pytest.approx([low, high], rel=1e-3)
+    with pytest.raises(ImageReadError):
+        read_mask(values.flatten()[None])
+
+
+def test_rounding_slack_is_tolerated_and_leaves_values_and_graph_alone() -> None:
+    x = torch.full((1, 3, 4, 4), 1.00005, requires_grad=True)
+    check_pixels(x)
+    out = load_batch(x, (4, 4))
+    assert torch.equal(out, x)
+    out.sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, torch.ones_like(x))
+    with pytest.raises(ImageReadError):
+        check_pixels(torch.tensor([1.001]))
+    with pytest.raises(ImageReadError):
+        check_pixels(torch.tensor([-0.001]))
+
+
+# Names
+
+
+def test_describe(tmp_path: Path) -> None:
+    path = tmp_path / "x.png"
+    Image.new("RGB", (3, 4)).save(path)
+    assert describe("a/b.png") == "a/b.png"
+    assert describe(Path("a") / "b.png") == str(Path("a") / "b.png")
+    assert describe("") == "''"
+    assert describe(b"x" * 123) == "<bytes, 123 bytes>"
+    assert describe(bytearray(5)) == "<bytes, 5 bytes>"
+    assert describe(Image.new("RGB", (3, 4))) == "<PIL image 3x4 RGB>"
+    assert describe(torch.zeros(3, 8, 8)) == "<tensor (3,8,8) float32>"
+    assert describe(np.zeros((8, 8, 3), np.uint8)) == "<array (8,8,3) uint8>"
+    assert describe(io.BytesIO()) == "<BytesIO>"
+    with Image.open(path) as image, path.open("rb") as file:
+        assert describe(image) == str(path)
+        assert describe(file) == str(path)
+
+
+# Kinds of input
+
+
+def test_every_kind_gives_the_same_pixels(tmp_path: Path) -> None:
+    rgb = noise()
+    image = Image.fromarray(rgb)
+    path = tmp_path / "noise.png"
+    image.save(path)
+    chw = torch.from_numpy(rgb).permute(2, 0, 1)
+    sources: list[Any] = [str(path), path, path.read_bytes(), bytearray(path.read_bytes()), memoryview(saved(image))]
+    sources += [io.BytesIO(path.read_bytes()), image, rgb, rgb[::-1][::-1], np.asfortranarray(rgb), chw, chw[None]]
+    sources += [rgb / 255, (rgb / 255).astype(np.float32), (rgb / 255).astype(">f4"), chw / 255, chw.double() / 255]
+    sources += [rgb.astype(np.uint16) * 257, rgb.astype(">u2") * 257, (rgb / 255).astype(np.longdouble)]
+    for source in sources:
+        out = read_image(source)
+        assert (out.mode, out.size) == ("RGB", (7, 9))
+        assert np.array_equal(array(out), rgb), describe(source)
+    sources[5].seek(0)
+    for source in sources:
+        assert torch.allclose(to_pixels(source, None).float(), chw / 255, atol=1e-6), describe(source)
+
+
+def test_channels_of_arrays_and_tensors() -> None:
+    for channels in (0, 1, 2, 3, 4):
+        values = noise(5, 6, channels)
+        mode = {0: "L", 1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}[channels]
+        squeezed = values[..., 0] if channels == 1 else values
+        expected = array(read_image(Image.frombytes(mode, (6, 5), squeezed.tobytes())))
+        planes = torch.from_numpy(values if channels else values[..., None]).permute(2, 0, 1)
+        assert np.array_equal(array(read_image(values)), expected)
+        assert np.array_equal(array(read_image(planes)), expected)
+        as_float = torch.from_numpy(expected.copy()).permute(2, 0, 1) / 255
+        for source in (values / 255, planes / 255, planes.double() / 255):
+            assert (to_pixels(source, None) - as_float).abs().max() <= 1.01 / 255  # 8-bit compositing rounds
+            assert np.abs(array(read_image(source)).astype(int) - expected).max() <= 1
+
+
+def test_sixteen_bit_arrays_are_scaled() -> None:
+    values = np.array([[0, 128, 129], [32768, 65407, 65535]], np.uint16)
+    expected = [[0, 0, 1], [128, 255, 255]]  # round(v / 257); 65407 / 257 = 254.502
+    assert array(read_image(values))[..., 0].tolist() == expected
+    assert array(read_image(torch.from_numpy(values)))[..., 2].tolist() == expected
+
+
+def test_file_objects_are_read_from_where_they_stand_and_left_open(tmp_path: Path) -> None:
+    rgb = noise()
+    path = tmp_path / "two.bin"
+    path.write_bytes(b"junk" + saved(Image.fromarray(rgb)))
+    with path.open("rb") as file:
+        file.seek(4)
+        assert np.array_equal(array(read_image(file)), rgb)
+        assert not file.closed
+        with pytest.raises(ImageReadError, match=r"seek\(0\)") as caught:
+            read_image(file)
+        assert caught.value.source == str(path)
+        assert not file.closed
+    with pytest.raises(ImageReadError, match="reading failed"):
+        read_image(file)
+    with path.open(encoding="latin-1") as text, pytest.raises(ImageReadError, match="mode 'rb'"):
+        read_image(text)  # type: ignore[arg-type]
+
+
+def test_other_objects_are_a_type_error() -> None:
+    for thing in (None, 3, {"a": 1}):
+        with pytest.raises(TypeError, match="is not an image"):
+            read_image(thing)  # type: ignore[arg-type]
+
+
+# Modes
+
+
+def test_exif_orientation_against_explicit_transposes(tmp_path: Path) -> None:
+    rgb = noise(6, 10)
+    upright = {
+        1: rgb,
+        2: rgb[:, ::-1],
+        3: rgb[::-1, ::-1],
+        4: rgb[::-1],
+        5: rgb.transpose(1, 0, 2),
+        6: np.rot90(rgb, -1),
+        7: rgb.transpose(1, 0, 2)[::-1, ::-1],
+        8: np.rot90(rgb),
+    }
+    for orientation, expected in upright.items():
+        exif = Image.Exif()
+        exif[0x0112] = orientation
+        for kind in ("PNG", "WEBP", "TIFF"):
+            options = {"lossless": True} if kind == "WEBP" else {}
+            data = saved(Image.fromarray(rgb), kind, exif=exif, **options)
+            assert np.array_equal(array(read_image(data)), expected), (kind, orientation)
+        with Image.open(io.BytesIO(saved(Image.fromarray(rgb), exif=exif))) as lazy:
+            assert np.array_equal(array(read_image(lazy)), expected)
+        path = tmp_path / f"{orientation}.jpg"
+        flat = Image.fromarray(np.kron(rgb // 64 * 64, np.ones((8, 8, 1), np.uint8)))
+        flat.save(path, exif=exif, quality=100, subsampling=0)
+        turned = np.kron(expected // 64 * 64, np.ones((8, 8, 1), np.uint8))
+        assert np.abs(array(read_image(path)).astype(int) - turned).mean() < 2
+        once = read_image(path)
+        assert np.array_equal(array(read_image(once)), array(once))  # never turned twice
+
+
+@pytest.mark.parametrize("background", [(255, 255, 255), (0, 0, 0), (10, 200, 30)])
+def test_alpha_is_composited_on_the_background(background: tuple[int, int, int]) -> None:
+    rgba = noise(8, 8, 4)
+    alpha = rgba[..., 3:] / 255
+    expected = rgba[..., :3] * alpha + np.array(background) * (1 - alpha)
+    image = Image.fromarray(rgba)
+    cases: dict[str, Any] = {"RGBA": image, "PNG": saved(image), "array": rgba, "float": rgba / 255}
+    cases["tensor"] = torch.from_numpy(rgba).permute(2, 0, 1)
+    cases["float tensor"] = cases["tensor"] / 255
+    for name, source in cases.items():
+        out = array(read_image(source, background=background))
+        assert np.abs(out - expected).max() <= 1, name
+        out_pixels = to_pixels(source, None, background=background).permute(1, 2, 0).numpy() * 255
+        assert np.abs(out_pixels - expected).max() <= 1, name
+    premultiplied = array(read_image(image.convert("RGBa"), background=background))
+    assert np.abs(premultiplied - expected).max() <= 2
+
+    gray = image.convert("LA")
+    luminance, cover = array(gray)[..., :1].astype(float), array(gray)[..., 1:] / 255
+    expected = luminance * cover + np.array(background) * (1 - cover)
+    palette = Image.new("PA", gray.size)
+    palette.putpalette(np.repeat(np.arange(256), 3).tolist())
+    palette.putdata([tuple(x) for x in array(gray).reshape(-1, 2).tolist()])
+    for variant in (gray, gray.convert("La"), palette):
+        assert np.abs(array(read_image(variant, background=background)) - expected).max() <= 2, variant.mode
+
+
+def test_transparency_by_key_and_by_palette() -> None:
+    palette = Image.new("P", (2, 1))
+    palette.putpalette([255, 0, 0, 0, 0, 255])
+    palette.putdata([0, 1])
+    for options in ({"transparency": 0}, {"transparency": bytes([0, 255])}):
+        assert array(read_image(saved(palette, **options))).tolist() == [[[255, 255, 255], [0, 0, 255]]]
+    assert array(read_image(saved(palette, "GIF", transparency=0))).tolist()[0][0] == [255, 255, 255]
+    half = array(read_image(saved(palette, transparency=bytes([128, 255])), background=(0, 0, 0)))
+    assert half.tolist() == [[[128, 0, 0], [0, 0, 255]]]
+
+    rgb = Image.fromarray(np.array([[[1, 2, 3], [4, 5, 6]]], np.uint8))
+    assert array(read_image(saved(rgb, transparency=(1, 2, 3)))).tolist() == [[[255] * 3, [4, 5, 6]]]
+    gray = Image.fromarray(np.array([[7, 9]], np.uint8))
+    assert array(read_image(saved(gray, transparency=7), background=(1, 2, 3))).tolist() == [[[1, 2, 3], [9] * 3]]
+    bit = Image.fromarray(np.array([[True, False]]))
+    assert array(read_image(saved(bit, transparency=0), background=(1, 2, 3))).tolist() == [[[255] * 3, [1, 2, 3]]]
+    deep = png(2, 1, 16, 0, b"\0" + struct.pack(">HH", 1000, 65535), chunk(b"tRNS", struct.pack(">H", 1000)))
+    assert array(read_image(deep, background=(1, 2, 3))).tolist() == [[[1, 2, 3], [255] * 3]]
+
+
+@pytest.mark.parametrize("mode", ["1", "L", "P", "RGB", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"])
+def test_modes_convert_as_pillow_converts_them(mode: str) -> None:
+    image = Image.fromarray(noise(12, 12)).convert(mode)
+    assert np.array_equal(array(read_image(image)), array(image.convert("RGB")))
+    assert image.mode == mode
+
+
+def test_cmyk_jpeg_is_not_inverted() -> None:
+    ink = Image.new("RGB", (16, 16), (200, 30, 30)).convert("CMYK")
+    data = saved(ink, "JPEG", quality=100)  # with an Adobe marker, hence stored inverted
+    assert b"Adobe" in data
+    assert np.abs(array(read_image(data)).astype(int) - (200, 30, 30)).max() <= 4
+
+
+def test_sixteen_bit_gray_is_scaled_not_clipped(tmp_path: Path) -> None:
+    values = np.linspace(0, 65535, 256).round().astype(np.uint16).reshape(16, 16)
+    expected = np.rint(values / 257).astype(np.uint8)
+    assert expected.max() == 255
+    assert len(np.unique(expected)) == 256
+    deep = Image.fromarray(values)
+    assert deep.mode == "I;16"
+    sources = [deep, saved(deep), saved(deep, "TIFF"), Image.fromarray(values.astype(np.int32))]
+    sources.append(Image.frombytes("I;16B", (16, 16), values.astype(">u2").tobytes()))
+    for source in sources:
+        assert np.array_equal(array(read_image(source))[..., 1], expected), describe(source)
+
+
+@pytest.mark.parametrize(("bits", "factor"), [(8, 257), (10, 64), (12, 16)])
+def test_sixteen_bits_that_hold_fewer_are_refused_with_the_factor_to_scale_them(
+    bits: int, factor: int, tmp_path: Path
+) -> None:
+    values = np.linspace(0, 2**bits - 1, 256).round().astype(np.uint16).reshape(16, 16)
+    color = np.repeat(values[..., None], 3, -1)
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in color)
+    clear = np.dstack([color, np.full((16, 16), 65535, np.uint16)])
+    (tmp_path / "deep.png").write_bytes(png(16, 16, 16, 2, rows))
+    Image.fromarray(values).save(tmp_path / "gray.tif")
+    Image.fromarray(values).save(tmp_path / "gray.png")
+    sources = [values, torch.from_numpy(values), color, clear, Image.fromarray(values)]
+    sources += [Image.fromarray(values.astype(np.int32)), *sorted(tmp_path.iterdir())]
+
+    for source in sources:
+        with pytest.raises(ImageReadError, match=f"of 65535 only.*multiply them by {factor} ") as caught:
+            read_image(source)
+        assert caught.value.source == describe(source)
+    full = np.linspace(0, 255, 256).round().reshape(16, 16)
+    for source in (values * np.uint16(factor), Image.fromarray(values * np.uint16(factor))):
+        assert np.abs(array(read_image(source))[..., 0] - full).max() <= 1
+
+
+def test_sixteen_bits_that_are_dark_or_black_are_read() -> None:
+    dark = np.linspace(0, 4096, 16).astype(np.uint16).reshape(4, 4)
+    assert array(read_image(dark)).max() == 16
+    rows = b"".join(b"\0" + np.repeat(row, 3).astype(">u2").tobytes() for row in dark)
+    assert array(read_image(png(4, 4, 16, 2, rows))).max() == 16
+    black = np.zeros((4, 4), np.uint16)
+    for source in (black, Image.fromarray(black), saved(Image.fromarray(black)), Image.fromarray(black.astype("i4"))):
+        assert not array(read_image(source)).any()
+
+
+def test_float_images() -> None:
+    values = np.linspace(0, 1, 16, dtype=np.float32).reshape(4, 4)
+    image = Image.fromarray(values)
+    assert image.mode == "F"
+    expected = np.rint(values * 255)
+    assert np.array_equal(array(read_image(image))[..., 0], expected)
+    assert np.array_equal(array(read_image(saved(image, "TIFF")))[..., 0], expected)
+    with pytest.raises(ImageReadError, match=r"found \[0, 255\]: divide by 255"):
+        read_image(Image.fromarray(values * 255))
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 5000), (5000, 1), (2, 3)])
+def test_extreme_shapes(size: tuple[int, int]) -> None:
+    height, width = size
+    rgb = np.full((height, width, 3), 77, np.uint8)
+    for source in (rgb, saved(Image.fromarray(rgb)), rgb / 255, torch.from_numpy(rgb).permute(2, 0, 1) / 255):
+        out = to_pixels(source, (16, 24))
+        assert out.shape == (3, 16, 24)
+        assert (out - 77 / 255).abs().max() < 1e-5
+        assert to_pixels(source, None).shape == (3, height, width)
+
+
+# TIFFs that Pillow reads as another picture
+
+RGB16 = np.random.default_rng(3).integers(0, 2**16, (5, 7, 3), dtype=np.uint16)  # neighbors differ
+
+
+def tiff(values: NDArray[Any], byte_order: str = "<", deflate: bool = False, **tags: int | tuple[int, ...]) -> bytes:
+    """A TIFF file of one strip for each plane, (H, W, C) or with planes (C, H, W), written byte by byte."""
+    numbers = {"photometric": 262, "planar": 284, "extra": 338, "format": 339, "colormap": 320}
+    planes = values if tags.get("planar") == 2 else values[None]
+    height, width = planes.shape[1:3]
+    channels = len(planes) if tags.get("planar") == 2 else values.shape[2]
+    strips = [plane.astype(plane.dtype.newbyteorder(byte_order)).tobytes() for plane in planes]
+    strips = [zlib.compress(strip) if deflate else strip for strip in strips]
+    offsets = tuple(8 + sum(map(len, strips[:k])) for k in range(len(strips)))
+    entries: dict[int, Any] = {
+        256: width, 257: height, 258: (8 * values.itemsize,) * channels, 259: 8 if deflate else 1,
+        273: offsets, 277: channels, 278: height, 279: tuple(map(len, strips)),
+    }  # fmt: skip
+    entries |= {numbers[name]: value for name, value in tags.items()}
+
+    # the directory, with values of more than four bytes after it
+    data = b"".join(strips)
+    data += bytes(len(data) % 2)
+    start = 8 + len(data)
+    directory, later = struct.pack(f"{byte_order}H", len(entries)), b""
+    for tag, value in sorted(entries.items()):
+        cells = value if isinstance(value, tuple) else (value,)
+        packed = struct.pack(f"{byte_order}{len(cells)}I", *cells)
+        if len(packed) > 4:
+            position = start + 2 + 12 * len(entries) + 4 + len(later)
+            later += packed
+            packed = struct.pack(f"{byte_order}I", position)
+        directory += struct.pack(f"{byte_order}HHI", tag, 4, len(cells)) + packed
+    head = (b"II" if byte_order == "<" else b"MM") + struct.pack(f"{byte_order}HI", 42, start)
+    return head + data + directory + bytes(4) + later
+
+
+@pytest.mark.parametrize("byte_order", ["<", ">"])
+@pytest.mark.parametrize("deflate", [False, True])
+def test_plain_tiffs_have_the_pixels_that_were_written(byte_order: str, deflate: bool) -> None:
+    expected = np.rint(RGB16 / 257)
+    color = array(read_image(tiff(RGB16, byte_order, deflate, photometric=2)))
+    gray = array(read_image(tiff(RGB16[..., :1], byte_order, deflate, photometric=1)))
+    planes = array(read_image(tiff((RGB16 >> 8).astype(np.uint8).transpose(2, 0, 1), photometric=2, planar=2)))
+    assert np.abs(color - expected).max() <= 1
+    assert (gray[..., 0] == expected[..., 0]).all()
+    assert (planes == RGB16 >> 8).all()
+
+
+PLANES16 = RGB16.transpose(2, 0, 1)
+MISREAD = {
+    "16 bits, white is zero": tiff(RGB16[..., :1], photometric=0),
+    "16 bits, white is zero, compressed": tiff(RGB16[..., :1], deflate=True, photometric=0),
+    "floats, white is zero": tiff((RGB16[..., :1] / 65535).astype(np.float32), photometric=0, format=3),
+    "16-bit planes": tiff(PLANES16, photometric=2, planar=2),
+    "16-bit planes, big-endian": tiff(PLANES16, ">", photometric=2, planar=2),
+    "16-bit planes with alpha": tiff(np.stack([*PLANES16, PLANES16[0]]), photometric=2, planar=2, extra=2),
+    "16-bit planes of CMYK": tiff(np.stack([*PLANES16, PLANES16[0]]), photometric=5, planar=2),
+    "planes of gray and alpha": tiff(
+        (PLANES16[:2] >> 8).astype(np.uint8), deflate=True, photometric=1, planar=2, extra=2
+    ),
+    "signed bytes": tiff((RGB16[..., :1] >> 8).astype(np.uint8).view(np.int8), photometric=1, format=2),
+    "compressed floats, big-endian": tiff(
+        (RGB16[..., :1] / 65535).astype(np.float32), ">", deflate=True, photometric=1, format=3
+    ),
+    "compressed signed 16 bits, big-endian": tiff(
+        (RGB16[..., :1] // 2).astype(np.int16), ">", deflate=True, photometric=1, format=2
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", MISREAD)
+def test_tiffs_that_pillow_reads_as_another_picture_are_refused(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "scan.tif"
+    path.write_bytes(MISREAD[kind])
+    for read in (read_image, read_mask):
+        with pytest.raises(ImageReadError, match="Pillow would read as another picture: save it as PNG") as caught:
+            read(path)  # type: ignore[operator]
+        assert caught.value.source == str(path)
+    with Image.open(path) as image, pytest.raises(ImageReadError, match="save it as PNG"):
+        read_image(image)
+
+
+def test_a_tiff_whose_palette_has_8_bits_keeps_its_colors() -> None:
+    indices = (RGB16[..., :1] >> 8).astype(np.uint8)
+    colors = np.stack([np.arange(256), 255 - np.arange(256), np.full(256, 70)])
+    expected = colors.T[indices[..., 0]]
+    for scale in (1, 257):
+        data = tiff(indices, photometric=3, colormap=tuple((colors * scale).ravel().tolist()))
+        assert (array(read_image(data)) == expected).all()
+        with Image.open(io.BytesIO(data)) as image:
+            assert (array(read_image(image)) == expected).all()
+
+
+# Frames
+
+
+def frames_file(kind: str) -> bytes:
+    colors = [(250, 0, 0), (0, 250, 0), (0, 0, 250)]
+    frames = [Image.new("RGB", (8, 6), color) for color in colors]
+    options = {"lossless": True} if kind == "WEBP" else {}
+    return saved(frames[0], kind, save_all=True, append_images=frames[1:], **options)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
+def test_only_the_first_frame_is_used_and_it_is_said(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / f"moving.{kind.lower()}"
+    path.write_bytes(frames_file(kind))
+    for read in (read_image, read_mask, lambda x: load_batch([x], (2, 2))):
+        with pytest.warns(MultiFrameWarning, match="several frames") as caught:
+            read(path)  # type: ignore[operator]
+        assert len(caught) == 1
+        assert str(path) in str(caught[0].message)
+    with pytest.warns(MultiFrameWarning):
+        assert array(read_image(path))[0, 0].tolist() == [250, 0, 0]
+    with pytest.warns(MultiFrameWarning):
+        assert (array(read_image(path.read_bytes())) == [250, 0, 0]).all()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(MultiFrameWarning):  # a warning stays a warning, not a read error
+            read_image(path)
+
+
+@pytest.mark.parametrize("kind", ["GIF", "TIFF"])
+def test_pages_are_not_counted_as_a_file_may_have_200_000(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    data = frames_file(kind)
+    with Image.open(io.BytesIO(data)) as image:
+        counted = property(lambda self: pytest.fail("counted"))
+        monkeypatch.setattr(type(image), "n_frames", counted)
+    with pytest.warns(MultiFrameWarning):
+        read_image(data)
+
+
+def test_a_pil_image_is_used_at_its_own_frame_and_not_moved() -> None:
+    with Image.open(io.BytesIO(frames_file("GIF"))) as image:
+        image.seek(2)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert array(read_image(image))[0, 0].tolist() == [0, 0, 250]
+        assert image.tell() == 2
+        image.seek(0)
+        with pytest.warns(MultiFrameWarning):
+            read_image(image)
+        assert image.tell() == 0
+
+
+@pytest.mark.filterwarnings("error::idmetric.metric.images.read.MultiFrameWarning")
+def test_phone_photos_with_a_preview_do_not_warn() -> None:
+    data = frames_file("MPO")
+    with Image.open(io.BytesIO(data)) as image:
+        if image.format != "MPO":
+            pytest.skip("this Pillow cannot read the MPO file it wrote")
+        assert image.n_frames == 3  # type: ignore[attr-defined]
+    assert np.abs(array(read_image(data)).astype(int) - (250, 0, 0)).max() < 9
+
+
+# What must not happen
+
+
+@pytest.mark.filterwarnings("error")  # a ResourceWarning names a file left open
+def test_no_file_is_left_open(tmp_path: Path) -> None:
+    for kind in ("PNG", "JPEG", "TIFF", "WEBP", "BMP"):
+        data = saved(Image.fromarray(noise(40, 40)), kind)
+        good, cut = tmp_path / f"a.{kind}", tmp_path / f"b.{kind}"
+        good.write_bytes(data)
+        cut.write_bytes(data[: len(data) // 2])
+        for _ in range(3):
+            read_image(good)
+            with pytest.raises(ImageReadError):
+                read_image(cut)
+    moving = tmp_path / "c.gif"
+    moving.write_bytes(frames_file("GIF"))
+    with pytest.raises(MultiFrameWarning):
+        read_image(moving)
+    gc.collect()
+    descriptors = Path("/proc/self/fd")
+    if descriptors.is_dir():
+        held = [os.readlink(x) for x in descriptors.iterdir() if x.is_symlink() and os.path.lexists(x)]
+        assert not [x for x in held if x.startswith(str(tmp_path))]
+
+
+def test_inputs_are_not_changed() -> None:
+    rgba = noise(6, 6, 4)
+    image = Image.fromarray(rgba)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    floats, tensor = rgba / 255, torch.from_numpy(rgba / 255).permute(2, 0, 1).contiguous()
+    copies = rgba.copy(), floats.copy(), tensor.clone()
+    image.info["exif"] = exif.tobytes()
+    for source in (rgba, image, floats, tensor):
+        read_image(source)
+        to_pixels(source, (3, 3))
+    assert np.array_equal(rgba, copies[0])
+    assert np.array_equal(floats, copies[1])
+    assert torch.equal(tensor, copies[2])
+    assert np.array_equal(array(image), rgba)
+    out = read_image(Image.fromarray(noise()))
+    assert not out.readonly
+
+
+# Resizing
+
+
+def test_eight_bit_images_are_resized_exactly_as_pillow_does() -> None:
+    rgb = noise(50, 37)
+    image = Image.fromarray(rgb)
+    for name in ("bicubic", "bilinear", "lanczos"):
+        resized = image.resize((20, 30), Image.Resampling[name.upper()])
+        expected = torch.from_numpy(np.array(resized)).permute(2, 0, 1).float() / 255
+        for source in (image, saved(image), rgb, torch.from_numpy(rgb).permute(2, 0, 1)):
+            assert torch.equal(to_pixels(source, (30, 20), interpolation=name), expected)
+
+
+def test_unknown_interpolation() -> None:
+    for call in (
+        lambda: to_pixels(noise(), None, interpolation="nearest"),
+        lambda: load_batch(torch.rand(1, 3, 4, 4), (4, 4), interpolation="area"),
+        lambda: resize_pixels(torch.rand(1, 3, 4, 4), (2, 2), "box"),
+    ):
+        with pytest.raises(ValueError, match="choose one of bicubic, bilinear, lanczos"):
+            call()
+
+
+@pytest.mark.parametrize("name", ["bicubic", "bilinear"])
+def test_float_and_file_paths_agree_on_photos(photo_root: Path, name: str) -> None:
+    paths = sorted(photo_root.glob("dev/grocery/*/*"))[:80:20] + sorted(photo_root.glob("dev/fashion/*/*"))[:90:30]
+    paths += [x for x in sorted(photo_root.glob("dev/eth80/*/*")) if "mask" not in x.name][:160:40]
+    paths += sorted(photo_root.glob("train/backgrounds/*"))[:2]
+    paths = [x for x in paths if x.suffix.lower() in (".jpg", ".jpeg", ".png")]
+    assert len(paths) >= 8
+    for path in paths:
+        by_file = to_pixels(path, (224, 224), interpolation=name)
+        by_tensor = to_pixels(to_pixels(path, None), (224, 224), interpolation=name)
+        error = (by_file - by_tensor).abs()
+        assert error.mean() <= 1 / 255, path
+        assert error.mean() <= 0.4 / 255, path  # what rounding to 8 bits explains
+        assert error.max() <= 8 / 255, path
+
+
+def test_resize_leaves_the_right_size_alone_and_clamps_otherwise() -> None:
+    x = torch.rand(2, 3, 8, 6)
+    assert resize_pixels(x, (8, 6)) is x
+    steps = torch.zeros(1, 3, 16, 16)
+    steps[..., 8:] = 1
+    raw = torch.nn.functional.interpolate(steps, (24, 24), mode="bicubic", antialias=True)
+    assert raw.min() < -0.01  # the overshoot is real
+    assert raw.max() > 1.01
+    out = resize_pixels(steps, (24, 24))
+    assert (float(out.min()), float(out.max())) == (0, 1)
+    assert torch.equal(out, raw.clamp(0, 1))
+
+
+@pytest.mark.parametrize("name", ["bicubic", "bilinear"])
+@pytest.mark.parametrize("size", [(3, 1), (1, 3), (1, 1), (3, 2), (9, 1)])
+def test_one_column_is_resized_as_well_as_one_row(size: tuple[int, int], name: str) -> None:
+    torch.manual_seed(0)
+    x = torch.rand(2, 3, 5, 4)
+    for layout in (x, x.contiguous(memory_format=torch.channels_last), x[:, :1].expand(-1, 3, -1, -1)):
+        turned = resize_pixels(layout.mT, (size[1], size[0]), name).mT
+        assert torch.allclose(resize_pixels(layout, size, name), turned, atol=1e-6)
+    by_rows = torch.stack([resize_pixels(row[None, :, None], (1, size[1]), name)[0, :, 0] for row in x[0].unbind(1)], 1)
+    by_columns = torch.stack(
+        [resize_pixels(c[None, :, None], (1, size[0]), name)[0, :, 0] for c in by_rows.unbind(2)], 2
+    )
+    assert (resize_pixels(x[:1], size, name)[0] - by_columns).abs().max() < 0.1  # the reference clamps in between
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
+    x = torch.rand(1, 3, 20, 20).to(dtype)
+    out = resize_pixels(x, (7, 7))
+    wide = torch.float64 if dtype == torch.float64 else torch.float32
+    assert out.dtype == wide
+    assert torch.equal(out, resize_pixels(x.to(wide), (7, 7)))
+    assert resize_pixels(x, (20, 20)).dtype == wide
+    assert to_pixels(x[0], None).dtype == load_batch(x, (7, 7)).dtype == wide
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert torch.equal(resize_pixels(x, (7, 7)), out)
+
+
+def test_gradient_through_alpha_and_gray() -> None:
+    torch.manual_seed(0)
+    for channels in (1, 2, 3, 4):
+        x = (0.3 + 0.4 * torch.rand(channels, 5, 4, dtype=torch.float64)).requires_grad_()
+        assert torch.autograd.gradcheck(lambda x: to_pixels(x, (3, 3), background=(9, 99, 199)), x)
+        assert torch.autograd.gradcheck(lambda x: load_batch([x, x[:1]], (3, 3)), x)
+        assert torch.autograd.gradcheck(lambda x: load_batch(x[None], (3, 3)), x)
+
+
+# Batches
+
+
+def test_a_batch_is_its_images() -> None:
+    mixed: list[Any] = [noise(9, 7), torch.rand(3, 6, 6), saved(Image.fromarray(noise(5, 5))), noise(4, 4, 4) / 255]
+    expected = torch.stack([to_pixels(x, (8, 8)) for x in mixed])
+    assert torch.equal(load_batch(mixed, (8, 8)), expected)
+    assert torch.equal(load_batch(tuple(mixed), (8, 8)), expected)
+    assert torch.equal(load_batch((x for x in mixed), (8, 8)), expected)
+    assert torch.equal(load_batch(mixed[0], (8, 8)), expected[:1])
+    assert torch.equal(load_batch(mixed[2], (8, 8)), expected[2:3])
+
+
+def test_dtype_and_device_of_a_batch() -> None:
+    assert load_batch([noise(), torch.rand(3, 4, 4)], (4, 4)).dtype == torch.float32
+    assert load_batch([noise(), torch.rand(3, 4, 4).double()], (4, 4)).dtype == torch.float64
+    assert load_batch([noise() / 255], (4, 4)).dtype == torch.float32
+    assert load_batch(noise(), (4, 4), device="cpu").device.type == "cpu"
+    assert load_batch(noise(), (4, 4), device="meta").device.type == "meta"
+    assert load_batch(torch.rand(1, 3, 4, 4), (4, 4), device="meta").device.type == "meta"
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_tensors_stay_on_their_device() -> None:
+    x = torch.rand(3, 40, 30)
+    assert (to_pixels(x.cuda(), (7, 9)).cpu() - to_pixels(x, (7, 9))).abs().max() < 1e-5
+    assert to_pixels((x * 255).byte().cuda(), (7, 9)).is_cuda
+    assert load_batch([noise(), x.cuda()], (7, 9)).is_cuda
+    assert load_batch([x.cuda()], (7, 9), device="cpu").device.type == "cpu"
+
+
+def test_no_images() -> None:
+    for nothing in ([], (), torch.zeros(0, 3, 4, 4), np.zeros((0, 4, 4, 3), np.uint8)):
+        with pytest.raises(ValueError, match="no images"):
+            load_batch(nothing, (4, 4))
+
+
+def test_split_images() -> None:
+    image, rgb = Image.new("RGB", (2, 2)), noise()
+    for single in ("a.png", Path("a.png"), b"bytes", image, rgb, torch.rand(3, 4, 4), io.BytesIO()):
+        assert len(split_images(single)) == 1
+        assert split_images(single)[0] is single
+    assert split_images(["a.png", b"b", image]) == ["a.png", b"b", image]
+    assert split_images(x for x in ("a", "b")) == ["a", "b"]
+    assert split_images([]) == []
+    batch = torch.rand(4, 3, 5, 5)
+    assert all(torch.equal(x, y) for x, y in zip(split_images(batch), batch, strict=True))  # type: ignore[arg-type]
+    assert [x.shape for x in split_images(np.zeros((2, 5, 6, 3)))] == [(5, 6, 3)] * 2  # type: ignore[union-attr]
+    assert len(split_images(["a.png", batch, batch[0]])) == 6
+
+
+@pytest.mark.parametrize("nested", [[["a.png"]], ["a.png", ("b.png",)], [None], [3], ["a.png", {"b": 1}]])
+def test_nested_lists_are_a_type_error(nested: Any) -> None:
+    with pytest.raises(TypeError, match="flat list"):
+        split_images(nested)
+
+
+@pytest.mark.parametrize("brand", [b"heic", b"heix", b"mif1"])
+def test_a_heic_photo_names_the_plugin_and_how_to_register_it(tmp_path: Path, brand: bytes) -> None:
+    if "HEIF" in Image.OPEN:
+        pytest.skip("the plugin is registered here")
+    data = b"\x00\x00\x00\x18ftyp" + brand + b"\x00\x00\x00\x00mif1heic" + bytes(100)
+    (tmp_path / "photo.HEIC").write_bytes(data)
+    for source in (tmp_path / "photo.HEIC", data, io.BytesIO(data)):
+        with pytest.raises(ImageReadError, match=r"pip install pillow-heif.*register_heif_opener\(\)"):
+            read_image(source)
+
+
+def test_arrays_and_columns_of_paths_are_lists_of_images() -> None:
+    pandas = pytest.importorskip("pandas")
+    names = ["a.png", "b.png"]
+    for several in (np.array(names), np.array(names, dtype=object), pandas.Series(names, index=[7, 9])):
+        assert split_images(several) == names
+        assert not is_single(several)

@@ -1,0 +1,147 @@
+"""Loading holds one copy of the weights, and half precision, compilation and memory layout do not change scores."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import nn
+
+from idmetric import Backbone, IDSim, NearID, load
+from idmetric.metric.checkpoints.weights import load_state
+from idmetric.metric.models.nearid import NearIDConfig
+from tests.metric.checkpoints.test_released import VARIANTS, publish
+
+
+def test_loading_builds_the_encoder_once_and_without_memory(
+    small: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small.save_pretrained(tmp_path)
+    built, original = [], timm.create_model
+
+    def create_model(name: str, **options: Any) -> nn.Module:
+        built.append(original(name, **options))
+        return built[-1]
+
+    monkeypatch.setattr(timm, "create_model", create_model)
+    weights: list[str] = []
+    monkeypatch.setattr(
+        "idmetric.metric.models.idsim.load_state",
+        lambda module, *rest: (weights.extend({p.device.type for p in module.parameters()}), load_state(module, *rest)),
+    )
+    x = torch.rand(1, 3, 64, 64)
+    assert load(tmp_path, device="cpu")(x).cls.equal(small(x).cls)
+    assert len(built) == 1
+    assert weights == ["meta"]
+
+
+@pytest.mark.parametrize("name", ["swin_tiny_patch4_window7_224", "swinv2_tiny_window8_256", "convit_tiny"])
+def test_models_with_tables_that_files_do_not_hold_load_with_them(name: str, tmp_path: Path) -> None:
+    args = {"depths": [2, 1, 1, 1], "embed_dim": 24, "num_heads": [1, 2, 2, 2]} if "swin" in name else {}
+    model = Backbone(name, pretrained=False, backbone_args=args, device="cpu")
+    model.save_pretrained(tmp_path)
+    x = torch.rand(1, 3, *model.image_size)
+    reloaded: Any = load(tmp_path, device="cpu")
+    assert reloaded.backbone(x).equal(model.backbone(x))
+
+
+def test_a_model_opens_under_a_default_device_without_memory(metric: IDSim, tmp_path: Path) -> None:
+    metric.save_pretrained(tmp_path)
+    x = torch.rand(1, 3, 64, 64)
+    with torch.device("meta"):
+        found = load(tmp_path, device="cpu")
+        encoder = Backbone("resnet18", pretrained=False, device="cpu")
+    assert found(x).cls.equal(metric(x).cls)
+    assert encoder(x).cls.isfinite().all()
+
+
+def test_models_can_be_loaded_in_several_threads(metric: IDSim, tmp_path: Path) -> None:
+    metric.save_pretrained(tmp_path)
+    x = torch.rand(1, 3, 64, 64)
+    expected = metric(x).cls
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: load(tmp_path, device="cpu"), range(12)))
+    assert all(model(x).cls.equal(expected) for model in found)
+
+
+def test_loading_leaves_the_random_generator_alone(metric: IDSim, tmp_path: Path) -> None:
+    metric.save_pretrained(tmp_path)
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    load(tmp_path, device="cpu")
+    assert torch.rand(3).equal(expected)
+
+
+def test_a_loaded_model_can_be_trained_and_its_file_stays(metric: IDSim, tmp_path: Path) -> None:
+    metric.save_pretrained(tmp_path)
+    before = (tmp_path / "model.safetensors").read_bytes()
+    model = load(tmp_path, device="cpu").requires_grad_(True).train()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    x = torch.rand(2, 3, 64, 64)
+    model(x).cls[0].dot(model(x).cls[1]).backward()
+    optimizer.step()
+    assert (tmp_path / "model.safetensors").read_bytes() == before
+    assert not model.state_dict()["mlp_cls.fc1.weight"].equal(metric.state_dict()["mlp_cls.fc1.weight"])
+
+
+MEASURE = """
+import json, sys, timm, torch  # timm first: its import would count as memory of loading
+from benchmarks.precision import peak_of_loading
+from idmetric import IDSim, NearID
+torch.set_num_threads(1)
+options = json.loads(sys.argv[3])
+print(*peak_of_loading(sys.argv[1], IDSim if options else NearID, dtype=getattr(torch, sys.argv[2]), **options))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_loading_never_holds_two_copies_of_the_weights(dtype: str, tmp_path: Path) -> None:
+    shape = {"depth": 4, "embed_dim": 1024, "num_heads": 16, "act_layer": "gelu_tanh"}
+    NearID(NearIDConfig(backbone_args=shape), device="cpu").save_pretrained(tmp_path)  # 69 M parameters, 275 MB
+    check_peak([str(tmp_path), dtype, "{}"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("variant", ["dinov2_vitb14", "dinov3_vitb16"])
+def test_reading_the_published_format_never_holds_two_copies(
+    variant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = {"depth": 4, "embed_dim": 768, "num_heads": 12}  # 30 M parameters, 120 MB
+    monkeypatch.setitem(VARIANTS, variant, shape)
+    folder, trunk, _ = publish(tmp_path, variant)
+    options = {"backbone_weights": str(trunk), "backbone_args": shape}
+    check_peak([str(folder), "float32", json.dumps(options)])
+
+
+def check_peak(argv: list[str]) -> None:
+    command = [sys.executable, "-c", MEASURE, *argv]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3])
+    peak, weights = map(float, done.stdout.split())
+    assert weights > 100
+    assert peak < 1.5 * weights + 40, f"{peak:.0f} MB for {weights:.0f} MB of weights"
+
+
+@pytest.mark.parametrize("kind", ["idsim", pytest.param("nearid", marks=pytest.mark.slow)])
+def test_compiled_models_give_the_same_scores(kind: str, metric: IDSim) -> None:
+    small = NearIDConfig(image_size=56, backbone_args={"depth": 2, "embed_dim": 48, "num_heads": 4})
+    model = metric if kind == "idsim" else NearID(small, device="cpu")
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    x = torch.rand(2, 3, 64, 64)
+    found, expected = compiled(x), model(x)
+    last = model.to(memory_format=torch.channels_last)(x)
+    assert (last.cls - expected.cls).abs().max() < 1e-5
+    assert found.patches is not None
+    assert expected.patches is not None
+    assert (found.cls - expected.cls).abs().max() < 1e-5
+    assert (found.patches - expected.patches).abs().max() < 1e-5

@@ -1,0 +1,487 @@
+"""Published scores, encoders of other Hub repositories and of users, with small encoders of the same architecture."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from safetensors.torch import save_file
+
+import idmetric
+from idmetric import Backbone, CheckpointError, Embedding, load
+from idmetric.cli.gallery import main as gallery_main
+from idmetric.cli.score import main
+from idmetric.metric.models.custom import Custom
+from idmetric.metric.models.load import imports_module
+from idmetric.metric.models.named import FROZEN, NAMED, NamedScore
+from idmetric.metric.models.tokens import resample_positions
+from tests.hub_server import COMMIT, HubServer
+from tests.metric.models import timm_names
+
+transforms = pytest.importorskip("torchvision.transforms")
+
+SMALL = {"embed_dim": 24, "depth": 2, "num_heads": 2}
+IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
+
+
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    with HubServer({}) as server:
+        server.stands_in(monkeypatch, tmp_path)
+        yield server
+
+
+@pytest.fixture
+def photos(tmp_path: Path) -> dict[str, list[Path]]:
+    """Two references and three images, of odd sizes."""
+    rng = np.random.default_rng(0)
+    found: dict[str, list[Path]] = {"ref": [], "gen": []}
+    for name, sizes in {"ref": [(301, 223), (256, 375)], "gen": [(512, 512), (300, 225), (224, 224)]}.items():
+        (tmp_path / name).mkdir()
+        for k, size in enumerate(sizes):
+            small = Image.fromarray(rng.integers(0, 256, (9, 9, 3), dtype=np.uint8))
+            found[name].append(tmp_path / name / f"{k}.png")
+            small.resize(size, Image.Resampling.BICUBIC).save(found[name][-1], compress_level=1)
+    return found
+
+
+def small_weights(architecture: str, **args: Any) -> dict[str, torch.Tensor]:
+    torch.manual_seed(1)
+    model = timm.create_model(architecture, **{"num_classes": 0, **SMALL, **args})
+    return {name: value + 0.1 * torch.randn(value.shape) for name, value in model.state_dict().items()}
+
+
+def serve(hub: HubServer, repo: str, folder: Path, state: dict[str, torch.Tensor], config: Any = None) -> None:
+    folder.mkdir()
+    save_file(state, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps(config or {}))
+    hub.repos[repo] = folder
+
+
+# Scores
+
+
+@pytest.mark.parametrize(
+    ("name", "repo", "patch", "side"),
+    [
+        ("dino-i:dreambooth", "timm/vit_small_patch16_224.dino", 16, 224),
+        ("dino-i:kosmos-g", "timm/vit_small_patch16_224.dino", 16, 224),
+        ("dino-i:dreambench++", "timm/vit_small_patch8_224.dino", 8, 224),
+        ("dinov2-i:dreambench++", "timm/vit_small_patch14_dinov2.lvd142m", 14, 518),
+        ("dino:peft", "timm/vit_base_patch14_dinov2.lvd142m", 14, 518),
+    ],
+)
+def test_dino_scores_are_the_class_token_of_the_cropped_image(
+    hub: HubServer, tmp_path: Path, photos: dict[str, list[Path]], name: str, repo: str, patch: int, side: int
+) -> None:
+    architecture = NAMED[name].backbone.split(".")[0]
+    state = small_weights(architecture)
+    serve(hub, repo, tmp_path / "repo", state)
+    metric = load(name, device="cpu", backbone_args=SMALL)
+    assert metric.revision == COMMIT  # of that repository
+    crop = "hub-crop" if side == 518 else "crop"  # DINOv2 by transformers
+    assert metric.signature()["model"] == f"Backbone:{name}[{crop} 0.875, bicubic]"
+    assert f"@{COMMIT}/" in metric.model_id  # no change since
+
+    model = timm.create_model(architecture, num_classes=0, img_size=224, **SMALL).eval()
+    if side != 224:
+        grid = state["pos_embed"][:, 1:].reshape(1, side // patch, side // patch, -1).permute(0, 3, 1, 2)
+        grid = F.interpolate(grid, (224 // patch, 224 // patch), mode="bicubic").flatten(2).mT
+        state["pos_embed"] = torch.cat([state["pos_embed"][:, :1], grid], 1)
+    model.load_state_dict(state)
+    seen = transforms.Compose([
+        transforms.Resize(256, interpolation=transforms.InterpolationMode.BICUBIC),
+        floored_center if crop == "hub-crop" else transforms.CenterCrop(224),
+        transforms.ToTensor(), transforms.Normalize(*IMAGENET),
+    ])  # fmt: skip
+    files = [*photos["ref"], *photos["gen"]]
+    with torch.no_grad():
+        expected = model.forward_features(torch.stack([seen(Image.open(file)) for file in files]))[:, 0]
+    torch.testing.assert_close(metric.embed([str(f) for f in files]).cls, expected, rtol=1e-4, atol=1e-4)
+
+
+def floored_center(image: Image.Image) -> Image.Image:
+    """The center crop of transformers' image processors."""
+    left, top = (image.width - 224) // 2, (image.height - 224) // 2
+    return image.crop((left, top, left + 224, top + 224))
+
+
+def test_positions_are_resampled_as_transformers_does() -> None:
+    from transformers import Dinov2Config
+    from transformers.models.dinov2.modeling_dinov2 import Dinov2Embeddings
+
+    theirs = Dinov2Embeddings(Dinov2Config(hidden_size=24, image_size=518, patch_size=14))
+    torch.nn.init.normal_(theirs.position_embeddings)
+    expected = theirs.interpolate_pos_encoding(torch.zeros(1, 257, 24), 224, 224)
+    torch.testing.assert_close(resample_positions(theirs.position_embeddings, (16, 16)), expected)
+
+
+@pytest.mark.parametrize("name", ["clip-i:dreambooth", "clip-i:dreambench++"])
+def test_clip_scores_are_the_projection_of_openais_encoder(
+    hub: HubServer, tmp_path: Path, photos: dict[str, list[Path]], name: str
+) -> None:
+    from transformers import CLIPVisionConfig, CLIPVisionModelWithProjection
+
+    torch.manual_seed(0)
+    theirs = CLIPVisionModelWithProjection(CLIPVisionConfig(
+        hidden_size=24, intermediate_size=96, projection_dim=512, num_hidden_layers=2, num_attention_heads=2,
+    )).eval()  # fmt: skip
+    with torch.no_grad():
+        for parameter in theirs.parameters():
+            parameter.add_(0.1 * torch.randn(parameter.shape))
+    state = timm_names.clip(theirs)
+    serve(hub, "timm/vit_base_patch32_clip_224.openai", tmp_path / "repo", {k: v.clone() for k, v in state.items()})
+
+    metric = load(name, device="cpu", backbone_args=SMALL)
+    seen = transforms.Compose([
+        transforms.Resize(224, interpolation=transforms.InterpolationMode.BICUBIC), transforms.CenterCrop(224),
+        transforms.ToTensor(), transforms.Normalize(*CLIP),
+    ])  # fmt: skip
+    with torch.no_grad():
+        expected = theirs(torch.stack([seen(Image.open(f)) for f in photos["gen"]])).image_embeds
+    torch.testing.assert_close(metric.embed([str(f) for f in photos["gen"]]).cls, expected, rtol=1e-3, atol=1e-4)
+
+
+def test_every_encoder_is_known_to_timm_with_weights_on_the_hub() -> None:
+    encoders = [*(score.backbone for score in NAMED.values()), *(name for name, _ in FROZEN.values())]
+    for name in encoders:
+        assert name.startswith("hf-hub:BVRA/") or timm.get_pretrained_cfg(name).hf_hub_id.startswith("timm/")
+
+
+def test_the_number_of_each_source() -> None:
+    cosines = [[0.5, 0.1], [-0.2, 0.4]]
+    assert NamedScore("", "", references="all").value(cosines) == pytest.approx(0.2)
+    assert NamedScore("", "", scale=100).value([[0.5], [-0.7]]) == pytest.approx(-10)
+    assert NamedScore("", "", scale=100, clamp=True).value([[0.5], [-0.7]]) == 0
+    assert NamedScore("", "", scale=100, clamp=True).value([[0.5], [-0.1]]) == pytest.approx(20)
+    with pytest.raises(ValueError, match="own reference"):
+        NamedScore("", "").value(cosines)
+
+
+def test_the_command_prints_the_published_number_and_plain_distances(
+    photos: dict[str, list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def small(source: str, **options: Any) -> Any:
+        torch.manual_seed(2)
+        return Backbone(source, pretrained=False, backbone_args=SMALL, device="cpu")
+
+    monkeypatch.setattr("idmetric.metric.models.load.load", small)
+    folders = [str(photos["ref"][0].parent), str(photos["gen"][0].parent)]
+    metric = small("dino-i:dreambooth")
+    cosines = 1 - metric.pairwise([str(f) for f in photos["gen"]], [str(f) for f in photos["ref"]])
+    value = f"{float(cosines.mean()):.4f}"
+    for more in ([], ["--aggregate", "mean"]):  # the published number does not depend on it
+        arguments = ["--ref", *folders, "--quiet", *more]
+        assert main([*arguments, "--model", "dino-i:dreambooth"]) == 0
+        out = capsys.readouterr().out
+        line = out.splitlines()[-1]
+        assert line.startswith(
+            f"dino-i:dreambooth: {float(cosines.mean()):.4f} (mean cosine of 3 images x 2 references"
+        )
+        assert main([*arguments, "--model", "dino-i:dreambooth", "--format", "json"]) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert found["summary"]["named"]["value"] == pytest.approx(float(cosines.mean()), abs=1e-5)
+        best = (1 - cosines).mean(1) if more else (1 - cosines).min(1).values
+        assert [r["distance"] for r in found["rows"]] == pytest.approx(sorted(best.tolist()), abs=1e-5)
+
+    page = tmp_path / "page.html"
+    assert main([*arguments, "--model", "dino-i:dreambooth", "--html", str(page)]) == 0
+    assert f"<bdi>dino-i:dreambooth</bdi>: <b>{value}</b> (mean cosine of 3 images" in page.read_text()
+    capsys.readouterr()
+
+    assert main(["--ref", *folders, "--quiet", "--model", "dino-i:dreambench++"]) == 0
+    assert "dino-i:dreambench++: none (" in capsys.readouterr().out
+    pairs = [(photos["ref"][k % 2], image) for k, image in enumerate(photos["gen"])]
+    table = tmp_path / "pairs.csv"
+    table.write_text("a,b\n" + "".join(f"{a},{b}\n" for a, b in pairs))
+    assert main(["--pairs", str(table), "--quiet", "--model", "dino-i:dreambench++"]) == 0
+    metric = small("dino-i:dreambench++")
+    own = 100 * metric.similarity([str(a) for a, _ in pairs], [str(b) for _, b in pairs]).mean()
+    assert f"dino-i:dreambench++: {float(own):.4f} (100 x mean cosine of 3 pairs" in capsys.readouterr().out
+    patch = idmetric.score(metric, folders[0], folders[1], distance="patch").named
+    assert patch is not None
+    assert patch.value is None
+
+
+def test_a_score_sets_its_own_transform() -> None:
+    with pytest.raises(ValueError, match="sets pool, image_size, resize"):
+        Backbone("dino-i:dreambooth", pretrained=False, resize="squash")
+    with pytest.raises(CheckpointError, match="did you mean 'dino-i:dreambooth'"):
+        load("dino-i:dreamboth")
+
+
+def dino(model: Any, x: torch.Tensor) -> torch.Tensor:
+    """DINO's own forward pass, with `interpolate_pos_encoding` as published, of one frame."""
+    tokens = torch.cat([model.cls_token, model.patch_embed.proj(x).flatten(2).transpose(1, 2)], 1)
+    positions, side = model.pos_embed, 14
+    width, height = x.shape[2:]
+    if not (tokens.shape[1] - 1 == side * side and width == height):
+        scale = ((width // 16 + 0.1) / side, (height // 16 + 0.1) / side)
+        grid = positions[:, 1:].reshape(1, side, side, -1).permute(0, 3, 1, 2)
+        grid = F.interpolate(grid, scale_factor=scale, mode="bicubic")
+        positions = torch.cat([positions[:, :1], grid.permute(0, 2, 3, 1).reshape(1, -1, positions.shape[-1])], 1)
+    found: torch.Tensor = model.norm(model.blocks(tokens + positions))[:, 0]
+    return found
+
+
+@pytest.mark.parametrize("size", [(320, 180), (180, 321), (512, 512), (100, 80)])
+def test_subject_consistency_follows_the_frames(
+    hub: HubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch,
+    size: tuple[int, int],
+) -> None:  # fmt: skip
+    state = small_weights("vit_base_patch16_224")
+    serve(hub, "timm/vit_base_patch16_224.dino", tmp_path / "repo", state)
+    rng = np.random.default_rng(1)
+    (tmp_path / "frames").mkdir()
+    for k in range(11):  # 10.png comes after 9.png
+        small = Image.fromarray(rng.integers(0, 256, (7, 9, 3), dtype=np.uint8))
+        small.resize(size, Image.Resampling.BILINEAR).save(tmp_path / f"frames/{k}.png")
+
+    model = timm.create_model("vit_base_patch16_224", num_classes=0, **SMALL).eval()
+    model.load_state_dict(state)
+    features = []
+    for k in range(11):
+        frame = torch.tensor(np.array(Image.open(tmp_path / f"frames/{k}.png")), dtype=torch.float32).permute(2, 0, 1)
+        x = transforms.Resize(224, antialias=False)(frame[None]) / 255
+        with torch.no_grad():
+            features.append(dino(model, transforms.Normalize(*IMAGENET)(x)))
+    total = 0.0
+    for k in range(1, 11):
+        cosines = [float(F.cosine_similarity(features[k], features[j])) for j in (k - 1, 0)]
+        total += sum(max(0.0, c) for c in cosines) / 2
+
+    metric = load("dino:vbench", device="cpu", backbone_args=SMALL)
+    frames = [str(tmp_path / f"frames/{k}.png") for k in range(11)]
+    torch.testing.assert_close(metric.embed(frames, batch_size=4).cls, torch.cat(features), rtol=1e-3, atol=1e-4)
+    monkeypatch.setattr("idmetric.metric.models.load.load", lambda *_, **__: metric)
+    arguments = [frames[0], str(tmp_path / "frames"), "--model", "dino:vbench", "--format", "json", "--quiet"]
+    assert main(arguments) == 0
+    found = json.loads(capsys.readouterr().out)["summary"]["named"]
+    assert found["value"] == pytest.approx(total / 10, abs=1e-5)
+    assert found["note"].startswith("of 11 frames")
+
+
+def test_several_videos_have_both_of_vbenchs_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The block of the page, with two videos of different lengths, against VBench's own loop over them."""
+    rng = np.random.default_rng(2)
+    videos = [tmp_path / "short", tmp_path / "long"]
+    for folder, length in zip(videos, (3, 6), strict=True):
+        folder.mkdir()
+        for k in range(length):
+            Image.fromarray(rng.integers(0, 256, (48, 64, 3), dtype=np.uint8)).save(folder / f"{k:04d}.png")
+    torch.manual_seed(0)
+    metric = load("dino:vbench", pretrained=False, backbone_args=SMALL, device="cpu")
+    for parameter in metric.parameters():
+        parameter.add_(0.5 * torch.randn(parameter.shape))  # so that frames differ
+
+    sum_of_frames, count, of_each_video = 0.0, 0, []
+    for folder in videos:
+        unit = F.normalize(metric.embed([str(file) for file in sorted(folder.iterdir())]).cls, dim=1)
+        video = 0.0
+        for k in range(1, len(unit)):
+            previous, first = (max(0.0, float(unit[k] @ unit[other])) for other in (k - 1, 0))
+            video += (previous + first) / 2
+            count += 1
+        sum_of_frames += video
+        of_each_video.append(video / (len(unit) - 1))
+
+    page = (Path(__file__).parents[3] / "docs/named-scores.md").read_text(encoding="utf-8")
+    [block] = re.findall(r"```python\n(.*?)```", page.partition("### Several videos")[2], flags=re.S)
+    monkeypatch.setattr(idmetric, "load", lambda name: metric, raising=False)
+    names: dict[str, Any] = {}
+    exec(block, names)
+    of_frames, of_videos = names["subject_consistency"](videos)
+    assert of_frames == pytest.approx(sum_of_frames / count, abs=1e-5)
+    assert of_videos == pytest.approx(sum(of_each_video) / 2, abs=1e-5)
+    assert abs(of_frames - of_videos) > 1e-3
+
+
+def test_frames_of_different_sizes_are_embedded_and_masks_refused() -> None:
+    torch.manual_seed(0)
+    metric = load("dino:vbench", pretrained=False, backbone_args=SMALL, device="cpu")
+    images = [Image.new("RGB", size, "red") for size in ((320, 180), (180, 320), (64, 64))]
+    together = metric.embed(images).cls
+    torch.testing.assert_close(together, torch.cat([metric.embed(image).cls for image in images]))
+    with pytest.raises(idmetric.ImageReadError, match="takes no masks"):
+        metric.embed(images[0], masks=Image.new("L", (320, 180), 255))
+    with pytest.raises(idmetric.ImageReadError, match="not a frame"):
+        metric.embed(Image.new("RGB", (3, 500)))
+    with pytest.raises(ValueError, match="in its own way"):
+        Backbone("dino:vbench", pretrained=False)
+    with pytest.raises(NotImplementedError, match="cannot be saved"):
+        metric.save_pretrained("nowhere")
+    frames = NamedScore("", "", references="frames", clamp=True)
+    assert frames.value([[0.5], [-0.2]], [0.5, 0.3]) == pytest.approx((0.5 + 0.15) / 2)
+    with pytest.raises(ValueError, match="one video"):
+        frames.value([[0.5], [0.2]])
+
+
+# Other repositories
+
+
+def test_a_hub_repository_in_timms_format_opens_at_a_pinned_revision(
+    hub: HubServer, tmp_path: Path, photos: dict[str, list[Path]]
+) -> None:
+    state = small_weights("vit_small_patch16_224")
+    about = {"input_size": [3, 224, 224], "mean": [0.5] * 3, "std": [0.25] * 3, "interpolation": "bilinear",
+             "crop_pct": 0.9, "num_classes": 0}  # fmt: skip
+    config = {"architecture": "vit_small_patch16_224", "num_classes": 0, "pretrained_cfg": about, "model_args": SMALL}
+    serve(hub, "owner/animals", tmp_path / "repo", state, config)
+    for name in ("hf-hub:owner/animals", f"timm:hf-hub:owner/animals@{COMMIT}"):
+        metric = load(name, device="cpu")
+        assert (metric.name, metric.revision) == ("hf-hub:owner/animals", COMMIT)
+        model = timm.create_model("vit_small_patch16_224", num_classes=0, **SMALL).eval()
+        model.load_state_dict(state)
+        pixels = transforms.Resize((224, 224))(Image.open(photos["gen"][0]))
+        x = transforms.Normalize([0.5] * 3, [0.25] * 3)(transforms.ToTensor()(pixels))
+        with torch.no_grad():
+            torch.testing.assert_close(metric.embed(str(photos["gen"][0])).cls, model(x[None]), rtol=1e-4, atol=1e-5)
+    with pytest.raises(CheckpointError, match="no revision"):
+        load("hf-hub:owner/animals@" + "9" * 40, device="cpu")
+    with pytest.raises(CheckpointError, match="another revision"):
+        load(f"hf-hub:owner/animals@{COMMIT}", device="cpu", revision="main")
+
+
+def test_a_repository_with_other_tensors_than_its_model_is_refused(hub: HubServer, tmp_path: Path) -> None:
+    about = {"input_size": [3, 224, 224], "mean": [0.5] * 3, "std": [0.25] * 3}
+    config = {"architecture": "vit_small_patch16_224", "num_classes": 0, "pretrained_cfg": about, "model_args": SMALL}
+    state = small_weights("vit_small_patch16_224")
+    serve(hub, "owner/prefixed", tmp_path / "prefixed", {f"model.{k}": v for k, v in state.items()}, config)
+    with pytest.raises(CheckpointError, match=r"missing .*unexpected model\."):
+        load("hf-hub:owner/prefixed", device="cpu")
+    del state["norm.bias"]
+    serve(hub, "owner/partial", tmp_path / "partial", state, config)
+    with pytest.raises(CheckpointError, match=r"missing norm\.bias"):
+        load("hf-hub:owner/partial", device="cpu")
+
+
+def test_pickled_weights_of_a_repository_are_not_read(hub: HubServer, tmp_path: Path) -> None:
+    state = small_weights("vit_small_patch16_224")
+    about = {"input_size": [3, 224, 224], "mean": [0.5] * 3, "std": [0.25] * 3}
+    config = {"architecture": "vit_small_patch16_224", "num_classes": 0, "pretrained_cfg": about, "model_args": SMALL}
+    serve(hub, "owner/old", tmp_path / "repo", state, config)
+    (tmp_path / "repo/model.safetensors").rename(tmp_path / "mine.safetensors")
+    torch.save(state, tmp_path / "repo/pytorch_model.bin")
+    with pytest.raises(CheckpointError, match="pickled files of the Hub are not read"):
+        load("hf-hub:owner/old", device="cpu")
+    assert load("hf-hub:owner/old", device="cpu", weights=tmp_path / "mine.safetensors").config()["image_size"] == 224
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {}, {"architecture": "no_such_model"}, {"architecture": "vit_small_patch16_224", "pretrained_cfg": {}},
+        {"architecture": "vit_small_patch16_224", "model_args": {"checkpoint_path": "/etc/passwd"}},
+        {"architecture": "vit_small_patch16_224", "pretrained_cfg": []},
+    ],
+)  # fmt: skip
+def test_a_strangers_config_is_checked(hub: HubServer, tmp_path: Path, config: Any) -> None:
+    serve(hub, "owner/odd", tmp_path / "repo", {"x": torch.zeros(1)}, config)
+    with pytest.raises(CheckpointError, match=r"does not describe a timm model|backbone_args"):
+        load("hf-hub:owner/odd", device="cpu")
+
+
+def test_pooling_and_the_color_of_padding_are_part_of_the_name(photos: dict[str, list[Path]]) -> None:
+    given: list[dict[str, Any]] = [
+        {}, {"pool": "cls"}, {"pool": "avg"}, {"resize": "pad"}, {"resize": "pad", "background": (0, 0, 0)},
+    ]  # fmt: skip
+    made = []
+    for options in given:
+        torch.manual_seed(0)
+        made.append(Backbone("vit_tiny_patch16_224", pretrained=False, image_size=32, backbone_args=SMALL, **options))
+    assert len({model.label for model in made}) == len(given)
+
+
+# A user's own
+
+MODULE = """
+import numpy as np, torch
+from idmetric import Backbone
+class Colors:
+    label = "mean color, v1"
+    def embed(self, images):
+        assert all(image.mode == "RGB" for image in images)
+        return torch.stack([torch.from_numpy(np.asarray(x, float)).mean((0, 1)) for x in images])
+class Nameless:
+    def embed(self, images): return torch.zeros(len(images), 2)
+class Deaf:
+    label = "x"
+class Flat(Colors):
+    def embed(self, images): return torch.zeros(3)
+class Own(Backbone):
+    def __init__(self, **options): super().__init__("resnet18", pretrained=False, **options)
+"""
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    (tmp_path / "my_embedders.py").write_text(MODULE)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "my_embedders", raising=False)
+    return "my_embedders"
+
+
+def test_a_users_class_is_scored_cached_and_named(
+    module: str, photos: dict[str, list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metric = load(f"{module}:Colors")
+    assert isinstance(metric, Custom)
+    colors = torch.stack([torch.from_numpy(np.asarray(Image.open(f), float)).mean((0, 1)) for f in photos["gen"]])
+    torch.testing.assert_close(metric.embed([str(f) for f in photos["gen"]]).cls, colors)
+    assert isinstance(metric.embed(str(photos["gen"][0])), Embedding)
+
+    reference, folder = str(photos["ref"][0]), str(photos["gen"][0].parent)
+    arguments = [reference, folder, "--model", f"{module}:Colors", "--format", "json", "--cache", str(tmp_path / "c")]
+    answers = []
+    for _ in range(2):  # the second time from the cache
+        assert main(arguments) == 0
+        answers.append(json.loads(capsys.readouterr().out))
+    assert answers[0] == answers[1]
+    assert answers[0]["signature"]["model"] == "Custom:my_embedders:Colors[mean color, v1]"
+    far = (1 - F.cosine_similarity(metric.embed(reference).cls, colors)).tolist()
+    assert [row["distance"] for row in answers[0]["rows"]] == pytest.approx(sorted(far), abs=1e-6)
+
+
+def test_a_gallery_imports_no_module_by_itself(
+    module: str, photos: dict[str, list[Path]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--gallery", str(tmp_path / "index"), "--quiet"]
+    folder = str(photos["gen"][0].parent)
+    assert gallery_main(["build", folder, *where, "--model", f"{module}:Colors"]) == 0
+    sys.modules.pop(module)
+    with pytest.raises(SystemExit, match="2"):
+        gallery_main(["query", str(photos["ref"][0]), *where])
+    assert "made with the class my_embedders:Colors: name it with --model" in capsys.readouterr().err
+    assert module not in sys.modules
+    assert gallery_main(["query", str(photos["ref"][0]), *where, "--model", f"{module}:Colors"]) == 0
+
+
+def test_only_a_class_of_a_module_is_imported() -> None:
+    names = ("a.b:C", "timm:resnet18", "hf-hub:a/b", "tiny", *NAMED, *FROZEN)
+    assert [name for name in names if imports_module(name)] == ["a.b:C"]
+
+
+def test_a_users_embedder_is_checked(module: str, photos: dict[str, list[Path]]) -> None:
+    assert type(load(f"{module}:Own", device="cpu")).__name__ == "Own"
+    for name, reason in {
+        "Nameless": "needs `label`", "Deaf": "needs `embed", "Missing": "cannot import 'Missing'",
+    }.items():  # fmt: skip
+        with pytest.raises(CheckpointError, match=reason):
+            load(f"{module}:{name}")
+    with pytest.raises(CheckpointError, match="PYTHONPATH"):
+        load("no_such_package.models:Net")
+    with pytest.raises(CheckpointError, match="with the options"):
+        load(f"{module}:Colors", device="cpu")
+    with pytest.raises(ValueError, match=r"must give floats of shape \(1, D\)"):
+        load(f"{module}:Flat").embed(str(photos["ref"][0]))

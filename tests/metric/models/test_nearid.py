@@ -1,0 +1,200 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from idmetric import CheckpointError, NearID, load
+from idmetric.metric.checkpoints import released
+from idmetric.metric.models.nearid import NearIDConfig
+from tests.published import attention_pool, preprocess
+
+SMALL = {"hidden_size": 48, "intermediate_size": 100, "num_hidden_layers": 3, "num_attention_heads": 4,
+         "image_size": 58, "patch_size": 14}  # fmt: skip
+PROCESSOR = {"do_resize": True, "do_rescale": True, "do_normalize": True, "rescale_factor": 1 / 255, "resample": 2,
+             "image_mean": [0.5] * 3, "image_std": [0.5] * 3, "size": {"height": 58, "width": 58}}  # fmt: skip
+
+
+EXAMPLES = Path(__file__).parents[3] / "examples" / "images"
+
+
+def official(folder: Path, vision: dict[str, Any], prefix: str = "backbone.vision_model.", seed: int = 0) -> Any:
+    """A checkpoint as NearID's authors publish it, and transformers' own model of it."""
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(seed)
+    model = transformers.SiglipVisionModel(transformers.SiglipVisionConfig(**vision)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=1.2 * parameter[0].numel() ** -0.5)
+            else:
+                parameter.add_(torch.randn_like(parameter) * 0.1)
+        model = model.half().float()  # as the file will hold them
+    state = {
+        prefix + key.removeprefix("vision_model."): value.half().contiguous()
+        for key, value in model.state_dict().items()
+        if not key.endswith("position_ids")
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    save_file(state, folder / "model.safetensors", {"format": "pt"})
+    config = {"model_type": "nearid", "embed_dim": vision["hidden_size"], "normalize_embeddings": True,
+              "auto_map": {"AutoModel": "modeling_nearid.NearID"},
+              "vision_config": {**vision, "model_type": "siglip_vision_model"}}  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(config))
+    size = {"height": vision["image_size"], "width": vision["image_size"]}
+    (folder / "preprocessor_config.json").write_text(json.dumps({**PROCESSOR, "size": size}))
+    return model
+
+
+def edit(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+
+def agree(found: Tensor, expected: Tensor) -> None:
+    assert (found - expected).abs().max() <= 1e-4
+    assert F.cosine_similarity(found, expected, dim=-1).min() >= 0.99999
+
+
+@pytest.mark.parametrize("prefix", ["backbone.vision_model.", "backbone.", "vision_model."])
+def test_the_published_format_equals_transformers(prefix: str, tmp_path: Path) -> None:
+    model = official(tmp_path, SMALL, prefix)
+    metric = NearID(tmp_path, device="cpu")
+    x = torch.rand(3, 3, 58, 58)
+    with torch.no_grad():
+        expected = model((x - 0.5) / 0.5)
+        pooled = metric.backbone((x - 0.5) / 0.5)
+    agree(pooled, expected.pooler_output)
+    found = metric(x)
+    agree(found.cls, F.normalize(expected.pooler_output, dim=-1))
+    assert found.grid == (4, 4)  # 58 / 14, the rest dropped as there
+    agree(found.patches, F.normalize(expected.last_hidden_state, dim=-1))
+    other = expected.pooler_output.roll(1, 0)
+    distance = 1 - F.cosine_similarity(expected.pooler_output, other)
+    assert metric(x, x.roll(1, 0)).sub(distance).abs().max() <= 1e-5
+    assert distance.min() > 0.01  # or the comparison would show nothing
+
+
+@pytest.mark.parametrize("resample", ["bilinear", "bicubic"])
+def test_pictures_get_the_published_forward(resample: str, tmp_path: Path) -> None:
+    # Pillow and torchvision, transformers' encoder, the head written out; in double precision
+    model = official(tmp_path, {**SMALL, "image_size": 112}).double()
+    mean, std = [0.4, 0.5, 0.6], [0.3, 0.5, 0.4]  # not the published ones, which are all alike
+    resampling = {"bilinear": 2, "bicubic": 3}[resample]
+    edit(tmp_path / "preprocessor_config.json", resample=resampling, image_mean=mean, image_std=std)
+    metric = NearID(tmp_path, device="cpu", dtype=torch.float64)
+    pictures = [EXAMPLES / name for name in ("mug_a.png", "mug_b.png", "box_a.png")]
+    pixels = torch.cat([preprocess(path, 112, resample) for path in pictures]).double()
+    with torch.no_grad():
+        seen = model((pixels - pixels.new_tensor(mean).view(3, 1, 1)) / pixels.new_tensor(std).view(3, 1, 1))
+        weights = {key.partition("head.")[2]: value for key, value in model.state_dict().items() if "head." in key}
+        expected = attention_pool(seen.last_hidden_state, weights, SMALL["num_attention_heads"])
+    assert (expected - seen.pooler_output).abs().max() <= 1e-12
+    found = metric.embed(pictures)
+    unit = expected / expected.norm(dim=1, keepdim=True)
+    assert (found.cls - unit).abs().max() <= 1e-9
+    assert found.patches is not None
+    tokens = seen.last_hidden_state
+    assert (found.patches - tokens / tokens.norm(dim=-1, keepdim=True)).abs().max() <= 1e-9
+    distance = 1 - unit[1:] @ unit[0]
+    assert (metric(pictures[0], pictures[1:]) - distance).abs().max() <= 1e-9
+    assert distance.min() > 1e-3  # or the comparison would show nothing
+
+
+@pytest.mark.slow
+def test_the_full_size_equals_transformers(tmp_path: Path) -> None:
+    vision = {"hidden_size": 1152, "intermediate_size": 4304, "num_hidden_layers": 27, "num_attention_heads": 16,
+              "image_size": 384, "patch_size": 14}  # fmt: skip
+    model = official(tmp_path, vision)
+    metric = NearID(tmp_path, device="cpu")
+    assert sum(p.numel() for p in metric.parameters()) == 428_225_600
+    x = torch.rand(1, 3, 384, 384)
+    with torch.no_grad():
+        expected = model((x - 0.5) / 0.5)
+        agree(metric.backbone((x - 0.5) / 0.5), expected.pooler_output)
+    agree(metric(x).cls, F.normalize(expected.pooler_output, dim=-1))
+
+
+def test_preprocessing_follows_the_processors_file(tmp_path: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    model = official(tmp_path, SMALL)
+    pixels = np.random.default_rng(0).integers(0, 256, (40, 70, 3), dtype=np.uint8)
+    image = Image.fromarray(pixels).resize((140, 80), Image.Resampling.BICUBIC)
+    ids: set[str] = set()
+    for resample in (2, 3):
+        edit(tmp_path / "preprocessor_config.json", resample=resample)
+        metric = NearID(tmp_path, device="cpu")
+        ids.add(metric.model_id)
+        assert metric.interpolation == {2: "bilinear", 3: "bicubic"}[resample]
+        processor = transformers.SiglipImageProcessor.from_pretrained(tmp_path)
+        with torch.no_grad():
+            expected = model(processor(image, return_tensors="pt")["pixel_values"]).pooler_output
+        assert (metric.embed(image).cls - F.normalize(expected, dim=-1)).abs().max() < 1e-3
+    assert len(ids) == 2  # their embeddings are not comparable
+    edit(tmp_path / "preprocessor_config.json", image_mean=[0.4, 0.5, 0.6])
+    assert NearID(tmp_path, device="cpu").mean == pytest.approx([0.4, 0.5, 0.6])
+
+
+def test_saved_and_loaded_gives_equal_scores(tmp_path: Path) -> None:
+    official(tmp_path / "official", SMALL)
+    metric = NearID(tmp_path / "official", device="cpu")
+    metric.save_pretrained(tmp_path / "ours")
+    again = load(tmp_path / "ours", device="cpu")
+    assert isinstance(again, NearID)
+    x, y = torch.rand(2, 3, 80, 60), torch.rand(2, 3, 80, 60)
+    assert again(x, y, "joint").equal(metric(x, y, "joint"))
+    assert (again.interpolation, again.image_size) == (metric.interpolation, metric.image_size)
+
+
+def test_what_is_not_the_published_format_is_named(tmp_path: Path) -> None:
+    official(tmp_path, SMALL)
+    config = json.loads((tmp_path / "config.json").read_text())
+    vision = config["vision_config"]
+    for file, changes, message in (
+        ("config.json", {"vision_config": {**vision, "hidden_act": "relu"}}, "activation 'relu'"),
+        ("config.json", {"vision_config": {**vision, "layer_norm_eps": 1e-5}}, "epsilon 1e-05"),
+        ("config.json", {"embed_dim": 64}, "projects 48 features to 64"),
+        ("config.json", {"vision_config": {**vision, "num_hidden_layers": 2}}, "unexpected backbone.blocks.2"),
+        ("config.json", {"model_type": "clip"}, "type 'clip'"),
+        ("preprocessor_config.json", {"resample": 0}, "filter 0"),
+        ("preprocessor_config.json", {"size": {"height": 60, "width": 58}}, "squashing to 58 x 58"),
+        ("preprocessor_config.json", {"size": {"shortest_edge": 58}}, "squashing to 58 x 58"),
+        ("preprocessor_config.json", {"do_center_crop": True}, "or crops"),
+        ("preprocessor_config.json", {"image_mean": 0.5}, "three numbers"),
+        ("preprocessor_config.json", {"do_normalize": False}, "do_normalize"),
+        ("preprocessor_config.json", {"rescale_factor": 1.0}, "not by 1/255"),
+    ):
+        before = (tmp_path / file).read_text()
+        edit(tmp_path / file, **changes)
+        with pytest.raises(CheckpointError, match=message):
+            NearID(tmp_path, device="cpu")
+        (tmp_path / file).write_text(before)
+    state = load_file(tmp_path / "model.safetensors")
+    for key, message in (
+        ("backbone.vision_model.encoder.layers.1.self_attn.k_proj.weight", "lacks a part of blocks.1.attn.qkv.weight"),
+        ("backbone.vision_model.head.probe", "missing backbone.attn_pool.latent"),
+    ):
+        save_file({k: v for k, v in state.items() if k != key}, tmp_path / "model.safetensors")
+        with pytest.raises(CheckpointError, match=message):
+            NearID(tmp_path, device="cpu")
+    save_file({**state, "decoder.x": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=r"decoder\.x"):
+        NearID(tmp_path, device="cpu")
+    (tmp_path / "preprocessor_config.json").unlink()
+    with pytest.raises(CheckpointError, match=r"no preprocessor_config\.json"):
+        NearID(tmp_path, device="cpu")
+
+
+def test_the_defaults_are_the_published_models() -> None:
+    config = NearIDConfig()
+    assert config.backbone == released.NEARID["nearid"].backbone
+    metric = NearID(NearIDConfig(image_size=28, backbone_args={"depth": 1, "embed_dim": 24, "num_heads": 2}))
+    assert not any(p.requires_grad for p in metric.parameters())
+    assert metric.embed(Image.new("RGB", (9, 9))).cls.shape == (1, 24)

@@ -1,0 +1,417 @@
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from idmetric import CheckpointError, ImageReadError, VisIDEmbed, load
+from idmetric.metric.models.visid import CANDIDATE, TASKS, VisIDConfig
+from idmetric.metric.models.visid_tokens import patchify, prompt_tokens
+
+transformers = pytest.importorskip("transformers")
+
+VERSION = int(transformers.__version__.split(".")[0])
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>",
+           "<|image_pad|>", "<|video_pad|>"]  # fmt: skip
+SMALL = VisIDConfig(max_pixels=16 * 28 * 28, max_length=64)
+
+
+def make_tokenizer(folder: Path) -> Any:
+    """Qwen's tokenizer class over single bytes and a few merges."""
+    from tokenizers.pre_tokenizers import ByteLevel
+
+    alphabet = sorted(ByteLevel.alphabet())
+    merges = [("t", "h"), ("th", "e"), ("a", "n"), ("Ġ", "i")]
+    vocabulary = {token: i for i, token in enumerate([*alphabet, *("".join(pair) for pair in merges)])}
+    if VERSION >= 5:
+        tokenizer = transformers.Qwen2Tokenizer(vocab=vocabulary, merges=merges, extra_special_tokens=SPECIAL[1:])
+    else:
+        (folder / "vocab.json").write_text(json.dumps(vocabulary))
+        (folder / "merges.txt").write_text("#version: 0.2\n" + "\n".join(" ".join(pair) for pair in merges) + "\n")
+        files = str(folder / "vocab.json"), str(folder / "merges.txt")
+        tokenizer = transformers.Qwen2TokenizerFast(*files, additional_special_tokens=SPECIAL[1:])
+    tokenizer.save_pretrained(folder)
+    return transformers.AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_qwen(tmp_path_factory.mktemp("qwen"))
+
+
+def make_qwen(root: Path, shard: str = "1GB", layers: int = 3) -> Path:
+    """A tiny Qwen2.5-VL with random weights, in the files transformers writes."""
+    tokenizer = make_tokenizer(root)
+    ids = {name: tokenizer.convert_tokens_to_ids(f"<|{name}|>") for name in ("image_pad", "video_pad", "vision_start")}
+    config = transformers.Qwen2_5_VLConfig(
+        text_config={"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": layers, "num_attention_heads": 4,
+                     "num_key_value_heads": 2, "vocab_size": len(tokenizer), "max_position_embeddings": 512,
+                     "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]}},
+        vision_config={"depth": 2, "hidden_size": 32, "intermediate_size": 48, "num_heads": 2, "out_hidden_size": 32,
+                       "fullatt_block_indexes": [1], "window_size": 56},
+        image_token_id=ids["image_pad"], video_token_id=ids["video_pad"], vision_start_token_id=ids["vision_start"],
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.Qwen2_5_VLForConditionalGeneration(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(std=parameter[0].numel() ** -0.5)
+    model.save_pretrained(root, max_shard_size=shard)
+    transformers.Qwen2VLImageProcessor().save_pretrained(root)
+    return root
+
+
+@pytest.fixture(scope="module")
+def metric(folder: Path) -> VisIDEmbed:
+    return VisIDEmbed(folder, config=SMALL, device="cpu", dtype=torch.float32)
+
+
+def photo(height: int, width: int, seed: int = 0) -> Image.Image:
+    small = np.random.default_rng(seed).integers(0, 256, (5, 5, 3), dtype=np.uint8)
+    return Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC)
+
+
+def direct(folder: Path, image: Image.Image | None, prompt: str, vision: bool) -> tuple[Tensor, Tensor]:
+    """Last token and image tokens by transformers' own processor and model, unnormalized."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.Qwen2_5_VLModel.from_pretrained(folder, dtype=torch.float32).eval()
+    inputs: dict[str, Any] = {}
+    if image is not None:
+        processor = transformers.Qwen2VLImageProcessor.from_pretrained(
+            folder, size={"shortest_edge": SMALL.min_pixels, "longest_edge": SMALL.max_pixels}
+        )
+        inputs = dict(processor(image, return_tensors="pt"))
+        prompt = prompt.replace("<|image_pad|>", "<|image_pad|>" * int(inputs["image_grid_thw"].prod() // 4))
+    ids = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)["input_ids"]
+    images = ids == model.config.image_token_id
+    if VERSION < 5:  # it chooses the positions by the prompt, as the default "auto" does
+        assert vision == ("<|vision_start|>" in prompt) or image is None
+    elif vision and image is not None:
+        inputs["mm_token_type_ids"] = images.int()
+    with torch.no_grad():
+        hidden = model(input_ids=ids, attention_mask=torch.ones_like(ids), **inputs).last_hidden_state[0]
+    return hidden[-1], hidden[images[0]]
+
+
+CHAT = (
+    "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n",
+    "<|im_end|>\n<|im_start|>assistant\n",
+)
+
+
+@pytest.mark.parametrize("style", ["vlm2vec", "chat"])
+@pytest.mark.parametrize("positions", ["sequential", "vision"])
+def test_embeddings_are_those_of_transformers(folder: Path, style: Any, positions: Any) -> None:
+    if VERSION < 5 and (style, positions) not in (("vlm2vec", "sequential"), ("chat", "vision")):
+        pytest.skip("transformers 4 does not offer it")
+    settings = VisIDConfig(style, positions, max_pixels=SMALL.max_pixels)
+    metric = VisIDEmbed(folder, config=settings, device="cpu", dtype=torch.float32)
+    image = photo(70, 120)
+    shown = "<|image_pad|> " if style == "vlm2vec" else CHAT[0] + "<|vision_start|><|image_pad|><|vision_end|>"
+    plain, end = ("", "") if style == "vlm2vec" else CHAT
+    for given, picture, prompt in (
+        ({}, image, shown + CANDIDATE + end),
+        ({"task": "grounding"}, image, shown + TASKS["grounding"] + end),
+        ({"instruction": "the same cat"}, image, shown + "the same cat" + end),
+        ({"texts": "make it blue", "task": "editing"}, image, shown + TASKS["editing"] + " make it blue" + end),
+        ({"instruction": ""}, image, shown.strip() + end),
+        ({"texts": "a red car"}, None, plain + "a red car" + end),
+        ({"texts": "a red car", "instruction": "Find"}, None, plain + "Find a red car" + end),
+    ):
+        last, tokens = direct(folder, picture, prompt, positions == "vision")
+        found = metric.embed(picture, **given)
+        assert (found.cls[0] - F.normalize(last, dim=0)).abs().max() < 5e-3  # pixels are rounded at another moment
+        assert F.cosine_similarity(found.cls[0], last, dim=0) > 0.9999
+        if picture is None:
+            assert found.patches is None
+        else:
+            assert found.patches is not None
+            assert found.weights is not None
+            assert found.patches.shape == (1, 16, 32)
+            assert int(found.weights.sum()) == len(tokens) == 2 * 4
+            assert F.cosine_similarity(found.patches[0, : len(tokens)], tokens).min() > 0.999
+
+
+def test_the_two_kinds_of_positions_differ_and_follow_the_style(folder: Path) -> None:
+    image = photo(70, 120)
+
+    def cls(style: Any, positions: Any) -> Tensor:
+        return VisIDEmbed(folder, config=VisIDConfig(style, positions), device="cpu").embed(image).cls
+
+    assert cls("vlm2vec", "auto").equal(cls("vlm2vec", "sequential"))
+    assert cls("chat", "auto").equal(cls("chat", "vision"))
+    assert not cls("vlm2vec", "vision").allclose(cls("vlm2vec", "sequential"), atol=1e-3)
+
+
+def test_pixels_become_the_processors_patches(folder: Path, metric: VisIDEmbed) -> None:
+    processor = transformers.Qwen2VLImageProcessor.from_pretrained(folder)
+    pixels = torch.rand(3, 56, 84)
+    expected = processor(pixels[None], do_rescale=False, do_resize=False, return_tensors="pt")
+    assert expected["image_grid_thw"].tolist() == [[1, 4, 6]]
+    assert patchify(metric.normalize(pixels)).sub(expected["pixel_values"]).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("height", [1, 20, 28, 41, 100, 448, 1000])
+@pytest.mark.parametrize("width", [1, 30, 57, 199, 448, 3000])
+def test_sizes_are_those_of_the_processor(folder: Path, height: int, width: int) -> None:
+    from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+
+    big = VisIDEmbed.__new__(VisIDEmbed)
+    torch.nn.Module.__init__(big)
+    big.settings = VisIDConfig("chat")
+    if max(height, width) > 200 * min(height, width):
+        with pytest.raises(ValueError, match="ratio"):
+            big.size_for(height, width)
+        return
+    rows, columns = big.size_for(height, width)
+    expected = smart_resize(height, width, min_pixels=3136, max_pixels=200_704)
+    assert (rows, columns) == expected
+    assert rows * columns <= 200_704
+    big.settings = VisIDConfig("vlm2vec")  # VLM2Vec enlarges small images first
+    assert big.size_for(height, width) == ((56, 56) if min(height, width) < 28 else expected)
+
+
+def test_scores_do_not_depend_on_batch_padding_or_mates(metric: VisIDEmbed) -> None:
+    images = [photo(40, 60, 1), photo(120, 50, 2), photo(70, 70, 3)]
+    texts = ["short", "a much longer text for the second one", ""]
+    alone = torch.cat([metric.embed(i, texts=t).cls for i, t in zip(images, texts, strict=True)])
+    for size in (1, 2, 3):
+        found = metric.embed(images, texts=texts, batch_size=size)
+        assert (found.cls - alone).abs().max() < 1e-5
+    matrix = metric.pairwise(images, distance="patch")
+    assert matrix.diagonal().abs().max() < 1e-4
+    assert (matrix[0, 1] - metric(images[0], images[1], "patch")).abs() < 1e-5
+    assert (matrix + torch.eye(3) > 1e-3).all()
+
+
+def test_a_list_may_hold_images_texts_and_both(folder: Path) -> None:
+    config = replace(SMALL, instruction="Look", text_instruction="Read")
+    metric = VisIDEmbed(folder, config=config, device="cpu", dtype=torch.float32)
+    image, other = photo(60, 80), photo(30, 90)
+    items: list[tuple[Any, str]] = [(image, ""), (None, "the cat"), (other, "the dog"), (None, "an ink")]
+    images, texts = (list(part) for part in zip(*items, strict=True))
+    for size in (1, 3):
+        found = metric.embed(images, texts=texts, batch_size=size)
+        assert found.patches is None  # a text has none
+        for row, (shown, said) in zip(found.cls, items, strict=True):
+            alone = metric.embed(shown, texts=said or None, patches=False).cls[0]
+            words = " ".join(x for x in ("Read" if shown is None else "Look", said) if x)
+            plain = metric.embed(shown, texts=words, instruction="", patches=False).cls[0]
+            assert torch.allclose(row, alone, atol=1e-5)
+            assert torch.allclose(row, plain, atol=1e-5)
+    asked = metric.embed([image, None], texts="the cat", task="recognition").cls
+    assert torch.allclose(
+        asked[1], metric.embed(texts=f"{TASKS['recognition']} the cat", instruction="").cls[0], atol=1e-5
+    )
+    with pytest.raises(ValueError, match="without image and without words"):
+        VisIDEmbed(folder, config=SMALL, device="cpu").embed([image, None])
+
+
+def test_words_that_begin_with_a_line_break_follow_the_image_at_once(folder: Path, metric: VisIDEmbed) -> None:
+    def tokens(words: str) -> list[int]:
+        return prompt_tokens(words, (1, 1), metric.settings, metric.tokenizer)
+
+    whole = metric.tokenizer("<|image_pad|>\nan ink\n", add_special_tokens=False)["input_ids"]
+    assert tokens("\nan ink\n") == whole
+    assert tokens("an ink") == metric.tokenizer("<|image_pad|> an ink", add_special_tokens=False)["input_ids"]
+
+
+def test_gradients_reach_the_pixels(metric: VisIDEmbed) -> None:
+    target = metric.embed(photo(56, 84, 6))
+    pixels = torch.rand(1, 3, 50, 80, requires_grad=True)
+    metric(pixels, target, "joint").sum().backward()
+    assert pixels.grad is not None
+    assert pixels.grad.abs().sum() > 0
+    assert metric(pixels.detach(), target).grad_fn is None
+    with pytest.warns(UserWarning, match="passes no gradient"):
+        metric.embed(pixels)
+
+
+def test_long_texts_are_cut_with_a_warning_and_images_never(folder: Path, metric: VisIDEmbed) -> None:
+    image, text = photo(56, 56, 7), "word " * 100
+    with pytest.warns(UserWarning, match="cut by"):
+        found = metric.embed(image, texts=text, instruction="")
+    prompt = "<|image_pad|>" * 4 + " " + text.strip()
+    ids = metric.tokenizer(prompt, add_special_tokens=False)["input_ids"][: SMALL.max_length]
+    assert len(ids) == SMALL.max_length
+    last, _ = direct(folder, image, metric.tokenizer.decode(ids).replace("<|image_pad|>" * 4, "<|image_pad|>"), False)
+    assert F.cosine_similarity(found.cls[0], last, dim=0) > 0.999
+    chat = VisIDEmbed(folder, config=VisIDConfig("chat", max_length=150), device="cpu")
+    with pytest.warns(UserWarning, match="cut by"):
+        ids = prompt_tokens(text, (2, 2), chat.settings, chat.tokenizer)
+    assert len(ids) == 150
+    assert chat.tokenizer.decode(ids).endswith("<|im_end|>\n<|im_start|>assistant\n")
+    short = VisIDEmbed(folder, config=VisIDConfig(max_length=3), device="cpu")
+    with pytest.raises(ValueError, match="max_length=3"):
+        short.embed(image)
+    with pytest.raises(ValueError, match="chat template"):
+        VisIDEmbed(folder, config=VisIDConfig("chat", max_length=3), device="cpu").embed(texts="word")
+
+
+def test_masks_weigh_the_tokens(metric: VisIDEmbed) -> None:
+    image = torch.rand(3, 56, 112)
+    mask = torch.zeros(56, 112)
+    mask[:28, :28], mask[:28, 28:42] = 1, 1
+    found = metric.embed(image, masks=mask, outside="keep")
+    assert found.weights is not None
+    assert found.weights[0, :8].tolist() == pytest.approx([1, 0.5, 0, 0, 0, 0, 0, 0])
+    assert found.weights[0, 8:].sum() == 0
+
+
+def test_bad_input_is_named(metric: VisIDEmbed, tmp_path: Path) -> None:
+    Image.new("RGB", (2000, 5)).save(tmp_path / "thin.png")
+    with pytest.raises(ImageReadError, match=r"thin\.png.*ratio"):
+        metric.embed(tmp_path / "thin.png")
+    Image.new("RGB", (400, 300)).save(tmp_path / "good.png")
+    line = Image.new("L", (400, 300))
+    line.paste(255, (50, 100, 350, 101))
+    with pytest.raises(ImageReadError, match=r"good\.png.*ratio"):
+        metric.embed(tmp_path / "good.png", masks=line, outside="crop")
+    for given, message in (
+        ({"task": "nothing"}, "unknown task"),
+        ({"task": "editing", "instruction": "x"}, "not both"),
+        ({"texts": ["a", "b", "c"]}, "3 texts for 2 images"),
+        ({"texts": "<|image_pad|>"}, "control token"),
+        ({"texts": "a <|im_end|> b"}, "control token"),
+        ({"batch_size": 0}, "batch_size"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            metric.embed([photo(30, 30), photo(30, 30)], **given)
+    for images in (None, []):
+        with pytest.raises(ValueError, match="nothing to embed"):
+            metric.embed(images)
+    for bad in ({"prompt_style": "x"}, {"positions": "x"}, {"pooling": "x"}, {"min_pixels": 10}, {"max_length": 0},
+                {"max_pixels": 2**40}):  # fmt: skip
+        with pytest.raises(ValueError, match=r"'x'|min_pixels|max_length"):
+            VisIDConfig(**bad)
+
+
+def test_saved_and_loaded_gives_equal_scores(metric: VisIDEmbed, tmp_path: Path) -> None:
+    metric.save_pretrained(tmp_path)
+    again = load(tmp_path, device="cpu", dtype=torch.float32)
+    assert isinstance(again, VisIDEmbed)
+    assert again.settings == metric.settings
+    image = photo(60, 90, 8)
+    assert again.embed(image).cls.allclose(metric.embed(image).cls, atol=1e-6)
+    assert again.signature()["resolution"] == "3136-12544px"
+    assert "[vlm2vec,sequential," in again.signature()["model"]
+    assert len(again.revision) == 12
+    for text, message in (('{"surprise": 1}', "surprise"), ('{"positions": "x"}', r"visid\.json.*positions = 'x'")):
+        (tmp_path / "visid.json").write_text(text)
+        with pytest.raises(CheckpointError, match=message):
+            load(tmp_path)
+
+
+def test_folders_that_are_no_qwen(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    with pytest.raises(CheckpointError, match="'llama'"):
+        VisIDEmbed(tmp_path)
+    (tmp_path / "config.json").write_text((folder / "config.json").read_text())
+    with pytest.raises(CheckpointError, match="image_mean"):
+        VisIDEmbed(tmp_path)
+    (tmp_path / "preprocessor_config.json").write_text((folder / "preprocessor_config.json").read_text())
+    with pytest.raises(CheckpointError, match="no safetensors"):
+        VisIDEmbed(tmp_path)
+    with pytest.raises(CheckpointError, match="neither an existing folder"):
+        VisIDEmbed("nothing")
+
+
+def test_either_class_of_transformers_can_have_written_the_weights(
+    folder: Path, metric: VisIDEmbed, tmp_path: Path
+) -> None:
+    image = photo(60, 60, 9)
+    expected = metric.embed(image).cls
+    for prefix in ("model.", ""):  # with and without a language head
+        copy = tmp_path / f"copy{prefix}"
+        shutil.copytree(folder, copy)
+        state = {prefix + name: value.clone() for name, value in metric.backbone.state_dict().items()}
+        save_file(state, copy / "model.safetensors", {"format": "pt"})
+        found = VisIDEmbed(copy, config=SMALL, device="cpu", dtype=torch.float32)
+        assert found.embed(image).cls.allclose(expected, atol=1e-6)
+
+
+def test_every_file_counts_in_the_revision(folder: Path, metric: VisIDEmbed, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "copy")
+    assert VisIDEmbed(tmp_path / "copy", device="cpu").revision == metric.revision
+    path = tmp_path / "copy" / "preprocessor_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "image_mean": [0.1, 0.2, 0.3]}))
+    assert VisIDEmbed(tmp_path / "copy", device="cpu").revision != metric.revision
+
+
+def test_a_narrow_limit_is_kept_by_long_images(folder: Path) -> None:
+    narrow = VisIDEmbed(folder, config=VisIDConfig("chat", max_pixels=16 * 784), device="cpu")
+    for height, width in ((30, 3000), (3000, 30), (28, 28), (500, 4000)):
+        rows, columns = narrow.size_for(height, width)
+        assert rows * columns <= 16 * 784
+        assert narrow.size_for(rows, columns) == (rows, columns)
+    exact = VisIDEmbed(folder, config=VisIDConfig("chat", min_pixels=5 * 784, max_pixels=5 * 784), device="cpu")
+    assert exact.embed(photo(90, 100)).patches is not None
+
+
+def test_transformers_is_asked_for_before_anything_is_fetched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    with pytest.raises(ImportError, match=r"idmetric\[visid\]"):
+        VisIDEmbed()
+
+
+def test_missing_or_broken_weights_are_refused(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "copy")
+    path = tmp_path / "copy" / "model.safetensors"
+    state = load_file(path)
+    save_file({k: v for k, v in state.items() if "layers.1." not in k}, path, {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"copy.*missing .*layers\.1\."):
+        VisIDEmbed(tmp_path / "copy")
+    save_file({f"encoder.{k}": v for k, v in state.items()}, path, {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"copy.*missing"):
+        VisIDEmbed(tmp_path / "copy")
+    save_file({**state, "model.layers.0.q_proj.lora_A.weight": torch.ones(2, 2)}, path, {"format": "pt"})
+    with pytest.raises(CheckpointError, match=r"copy.*unexpected .*lora_A"):
+        VisIDEmbed(tmp_path / "copy")
+    path.write_bytes((folder / "model.safetensors").read_bytes()[:-1000])
+    with pytest.raises(CheckpointError, match=r"cannot open .*copy"):
+        VisIDEmbed(tmp_path / "copy")
+
+
+def test_embeddings_of_other_settings_are_not_compared(folder: Path) -> None:
+    image = photo(60, 60, 10)
+    plain = VisIDEmbed(folder, config=SMALL, device="cpu")
+    for changes in ({"prompt_style": "chat"}, {"positions": "vision"}, {"pooling": "mean"}, {"instruction": "x"}):
+        other = VisIDEmbed(folder, config=replace(SMALL, **changes), device="cpu")
+        with pytest.raises(ValueError, match="the embedding was made by"):
+            other(plain.embed(image), image)
+
+
+def test_every_inferred_setting_can_be_chosen(folder: Path) -> None:
+    image = photo(60, 60, 11)
+    lines = replace(SMALL, separator="\n", joiner=": ", suffix="\n", text_instruction="Say")
+    newline = VisIDEmbed(folder, config=lines, device="cpu", dtype=torch.float32)
+    for given, prompt in (
+        ({"instruction": "the", "texts": "cat"}, "<|image_pad|>\nthe: cat\n"),
+        ({"instruction": ""}, "<|image_pad|>"),
+    ):
+        last, _ = direct(folder, image, prompt, False)
+        assert F.cosine_similarity(newline.embed(image, **given).cls[0], last, dim=0) > 0.9999
+    last, _ = direct(folder, None, "Say: cat\n", False)
+    assert F.cosine_similarity(newline.embed(texts="cat").cls[0], last, dim=0) > 0.9999
+    system = VisIDConfig("chat", system="Be brief.", max_pixels=SMALL.max_pixels)
+    found = VisIDEmbed(folder, config=system, device="cpu", dtype=torch.float32).embed(texts="a cat")
+    prompt = "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\na cat" + CHAT[1]
+    last, _ = direct(folder, None, prompt, False)
+    assert F.cosine_similarity(found.cls[0], last, dim=0) > 0.9999
+    mean = VisIDEmbed(folder, config=replace(SMALL, pooling="mean"), device="cpu", dtype=torch.float32)
+    both = mean.embed([image, photo(30, 90)], texts=["a", "longer words"])
+    assert (both.cls[0] - mean.embed(image, texts="a").cls[0]).abs().max() < 1e-5
+    last = VisIDEmbed(folder, config=SMALL, device="cpu", dtype=torch.float32)
+    assert not both.cls[0].allclose(last.embed(image, texts="a").cls[0], atol=1e-2)

@@ -1,0 +1,180 @@
+"""Stored embeddings are identified by the content of images and by the weights in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from idmetric import IDSim, load, score
+from idmetric.data.embed import EmbedderModel, Look, embed, embed_rows
+from idmetric.data.manifest.table import Manifest, Row
+from idmetric.gallery import Gallery, GalleryError
+from idmetric.gallery.scale import embed_dataset
+from idmetric.metric.checkpoints.fingerprint import weights_digest
+from idmetric.metric.scoring.keys import folder_name
+from tests.conftest import random_model
+from tests.embed_parts import pictures
+from tests.metric.checkpoints.test_fingerprint import merge_as_peft, step
+
+
+@pytest.fixture
+def model() -> IDSim:
+    """One that may be changed."""
+    return random_model("dinov3")
+
+
+def swap_rows(model: IDSim) -> None:
+    with torch.no_grad():
+        model.mlp_cls.fc2.weight[[3, 4]] = model.mlp_cls.fc2.weight[[4, 3]]
+
+
+CHANGES = [swap_rows, step, merge_as_peft]
+
+
+# Models
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_change_of_weights_in_memory_changes_model_id_and_all_keys(
+    model: IDSim, tmp_path: Path, change: Callable[[IDSim], None]
+) -> None:
+    model.save_pretrained(tmp_path / "run")
+    metric = load(tmp_path / "run", device="cpu")
+    assert isinstance(metric, IDSim)
+    keys: list[Callable[[], Any]] = [
+        lambda: metric.model_id, lambda: weights_digest(metric), lambda: folder_name(metric.about()),
+        lambda: Look().folder(EmbedderModel(metric)),
+        lambda: metric.embed(torch.zeros(3, 64, 64)).model,
+    ]  # fmt: skip
+    before = [key() for key in keys]
+    assert before == [key() for key in keys]
+    change(metric)
+    for old, key in zip(before, keys, strict=True):
+        assert key() != old
+
+
+def test_a_gallery_refuses_weights_that_changed_after_it_was_opened(model: IDSim, tmp_path: Path) -> None:
+    """Through `.data` and NumPy, of one value."""
+    [path] = pictures(tmp_path / "photos", 1)
+    gallery, weight = Gallery(tmp_path / "gallery", model), model.mlp_cls.fc2.weight
+    gallery.update(path)
+    old = folder_name(model.about()), Look().folder(EmbedderModel(model))
+    value = weight.data.view(-1)[700].item()
+    for write in (weight.data.view(-1).__setitem__, weight.numpy().reshape(-1).__setitem__):
+        write(700, value + 1)
+        new = folder_name(model.about()), Look().folder(EmbedderModel(model))
+        assert all(a != b for a, b in zip(old, new, strict=True))
+        with pytest.raises(GalleryError, match="has changed since the gallery was opened"):
+            gallery.query(path)
+        write(700, value)
+        gallery.query(path)
+
+
+def test_the_version_of_the_package_is_no_part_of_a_key(
+    metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = pictures(tmp_path / "photos", 2)
+    manifest = Manifest.from_rows([Row(f"i{k}", str(path)) for k, path in enumerate(paths)])
+
+    def embedded() -> list[object]:
+        """What a run embeds anew, by a gallery, a cache, a store and parts."""
+        done: list[object] = [Gallery(tmp_path / "gallery", metric).update(tmp_path / "photos").embedded]
+        score(metric, paths[0], paths[1], cache=tmp_path / "cache")
+        embed(manifest, {"m": EmbedderModel(metric)}, store=tmp_path / "store")
+        done.append(embed_dataset(tmp_path / "photos", tmp_path / "parts", model=metric).embedded)
+        return [*done, sorted(path.name for path in tmp_path.glob("*/*/*.safetensors"))]
+
+    *first, files = embedded()
+    assert first == [2, 2]
+    monkeypatch.setattr("idmetric.metric.models.identity.__version__", "99")
+    assert metric.signature()["idmetric"] == "99"
+    assert embedded() == [0, 0, files]
+
+
+def test_the_spelling_of_a_path_changes_neither_model_id_nor_keys(
+    model: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model.save_pretrained(tmp_path / "runs" / "cats")
+    (tmp_path / "latest").symlink_to("runs/cats")
+    monkeypatch.chdir(tmp_path / "runs")
+    names = [
+        "cats",
+        "./cats",
+        "cats/",
+        "../runs/cats",
+        str(tmp_path / "runs" / "cats"),
+        "../latest",
+        tmp_path / "latest",
+    ]
+    opened = [load(name, device="cpu") if os.sep in str(name) else IDSim(name, device="cpu") for name in names]
+    monkeypatch.chdir(tmp_path / "runs" / "cats")
+    opened.append(load("./", device="cpu"))
+    assert {m.model_id for m in opened} == {opened[0].model_id}
+    assert opened[0].model_id.startswith("IDSim:cats@")
+    assert {folder_name(m.about()) for m in opened} == {folder_name(opened[0].about())}
+    assert len({Look().folder(EmbedderModel(m)) for m in opened}) == 1
+
+
+def test_models_loaded_for_inference_alone_have_an_identity(model: IDSim, tmp_path: Path) -> None:
+    model.save_pretrained(tmp_path / "run")
+    with torch.inference_mode():
+        metric = load(tmp_path / "run", device="cpu")
+    assert metric.embed(torch.zeros(3, 64, 64)).model == load(tmp_path / "run", device="cpu").model_id
+
+
+# Images
+
+
+def test_a_same_size_edit_with_kept_times_is_another_image(metric: IDSim, tmp_path: Path) -> None:
+    paths = pictures(tmp_path / "photos", 3)
+    for path in paths:  # of one size
+        Image.fromarray(np.array(Image.open(path))).save(path.with_suffix(".bmp"))
+    paths = [path.with_suffix(".bmp") for path in paths]
+    manifest = Manifest.from_rows([Row(f"i{k}", str(path)) for k, path in enumerate(paths)])
+
+    def found() -> np.ndarray:
+        return embed(manifest, {"m": EmbedderModel(metric)}, store=tmp_path / "store")["m"].vectors([0, 1, 2])
+
+    old, stat = found(), paths[1].stat()
+    paths[1].write_bytes(paths[2].read_bytes())
+    os.utime(paths[1], ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    assert (paths[1].stat().st_size, paths[1].stat().st_mtime_ns) == (stat.st_size, stat.st_mtime_ns)
+    new = found()
+    np.testing.assert_array_equal(new[1], old[2])
+    np.testing.assert_array_equal(new[[0, 2]], old[[0, 2]])
+    assert np.abs(new[1] - old[1]).max() > 1e-3
+
+
+def test_the_store_of_mine_serves_no_vector_of_other_weights_or_dtypes(model: IDSim, tmp_path: Path) -> None:
+    paths = pictures(tmp_path / "photos", 2)
+    manifest = Manifest.from_rows([Row(f"i{k}", str(path)) for k, path in enumerate(paths)])
+    embed_rows(manifest, model, store=tmp_path / "kept")
+    for change in (lambda: model.bfloat16(), lambda: model.float(), lambda: swap_rows(model)):
+        change()
+        expected = model.embed(paths).cls.float().numpy()
+        found, _ = embed_rows(manifest, model, store=tmp_path / "kept")
+        np.testing.assert_allclose(found, expected, atol=1e-6)
+    assert len(list((tmp_path / "kept").iterdir())) == 4
+
+
+def test_a_vector_is_of_the_bytes_that_its_key_was_made_of(
+    metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = pictures(tmp_path / "photos", 2)
+    expected = metric.embed([first]).cls
+
+    def content(path: str) -> bytes:
+        data = Path(path).read_bytes()
+        Path(path).write_bytes(second.read_bytes())  # the image changes while it is read
+        return data
+
+    monkeypatch.setattr("idmetric.data.embed.content", content)
+    found, _ = embed_rows(Manifest.from_rows([Row("a", str(first))]), metric, store=tmp_path / "kept")
+    np.testing.assert_allclose(found, expected, atol=1e-6)

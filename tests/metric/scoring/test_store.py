@@ -1,0 +1,208 @@
+"""Stores write shards of bounded size, use no damaged or foreign ones, and delete no files of others."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import SafetensorError
+
+from idmetric.gallery.prune import prune_shards, remove_store
+from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.scoring import shards
+from idmetric.metric.scoring.shards import DamagedShardError, ShardError
+from idmetric.metric.scoring.store import Store
+from tests.embed_parts import stored
+
+
+def test_a_shard_is_written_once_enough_bytes_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("idmetric.metric.scoring.store._SAVE_BYTES", 100)
+    store, counts = Store(tmp_path, patches=True), []
+    for k in range(6):  # of 4 * (4 + 2 * 2 + 2) = 40 bytes
+        one = Embedding(torch.ones(1, 4), torch.ones(1, 2, 2), (1, 2), torch.ones(1, 2))
+        store.add([f"{k}"], one)
+        counts.append(len(store.files()))
+    assert counts == [0, 0, 1, 1, 1, 2]
+    assert store.unsaved == set()
+
+
+def test_a_shard_that_the_system_cannot_open_is_not_taken_for_a_damaged_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path)
+    store.add(["a"], Embedding(torch.ones(1, 4)))
+    store.save()
+    [shard] = store.files()
+
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(24, "Too many open files")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        with pytest.raises(OSError, match="Too many open files"):
+            Store(tmp_path)
+    assert shard.is_file()
+    assert "a" in Store(tmp_path)
+
+
+def test_pruning_removes_no_shard_that_it_cannot_read(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.add(["a", "b"], Embedding(torch.ones(2, 4)))
+    store.save()
+    [shard] = store.files()
+    flip(shard, 9)
+    with pytest.raises(DamagedShardError, match=shard.name):
+        prune_shards(tmp_path, {"a", "b"})
+    assert shard.is_file()
+
+
+def test_pruning_keeps_a_shard_that_holds_exactly_the_wanted_rows_of_another(tmp_path: Path) -> None:
+    found = Embedding(torch.rand(2, 4))
+    stored(tmp_path, ["a", "b"], found)
+    stored(tmp_path, ["a"], found[[0]])
+    assert prune_shards(tmp_path, {"a"}) == 1
+    np.testing.assert_array_equal(Store(tmp_path).vectors(["a"]), found.cls[:1])
+
+
+# Damage
+
+
+def flip(path: Path, position: int) -> None:
+    """Change one byte of a file."""
+    data = bytearray(path.read_bytes())
+    data[position] ^= 0x10
+    path.write_bytes(data)
+    shards._check.cache_clear()  # the clock of the file system may not have moved since the file was checked
+
+
+@pytest.mark.parametrize("patches", [False, True])
+def test_no_embedding_of_a_shard_with_a_flipped_byte_is_used(tmp_path: Path, patches: bool) -> None:
+    found = Embedding(torch.rand(2, 4))
+    if patches:
+        found = Embedding(torch.rand(2, 4), torch.rand(2, 6, 3), (2, 3), torch.rand(2, 6))
+    stored(tmp_path, ["a", "b"], found, patches)
+    [shard] = tmp_path.iterdir()
+    whole = shard.read_bytes()
+    assert Store(tmp_path, patches).readable(["a", "b"]).keys() == {"a", "b"}
+
+    for position in range(0, len(whole), 3):
+        flip(shard, position)
+        store = Store(tmp_path, patches)
+        assert not store.readable(["a", "b"])  # embedded again
+        with pytest.raises((DamagedShardError, KeyError)):  # KeyError: its keys cannot be read
+            Store(tmp_path, patches).vectors(["a", "b"])
+        store.check()
+        assert list(store.damaged) == [shard]
+        shard.write_bytes(whole)
+
+
+def test_a_damaged_shard_is_deleted_and_a_whole_one_stays(tmp_path: Path) -> None:
+    stored(tmp_path, ["a"], Embedding(torch.rand(1, 4)))
+    [shard] = tmp_path.iterdir()
+    stored(tmp_path, ["b"], Embedding(torch.rand(1, 4)))
+    flip(shard, -1)
+    store = Store(tmp_path)
+    store.check()
+    assert [shard.name in line for line in store.mend()] == [True]
+    assert not shard.exists()
+    assert "a" not in store
+    assert store.vectors(["b"]).shape == (1, 4)
+
+
+def test_an_unchanged_shard_is_hashed_once_however_often_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored(tmp_path, ["a", "b"], Embedding(torch.rand(2, 4)))
+    hashed, digest = [], hashlib.file_digest
+    monkeypatch.setattr("hashlib.file_digest", lambda *args: hashed.append(1) or digest(*args))
+    for _ in range(3):
+        store = Store(tmp_path)
+        store.vectors(["a"])
+        store.embedding(["b"])
+    assert len(hashed) == 1
+
+
+def test_embeddings_of_another_model_copied_into_the_folder_are_refused(tmp_path: Path) -> None:
+    stored(tmp_path / "mine", ["a"], Embedding(torch.rand(1, 4)))
+    stored(tmp_path / "theirs", ["b"], Embedding(torch.rand(1, 4)))
+    [shard] = (tmp_path / "theirs").iterdir()
+    shard.rename(tmp_path / "mine" / shard.name)
+    with pytest.raises(ShardError, match=f"{shard.name}' holds embeddings of 'theirs', another model"):
+        Store(tmp_path / "mine")
+    assert (tmp_path / "mine" / shard.name).is_file()
+
+
+@pytest.mark.parametrize(
+    "error", [SafetensorError("Cannot allocate memory (os error 12)"), MemoryError(), OSError(5, "Input/output error")]
+)
+def test_no_memory_and_failing_disks_are_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    stored(tmp_path, ["a"], Embedding(torch.rand(1, 4)))
+    [shard] = tmp_path.iterdir()
+    store = Store(tmp_path)
+
+    def fail(*_: Any) -> None:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr("idmetric.metric.scoring.store.safe_open", fail)
+        for use in (lambda: store.vectors(["a"]), lambda: Store(tmp_path)):
+            with pytest.raises((ShardError, MemoryError, OSError)) as raised:
+                use()
+            assert not isinstance(raised.value, DamagedShardError)
+    store.check()
+    assert (store.damaged, store.mend()) == ({}, [])
+    assert shard.is_file()
+
+
+# Files of others
+
+
+def test_files_with_other_names_are_neither_read_nor_deleted(tmp_path: Path) -> None:
+    stored(tmp_path, ["a"], Embedding(torch.rand(1, 4)))
+    others = ["model.safetensors", "cls-old.safetensors", "cls-1234.safetensors.bak", ".cls-notes.txt"]
+    for name in others:
+        (tmp_path / name).write_bytes(b"mine")
+        os.utime(tmp_path / name, (0, 0))
+    store = Store(tmp_path)
+    store.check()
+    assert store.mend() == []
+    assert prune_shards(tmp_path, set()) == 1
+    remove_store(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
+
+
+@pytest.mark.parametrize("link", ["file", "folder"])
+def test_a_damaged_file_is_not_deleted_through_a_link(tmp_path: Path, link: str) -> None:
+    mine = tmp_path / "mine" / "model"
+    stored(mine, ["a"], Embedding(torch.rand(1, 4)))
+    [shard] = mine.iterdir()
+    flip(shard, -1)
+    received = tmp_path / "received" / "model"
+    received.parent.mkdir()
+    if link == "folder":
+        received.symlink_to(mine)
+    else:
+        received.mkdir()
+        (received / shard.name).symlink_to(shard)
+
+    store = Store(received)
+    store.check()
+    with pytest.raises(ShardError, match=f"received/model/{shard.name}' is reached through a link"):
+        store.mend()
+    with pytest.raises(ShardError, match="nothing is deleted through links"):
+        remove_store(received)
+    assert shard.is_file()
+
+
+def test_a_pipe_as_a_shard_does_not_hang(tmp_path: Path) -> None:
+    name = f"cls-{'0' * 32}.safetensors"
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(OSError, match=f"{name}' is a pipe or a device"):
+        Store(tmp_path)

@@ -1,0 +1,606 @@
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from idmetric import Embedding, IdentityLoss, IDSim
+from idmetric.metric.distance.matrix import DISTANCES
+from idmetric.metric.models.idsim import IDSimConfig
+from idmetric.metric.models.visid import VisIDEmbed
+from idmetric.train.visme import small_qwen
+from tests.conftest import random_model
+from tests.train_parts import in_two_processes, launched
+
+
+def pixels(count: int, height: int = 52, width: int = 44, seed: int = 0, dtype: torch.dtype = torch.float32) -> Tensor:
+    coarse = torch.rand(count, 3, 5, 5, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    smooth = nn.functional.interpolate(coarse, (height, width), mode="bilinear")
+    return (0.05 + 0.9 * smooth).to(dtype).requires_grad_()
+
+
+BOXES = [(0, 0, 56, 112), (10, 20, 94, 132)]
+REFERENCES = pixels(3, 60, 40, seed=9).detach()
+
+
+def masks(count: int = 2, height: int = 52, width: int = 44) -> Tensor:
+    found = torch.zeros(count, height, width)
+    found[0, 10:37, 5:30] = 1
+    found[1, 3:33, 12:41] = 1
+    found[1, 20:25, 20:30] = 0.6
+    return found
+
+
+@pytest.fixture(scope="module")
+def exact() -> IDSim:
+    return random_model("dinov3").to(torch.float64)
+
+
+# Value
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_the_loss_is_the_mean_of_the_metrics_distances(metric: IDSim, name: str) -> None:
+    x = pixels(4)
+    matrix = metric.pairwise(x.detach(), REFERENCES, name)
+    assert matrix.std() > 1e-3  # the comparisons below would be empty otherwise
+    found = {
+        r: IdentityLoss(metric, REFERENCES, distance=name, reduction=r, joint_weight=1)(x)
+        for r in ("mean", "sum", "none")
+    }
+    torch.testing.assert_close(found["none"], matrix.mean(1), rtol=0, atol=2e-6)
+    torch.testing.assert_close(found["mean"], matrix.mean(), rtol=0, atol=2e-6)
+    torch.testing.assert_close(found["sum"], matrix.mean(1).sum(), rtol=0, atol=1e-5)
+    slow = torch.stack([torch.stack([metric(a, b, name)[0] for b in REFERENCES]).mean() for a in x.detach()])
+    torch.testing.assert_close(found["none"], slow, rtol=0, atol=2e-6)
+
+
+def test_references_are_weighted_or_the_nearest_counts(metric: IDSim) -> None:
+    x = pixels(4)
+    matrix = metric.pairwise(x.detach(), REFERENCES, "joint", joint_weight=0.3)
+    options: dict[str, Any] = {"distance": "joint", "joint_weight": 0.3, "reduction": "none"}
+    weighted = IdentityLoss(metric, REFERENCES, weights=[1, 0, 3], **options)(x)
+    torch.testing.assert_close(weighted, 0.25 * matrix[:, 0] + 0.75 * matrix[:, 2], rtol=0, atol=2e-6)
+    nearest = IdentityLoss(metric, REFERENCES, aggregate="min", **options)(x)
+    torch.testing.assert_close(nearest, matrix.amin(1), rtol=0, atol=2e-6)
+    assert not torch.allclose(nearest, matrix.mean(1), atol=1e-3)
+
+
+def test_references_may_be_anything_that_can_be_embedded(metric: IDSim, tmp_path: Path) -> None:
+    picture = Image.fromarray((REFERENCES[0] * 255).round().byte().permute(1, 2, 0).numpy())
+    picture.save(tmp_path / "ref.png")
+    x = pixels(2)
+    kinds: list[Any] = [picture, [picture], tmp_path / "ref.png", [str(tmp_path / "ref.png")], metric.embed(picture)]
+    values = [IdentityLoss(metric, kind, distance="joint")(x) for kind in kinds]
+    assert max((v - values[0]).abs().item() for v in values) < 1e-6
+
+
+@pytest.mark.parametrize("outside", ["black", "white", "crop", "keep"])
+@pytest.mark.parametrize("name", ["cls", "joint"])
+def test_masks_choose_the_subject_as_the_metrics_do(metric: IDSim, name: str, outside: Any) -> None:
+    x, inside, theirs = pixels(2), masks(), [torch.ones(60, 40).tril(), None, torch.ones(60, 40).triu()]
+    loss = IdentityLoss(metric, REFERENCES, distance=name, masks=theirs, outside=outside, reduction="none")
+    expected = metric.pairwise(
+        x.detach(), REFERENCES, name, masks_a=list(inside), masks_b=theirs, outside=outside
+    )  # fmt: skip
+    torch.testing.assert_close(loss(x, masks=inside), expected.mean(1), rtol=0, atol=5e-6)
+    torch.testing.assert_close(loss(x, masks=inside[:, None]), expected.mean(1), rtol=0, atol=5e-6)
+    if (name, outside) != ("cls", "keep"):
+        assert (loss(x, masks=inside) - loss(x)).abs().max() > 1e-3
+
+
+def test_masks_of_another_size_are_averaged_to_the_pixels(metric: IDSim) -> None:
+    x = pixels(2)
+    loss = IdentityLoss(metric, REFERENCES, distance="joint")
+    small = torch.nn.functional.adaptive_avg_pool2d(masks(), (26, 22))
+    doubled = small.repeat_interleave(2, 1).repeat_interleave(2, 2)
+    torch.testing.assert_close(loss(x, masks=small), loss(x, masks=doubled), rtol=0, atol=1e-6)
+
+
+def test_boxes_cut_the_subject_out(metric: IDSim) -> None:
+    x = pixels(2)
+    boxes = [(3, 5, 30, 40), (0, 0, 44, 52)]
+    loss = IdentityLoss(metric, REFERENCES, distance="joint", reduction="none")
+    crops = [x.detach()[i, :, t:b, left:r] for i, (left, t, r, b) in enumerate(boxes)]
+    expected = metric.pairwise(crops, REFERENCES, "joint").mean(1)
+    torch.testing.assert_close(loss(x, boxes=boxes), expected, rtol=0, atol=2e-6)
+    torch.testing.assert_close(loss(x, boxes=torch.tensor(boxes)), expected, rtol=0, atol=2e-6)
+    both = loss(x, boxes=boxes, masks=masks())
+    cut = [masks()[i, t:b, left:r] for i, (left, t, r, b) in enumerate(boxes)]
+    expected = metric.pairwise(crops, REFERENCES, "joint", masks_a=cut).mean(1)
+    torch.testing.assert_close(both, expected, rtol=0, atol=5e-6)
+
+
+def test_decoders_range_is_mapped_and_what_overshoots_is_clamped(metric: IDSim) -> None:
+    x = pixels(2)
+    unit = IdentityLoss(metric, REFERENCES)
+    decoded = IdentityLoss(metric, REFERENCES, value_range=(-1, 1), clamp=True)
+    torch.testing.assert_close(decoded(2 * x - 1), unit(x), rtol=0, atol=1e-6)
+    over = (3 * (2 * x.detach() - 1)).requires_grad_()
+    torch.testing.assert_close(decoded(over), unit((over.detach() / 2 + 0.5).clamp(0, 1).requires_grad_()))
+    decoded(over).backward()
+    assert over.grad is not None
+    outside = over.detach().abs() > 1
+    assert outside.any()
+    assert over.grad[outside].abs().max() == 0
+    assert over.grad[~outside].abs().max() > 0
+
+
+# Gradient
+
+
+@pytest.mark.parametrize("how", ["whole", "masked", "cropped", "boxed"])
+@pytest.mark.parametrize("name", ["cls", "joint_pooled"])
+def test_gradients_are_those_of_finite_differences(exact: IDSim, name: str, how: str) -> None:
+    x = pixels(2, dtype=torch.float64)
+    inside = (0.1 + 0.8 * masks().double()).requires_grad_()
+    loss = IdentityLoss(exact, REFERENCES.double(), distance=name, outside="crop" if how == "cropped" else "black")
+    extra: dict[str, Any] = {"masked": {"masks": inside}, "cropped": {"masks": inside},
+                             "boxed": {"boxes": [(3, 5, 30, 40), (10, 9, 44, 52)]}}.get(how, {})  # fmt: skip
+    value = loss(x, **extra)
+    assert value.dtype == torch.float64
+    wanted = [x, inside] if "masks" in extra else [x]
+    gradients = torch.autograd.grad(value, wanted)
+    dice = torch.Generator().manual_seed(1)
+    for tensor, gradient in zip(wanted, gradients, strict=True):
+        assert gradient.abs().max() > 0
+        for _ in range(3):
+            way = torch.randn(tensor.shape, dtype=torch.float64, generator=dice)
+            way, h = way / way.norm(), 1e-5
+            ends = []
+            for sign in (1, -1):
+                moved = {k: v for k, v in extra.items() if k == "boxes"}
+                there = [t.detach() + sign * h * way if t is tensor else t.detach() for t in wanted]
+                if "masks" in extra:
+                    moved["masks"] = there[1]
+                with torch.no_grad():
+                    ends.append(loss(there[0], **moved))
+            numeric = (ends[0] - ends[1]).item() / (2 * h)
+            assert numeric == pytest.approx((gradient * way).sum().item(), rel=1e-4, abs=1e-8)
+
+
+@pytest.mark.parametrize("name", DISTANCES)
+def test_gradients_are_those_of_the_metric(metric: IDSim, name: str) -> None:
+    x = pixels(3)
+    found = torch.autograd.grad(IdentityLoss(metric, REFERENCES, distance=name)(x), x)[0]
+    expected = torch.autograd.grad(metric.pairwise(x, REFERENCES, name).mean(), x)[0]
+    assert expected.abs().max() > 0
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5 * expected.abs().max().item())
+
+
+@pytest.mark.parametrize("outside", ["black", "white", "crop"])
+def test_pixels_outside_a_mask_get_no_gradient(metric: IDSim, outside: Any) -> None:
+    x, inside = pixels(2), masks()
+    loss = IdentityLoss(metric, REFERENCES, distance="joint", outside=outside)
+    gradient = torch.autograd.grad(loss(x, masks=inside), x)[0].abs().sum(1)
+    assert gradient[inside == 0].max() == 0
+    assert (gradient[inside > 0] > 0).float().mean() > 0.9
+    kept = IdentityLoss(metric, REFERENCES, distance="joint", outside="keep")
+    assert torch.autograd.grad(kept(x, masks=inside), x)[0].abs().sum(1)[inside == 0].max() > 0
+
+
+def test_pixels_outside_a_box_get_no_gradient(metric: IDSim) -> None:
+    x = pixels(2)
+    gradient = torch.autograd.grad(IdentityLoss(metric, REFERENCES)(x, boxes=[(3, 5, 30, 40)] * 2), x)[0].abs().sum(1)
+    inside = torch.zeros_like(gradient, dtype=torch.bool)
+    inside[:, 5:40, 3:30] = True
+    assert gradient[~inside].max() == 0
+    assert gradient[inside].min() > 0
+
+
+# Memory
+
+
+def kept_bytes(run: Callable[[], Tensor], ignored: nn.Module) -> tuple[Tensor, int]:
+    """What `run` gives, and the bytes that its graph holds on to; weights don't count."""
+    weights, seen = {p.data_ptr() for p in ignored.parameters()}, {}
+
+    def note(x: Tensor) -> Tensor:
+        if x.data_ptr() not in weights:
+            seen[x.data_ptr()] = x.untyped_storage().nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda x: x):
+        return run(), sum(seen.values())
+
+
+@pytest.mark.parametrize(("kind", "share"), [("dinov3", 0.4), ("cnn", 1.0), ("tiny", 0.2)])
+def test_checkpointing_keeps_less_and_changes_nothing(kind: str, share: float) -> None:
+    model = IDSim("tiny", device="cpu") if kind == "tiny" else random_model(kind)
+    if kind == "dinov3":
+        torch.manual_seed(0)
+        depth = {"depth": 8, "embed_dim": 48, "num_heads": 3, "init_values": 0.3}
+        model = IDSim(IDSimConfig("vit_small_patch16_dinov3", 64, 24, backbone_args=depth), device="cpu")
+    results = []
+    for checkpoint in (False, True):
+        x = pixels(2, 64, 64)
+        loss = IdentityLoss(model, REFERENCES, distance="joint", checkpoint=checkpoint)
+        value, held = kept_bytes(lambda loss=loss, x=x: loss(x), loss.metric)  # type: ignore[misc]
+        value.backward()
+        results.append((value, x.grad, held))
+    (plain, gradient, much), (again, same, little) = results
+    assert plain.equal(again)
+    torch.testing.assert_close(gradient, same, rtol=0, atol=1e-7)
+    assert gradient.abs().max() > 1e-4
+    assert little <= share * much  # older versions of timm recompute no ResNet
+    assert not getattr(model.backbone, "grad_checkpointing", False)  # the caller's
+
+
+def test_qwen_too_recomputes_its_layers_and_takes_boxes_of_any_shape(tmp_path: Path) -> None:
+    small_qwen.write(tmp_path)
+    model = VisIDEmbed(tmp_path, device="cpu", dtype=torch.float32)
+    results = []
+    for checkpoint in (False, True):
+        x = pixels(2, 140, 112)
+        loss = IdentityLoss(model, REFERENCES, distance="patch", checkpoint=checkpoint)
+        value, held = kept_bytes(lambda loss=loss, x=x: loss(x, boxes=BOXES), loss.metric)  # type: ignore[misc]
+        value.backward()
+        results.append((value, x.grad, held))
+    (plain, gradient, much), (again, same, little) = results
+    crops = [pixels(2, 140, 112).detach()[i, :, t:b, left:r] for i, (left, t, r, b) in enumerate(BOXES)]
+    torch.testing.assert_close(plain, model.pairwise(crops, REFERENCES, "patch").mean(), rtol=0, atol=1e-5)
+    assert plain.equal(again)
+    torch.testing.assert_close(gradient, same)
+    assert gradient.abs().max() > 0
+    assert little < 0.8 * much
+    assert not any(layer.training for layer in model.modules())
+    with pytest.raises(ValueError, match="boxes instead"):
+        loss(x, masks=torch.ones(2, 140, 112))
+
+
+def test_a_metric_that_cannot_recompute_says_so(metric: IDSim) -> None:
+    bare = copy.deepcopy(metric)
+    bare.backbone = nn.Identity()
+    with pytest.raises(ValueError, match="recompute"):
+        IdentityLoss(bare, metric.embed(REFERENCES), checkpoint=True)
+
+
+# The caller's metric
+
+
+def test_the_callers_flags_stay_and_do_not_matter() -> None:
+    torch.manual_seed(0)
+    config = IDSimConfig(
+        "vit_small_patch16_dinov3", 64, 24,
+        backbone_args={"depth": 2, "embed_dim": 48, "num_heads": 3, "proj_drop_rate": 0.5},
+    )  # fmt: skip
+    model = IDSim(config, device="cpu")
+    x = pixels(2)
+    expected = IdentityLoss(model, REFERENCES)(x)
+    model.requires_grad_(True).train()
+    assert not torch.equal(model(x.detach()).cls, model(x.detach()).cls)  # dropout is on
+    loss = IdentityLoss(model, REFERENCES, checkpoint=True)
+    nn.ModuleList([loss]).train()
+    loss(x).backward()
+    torch.testing.assert_close(loss(x), expected)
+    assert all(p.requires_grad and p.grad is None for p in model.parameters())
+    assert all(module.training for module in model.modules())
+
+
+def test_the_weights_are_shared_until_the_loss_is_moved(metric: IDSim) -> None:
+    loss = IdentityLoss(metric, REFERENCES, distance="joint")
+    theirs, own = dict(metric.named_parameters()), dict(loss.metric.named_parameters())
+    assert all(own[k].data_ptr() == p.data_ptr() for k, p in theirs.items())
+    before = loss(pixels(2))
+    loss.to(torch.float64)
+    assert loss.metric.dtype == torch.float64
+    assert metric.dtype == torch.float32
+    torch.testing.assert_close(loss(pixels(2, dtype=torch.float64)).float(), before, rtol=0, atol=1e-5)
+    loss = IdentityLoss(metric, REFERENCES, distance="joint").to(torch.bfloat16)
+    assert loss.metric.dtype == torch.bfloat16
+    assert loss.references.cls.dtype == torch.float32  # references stay as precise as they were
+    assert loss(pixels(2)).item() == pytest.approx(before.item(), abs=0.05)
+
+
+def test_the_loss_moves_to_a_device(metric: IDSim) -> None:
+    loss = IdentityLoss(metric, REFERENCES, distance="joint").to("meta")
+    assert loss.references.cls.device.type == "meta"
+    assert loss.metric.device.type == "meta"
+    assert metric.device.type == "cpu"
+
+
+def test_a_model_that_holds_the_loss_saves_and_trains_without_it(metric: IDSim) -> None:
+    class Trainer(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.net, self.identity = nn.Conv2d(3, 3, 1), IdentityLoss(metric, REFERENCES)
+
+    model = Trainer()
+    assert set(model.state_dict()) == {"net.weight", "net.bias"}
+    assert len(list(model.parameters())) == 2
+    model.load_state_dict(model.state_dict(), strict=True)
+
+
+# Precision
+
+
+def test_distances_stay_in_float32_under_autocast(metric: IDSim) -> None:
+    x = pixels(2)
+    for name in ("cls", "joint"):
+        plain = IdentityLoss(metric, REFERENCES, distance=name)
+        expected = plain(x)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            half = plain(x)
+            low = metric(x.detach())
+            exact = IdentityLoss(metric, REFERENCES, distance=name, autocast="off")(x)
+        assert half.dtype == torch.float32
+        assert not half.equal(expected)  # the encoder was in bfloat16
+        by_hand = metric.pairwise(low.to(dtype=torch.float32), metric.embed(REFERENCES), name).mean()  # outside
+        torch.testing.assert_close(half, by_hand, rtol=0, atol=2e-6)
+        assert exact.equal(expected)
+        own = IdentityLoss(metric, REFERENCES, distance=name, autocast=torch.bfloat16)
+        assert own(x).item() == pytest.approx(expected.item(), abs=0.03)
+        assert own(x).dtype == torch.float32
+        assert not own(x).equal(expected)
+
+
+# torch.compile and processes
+
+
+def check_alike(compiled: Any, loss: IdentityLoss, x: Tensor, **extra: Any) -> None:
+    """Check that both give one value and one gradient."""
+    value, expected = compiled(x, **extra), loss(x, **extra)
+    torch.testing.assert_close(value, expected, rtol=0, atol=1e-6)
+    (found,), (plain,) = torch.autograd.grad(value, x), torch.autograd.grad(expected, x)
+    assert plain.abs().max() > 0
+    torch.testing.assert_close(found, plain, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "whole"), [("joint_pooled", True), pytest.param("joint", False, marks=pytest.mark.slow)]
+)
+def test_compiled_losses_give_the_same(metric: IDSim, name: str, whole: bool) -> None:
+    torch.compiler.reset()
+    loss = IdentityLoss(metric, REFERENCES, distance=name, value_range=(-1, 1), clamp=True)
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=whole)
+    check_alike(compiled, loss, (2 * pixels(2) - 1).detach().requires_grad_())
+
+
+@pytest.mark.slow
+def test_compiled_losses_take_other_batch_and_image_sizes(metric: IDSim) -> None:
+    torch.compiler.reset()
+    loss = IdentityLoss(metric, REFERENCES)
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    for count, width in ((2, 44), (3, 44), (4, 44), (3, 64)):
+        check_alike(compiled, loss, pixels(count, width=width))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["masked", "cropped", "boxed"])
+def test_compiled_losses_look_at_the_same_part(metric: IDSim, how: str) -> None:
+    torch.compiler.reset()
+    loss = IdentityLoss(metric, REFERENCES, outside="crop" if how == "cropped" else "black")
+    extra: dict[str, Any] = {"boxes": [(3, 5, 30, 40), (10, 9, 44, 52)]} if how == "boxed" else {"masks": masks()}
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=how == "masked")
+    x = pixels(2)
+    if how == "cropped":  # one image alone is cut as well
+        x, extra = pixels(1), {"masks": masks()[:1]}
+    check_alike(compiled, loss, x, **extra)
+
+
+def test_a_loss_made_under_inference_mode_trains_all_the_same(metric: IDSim) -> None:
+    x = pixels(2)
+    for references in (REFERENCES, metric.embed(REFERENCES)):
+        with torch.inference_mode():
+            loss = IdentityLoss(metric, references, distance="joint", weights=[1, 2, 3])
+        (found,) = torch.autograd.grad(loss(x), x)
+        expected = IdentityLoss(metric, references, distance="joint", weights=[1, 2, 3])
+        torch.testing.assert_close(found, torch.autograd.grad(expected(x), x)[0])
+
+
+def generator() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.SiLU(), nn.Conv2d(8, 3, 3, padding=1), nn.Sigmoid())
+
+
+def batch() -> Tensor:
+    return torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(4))
+
+
+def gradients(model: nn.Module) -> list[Tensor]:
+    return [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+def train_in_three_ways(rank: int, port: str) -> None:
+    """What each process of the test below runs: DDP around the generator, DDP around all, and accelerate."""
+    import torch.distributed as dist
+
+    launched(rank, port)
+    dist.init_process_group("gloo")
+    part = batch()[2 * rank : 2 * rank + 2]
+    loss = IdentityLoss(random_model("dinov3"), REFERENCES, distance="joint", checkpoint=True)
+
+    model = generator()
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    loss(wrapped(part)).backward()
+    outside = gradients(model)
+
+    inner = generator()
+    whole = nn.parallel.DistributedDataParallel(nn.Sequential(inner, loss))
+    whole(part).backward()
+    inside = gradients(inner)
+
+    from accelerate import Accelerator
+
+    accelerator = Accelerator(cpu=True)
+    made = generator()
+    made, loss = accelerator.prepare(made), loss.to(accelerator.device)
+    accelerator.backward(loss(made(part)))
+    by_accelerate = gradients(made)
+
+    single = generator()
+    loss(single(batch())).backward()
+    expected = gradients(single)
+    assert max(g.abs().max() for g in expected) > 1e-4
+    for found in (outside, inside, by_accelerate):
+        for a, b in zip(found, expected, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-6)
+    dist.destroy_process_group()
+
+
+@pytest.mark.slow
+def test_two_processes_give_the_gradients_of_one() -> None:
+    assert in_two_processes(train_in_three_ways, seconds=300) == [0, 0]
+
+
+def score_references_of_each_process(rank: int, port: str) -> None:
+    """What each process of the test below runs."""
+    import torch.distributed as dist
+
+    launched(rank, port)
+    dist.init_process_group("gloo")
+    loss = IdentityLoss(random_model("dinov3"), REFERENCES[rank:], distance="joint", weights=[2, 1, 3][rank:])
+    model = nn.Sequential(generator(), loss)
+    expected = model(batch())
+    wrapped = nn.parallel.DistributedDataParallel(model)
+    for _ in range(2):  # DDP copies buffers at its start and before each step
+        assert wrapped(batch()).equal(expected)
+    dist.destroy_process_group()
+
+
+def test_each_process_keeps_its_own_references() -> None:
+    """A user trains one subject on each GPU by DDP, here with three references and with two."""
+    assert in_two_processes(score_references_of_each_process) == [0, 0]
+
+
+@pytest.mark.parametrize(("offload", "reshard"), [(False, False), (True, True)])
+def test_blocks_of_a_metric_may_be_sharded_by_fsdp(offload: bool, reshard: bool) -> None:
+    """A user spreads a large metric over GPUs as docs/loss.md says."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
+
+    model = random_model("dinov3")
+    model.take_revision("abc")
+    plain, sharded = (IdentityLoss(model, REFERENCES, distance="joint") for _ in range(2))
+    policy = CPUOffloadPolicy(pin_memory=False) if offload else OffloadPolicy()
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,))
+        for block in sharded.metric.backbone.blocks:  # type: ignore[union-attr]
+            fully_shard(block, mesh=mesh, offload_policy=policy, reshard_after_forward=reshard)
+        for seed in range(2):
+            x = pixels(2, seed=seed)
+            (expected,) = torch.autograd.grad(plain(x), x)
+            value = sharded(x)
+            (found,) = torch.autograd.grad(value, x)
+            assert value.equal(plain(x))
+            assert found.equal(expected)
+            assert found.abs().max() > 0
+        assert sharded.signature() == plain.signature()
+    finally:
+        dist.destroy_process_group()
+
+
+# Errors
+
+
+def test_pixels_without_a_graph_are_refused_where_gradients_are_on(metric: IDSim) -> None:
+    loss = IdentityLoss(metric, REFERENCES)
+    x = pixels(2)
+    with pytest.raises(ValueError, match=r"carry no graph.*no_grad"):
+        loss(x.detach())
+    with torch.no_grad():
+        assert loss(x.detach()).item() == pytest.approx(loss(x).item())
+
+
+@pytest.mark.parametrize(
+    ("wrong", "advice"),
+    [
+        (lambda x: 2 * x - 1, r"value_range=\(-1, 1\)"),
+        (lambda x: 255 * x, "divide by 255"),
+        (lambda x: 1.1 * x + 0.1, "clamp=True"),
+        (lambda x: x / 0 * 0, "NaN or infinity.*half precision"),
+        (lambda x: x[0], r"pixels\[None\]"),
+        (lambda x: x[:, :1], r"\(B, 3, H, W\)"),
+        (lambda x: torch.cat([x, x[:, :1]], 1), "decode latents"),
+        (lambda x: (255 * x).byte(), "floating"),
+        (lambda x: x[:0], r"\(B, 3, H, W\)"),
+    ],
+)
+def test_wrong_pixels_are_refused_with_the_way_out(
+    metric: IDSim, wrong: Callable[[Tensor], Tensor], advice: str
+) -> None:
+    with pytest.raises(ValueError, match=advice):
+        IdentityLoss(metric, REFERENCES)(wrong(pixels(2)))
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_clamping_does_not_hide_nan(metric: IDSim, value: float) -> None:
+    """A decoder overflows in half precision: the loss shows it, without waiting for the device in each step."""
+    x = pixels(2).detach()
+    loss = IdentityLoss(metric, REFERENCES, clamp=True, reduction="none")
+    expected = loss(x.clone().requires_grad_())
+    x[1, 0, 3, 4] = value
+    values = loss(x.requires_grad_())
+    assert values[0].equal(expected[0])
+    assert values[1].isnan()
+
+
+@pytest.mark.parametrize(
+    ("extra", "advice"),
+    [
+        ({"masks": torch.ones(3, 8, 8)}, r"shape \(2, h, w\)"),
+        ({"masks": torch.ones(2, 8, 8) * 255}, "divide by 255"),
+        ({"masks": torch.stack([torch.ones(8, 8), torch.zeros(8, 8)])}, r"images \[1\] are empty"),
+        ({"boxes": [(0, 0, 9, 9)]}, "1 boxes for 2 images"),
+        ({"boxes": [(0, 0, 9, 9), (0, 0, 99, 9)]}, "box 1 .* within 44 x 52"),
+        ({"boxes": [(0, 0, 9, 9), (5, 5, 5, 9)]}, "box 1"),
+        ({"boxes": [(0.5, 0, 9, 9), (5, 5, 8, 9)]}, "box 0.*round"),
+        ({"boxes": torch.full((2, 4), torch.nan)}, "box 0.*round"),
+        ({"boxes": torch.tensor([0, 0, 9, 9])}, r"shape \(2, 4\)"),
+        ({"masks": [torch.ones(8, 8)] * 2}, "must be a tensor.*stack"),
+        ({"boxes": [(0, 0, 4, 4)] * 2, "masks": masks()}, "image 0 selects nothing inside"),
+    ],
+)
+def test_masks_and_boxes_that_do_not_fit_are_named(metric: IDSim, extra: dict[str, Any], advice: str) -> None:
+    with pytest.raises(ValueError, match=advice):
+        IdentityLoss(metric, REFERENCES)(pixels(2), **extra)
+
+
+@pytest.mark.parametrize(
+    ("options", "advice"),
+    [
+        ({"references": []}, "no images"),
+        ({"references": torch.rand(0, 3, 8, 8)}, "no images"),
+        ({"references": ["missing.png"]}, "missing.png"),
+        ({"references": Embedding(torch.rand(2, 48))}, "patches=True"),
+        ({"references": Embedding(torch.rand(2, 48), model="other")}, "made by other"),
+        ({"references": Embedding(torch.full((2, 48), torch.nan)), "distance": "cls"}, "NaN"),
+        ({"distance": "l2"}, "unknown distance 'l2'"),
+        ({"reduction": "avg"}, "unknown reduction 'avg'"),
+        ({"aggregate": "max"}, "unknown aggregate 'max'"),
+        ({"outside": "gray"}, "unknown outside 'gray'"),
+        ({"autocast": "half"}, "unknown autocast 'half'"),
+        ({"value_range": (1, 0)}, "value_range"),
+        ({"value_range": (0, torch.inf)}, "value_range"),
+        ({"value_range": (1,)}, "value_range"),
+        ({"weights": [1, 2]}, "2 weights for 3 references"),
+        ({"weights": [1, -2, 3]}, "nonnegative"),
+        ({"weights": [0, 0, 0]}, "positive sum"),
+        ({"weights": [1, 1, 1], "aggregate": "min"}, "aggregate='mean'"),
+        ({"masks": [torch.ones(60, 40)]}, "1 masks for 3 images"),
+    ],
+)
+def test_options_that_do_not_fit_are_named(metric: IDSim, options: dict[str, Any], advice: str) -> None:
+    given = {"references": REFERENCES, "distance": "joint", **options}
+    with pytest.raises(ValueError, match=advice):
+        IdentityLoss(metric, given.pop("references"), **given)
+
+
+def test_a_compiled_metric_is_refused(metric: IDSim) -> None:
+    with pytest.raises(TypeError, match="plain model"):
+        IdentityLoss(torch.compile(metric, backend="eager"), REFERENCES)  # type: ignore[arg-type]
+
+
+def test_the_signature_names_what_a_run_was_trained_with(metric: IDSim) -> None:
+    loss = IdentityLoss(metric, REFERENCES, distance="joint", aggregate="min")
+    own = metric.signature("joint")
+    expected = {**own, "references": str(len(REFERENCES)), "aggregate": "min", "outside": "black"}
+    assert loss.signature() == expected
