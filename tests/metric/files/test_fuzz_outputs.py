@@ -47,7 +47,7 @@ def work(tmp_path: Path) -> Path:
     (tmp_path / "a").mkdir()
     (tmp_path / "out").mkdir()
     rows = ["identity,path"]
-    for k in range(12):
+    for k in range(6):
         path = tmp_path / "a" / str(k // 3) / f"{k}.png"
         path.parent.mkdir(exist_ok=True)
         Image.effect_noise((64, 64), 20 + 5 * k).convert("RGB").save(path)
