@@ -34,7 +34,7 @@ from idmetric.train.loop import TrainError, TrainSettings, fit
 from idmetric.train.processes import Processes
 
 ROOT = Path(__file__).parents[2]
-WEIGHTS = "idmetric/metric/models/weights/tiny"
+WEIGHTS = "idmetric/models/weights/tiny"  # where these commits have them
 RECORD = Path(__file__).parent / "record"  # settings and logs of the runs that made the weights of the package
 FORMER = "47196fa"  # the commit with version 0.1's weights, which teach runs 2 and 3
 
@@ -52,7 +52,7 @@ SECOND: dict[str, Any] = {
     "small_part": 0.6, "frozen_stages": 2, "early_rate": 0.5, "ema": 0.98,
 }  # fmt: skip
 IDENTITIES = 7000
-SMOKE_IDENTITIES, SMOKE_STEPS = 40, 2
+SMOKE_IDENTITIES, SMOKE_STEPS = 16, 2  # a step shows 14 identities at most
 
 
 def earlier(commit: str, place: str, folder: Path) -> Path:

@@ -265,7 +265,7 @@ def contrast(similarity: Tensor) -> float:
 
 def optimized(what: str) -> dict[str, Tensor]:
     """See examples/optimize_identity.py."""
-    found: dict[str, Tensor] = example("optimize_identity").main(["--what", what, "--identities", "4", "--steps", "60"])
+    found: dict[str, Tensor] = example("optimize_identity").main(["--what", what, "--identities", "2", "--steps", "40"])
     return found
 
 
@@ -282,4 +282,4 @@ def test_similarity_rises_most_where_noise_cannot_please_the_metric() -> None:
     assert found["fixed"]["last"].mean() < found["pixels"]["last"].mean()  # though the metric is pleased more
     assert contrast(found["pixels"]["after"]) > contrast(found["fixed"]["after"]) + 0.1
     assert contrast(found["painter"]["after"]) > contrast(found["fixed"]["after"]) + 0.05
-    assert (found["painter"]["after"].argmax(1) == torch.arange(4)).float().mean() >= 0.5
+    assert found["painter"]["after"].argmax(1).tolist() == [0, 1]

@@ -54,7 +54,7 @@ class Children:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.process.stdin.close()
-        self.process.wait(10)
+        self.process.wait(60)  # on a busy machine
         self.process.stdout.close()
 
     def line(self) -> str:

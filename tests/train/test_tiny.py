@@ -189,7 +189,7 @@ def test_three_runs_follow_from_each_other_and_a_missing_one_is_made_again(photo
 
     def command() -> None:
         words = [sys.executable, str(script), str(photo_root), str(tmp_path), "--smoke"]
-        environment = dict(os.environ, PYTHONPATH=str(script.parents[1]))
+        environment = dict(os.environ, PYTHONPATH=os.pathsep.join(map(str, script.parents[1:3])))
         done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
         if "clone it with its history" in done.stderr:
             pytest.skip(done.stderr)

@@ -265,8 +265,8 @@ def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -
 
     Items named "pairs" (score, same) give ROC, precision and recall, and distributions; "parts" (score, oracle) the
     oracle's ECDF; "grid", with rows of the bench "sensitivity", bars and trends; "reliability" its curve. Rows of
-    methods with identity, and diversity or CLIP-T, give the Pareto front of those that make new pictures; rows of steps
-    give curves.
+    methods with identity, and diversity or CLIP-T, give the Pareto front of the methods that do not copy; rows of
+    steps give curves.
     """
     out.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []

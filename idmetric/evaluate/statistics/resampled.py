@@ -1,8 +1,8 @@
 """A statistic in every sample of `idmetric.evaluate.statistics.bootstrap`, without building the samples.
 
 A sample draws whole identities, so each item counts as often as its identity was drawn, and sums over identities are
-all that ratios, ROC AUC and Pearson's correlation need. Same seed, same samples: the values are those that `bootstrap`
-takes its percentiles of.
+all that ratios, ROC AUC and Pearson's correlation need. Same seed, same samples: `bootstrap` takes its percentiles of
+the same values.
 """
 
 from __future__ import annotations

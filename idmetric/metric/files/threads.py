@@ -44,7 +44,7 @@ def one_thread() -> Iterator[None]:
     """Limit BLAS to one thread in the block, if the main thread runs it: OpenBLAS may ignore the limits of others.
 
     For products too small to be shared out: on threads they take as long, and the threads that wait for each other keep
-    the cores from those that decode images.
+    the cores from threads that decode images.
 
     Without threadpoolctl, which scikit-learn brings along, nothing is limited.
     """

@@ -158,7 +158,7 @@ def open_judge(
 
 
 def _check_server(endpoint: Endpoint, path: str, host: str) -> None:
-    """Refuse a server that the user has not named, and a key that is none of an API."""
+    """Refuse a server that the user has not named, and a key that cannot be one of an API."""
     if host.lower() != endpoint.host and (host or not endpoint.is_local):
         raise ValueError(
             f"its server {endpoint.host} gets all images and the key: if you trust it, name it, as in "
