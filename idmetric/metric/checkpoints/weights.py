@@ -18,6 +18,7 @@ from torch import Tensor
 
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.distance.finite import is_finite
+from idmetric.metric.files.output import refuse_irregular
 
 SCALE = ".int8_scale"  # behind the name of a tensor
 
@@ -25,6 +26,7 @@ SCALE = ".int8_scale"  # behind the name of a tensor
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """All tensors of a safetensors file."""
     try:
+        refuse_irregular(path)  # before it is opened, which would wait for a pipe
         Path(path).open("rb").close()  # safetensors calls a closed file missing
         return dict(load_file(path))
     except (OSError, SafetensorError) as error:
@@ -59,6 +61,7 @@ def is_pickled(path: str | os.PathLike[str]) -> bool:
 
 def _begins(path: str | os.PathLike[str], *starts: bytes) -> bool:
     try:
+        refuse_irregular(path)
         with Path(path).open("rb") as file:
             return file.read(64).startswith(starts)
     except OSError:
