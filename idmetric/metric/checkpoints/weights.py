@@ -16,9 +16,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.checkpoints.errors import CheckpointError, check_file
 from idmetric.metric.distance.finite import is_finite
-from idmetric.metric.files.output import refuse_irregular
 
 SCALE = ".int8_scale"  # behind the name of a tensor
 
@@ -26,7 +25,6 @@ SCALE = ".int8_scale"  # behind the name of a tensor
 def read_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """All tensors of a safetensors file."""
     try:
-        refuse_irregular(path)  # before it is opened, which would wait for a pipe
         Path(path).open("rb").close()  # safetensors calls a closed file missing
         return dict(load_file(path))
     except (OSError, SafetensorError) as error:
@@ -40,6 +38,7 @@ def read_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 def read_finite(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """All tensors of a file of weights, safetensors or `.pth`; each is read, to check that it is finite."""
+    check_file(path)
     found = read_pickled(path) if is_pickled(path) else read_tensors(path)
     check_finite(found, path)
     return unpacked(found)
@@ -61,7 +60,6 @@ def is_pickled(path: str | os.PathLike[str]) -> bool:
 
 def _begins(path: str | os.PathLike[str], *starts: bytes) -> bool:
     try:
-        refuse_irregular(path)
         with Path(path).open("rb") as file:
             return file.read(64).startswith(starts)
     except OSError:

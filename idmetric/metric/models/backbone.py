@@ -292,8 +292,6 @@ class Backbone(Embedder):
             config = replace(config, **given)  # the size is that of the weights
             name, exact, state, files = saved.name, saved.revision, saved.state, saved.files
         if weights is not None and not exact:
-            if not os.path.isfile(weights):
-                raise CheckpointError(f"cannot read weights {os.fspath(weights)!r}: there is no such file")
             exact = revision_of(weights)
         super().__init__(
             name=name,
