@@ -38,7 +38,6 @@ def read_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
 
 def read_finite(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """All tensors of a file of weights, safetensors or `.pth`; each is read, to check that it is finite."""
-    check_file(path)
     found = read_pickled(path) if is_pickled(path) else read_tensors(path)
     check_finite(found, path)
     return unpacked(found)
@@ -55,6 +54,7 @@ def unpacked(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def is_pickled(path: str | os.PathLike[str]) -> bool:
     """Whether a file begins as `torch.save` begins one, whatever its name."""
+    check_file(path)  # to open a pipe would wait
     return _begins(path, b"PK\3\4", b"\x80\2")  # the second by torch before 1.6
 
 
