@@ -21,6 +21,12 @@ class CheckpointError(RuntimeError):
         super().__init__(line if len(line) <= _MOST else f"{line[:_MOST]} ...")
 
 
+def check_file(path: str | os.PathLike[str]) -> None:
+    """Refuse what is no file, such as a pipe, for which reading would wait, by CheckpointError."""
+    if not os.path.isfile(path):
+        raise CheckpointError(f"cannot read {os.fspath(path)!r}: there is no such file")
+
+
 @contextlib.contextmanager
 def understanding(what: str | os.PathLike[str]) -> Iterator[None]:
     """Name the file in a CheckpointError raised inside, and turn errors caused by unexpected values in it into one."""

@@ -7,6 +7,8 @@ import os
 import re
 from pathlib import Path
 
+from idmetric.metric.checkpoints.errors import check_file
+
 
 def revision_of(*files: str | os.PathLike[str]) -> str:
     """The name of exactly these files: their commit in the Hub cache, else 12 hex digits of a SHA-256 over them."""
@@ -22,6 +24,7 @@ def content_digest(*files: str | os.PathLike[str]) -> str:
 
 
 def sha256_of(path: Path) -> str:
+    check_file(path)
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while block := file.read(1 << 22):

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.checkpoints.errors import CheckpointError, check_file
 from idmetric.metric.distance.finite import is_finite
 
 SCALE = ".int8_scale"  # behind the name of a tensor
@@ -54,6 +54,7 @@ def unpacked(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def is_pickled(path: str | os.PathLike[str]) -> bool:
     """Whether a file begins as `torch.save` begins one, whatever its name."""
+    check_file(path)  # to open a pipe would wait
     return _begins(path, b"PK\3\4", b"\x80\2")  # the second by torch before 1.6
 
 

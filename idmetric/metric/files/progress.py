@@ -50,7 +50,7 @@ class Progress:
 
     def __call__(self, done: int, total: int | None) -> None:
         """Show the counts, now and then."""
-        if self.show:
+        if self.show and sys.stderr is not None:  # there is none in a program without a console
             self._draw(done, total)
 
     def _draw(self, done: int, total: int | None) -> None:

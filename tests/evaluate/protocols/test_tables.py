@@ -157,7 +157,17 @@ def test_a_number_that_may_be_ahead_by_chance_is_not_bold(p: float, bold: bool) 
     rows = {row[0]: row[1] for row in cells(text)[1:]}
     assert (rows["few"] == r"\textbf{0.860}") == bold
     assert ("underline" in rows["good"]) == bold
-    assert ("No marks in identity: the best is not clearly ahead of all (sign-flip" in text) != bold
+    unmarked = "copies" if bold else "identity, copies"
+    assert f"No marks in {unmarked}: no test shows that the best is ahead of all (sign-flip" in text
+
+
+def test_a_column_that_no_test_compares_has_no_marks() -> None:
+    result = whole()
+    for a, b in combinations(IDENTITY, 2):
+        result.keep("tests", a=[a], b=[b], metric=["identity"], difference=[0.1], low=[None], high=[None], p=[0.047],
+                    p_holm=[0.047], subjects=[8], pairs=[32], tests=[6])  # fmt: skip
+    rows = cells(tables.latex([result]))[1:]
+    assert {row[2] for row in rows} == {"0.080", "0.000", "0.050"}
 
 
 def test_the_caption_names_the_threshold_and_the_smoke_test_model() -> None:

@@ -12,6 +12,7 @@ from PIL import Image
 
 from idmetric.cli import eval as eval_command
 from idmetric.cli.data.common import progress as over_images
+from idmetric.metric.files.progress import Progress
 
 
 class Terminal(io.StringIO):
@@ -42,3 +43,9 @@ def test_eval_counts_images_and_pairs_on_a_terminal_unless_quiet(
 def test_short_work_is_silent_in_a_log(capsys: pytest.CaptureFixture[str]) -> None:
     assert list(over_images(iter(range(3)), 3, "check")) == [0, 1, 2]
     assert capsys.readouterr().err == ""
+
+
+def test_a_program_without_a_console_has_no_stderr(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", None)
+    with Progress("images") as progress:
+        progress(1, 2)

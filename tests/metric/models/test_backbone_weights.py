@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,14 @@ def test_weights_that_do_not_fill_the_model_exactly_are_refused(name: str, opene
     assert f"missing {key}" in refusal({k: v for k, v in state.items() if k != key})
     assert "unexpected blocks.2.norm1.weight" in refusal({**state, "blocks.2.norm1.weight": torch.zeros(24)})
     assert f"wrong shape {key}" in refusal({**state, key: torch.zeros(7)})
+
+
+@pytest.mark.parametrize(("name", "opened"), OPENERS.values(), ids=OPENERS)
+def test_a_mistyped_name_a_folder_or_a_pipe_as_weights_is_named(name: str, opened: Opener, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.pth")
+    for file in (tmp_path / "pipe.pth", tmp_path / "absent.pth", tmp_path):
+        with pytest.raises(CheckpointError, match=re.escape(str(file))):
+            opened(file)
 
 
 class Attack:

@@ -267,7 +267,8 @@ def markdown(results: Sequence[Result], view: View = View()) -> str:
 def latex(results: Sequence[Result], view: View = View()) -> str:
     """LaTeX tables (package booktabs): the best number of a column is bold, the second underlined.
 
-    Methods that copy have a dagger and no marks, and a column in which the best method is not clearly ahead has none.
+    Methods that copy have a dagger and no marks, and of methods that are compared by tests, a column has none unless a
+    test shows that the best is ahead.
     The caption names models, revisions, each column, and the reason of missing marks.
     """
     about = {r.model: f" ({r.signature['revision']})" if r.signature.get("revision") else "" for r in results}
@@ -440,28 +441,33 @@ def _reservations(grid: Grid, results: Sequence[Result], has_daggers: bool, uncl
         sentences.append(f"{_DAGGER} {escaped(f'{most}, so that no number of it is marked.')}")
     if unclear:
         sentences.append(
-            f"No marks in {escaped(', '.join(unclear))}: the best is not clearly ahead of all (sign-flip test over "
-            "subjects, Holm's correction)."
+            f"No marks in {escaped(', '.join(unclear))}: no test shows that the best is ahead of all (sign-flip test "
+            "over subjects, Holm's correction)."
         )
     return sentences + [escaped(f"{note}.") for note in smoke_tests(results)]
 
 
 def _unclear(results: Sequence[Result], metrics: Sequence[str], copiers: Sequence[str]) -> list[str]:
-    """The columns in which no method is clearly ahead of all others without copies, by the tests of a result."""
-    if len(results) > 1:
+    """The columns in which no test shows that a method is ahead of all others without copies.
+
+    None for results of several models, or without tests.
+    """
+    comparisons = comparisons_of(results[0])
+    if len(results) > 1 or not comparisons:
         return []
     rows = {str(row["method"]): row for row in results[0].rows if row.get("group") == "all" and "method" in row}
     unclear = []
-    for metric, comparisons in comparisons_of(results[0]).items():
+    for metric in metrics:
         values = {}
         for name, row in rows.items():
             value = row.get(metric)
             if isinstance(value, Value) and name not in copiers:
                 values[name] = value.value
-        if metric not in metrics or not values:
+        if not values:
             continue
         best = max(values, key=lambda name: values[name])
-        behind = {c.b if c.a == best else c.a for c in comparisons if c.is_clear and best in (c.a, c.b)}
+        tests = comparisons.get(metric, [])
+        behind = {c.b if c.a == best else c.a for c in tests if c.is_clear and best in (c.a, c.b)}
         if not values.keys() - {best} <= behind:
             unclear.append(metric)
     return unclear
