@@ -120,8 +120,8 @@ def _anneal(a: Cloud, b: Cloud, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor, T
 
     # f follows from the potentials of b's tokens, g from those of a's
     sizes = [a.tokens.shape[1], b.tokens.shape[1]]
-    f, g = potentials.split(sizes, 1)
-    h_g, h_f = h.split(sizes, 1)
+    f, g = torch.split(potentials, sizes, 1)
+    h_g, h_f = torch.split(h, sizes, 1)
     return f, g, h_f, h_g
 
 
@@ -179,7 +179,8 @@ class _LastUpdate(torch.autograd.Function):
         grad_x = torch.zeros_like(x)
         sizes = [len(chunk.rows) for chunk in ctx.chunks]
         with no_autocast(x):
-            for chunk, chunk_h, chunk_grad in zip(ctx.chunks, h.split(sizes), grad_f.split(sizes), strict=True):
+            parts = zip(ctx.chunks, torch.split(h, sizes), torch.split(grad_f, sizes), strict=True)
+            for chunk, chunk_h, chunk_grad in parts:
                 sources = x[chunk.rows]
                 targets = y[chunk.cols]
                 eps = chunk.schedule[-1]

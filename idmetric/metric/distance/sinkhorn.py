@@ -95,9 +95,12 @@ def sinkhorn_distance(
     with no_autocast(a):
         left = _cloud(a, b, weights_a)
         right = _cloud(b, a, weights_b)
-
-        # the index of a single image is repeated, once for each image of the other side
-        rows, cols = torch.broadcast_tensors(_indices(a), _indices(b))
+        rows = _indices(a)
+        cols = _indices(b)
+        if len(a) == 1:
+            rows = rows.expand(len(b))
+        elif len(b) == 1:
+            cols = cols.expand(len(a))
         return _scores(left, right, rows, cols, options)
 
 
@@ -279,7 +282,7 @@ def _chunks(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor, options: _Annealing)
         threads = MAX_ELEMENTS // (size * pair_elements)
 
     chunks = []
-    for chunk_rows, chunk_cols in zip(rows.split(size), cols.split(size), strict=True):
+    for chunk_rows, chunk_cols in zip(torch.split(rows, size), torch.split(cols, size), strict=True):
         diameter = options.diameter
         if diameter is None:
             diameter = _diameter(a, b, chunk_rows, chunk_cols, options.blur)
