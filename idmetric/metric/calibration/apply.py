@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from idmetric.metric.calibration.curves import CURVES, Curve, from_log_odds, log_odds
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.distance.finite import NonFiniteError
+from idmetric.metric.files import StrPath
 from idmetric.metric.files.output import replacing
 from idmetric.metric.files.settings import accept
 
@@ -191,13 +192,13 @@ class Calibration:
             "versions": dict(self.versions),
         }
 
-    def write(self, path: str | os.PathLike[str]) -> None:
+    def write(self, path: StrPath) -> None:
         """Write the JSON file atomically; creates its folder."""
         with replacing(Path(path), parents=True) as temporary:
             temporary.write_text(json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def read(path: str | os.PathLike[str]) -> Calibration:
+def read(path: StrPath) -> Calibration:
     """The calibration in a file.
 
     Raises:
@@ -224,7 +225,9 @@ def parse(record: Mapping[str, Any], name: str) -> Calibration:
         raise CalibrationError(f"{name!r} has format {record.get('format')}; this version of idmetric reads {FORMAT}")
 
     try:
-        curve = {key: tuple(value) if isinstance(value, list) else value for key, value in record["curve"].items()}
+        curve: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in record["curve"].items()
+        }
         return Calibration(
             curve=CURVES[record["method"]](**curve),
             model=Model(**record["model"]),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from idmetric.metric.distance.finite import NonFiniteError, finite_rows, reason, shown
+from idmetric.metric.files import StrPath
 from idmetric.metric.files.output import writing
 from idmetric.metric.images.kinds import is_tensor
 
@@ -143,7 +143,7 @@ class Embedding:
                 f"the embedding was made by {self.model}, this metric is {model_id}: embed its images again"
             )
 
-    def save(self, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
+    def save(self, path: StrPath, metadata: Mapping[str, str] | None = None) -> None:
         """Write to a safetensors file; `metadata` (strings) is kept with the tensors; OutputError if it fails."""
         with writing(path):
             Path(path).write_bytes(serialized(self, metadata))
