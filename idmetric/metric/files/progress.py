@@ -37,17 +37,11 @@ class Progress:
         if self._bar is None:
             from tqdm import tqdm  # a command's --help does without
 
-            interval = REDRAW if sys.stderr.isatty() else 30.0
+            every = REDRAW if sys.stderr.isatty() else 30.0
             self._bar = tqdm(
-                desc=self.verb or None,
-                unit=f" {self.unit}",
-                total=total,
-                leave=False,
-                file=sys.stderr,
-                mininterval=interval,
-                delay=interval,
-                dynamic_ncols=True,
-            )
+                desc=self.verb or None, unit=f" {self.unit}", total=total, leave=False, file=sys.stderr,
+                mininterval=every, delay=every, dynamic_ncols=True,
+            )  # fmt: skip
         self._bar.update(done - self._bar.n)
 
     def over(self, items: Iterable[T], total: int | None = None) -> Iterator[T]:
