@@ -118,7 +118,7 @@ class Painter:
         if part:
             cells["part_mask"] = f"{name}-part-mask.png"
             emblem_mask.save(folder / cells["part_mask"])
-            cells["oracle"] = 1 - float(np.mean(emblem_mask) / np.mean(mask))
+            cells["oracle"] = 1 - float(np.asarray(emblem_mask).sum() / np.asarray(mask).sum())
         return cells
 
 

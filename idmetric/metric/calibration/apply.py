@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from idmetric.metric.calibration.curves import CURVES, Curve, from_log_odds, log_odds
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.distance.finite import NonFiniteError
+from idmetric.metric.files import StrPath
 from idmetric.metric.files.output import replacing
 from idmetric.metric.files.settings import accept
 
@@ -61,11 +62,13 @@ class Model:
     def __str__(self) -> str:
         return f"{self.kind}{self.settings}@{self.revision or 'none'}/{self.resolution}"
 
-    def is_same(self, other: Model) -> bool:
+    def is_same(self, model: Model) -> bool:
         """Whether scores of both models mean the same; a model without a revision equals no other."""
-        named = (self.revision and self.revision == other.revision) or (self.files and self.files == other.files)
-        about = (self.kind, self.settings, self.resolution) == (other.kind, other.settings, other.resolution)
-        return bool(named) and about
+        if (self.kind, self.settings, self.resolution) != (model.kind, model.settings, model.resolution):
+            return False
+        if self.revision and self.revision == model.revision:
+            return True
+        return bool(self.files) and self.files == model.files
 
 
 @dataclass(frozen=True)
@@ -112,10 +115,10 @@ class Calibration:
             NonFiniteError: for a distance that is NaN or infinite.
             ValueError: if prior is not in (0, 1).
         """
-        far = np.asarray(distance, dtype=np.float64)
-        if not np.isfinite(far).all():
+        distances = np.asarray(distance, dtype=np.float64)
+        if not np.isfinite(distances).all():
             raise NonFiniteError("a distance that is NaN or infinite has no probability: embed its images again")
-        odds = self.curve.log_odds(1 - far)
+        odds = self.curve.log_odds(1 - distances)
         if prior is not None:
             odds = odds + log_odds(_check_prior(prior)) - log_odds(self.prior)
         return from_log_odds(odds)
@@ -161,12 +164,9 @@ class Calibration:
     def check_outside(self, outside: str) -> None:
         """Raise a CalibrationError for subjects alone if it was made for whole images, and vice versa."""
         if outside != self.outside:
-            made, asked = (
-                "whole images" if o == "all" else f"subjects cut by masks ({o})" for o in (self.outside, outside)
-            )
             raise CalibrationError(
-                f"the calibration was made for {made}, not for {asked}: make one for these, idmetric eval calibrate "
-                "with or without --subject"
+                f"the calibration was made for {_images(self.outside)}, not for {_images(outside)}: make one for "
+                "these, idmetric eval calibrate with or without --subject"
             )
 
     # Files
@@ -174,22 +174,31 @@ class Calibration:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values."""
         return {
-            "kind": KIND, "format": FORMAT, "name": self.name, "model": asdict(self.model), "distance": self.distance,
-            "outside": self.outside, "score": "1 - distance", "method": self.curve.method,
-            "curve": asdict(self.curve), "prior": self.prior,
+            "kind": KIND,
+            "format": FORMAT,
+            "name": self.name,
+            "model": asdict(self.model),
+            "distance": self.distance,
+            "outside": self.outside,
+            "score": "1 - distance",
+            "method": self.curve.method,
+            "curve": asdict(self.curve),
+            "prior": self.prior,
             "prior_note": "share of pairs of one identity that probabilities assume; change it where they are used: "
             "metric.probability(a, b, prior=0.01), idmetric score --prior 0.01",
-            "thresholds": [dict(t) for t in self.thresholds], "held_out": dict(self.held_out),
-            "data": dict(self.data), "versions": dict(self.versions),
-        }  # fmt: skip
+            "thresholds": [dict(threshold) for threshold in self.thresholds],
+            "held_out": dict(self.held_out),
+            "data": dict(self.data),
+            "versions": dict(self.versions),
+        }
 
-    def write(self, path: str | os.PathLike[str]) -> None:
+    def write(self, path: StrPath) -> None:
         """Write the JSON file atomically; creates its folder."""
         with replacing(Path(path), parents=True) as temporary:
             temporary.write_text(json.dumps(self.to_json(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
 
 
-def read(path: str | os.PathLike[str]) -> Calibration:
+def read(path: StrPath) -> Calibration:
     """The calibration in a file.
 
     Raises:
@@ -204,26 +213,39 @@ def read(path: str | os.PathLike[str]) -> Calibration:
         raise CalibrationError(str(error)) from error
 
 
-def parse(found: Mapping[str, Any], name: str) -> Calibration:
+def parse(record: Mapping[str, Any], name: str) -> Calibration:
     """The calibration in a JSON object (`Calibration.to_json`); errors as `read`.
 
     Args:
         name: of its file, for messages.
     """
-    if found.get("kind") != KIND:
+    if record.get("kind") != KIND:
         raise CalibrationError(f"{name!r} is not a calibration: `idmetric eval calibrate` writes them")
-    if found.get("format") != FORMAT:
-        raise CalibrationError(f"{name!r} has format {found.get('format')}; this version of idmetric reads {FORMAT}")
+    if record.get("format") != FORMAT:
+        raise CalibrationError(f"{name!r} has format {record.get('format')}; this version of idmetric reads {FORMAT}")
 
     try:
-        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in found["curve"].items()}
+        curve: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in record["curve"].items()
+        }
         return Calibration(
-            CURVES[found["method"]](**values), Model(**found["model"]), str(found["distance"]), float(found["prior"]),
-            str(found["outside"]), str(found["name"]), tuple(found["thresholds"]), dict(found["held_out"]),
-            dict(found["data"]), dict(found["versions"]),
-        )  # fmt: skip
+            curve=CURVES[record["method"]](**curve),
+            model=Model(**record["model"]),
+            distance=str(record["distance"]),
+            prior=float(record["prior"]),
+            outside=str(record["outside"]),
+            name=str(record["name"]),
+            thresholds=tuple(record["thresholds"]),
+            held_out=dict(record["held_out"]),
+            data=dict(record["data"]),
+            versions=dict(record["versions"]),
+        )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CalibrationError(f"{name!r} is a damaged calibration: {type(error).__name__}: {error}") from error
+
+
+def _images(outside: str) -> str:
+    return "whole images" if outside == "all" else f"subjects cut by masks ({outside})"
 
 
 def _check_prior(prior: float) -> float:

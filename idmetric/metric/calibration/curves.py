@@ -44,15 +44,21 @@ class Isotonic:
     method = "isotonic"
 
     def __post_init__(self) -> None:
-        x, p = np.asarray(self.scores, dtype=np.float64), np.asarray(self.probabilities, dtype=np.float64)
+        x = np.asarray(self.scores, dtype=np.float64)
+        p = np.asarray(self.probabilities, dtype=np.float64)
         if x.ndim != 1 or x.shape != p.shape or not len(x) or not np.isfinite(x).all():
             raise ValueError(f"needs as many scores as probabilities, one at least, got {x.shape} and {p.shape}")
-        if (np.diff(x) <= 0).any() or (np.diff(p) < 0).any() or not ((p > 0) & (p < 1)).all():
+
+        is_increasing = (np.diff(x) > 0).all()
+        is_monotone = (np.diff(p) >= 0).all()  # False for NaN
+        is_open_share = ((p > 0) & (p < 1)).all()
+        if not (is_increasing and is_monotone and is_open_share):
             raise ValueError("scores must increase, probabilities must not decrease and lie between 0 and 1")
 
     def log_odds(self, scores: ArrayLike) -> Array:
         """Return the log-odds of the same identity for scores of any shape; higher = more likely."""
-        return log_odds(np.interp(np.asarray(scores, dtype=np.float64), self.scores, self.probabilities))
+        probabilities = np.interp(np.asarray(scores, dtype=np.float64), self.scores, self.probabilities)
+        return log_odds(probabilities)
 
 
 Curve = Platt | Isotonic
@@ -62,13 +68,13 @@ CURVES: dict[str, type[Platt] | type[Isotonic]] = {"platt": Platt, "isotonic": I
 def log_odds(probability: ArrayLike) -> Array:
     """log(p / (1 - p)) of probabilities between 0 and 1."""
     p = np.asarray(probability, dtype=np.float64)
-    found: Array = np.log(p) - np.log1p(-p)
-    return found
+    odds: Array = np.log(p) - np.log1p(-p)
+    return odds
 
 
 def from_log_odds(odds: ArrayLike) -> Array:
     """1 / (1 + exp(-x)), without overflow."""
     x = np.asarray(odds, dtype=np.float64)
     small = np.exp(-np.abs(x))
-    found: Array = np.where(x >= 0, 1, small) / (1 + small)
-    return found
+    probability: Array = np.where(x >= 0, 1, small) / (1 + small)
+    return probability

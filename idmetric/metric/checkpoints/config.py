@@ -20,10 +20,13 @@ _OTHER_FILES = ("checkpoint_path", "cache_dir", "model_name", "features_only")
 def check(kind: type, values: Mapping[str, Any]) -> None:
     """Check values from a JSON file (lists as tuples) against the types of a dataclass's fields."""
     hints = typing.get_type_hints(kind)
-    for name in (field.name for field in fields(kind) if field.name in values):
-        accepted = accept(name, values[name], hints[name], finite=True)
-        numbers = accepted if isinstance(accepted, tuple) else (accepted,)
-        if any(isinstance(number, int) and abs(number) >= 2**48 for number in numbers):
+    for field in fields(kind):
+        name = field.name
+        if name not in values:
+            continue
+        value = accept(name, values[name], hints[name], finite=True)
+        items = value if isinstance(value, tuple) else (value,)
+        if any(isinstance(item, int) and abs(item) >= 2**48 for item in items):
             raise ValueError(f"{name} = {shown(values[name])}: a number below 2 ** 48 is needed")
 
 
@@ -31,9 +34,9 @@ def check_view(image_size: int, mean: Sequence[float] | None, std: Sequence[floa
     """Check the resolution and normalization of images."""
     if not 1 <= image_size <= MOST_SIDE:
         raise ValueError(f"image_size = {image_size}: 1 to {MOST_SIDE} pixels are possible")
-    if mean is not None and not all(math.isfinite(x) for x in mean):
+    if mean is not None and not all(map(math.isfinite, mean)):
         raise ValueError(f"mean = {shown(mean)}: finite numbers are needed")
-    if std is not None and not all(math.isfinite(x) and x > 0 for x in std):
+    if std is not None and not all(0 < value < math.inf for value in std):
         raise ValueError(f"std = {shown(std)}: finite numbers above 0 are needed")
 
 

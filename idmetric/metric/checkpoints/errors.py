@@ -7,6 +7,8 @@ import os
 import re
 from collections.abc import Iterator
 
+from idmetric.metric.files import StrPath
+
 _MOST = 1000  # characters of a message
 
 
@@ -18,7 +20,9 @@ class CheckpointError(RuntimeError):
 
     def __init__(self, message: str) -> None:
         line = " ".join(message.splitlines())
-        super().__init__(line if len(line) <= _MOST else f"{line[:_MOST]} ...")
+        if len(line) > _MOST:
+            line = f"{line[:_MOST]} ..."
+        super().__init__(line)
 
 
 def check_file(path: str | os.PathLike[str]) -> None:
@@ -28,7 +32,7 @@ def check_file(path: str | os.PathLike[str]) -> None:
 
 
 @contextlib.contextmanager
-def understanding(what: str | os.PathLike[str]) -> Iterator[None]:
+def understanding(what: StrPath) -> Iterator[None]:
     """Name the file in a CheckpointError raised inside, and turn errors caused by unexpected values in it into one."""
     try:
         yield

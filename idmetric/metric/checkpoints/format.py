@@ -17,7 +17,7 @@ from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.hub import Files
 from idmetric.metric.checkpoints.revision import content_digest, revision_of
 from idmetric.metric.checkpoints.weights import read_finite
-from idmetric.metric.files import json_file
+from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.output import replacing, writing
 from idmetric.version import __version__
 
@@ -43,7 +43,11 @@ class Checkpoint:
     files: Files | None = None
 
 
-def write(folder: str | os.PathLike[str], config: Mapping[str, Any], state: Mapping[str, Tensor]) -> None:
+def write(
+    folder: StrPath,
+    config: Mapping[str, Any],
+    state: Mapping[str, Tensor],
+) -> None:
     """Write a model folder; `config` must hold `model_type`. Existing files are replaced atomically.
 
     Raises:
@@ -66,13 +70,15 @@ def read(files: Files) -> Checkpoint:
     Raises:
         CheckpointError: naming the file that is missing, broken or unreachable.
     """
-    path, weights = files[CONFIG], files[WEIGHTS]
-    found = read_json(path)
-    if not isinstance(found.get("model_type"), str) or not isinstance(found.get("format"), int):
+    path = files[CONFIG]
+    weights = files[WEIGHTS]
+    config = read_json(path)
+    config_format = config.get("format")
+    if not isinstance(config.get("model_type"), str) or not isinstance(config_format, int):
         raise CheckpointError(f"{str(path)!r} is not an idmetric config: it has no model_type or format")
-    if found["format"] > FORMAT:
-        raise CheckpointError(f"{str(path)!r} has format {found['format']}; this version of idmetric reads {FORMAT}")
-    return Checkpoint(found, read_finite(weights), files.name, revision_of(weights, path), files)
+    if config_format > FORMAT:
+        raise CheckpointError(f"{str(path)!r} has format {config_format}; this version of idmetric reads {FORMAT}")
+    return Checkpoint(config, read_finite(weights), files.name, revision_of(weights, path), files)
 
 
 def revision(folder: Path) -> str:
@@ -86,8 +92,11 @@ def content_of(files: Files) -> str | None:
     None where the folder is not one of weights and config.json, as `write` makes it. Reads the weights: a second or so
     for each gigabyte.
     """
-    weights, config = files.optional(WEIGHTS), files.optional(CONFIG)
-    return None if weights is None or config is None else content_digest(weights, config)
+    weights = files.optional(WEIGHTS)
+    config = files.optional(CONFIG)
+    if weights is None or config is None:
+        return None
+    return content_digest(weights, config)
 
 
 T = TypeVar("T")
@@ -100,26 +109,34 @@ def parse(kind: type[T], saved: Checkpoint, model_type: str) -> T:
         CheckpointError: if it describes another kind of model, lacks or has unknown fields, or a value is of another
             type or beyond its range.
     """
-    found = saved.config["model_type"]
-    if found != model_type:
-        raise CheckpointError(f"{saved.name!r} holds a model of type {found!r}, not {model_type!r}: use idmetric.load")
-    known = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # kind is a dataclass
-    given = {key: tuple(value) if isinstance(value, list) else value for key, value in saved.config.items()}
-    values = {key: value for key, value in given.items() if key in known}
-    extra = saved.config.keys() - known - {"model_type", "format", "idmetric_version", "name"}
-    if extra:
-        raise CheckpointError(f"the config of {saved.name!r} has fields this version does not know: {sorted(extra)}")
+    saved_type = saved.config["model_type"]
+    if saved_type != model_type:
+        raise CheckpointError(
+            f"{saved.name!r} holds a model of type {saved_type!r}, not {model_type!r}: use idmetric.load"
+        )
+
+    field_names = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # kind is a dataclass
+    values = {}
+    unknown = []
+    for key, value in saved.config.items():
+        if key in field_names:
+            values[key] = tuple(value) if isinstance(value, list) else value
+        elif key not in ("model_type", "format", "idmetric_version", "name"):
+            unknown.append(key)
+    if unknown:
+        raise CheckpointError(f"the config of {saved.name!r} has fields this version does not know: {sorted(unknown)}")
+
     try:
         configs.check(kind, values)
-        made = kind(**values)
-        configs.check_view(*(getattr(made, name) for name in ("image_size", "mean", "std")))
-        configs.check_arguments(getattr(made, "backbone_args", {}))
+        config: Any = kind(**values)
+        configs.check_view(config.image_size, config.mean, config.std)
+        configs.check_arguments(getattr(config, "backbone_args", {}))
     except (TypeError, ValueError) as error:
         raise CheckpointError(f"the config of {saved.name!r}: {error}") from error
-    return made
+    return config  # type: ignore[no-any-return]
 
 
-def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
+def read_json(path: StrPath) -> dict[str, Any]:
     """A JSON object from a file.
 
     Raises:

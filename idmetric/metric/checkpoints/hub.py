@@ -13,6 +13,7 @@ from pathlib import Path
 
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.revision import commit_of
+from idmetric.metric.files import StrPath
 
 _CONFIG = "config.json"  # of each repository that is fetched as a folder
 _COMMIT = "[0-9a-f]{40}"
@@ -50,7 +51,7 @@ class Files:
         CheckpointError: if a folder lacks the file, or has no such revision, or the repository cannot be reached.
     """
 
-    def __init__(self, source: str | os.PathLike[str], hub: Hub = Hub(), *, published: bool = False) -> None:
+    def __init__(self, source: StrPath, hub: Hub = Hub(), *, published: bool = False) -> None:
         self.name = os.fspath(source)
         self.local = not published and Path(self.name).is_dir()
         if self.local and hub.revision is not None:
@@ -58,19 +59,21 @@ class Files:
         self.hub = hub
 
     def __getitem__(self, filename: str) -> Path:
-        if self.local:
-            path = Path(self.name, filename)
-            if not path.is_file():
-                advice = ""
-                if Path(self.name, "snapshots").is_dir():
-                    advice = "; give the folder of one commit in its snapshots/"
-                elif Path(self.name, f"{filename}.index.json").is_file():
-                    advice = f", but a {filename}.index.json: save the model again, with all weights in one file"
-                raise CheckpointError(f"{self.name!r} is not a model folder: it has no {filename}{advice}")
+        if not self.local:
+            path = fetch(self.name, filename, self.hub)
+            revision = commit_of(path) or self.hub.revision
+            self.hub = replace(self.hub, revision=revision)
             return path
-        path = fetch(self.name, filename, self.hub)
-        self.hub = replace(self.hub, revision=commit_of(path) or self.hub.revision)
-        return path
+
+        path = Path(self.name, filename)
+        if path.is_file():
+            return path
+        advice = ""
+        if Path(self.name, "snapshots").is_dir():
+            advice = "; give the folder of one commit in its snapshots/"
+        elif Path(self.name, f"{filename}.index.json").is_file():
+            advice = f", but a {filename}.index.json: save the model again, with all weights in one file"
+        raise CheckpointError(f"{self.name!r} is not a model folder: it has no {filename}{advice}")
 
     def optional(self, filename: str) -> Path | None:
         """The file, or None if it does not exist (without a network: if it is not in the cache).
@@ -134,8 +137,9 @@ def fetch_folder(files: Files, patterns: Sequence[str]) -> Path:
         return folder
     with _explained(files.name, files.name, files.hub):
         api = huggingface_hub.HfApi(token=files.hub.token)
+        timeout = constants.HF_HUB_ETAG_TIMEOUT
         try:
-            info = api.model_info(files.name, revision=files.hub.revision, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+            info = api.model_info(files.name, revision=files.hub.revision, timeout=timeout)
         except Exception as error:
             if _is_unreachable(error) and any(folder.glob("*.safetensors")):
                 return folder
@@ -172,12 +176,16 @@ def _problem(repo: str, filename: str, hub: Hub) -> Exception | None:
     import huggingface_hub
     from huggingface_hub import constants, errors
 
-    is_commit = re.fullmatch(_COMMIT, hub.revision or "") is not None
-    if _is_offline(hub) or (is_commit and cached_file(repo, filename, hub) is not None):
+    if _is_offline(hub):
         return None
+    is_commit = re.fullmatch(_COMMIT, hub.revision or "")
+    if is_commit and cached_file(repo, filename, hub) is not None:
+        return None
+
     url = huggingface_hub.hf_hub_url(repo, filename, revision=hub.revision)
+    timeout = constants.HF_HUB_ETAG_TIMEOUT
     try:
-        answer = huggingface_hub.get_hf_file_metadata(url, token=hub.token, timeout=constants.HF_HUB_ETAG_TIMEOUT)
+        answer = huggingface_hub.get_hf_file_metadata(url, token=hub.token, timeout=timeout)
     except (errors.EntryNotFoundError, errors.RevisionNotFoundError):
         return None
     except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
@@ -204,7 +212,7 @@ def _status(error: BaseException | None) -> int:
 def _is_unreachable(error: Exception) -> bool:
     """Whether the same request may succeed later."""
     status = _status(error)
-    return status in (0, 429) or status >= 500
+    return status == 0 or status == 429 or status >= 500
 
 
 def _is_offline(hub: Hub) -> bool:
@@ -218,9 +226,9 @@ def _reason(error: Exception, repo: str, hub: Hub) -> str:
 
     page = f"{constants.ENDPOINT}/{repo}"
     token = "pass token=, set HF_TOKEN, or run `hf auth login`"
-    chain = [error, error.__cause__, error.__context__]
-    if any(isinstance(x, OSError) and x.errno == errno.ENOSPC for x in chain):
-        return f"the disk is full: free space, or set cache_dir= or HF_HOME to another disk (now {_cache(hub)})"
+    for cause in (error, error.__cause__, error.__context__):
+        if isinstance(cause, OSError) and cause.errno == errno.ENOSPC:
+            return f"the disk is full: free space, or set cache_dir= or HF_HOME to another disk (now {_cache(hub)})"
     if isinstance(error, errors.GatedRepoError):
         return f"it is gated: accept its license at {page}, then {token}"
     if isinstance(error, errors.RevisionNotFoundError):
@@ -243,7 +251,9 @@ def _reason(error: Exception, repo: str, hub: Hub) -> str:
         return f"HTTP 403, access is refused: give the token the right to read {page}, or check HF_ENDPOINT and proxy"
     if status == 404:
         return f"HTTP 404, {page} does not exist: check the name, the revision and HF_ENDPOINT"
-    return _no_answer(error, hub) if status else _text(error)
+    if status:
+        return _no_answer(error, hub)
+    return _text(error)
 
 
 def _no_answer(error: BaseException, hub: Hub) -> str:
@@ -257,18 +267,20 @@ def _no_answer(error: BaseException, hub: Hub) -> str:
         )
     if status:
         return f"HTTP {status}, an error of the server {constants.ENDPOINT}: try again later"
-    where = _cache(hub)
     return (
-        f"{constants.ENDPOINT} did not answer ({_text(error)}) and the file is not in {where}: check the network, "
-        "HTTPS_PROXY and HF_ENDPOINT"
+        f"{constants.ENDPOINT} did not answer ({_text(error)}) and the file is not in {_cache(hub)}: check the "
+        "network, HTTPS_PROXY and HF_ENDPOINT"
     )
 
 
 def _text(error: BaseException) -> str:
+    """An error's message in one line, after its type unless that is ValueError."""
     text = " ".join(str(error).split())[:200]
-    if isinstance(error, ValueError) and text:
+    if not text:
+        return type(error).__name__
+    if isinstance(error, ValueError):
         return text
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"{type(error).__name__}: {text}"
 
 
 def _has_token(hub: Hub) -> bool:
@@ -281,8 +293,10 @@ def cached_file(repo: str, filename: str, hub: Hub = Hub()) -> Path | None:
     """Path of one file of a Hub repository if it is in the cache; asks no network."""
     import huggingface_hub
 
-    found = huggingface_hub.try_to_load_from_cache(repo, filename, cache_dir=_cache(hub), revision=hub.revision)
-    return Path(found) if isinstance(found, str) else None
+    path = huggingface_hub.try_to_load_from_cache(repo, filename, cache_dir=_cache(hub), revision=hub.revision)
+    if isinstance(path, str):
+        return Path(path)
+    return None  # also for a marker that the Hub has no such file
 
 
 def _cache(hub: Hub) -> str:
@@ -291,8 +305,10 @@ def _cache(hub: Hub) -> str:
     return str(hub.cache_dir or constants.HF_HUB_CACHE)
 
 
-def hub_name(folder: str | os.PathLike[str]) -> str | None:
+def hub_name(folder: StrPath) -> str | None:
     """`owner/name` of the repository that a folder of the Hub cache is a snapshot of; None for other folders."""
     path = Path(folder).resolve()  # .../models--owner--name/snapshots/<commit>
     match = re.fullmatch(r"models--([\w.-]+?)--([\w.-]+)", path.parent.parent.name)
-    return f"{match[1]}/{match[2]}" if match and path.parent.name == "snapshots" else None
+    if match is None or path.parent.name != "snapshots":
+        return None
+    return f"{match[1]}/{match[2]}"

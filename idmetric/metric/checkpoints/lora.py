@@ -14,7 +14,10 @@ from idmetric.metric.checkpoints.errors import CheckpointError
 
 
 def merge_lora(
-    state: dict[str, Tensor], adapter: Mapping[str, Tensor], config: Mapping[str, Any], prefix: str = ""
+    state: dict[str, Tensor],
+    adapter: Mapping[str, Tensor],
+    config: Mapping[str, Any],
+    prefix: str = "",
 ) -> dict[str, Tensor]:
     """Merge a LoRA adapter into plain weights: W + scale * B A (Hu et al. 2022, LoRA, Eq. 3).
 
@@ -39,29 +42,41 @@ def merge_lora(
     for key, value in adapter.items():
         match = re.fullmatch(r"(.+)\.lora_([AB])(?:\.default)?(?:\.weight)?", key)
         if match is not None:
-            pairs.setdefault(match[1], {})[match[2]] = value
+            module, side = match.groups()
+            pairs.setdefault(module, {})[side] = value
         elif ".lora_" in key or key not in state or state[key].shape != value.shape:
             raise CheckpointError(f"the adapter holds {key!r}: not a LoRA matrix, and no layer of the model fits it")
         else:
             state[key] = value
+
     for module, pair in pairs.items():
         name = f"{module}.weight"
         if name not in state:
             raise CheckpointError(f"the adapter changes {module!r}, which the model does not have")
         if len(pair) < 2:
             raise CheckpointError(f"the adapter holds only half of the pair lora_A, lora_B of {module!r}")
-        rank = len(pair["A"])
-        scale = _alpha(prefix + module, config) / (math.sqrt(rank) if config.get("use_rslora") else rank)
+        divisor: float = len(pair["A"])  # the rank
+        if config.get("use_rslora"):
+            divisor = math.sqrt(divisor)
+        scale = _alpha(prefix + module, config) / divisor
         state[name] = _add_product(state[name], pair["A"], pair["B"], scale)
     return state
 
 
 # settings of PEFT's LoRA with which a layer computes something else, or has other base weights
 _OTHER_KINDS = (
-    "use_dora", "fan_in_fan_out", "layer_replication", "target_parameters", "trainable_token_indices",
+    "use_dora",
+    "fan_in_fan_out",
+    "layer_replication",
+    "target_parameters",
+    "trainable_token_indices",
     "alora_invocation_tokens",
-    "use_qalora", "use_bdlora", "kasa_config", "velora_config", "monteclora_config",
-)  # fmt: skip
+    "use_qalora",
+    "use_bdlora",
+    "kasa_config",
+    "velora_config",
+    "monteclora_config",
+)
 _OTHER_STARTS = ("pissa", "olora", "loftq", "corda", "lora_ga")  # these change the base model's weights first
 
 
@@ -91,11 +106,14 @@ def _alpha(module: str, config: Mapping[str, Any]) -> float:
 
 
 def _add_product(weight: Tensor, lora_a: Tensor, lora_b: Tensor, scale: float) -> Tensor:
-    if lora_b.flatten(1).shape != (weight.shape[0], lora_a.shape[0]) or lora_a.shape[1:] != weight.shape[1:]:
+    """W + scale * B A, in float32 or better."""
+    b = lora_b.flatten(1)
+    if b.shape != (weight.shape[0], lora_a.shape[0]) or lora_a.shape[1:] != weight.shape[1:]:
         raise CheckpointError(
             f"LoRA matrices of shapes {tuple(lora_a.shape)} and {tuple(lora_b.shape)} do not fit a weight of shape "
             f"{tuple(weight.shape)}"
         )
-    wide = torch.promote_types(weight.dtype, torch.float32)
-    flat = torch.addmm(weight.flatten(1).to(wide), lora_b.flatten(1).to(wide), lora_a.flatten(1).to(wide), alpha=scale)
-    return flat.view(weight.shape)
+    dtype = torch.promote_types(weight.dtype, torch.float32)
+    a = lora_a.flatten(1)
+    merged = torch.addmm(weight.flatten(1).to(dtype), b.to(dtype), a.to(dtype), alpha=scale)
+    return merged.view(weight.shape)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from idmetric.metric.checkpoints.hub import Files, Hub, cached_file, hub_name
+from idmetric.metric.files import StrPath
 
 
 @dataclass(frozen=True)
@@ -34,22 +35,38 @@ class Release:
 # repository's license could be confirmed; the code of the release is MIT.
 IDSIM: dict[str, Release] = {
     "dinov3_vitl16": Release(
-        "chaenayo/id-sim_dinov3_vitl16_cls_patch", None, "vit_large_patch16_dinov3.lvd1689m", "dinov3-license", 1.2,
-        "448x448",
+        repo="chaenayo/id-sim_dinov3_vitl16_cls_patch",
+        revision=None,
+        backbone="vit_large_patch16_dinov3.lvd1689m",
+        license="dinov3-license",
+        gigabytes=1.2,
+        resolution="448x448",
     ),
     "dinov3_vitb16": Release(
-        "chaenayo/id-sim_dinov3_vitb16_cls_patch", None, "vit_base_patch16_dinov3.lvd1689m", "dinov3-license", 0.4,
-        "448x448",
+        repo="chaenayo/id-sim_dinov3_vitb16_cls_patch",
+        revision=None,
+        backbone="vit_base_patch16_dinov3.lvd1689m",
+        license="dinov3-license",
+        gigabytes=0.4,
+        resolution="448x448",
     ),
     "dinov2_vitl14": Release(
-        "chaenayo/id-sim_dinov2_vitl14_cls_patch", None, "vit_large_patch14_dinov2.lvd142m", "apache-2.0", 1.2,
-        "448x448",
+        repo="chaenayo/id-sim_dinov2_vitl14_cls_patch",
+        revision=None,
+        backbone="vit_large_patch14_dinov2.lvd142m",
+        license="apache-2.0",
+        gigabytes=1.2,
+        resolution="448x448",
     ),
     "dinov2_vitb14": Release(
-        "chaenayo/id-sim_dinov2_vitb14_cls_patch", "bcd3f388bec7db42e75b165e235196833111c4ae",
-        "vit_base_patch14_dinov2.lvd142m", "mit", 0.4, "448x448",
+        repo="chaenayo/id-sim_dinov2_vitb14_cls_patch",
+        revision="bcd3f388bec7db42e75b165e235196833111c4ae",
+        backbone="vit_base_patch14_dinov2.lvd142m",
+        license="mit",
+        gigabytes=0.4,
+        resolution="448x448",
     ),
-}  # fmt: skip
+}
 
 # the code's license; the weights' could not be confirmed
 NEARID: dict[str, Release] = {
@@ -79,9 +96,8 @@ def find(name: str, releases: Mapping[str, Release]) -> Release | None:
 
     The ID-Sim release's own names count too, e.g. "dinov3_vitl16_cls_patch".
     """
-    return releases.get(name.removesuffix(_CLS_PATCH)) or next(
-        (release for release in releases.values() if release.repo == name), None
-    )
+    by_repo = {release.repo: release for release in releases.values()}
+    return releases.get(name.removesuffix(_CLS_PATCH)) or by_repo.get(name)
 
 
 def files_of(name: str, releases: Mapping[str, Release], hub: Hub) -> Files:
@@ -89,7 +105,8 @@ def files_of(name: str, releases: Mapping[str, Release], hub: Hub) -> Files:
     release = find(name, releases)
     if release is None:
         return Files(name, hub)
-    return Files(release.repo, replace(hub, revision=hub.revision or release.revision), published=True)
+    revision = hub.revision or release.revision
+    return Files(release.repo, replace(hub, revision=revision), published=True)
 
 
 def is_cached(release: Release) -> bool:
@@ -99,13 +116,17 @@ def is_cached(release: Release) -> bool:
     hub = Hub(revision=release.revision)
     if release in IDSIM.values():
         backbone = cached_file(f"timm/{release.backbone}", WEIGHTS)
-        return backbone is not None and cached_file(release.repo, ADAPTER, hub) is not None
+        adapter = cached_file(release.repo, ADAPTER, hub)
+        return backbone is not None and adapter is not None
+
     index = cached_file(release.repo, f"{WEIGHTS}.index.json", hub)
-    shards = [WEIGHTS] if index is None else set(read_json(index).get("weight_map", {}).values())
+    if index is None:
+        return cached_file(release.repo, WEIGHTS, hub) is not None
+    shards = set(read_json(index).get("weight_map", {}).values())
     return bool(shards) and all(cached_file(release.repo, str(shard), hub) for shard in shards)
 
 
-def idsim_variant(folder: str | os.PathLike[str]) -> str | None:
+def idsim_variant(folder: StrPath) -> str | None:
     """The released ID-Sim variant that a folder's name contains, e.g. "id-sim_dinov3_vitb16_cls_patch".
 
     For a folder of the Hub cache (`snapshots/<commit>`), the repository's name counts.
@@ -119,24 +140,27 @@ def short_name(source: str) -> str:
     short = source.removesuffix(_CLS_PATCH)
     if short in IDSIM:
         return short
-    return hub_name(source) or source if Path(source).is_dir() else source
+    if Path(source).is_dir():
+        return hub_name(source) or source
+    return source
 
 
-def source_name(source: str | os.PathLike[str]) -> str:
+def source_name(source: StrPath) -> str:
     """A model's source as text; a `Path` is always a folder or file, never the published name that it looks like."""
     if isinstance(source, str) or os.path.isabs(source):
         return os.fspath(source)
     return os.path.join(os.curdir, source)
 
 
-def idsim_cache(cache_dir: str | os.PathLike[str], variant: str) -> tuple[Path, Path | None] | None:
+def idsim_cache(cache_dir: StrPath, variant: str) -> tuple[Path, Path | None] | None:
     """A variant's files where the ID-Sim release's loader keeps them: its folder, and Meta's backbone file if present.
 
     None if the folder `<variant>_cls_patch` in `cache_dir` holds no adapter.
     """
-    folder = Path(cache_dir, variant + _CLS_PATCH)
+    cache = Path(cache_dir)
+    folder = cache / f"{variant}{_CLS_PATCH}"
     if not (folder / ADAPTER_CONFIG).is_file():
         return None
-    backbones_there = [*Path(cache_dir).glob(f"checkpoints/{variant}_pretrain*.pth"),
-                       *Path(cache_dir).glob(f"{variant}_pretrain*.pth")]  # fmt: skip
-    return folder, next(iter(sorted(backbones_there)), None)
+    backbone = f"{variant}_pretrain*.pth"
+    backbones = [*cache.glob(f"checkpoints/{backbone}"), *cache.glob(backbone)]
+    return folder, min(backbones, default=None)

@@ -49,7 +49,9 @@ def read_nearid(files: Files) -> Checkpoint:
         A checkpoint in our own format, `config` fitting `NearIDConfig`.
     """
     published = checkpoint.read_json(files[checkpoint.CONFIG])
-    return _read(files, published) if "vision_config" in published else checkpoint.read(files)
+    if "vision_config" not in published:
+        return checkpoint.read(files)
+    return _read(files, published)
 
 
 def read_siglip(files: Files) -> Checkpoint:
@@ -60,17 +62,25 @@ def read_siglip(files: Files) -> Checkpoint:
     Returns:
         As `read_nearid`; the head is SigLIP's own.
     """
-    published = checkpoint.read_json(files[checkpoint.CONFIG])
-    name, kind = str(files[checkpoint.CONFIG]), published.get("model_type")
-    if kind not in ("siglip", "siglip_vision_model"):
-        raise CheckpointError(f"{name!r} describes a model of type {kind!r}, not a SigLIP of one resolution ('siglip')")
-    vision = published.get("vision_config", {}) if kind == "siglip" else published
+    config_file = files[checkpoint.CONFIG]
+    published = checkpoint.read_json(config_file)
+    model_type = published.get("model_type")
+    if model_type == "siglip":
+        vision = published.get("vision_config", {})
+    elif model_type == "siglip_vision_model":
+        vision = published
+    else:
+        raise CheckpointError(
+            f"{str(config_file)!r} describes a model of type {model_type!r}, not a SigLIP of one resolution ('siglip')"
+        )
     return _read(files, {"model_type": "nearid", "vision_config": vision})
 
 
 def _read(files: Files, published: Mapping[str, Any]) -> Checkpoint:
     """The vision tower of transformers' format, described by NearID's config.json."""
-    config_file, processor_file, weights = files[checkpoint.CONFIG], files[PROCESSOR], files[checkpoint.WEIGHTS]
+    config_file = files[checkpoint.CONFIG]
+    processor_file = files[PROCESSOR]
+    weights = files[checkpoint.WEIGHTS]
     with understanding(config_file):
         config = _nearid_config(published)
     with understanding(processor_file):
@@ -80,7 +90,8 @@ def _read(files: Files, published: Mapping[str, Any]) -> Checkpoint:
         tower = {key: value for key, value in tensors.items() if not key.startswith(("text_model.", "logit_"))}
         check_finite(tower, weights)
         state = {f"backbone.{key}": value for key, value in nearid_names(tower).items()}
-    return Checkpoint(config, state, files.name, revision_of(weights, processor_file, config_file), files)
+    revision = revision_of(weights, processor_file, config_file)
+    return Checkpoint(config, state, files.name, revision, files)
 
 
 def _nearid_config(published: Mapping[str, Any]) -> dict[str, Any]:
@@ -91,13 +102,16 @@ def _nearid_config(published: Mapping[str, Any]) -> dict[str, Any]:
     def get(key: str, default: Any) -> Any:  # transformers leaves out what equals its own default
         return vision.get(key, default)
 
-    activation, epsilon = get("hidden_act", "gelu_pytorch_tanh"), get("layer_norm_eps", 1e-6)
-    if activation not in _ACTIVATIONS or epsilon != 1e-6 or get("num_channels", 3) != 3:
+    activation = get("hidden_act", "gelu_pytorch_tanh")
+    epsilon = get("layer_norm_eps", 1e-6)
+    channels = get("num_channels", 3)
+    if activation not in _ACTIVATIONS or epsilon != 1e-6 or channels != 3:
         raise CheckpointError(
-            f"it asks for activation {activation!r}, epsilon {epsilon} and {get('num_channels', 3)} channels; "
-            f"supported are {', '.join(_ACTIVATIONS)}, 1e-06 and 3"
+            f"it asks for activation {activation!r}, epsilon {epsilon} and {channels} channels; supported are "
+            f"{', '.join(_ACTIVATIONS)}, 1e-06 and 3"
         )
-    width, inner = get("hidden_size", 768), get("intermediate_size", 3072)
+    width = get("hidden_size", 768)
+    inner = get("intermediate_size", 3072)
     if published.get("embed_dim", width) != width:
         raise CheckpointError(f"it projects {width} features to {published['embed_dim']}: not supported")
     return {
@@ -117,6 +131,7 @@ def _nearid_config(published: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _nearid_processing(processor: Mapping[str, Any], side: int) -> dict[str, Any]:
+    """The interpolation and normalization of a preprocessor_config.json; its other settings must be the usual ones."""
     for step in ("do_resize", "do_rescale", "do_normalize"):
         if not processor.get(step, True):
             raise CheckpointError(f"it leaves out a step of the preprocessing ({step}): not supported")
@@ -128,34 +143,43 @@ def _nearid_processing(processor: Mapping[str, Any], side: int) -> dict[str, Any
     resample = processor.get("resample", 3)
     if resample not in _RESAMPLING:
         raise CheckpointError(f"it resizes with Pillow's filter {resample}; supported: {sorted(_RESAMPLING)}")
-    half = [0.5, 0.5, 0.5]
-    mean, std = processor.get("image_mean", half), processor.get("image_std", half)
-    if not all(isinstance(x, list) and len(x) == 3 for x in (mean, std)):
+    mean = processor.get("image_mean", [0.5, 0.5, 0.5])
+    std = processor.get("image_std", [0.5, 0.5, 0.5])
+    if not (isinstance(mean, list) and isinstance(std, list) and len(mean) == len(std) == 3):
         raise CheckpointError(f"it has image_mean {mean} and image_std {std}; three numbers each are needed")
     return {"interpolation": _RESAMPLING[resample], "mean": mean, "std": std}
 
 
 def nearid_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The tensors of transformers' SigLIP vision model under timm's names."""
-    found: dict[str, Tensor] = {}
-    for key, value in state.items():
-        short = _NEARID_PREFIX.sub("", key, count=1)
-        for pattern, name in _NEARID_NAMES.items():
-            renamed, hits = re.subn(f"^{pattern}", name, short)
-            if hits:
-                found[renamed] = value
-                break
-        else:
-            raise CheckpointError(f"the checkpoint holds {key!r}: not a layer of a SigLIP vision model")
-    for key in [key for key in found if re.search(r"attn\.q\.", key)]:
-        parts = [found.pop(key.replace("attn.q.", f"attn.{x}."), None) for x in "qkv"]
-        if any(part is None for part in parts):
-            raise CheckpointError(f"the checkpoint lacks a part of {key.replace('attn.q.', 'attn.qkv.')}")
-        found[key.replace("attn.q.", "attn.qkv.")] = torch.cat(parts)  # type: ignore[arg-type]  # checked above
+    renamed = {_timm_name(key): value for key, value in state.items()}
+
+    # timm has one layer for query, key and value
+    for query_name in [name for name in renamed if "attn.q." in name]:
+        joint_name = query_name.replace("attn.q.", "attn.qkv.")
+        names = [query_name.replace("attn.q.", f"attn.{letter}.") for letter in "qkv"]
+        if not all(name in renamed for name in names):
+            raise CheckpointError(f"the checkpoint lacks a part of {joint_name}")
+        renamed[joint_name] = torch.cat([renamed.pop(name) for name in names])
+
+    # its pooling has one for the query, one for key and value
     for kind in ("weight", "bias"):
-        if (joint := found.pop(f"attn_pool.in.{kind}", None)) is not None:
+        joint = renamed.pop(f"attn_pool.in.{kind}", None)
+        if joint is not None:
             width = len(joint) // 3
-            found[f"attn_pool.q.{kind}"], found[f"attn_pool.kv.{kind}"] = joint[:width], joint[width:]
-    if "pos_embed" in found:
-        found["pos_embed"] = found["pos_embed"][None]
-    return found
+            renamed[f"attn_pool.q.{kind}"] = joint[:width]
+            renamed[f"attn_pool.kv.{kind}"] = joint[width:]
+
+    if "pos_embed" in renamed:
+        renamed["pos_embed"] = renamed["pos_embed"][None]
+    return renamed
+
+
+def _timm_name(key: str) -> str:
+    """The name in timm of a tensor of transformers' SigLIP; query, key and value are still apart."""
+    short = _NEARID_PREFIX.sub("", key, count=1)
+    for pattern, replacement in _NEARID_NAMES.items():
+        name, hits = re.subn(f"^{pattern}", replacement, short)
+        if hits:
+            return name
+    raise CheckpointError(f"the checkpoint holds {key!r}: not a layer of a SigLIP vision model")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from pathlib import Path
 
 from idmetric.metric.checkpoints.errors import check_file
+from idmetric.metric.files import StrPath
 
 
-def revision_of(*files: str | os.PathLike[str]) -> str:
+def revision_of(*files: StrPath) -> str:
     """The name of exactly these files: their commit in the Hub cache, else 12 hex digits of a SHA-256 over them."""
     commits = {commit_of(Path(path)) for path in files}
     commit = commits.pop()
@@ -19,11 +19,14 @@ def revision_of(*files: str | os.PathLike[str]) -> str:
     return content_digest(*files)
 
 
-def content_digest(*files: str | os.PathLike[str]) -> str:
-    return hashlib.sha256("".join(sha256_of(Path(path)) for path in files).encode()).hexdigest()[:12]
+def content_digest(*files: StrPath) -> str:
+    """12 hex digits of a SHA-256 over the SHA-256 of each file."""
+    digests = "".join(sha256_of(Path(path)) for path in files)
+    return hashlib.sha256(digests.encode()).hexdigest()[:12]
 
 
 def sha256_of(path: Path) -> str:
+    """The SHA-256 of a file, as hex digits."""
     check_file(path)
     digest = hashlib.sha256()
     with path.open("rb") as file:
@@ -33,6 +36,8 @@ def sha256_of(path: Path) -> str:
 
 
 def commit_of(path: Path) -> str | None:
-    # the Hub cache keeps files as .../snapshots/<commit>/<file>
-    parent = path.parent.resolve()
-    return parent.name if parent.parent.name == "snapshots" and re.fullmatch(r"[0-9a-f]{40}", parent.name) else None
+    """The commit of a file in the Hub cache, which keeps files as .../snapshots/<commit>/<file>; None elsewhere."""
+    folder = path.parent.resolve()
+    if folder.parent.name == "snapshots" and re.fullmatch(r"[0-9a-f]{40}", folder.name):
+        return folder.name
+    return None

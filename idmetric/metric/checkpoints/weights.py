@@ -18,11 +18,12 @@ from torch import Tensor
 
 from idmetric.metric.checkpoints.errors import CheckpointError, check_file
 from idmetric.metric.distance.finite import is_finite
+from idmetric.metric.files import StrPath
 
 SCALE = ".int8_scale"  # behind the name of a tensor
 
 
-def read_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+def read_tensors(path: StrPath) -> dict[str, Tensor]:
     """All tensors of a safetensors file."""
     try:
         Path(path).open("rb").close()  # safetensors calls a closed file missing
@@ -36,29 +37,34 @@ def read_tensors(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         raise CheckpointError(f"cannot read weights {os.fspath(path)!r}: {reason}") from error
 
 
-def read_finite(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+def read_finite(path: StrPath) -> dict[str, Tensor]:
     """All tensors of a file of weights, safetensors or `.pth`; each is read, to check that it is finite."""
-    found = read_pickled(path) if is_pickled(path) else read_tensors(path)
-    check_finite(found, path)
-    return unpacked(found)
+    tensors = read_pickled(path) if is_pickled(path) else read_tensors(path)
+    check_finite(tensors, path)
+    return unpacked(tensors)
 
 
 def unpacked(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors of one byte a value in float32: int8, times the scale of each output, a tensor of the name + `SCALE`."""
-    found = {name: value for name, value in state.items() if not name.endswith(SCALE)}
-    for name, value in found.items():
-        if (scale := state.get(name + SCALE)) is not None:
-            found[name] = value.float() * scale.view(-1, *[1] * (value.ndim - 1))
-    return found
+    tensors = {}
+    for name, value in state.items():
+        if name.endswith(SCALE):
+            continue
+        scale = state.get(name + SCALE)
+        if scale is not None:
+            rest = [1] * (value.ndim - 1)
+            value = value.float() * scale.view(-1, *rest)
+        tensors[name] = value
+    return tensors
 
 
-def is_pickled(path: str | os.PathLike[str]) -> bool:
+def is_pickled(path: StrPath) -> bool:
     """Whether a file begins as `torch.save` begins one, whatever its name."""
     check_file(path)  # to open a pipe would wait
     return _begins(path, b"PK\3\4", b"\x80\2")  # the second by torch before 1.6
 
 
-def _begins(path: str | os.PathLike[str], *starts: bytes) -> bool:
+def _begins(path: StrPath, *starts: bytes) -> bool:
     try:
         with Path(path).open("rb") as file:
             return file.read(64).startswith(starts)
@@ -66,18 +72,18 @@ def _begins(path: str | os.PathLike[str], *starts: bytes) -> bool:
         return False  # whoever reads it names the reason
 
 
-def read_pickled(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+def read_pickled(path: StrPath) -> dict[str, Tensor]:
     """The tensors of a file that `torch.save(state_dict, path)` wrote, on the CPU; no code of the file is run."""
     try:
         with open(path, "rb") as file:  # of a path, torch goes by the ending
             tensors = torch.load(file, map_location="cpu", weights_only=True)
-        is_table = isinstance(tensors, dict) and all(isinstance(key, str) for key in tensors)
     except pickle.UnpicklingError:  # torch's own message advises to run the file's code
-        is_table = False
+        tensors = None
     except Exception as error:  # of many kinds, for damaged files
         raise CheckpointError(f"cannot read weights {os.fspath(path)!r}: {error}") from error
 
-    if not is_table or not all(isinstance(value, Tensor) for value in tensors.values()):
+    is_table = isinstance(tensors, dict)
+    if not is_table or not all(isinstance(key, str) and isinstance(value, Tensor) for key, value in tensors.items()):
         raise CheckpointError(
             f"cannot read weights {os.fspath(path)!r}: it does not hold a table of tensors alone; write one by "
             "torch.save(model.state_dict(), path)"
@@ -85,30 +91,38 @@ def read_pickled(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     return dict(tensors)
 
 
-def check_finite(tensors: Mapping[str, Tensor], path: str | os.PathLike[str]) -> None:
+def check_finite(tensors: Mapping[str, Tensor], path: StrPath) -> None:
     """Refuse NaN and infinite weights, which make scores NaN. Reads all tensors: 0.2 s for a gigabyte.
 
     Args:
         path: where they come from, for the message.
     """
-    if name := next((name for name, tensor in tensors.items() if not is_finite(tensor)), None):
-        raise CheckpointError(
-            f"{os.fspath(path)!r} holds damaged weights: {_printable(name)} has values that are NaN or infinite; "
-            "fetch or save the file again, or take the checkpoint before it if training diverged"
-        )
+    for name, tensor in tensors.items():
+        if not is_finite(tensor):
+            raise CheckpointError(
+                f"{os.fspath(path)!r} holds damaged weights: {_printable(name)} has values that are NaN or infinite; "
+                "fetch or save the file again, or take the checkpoint before it if training diverged"
+            )
 
 
-def load_state(module: torch.nn.Module, state: dict[str, Tensor], name: str, dtype: torch.dtype | None = None) -> None:
+def load_state(
+    module: torch.nn.Module,
+    state: dict[str, Tensor],
+    name: str,
+    dtype: torch.dtype | None = None,
+) -> None:
     """Load weights strictly into a module, as `dtype` or in the types of its own; `state` is emptied on the way.
 
     Each tensor is copied out of its file's mapping: aligned, and safe from changes of the file.
     """
     check_state(module, state, name)
-    for key, value in module.state_dict().items():
-        wanted = dtype if dtype is not None and value.is_floating_point() else value.dtype
-        given = state[key]
-        state[key] = given.to(wanted, copy=True)
-        if wanted is torch.float16 and given.dtype is not wanted and not is_finite(state[key]):
+    for key, parameter in module.state_dict().items():
+        new_dtype = parameter.dtype
+        if dtype is not None and parameter.is_floating_point():
+            new_dtype = dtype
+        old_dtype = state[key].dtype
+        state[key] = state[key].to(new_dtype, copy=True)
+        if new_dtype is torch.float16 and old_dtype is not new_dtype and not is_finite(state[key]):
             raise CheckpointError(f"{key} of {name!r} exceeds what float16 can hold: open it in float32 or bfloat16")
     module.load_state_dict(state, assign=True)
     state.clear()
@@ -116,15 +130,17 @@ def load_state(module: torch.nn.Module, state: dict[str, Tensor], name: str, dty
 
 def check_state(module: torch.nn.Module, state: Mapping[str, Tensor], name: str) -> None:
     """Check that tensors are exactly a module's, by name and shape."""
-    wanted = module.state_dict()
+    parameters = module.state_dict()
+    wrong_shapes = []
+    for key in parameters.keys() & state.keys():
+        shape = tuple(state[key].shape)
+        right_shape = tuple(parameters[key].shape)
+        if shape != right_shape:
+            wrong_shapes.append(f"{key} {shape} instead of {right_shape}")
     faults = {
-        "missing": sorted(wanted.keys() - state.keys()),
-        "unexpected": [_printable(key) for key in sorted(state.keys() - wanted.keys())],
-        "wrong shape": [
-            f"{key} {tuple(state[key].shape)} instead of {tuple(wanted[key].shape)}"
-            for key in wanted.keys() & state.keys()
-            if wanted[key].shape != state[key].shape
-        ],
+        "missing": sorted(parameters.keys() - state.keys()),
+        "unexpected": [_printable(key) for key in sorted(state.keys() - parameters.keys())],
+        "wrong shape": wrong_shapes,
     }
     _refuse(faults, name)
 
@@ -136,7 +152,9 @@ def check_report(report: Mapping[str, Any], name: str, unused: str = "") -> None
         report: from `from_pretrained(..., output_loading_info=True)`.
         unused: begins the names of tensors that may be missing.
     """
-    missing = [key for key in sorted(report["missing_keys"]) if not unused or not key.startswith(unused)]
+    missing = sorted(report["missing_keys"])
+    if unused:
+        missing = [key for key in missing if not key.startswith(unused)]
     faults = {
         "missing": missing,
         "unexpected": [_printable(key) for key in sorted(report["unexpected_keys"])],
@@ -146,9 +164,13 @@ def check_report(report: Mapping[str, Any], name: str, unused: str = "") -> None
 
 
 def _refuse(faults: Mapping[str, list[str]], name: str) -> None:
-    parts = [f"{fault} {', '.join(keys[:5])}{' ...' * (len(keys) > 5)}" for fault, keys in faults.items() if keys]
-    if parts:
-        raise CheckpointError(f"weights of {name!r} do not fit the model: {'; '.join(parts)}")
+    messages = []
+    for fault, keys in faults.items():
+        if keys:
+            rest = " ..." if len(keys) > 5 else ""
+            messages.append(f"{fault} {', '.join(keys[:5])}{rest}")
+    if messages:
+        raise CheckpointError(f"weights of {name!r} do not fit the model: {'; '.join(messages)}")
 
 
 def _printable(name: str) -> str:

@@ -44,15 +44,17 @@ def wants_graph(*tensors: Tensor | None) -> bool:
 
 def halves(tokens: Tensor) -> Tensor:
     """|x|²/2 of tokens (n, P, D), one image at a time: their squares take as much memory as they do."""
-    parts = [image.square().sum(1) for image in tokens.detach()]
-    return torch.stack(parts) / 2 if parts else tokens.new_zeros(tokens.shape[:2])
+    if not len(tokens):
+        return tokens.new_zeros(tokens.shape[:2])
+    return torch.stack([image.square().sum(1) for image in tokens.detach()]) / 2
 
 
 @torch.no_grad()
 def _kernel(x: Tensor, y: Tensor) -> Tensor:
     """Minus the cost, -|x_i - y_j|²/2: (K, P, D), (K, Q, D) -> (K, P, Q)."""
-    kernel = product(x, y.mT)
-    return kernel.sub_(x.square().sum(2, keepdim=True) / 2).sub_(y.square().sum(2).unsqueeze(1) / 2)
+    halves_x = x.square().sum(2, keepdim=True) / 2
+    halves_y = y.square().sum(2).unsqueeze(1) / 2
+    return product(x, y.mT).sub_(halves_x).sub_(halves_y)
 
 
 def by_views(x: Tensor, y: Tensor) -> bool:
@@ -62,25 +64,33 @@ def by_views(x: Tensor, y: Tensor) -> bool:
 
 def _pair_kernels(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor) -> Tensor:
     """`_kernel` of the pairs (rows[k], cols[k])."""
-    x, y = a.tokens, b.tokens
+    x = a.tokens
+    y = b.tokens
     if x.is_cpu and len(rows) == 1:
-        kernel = product(x[int(rows) :][:1], y[int(cols) :][:1].mT)
+        # slices of one image are views, without a copy of the tokens
+        i = int(rows)
+        j = int(cols)
+        kernel = product(x[i : i + 1], y[j : j + 1].mT)
     elif by_views(x, y):
         kernel = x.new_empty(len(rows), x.shape[1], y.shape[1])
-        for out, i, j in zip(kernel, rows.tolist(), cols.tolist(), strict=True):
-            out.copy_(product(x[i], y[j].T))
+        for pair_kernel, i, j in zip(kernel, rows.tolist(), cols.tolist(), strict=True):
+            pair_kernel.copy_(product(x[i], y[j].T))
     else:
         kernel = product(x[rows], y[cols].mT)
-    return kernel.sub_(a.halves[rows].unsqueeze(2)).sub_(b.halves[cols].unsqueeze(1))
+
+    halves_x = a.halves[rows].unsqueeze(2)
+    halves_y = b.halves[cols].unsqueeze(1)
+    return kernel.sub_(halves_x).sub_(halves_y)
 
 
 def cross_potentials(a: Cloud, b: Cloud, chunks: list[Chunk]) -> tuple[Tensor, Tensor]:
     """Potentials (K, P) and (K, Q) of OT between the pairs, with the gradient of the last update."""
     with torch.no_grad():
-        parts = over_threads(lambda chunk: _anneal(a, b, chunk), chunks, chunks[0].threads)
-        f, g, h_f, h_g = (torch.cat(column) for column in zip(*parts, strict=True))
+        solutions = over_threads(lambda chunk: _anneal(a, b, chunk), chunks, chunks[0].threads)
+        f, g, h_f, h_g = map(torch.cat, zip(*solutions, strict=True))
     f = _attach(a.tokens, b.tokens, f, h_f, chunks)
-    return f, _attach(b.tokens, a.tokens, g, h_g, flipped(chunks))
+    g = _attach(b.tokens, a.tokens, g, h_g, flipped(chunks))
+    return f, g
 
 
 def flipped(chunks: list[Chunk]) -> list[Chunk]:
@@ -92,32 +102,45 @@ def self_potentials(x: Cloud, chunks: list[Chunk]) -> Tensor:
     chunks = [chunk._replace(cols=chunk.rows) for chunk in chunks]
 
     def anneal(chunk: Chunk) -> tuple[Tensor, Tensor]:  # both potentials are one
-        return _solve(_pair_kernels(x, x, chunk.rows, chunk.rows), x.weights[chunk.rows], chunk.schedule)
+        kernel = _pair_kernels(x, x, chunk.rows, chunk.rows)
+        return _solve(kernel, x.weights[chunk.rows], chunk.schedule)
 
     with torch.no_grad():
-        parts = over_threads(anneal, chunks, chunks[0].threads)
-        f, h = (torch.cat(column) for column in zip(*parts, strict=True))
+        solutions = over_threads(anneal, chunks, chunks[0].threads)
+        f, h = map(torch.cat, zip(*solutions, strict=True))
     return _attach(x.tokens, x.tokens, f, h, chunks)
 
 
 def _anneal(a: Cloud, b: Cloud, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Potentials of a chunk of pairs after the last update, and what that update started from."""
+    """Potentials f and g of a chunk of pairs after the last update, and the h from which it computed f and g."""
     rows, cols, schedule, _ = chunk
     weights = torch.cat([a.weights[rows], b.weights[cols]], 1)
-    potentials, h = _solve(_pair_kernels(a, b, rows, cols), weights, schedule)
-    tokens = a.tokens.shape[1]
-    return potentials[:, :tokens], potentials[:, tokens:], h[:, tokens:], h[:, :tokens]
+    kernel = _pair_kernels(a, b, rows, cols)
+    potentials, h = _solve(kernel, weights, schedule)
+
+    # f follows from the potentials of b's tokens, g from those of a's
+    sizes = [a.tokens.shape[1], b.tokens.shape[1]]
+    f, g = torch.split(potentials, sizes, 1)
+    h_g, h_f = torch.split(h, sizes, 1)
+    return f, g, h_f, h_g
 
 
 def _solve(kernel: Tensor, weights: Tensor, schedule: list[float]) -> tuple[Tensor, Tensor]:
     """Potentials, side by side, after the last update, and log(weight) + potential / eps before it."""
     weights = weights.unsqueeze(1)
     plan = TransportPlan(kernel, weights, schedule[0])
-    ends = _steps(plan.update, weights, schedule)
-    if plan.logs and (bad := plan.unsafe()).any():
-        kernel, buffer = kernel[bad], plan.buffer[: int(bad.sum())]
-        ends[:, bad] = _steps(partial(apart, kernel, weights[bad], buffer), weights[bad], schedule)
-    potentials, before = ends.squeeze(2)
+    solution = _steps(plan.update, weights, schedule)
+
+    # pairs that lost digits are solved again, each softmin by itself
+    if plan.logs:
+        unsafe = plan.unsafe()
+        count = int(unsafe.sum())
+        if count:
+            unsafe_weights = weights[unsafe]
+            update = partial(apart, kernel[unsafe], unsafe_weights, plan.buffer[:count])
+            solution[:, unsafe] = _steps(update, unsafe_weights, schedule)
+
+    potentials, before = solution.squeeze(2)
     return potentials, weights.squeeze(1).log() + before / schedule[-1]
 
 
@@ -153,14 +176,17 @@ class _LastUpdate(torch.autograd.Function):
         if torch.is_grad_enabled():
             raise RuntimeError("the Sinkhorn distance has no second derivative: call it without create_graph")
         x, y, h = ctx.saved_tensors
-        grad_x, start = torch.zeros_like(x), 0
+        grad_x = torch.zeros_like(x)
+        sizes = [len(chunk.rows) for chunk in ctx.chunks]
         with no_autocast(x):
-            for rows, cols, schedule, _ in ctx.chunks:
-                pairs, start = slice(start, start + len(rows)), start + len(rows)
-                sources, targets, eps = x[rows], y[cols], schedule[-1]
-                plan = _kernel(sources, targets).div_(eps).add_(h[pairs].unsqueeze(1)).softmax(2)
+            parts = zip(ctx.chunks, torch.split(h, sizes), torch.split(grad_f, sizes), strict=True)
+            for chunk, chunk_h, chunk_grad in parts:
+                sources = x[chunk.rows]
+                targets = y[chunk.cols]
+                eps = chunk.schedule[-1]
+                plan = _kernel(sources, targets).div_(eps).add_(chunk_h.unsqueeze(1)).softmax(2)
                 slope = sources - product(plan, targets)
-                grad_x.index_add_(0, rows, slope.mul_(grad_f[pairs].unsqueeze(2)))
+                grad_x.index_add_(0, chunk.rows, slope.mul_(chunk_grad.unsqueeze(2)))
         return grad_x, None, None, None, None
 
 

@@ -17,7 +17,8 @@ def cosine_distance(a: Tensor, b: Tensor) -> Tensor:
         Shape (...), range [0, 2]; 0 = same direction, 1 where one of them is zero.
     """
     # for unit vectors 1 - cos = |a - b|^2 / 2, which is exactly 0 for equal ones and precise near it
-    x, y = unit(a), unit(b)
+    x = unit(a)
+    y = unit(b)
     return (x - y).square().sum(-1) / 2 + _lost(x) + _lost(y)
 
 
@@ -32,12 +33,16 @@ def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:
     if torch.compiler.is_compiling():  # which cannot ask how precise products are
         return cosine_distance(a[:, None], b[None])
     with torch.autocast(a.device.type, enabled=False):
-        return (1 - product(unit(a), unit(b).T)).clamp_min(0)  # rounding may leave -1e-7
+        cosines = product(unit(a), unit(b).T)
+        return (1 - cosines).clamp_min(0)  # rounding may leave -1e-7
 
 
 def unit(x: Tensor) -> Tensor:
+    """Vectors (..., D) at unit length, in float32 or better."""
     with torch.autocast(x.device.type, enabled=False):
-        return F.normalize(x if x.dtype == torch.float64 else x.float(), dim=-1)
+        if x.dtype != torch.float64:
+            x = x.float()
+        return F.normalize(x, dim=-1)
 
 
 def product(x: Tensor, y: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, overload
 import numpy as np
 
 from idmetric.metric.distance.finite import NonFiniteError, finite_rows, reason, shown
+from idmetric.metric.files import StrPath
 from idmetric.metric.files.output import writing
 from idmetric.metric.images.kinds import is_tensor
 
@@ -65,11 +65,14 @@ class Embedding:
 
     def __repr__(self) -> str:
         """One line: shapes instead of values."""
+        count = "1 image" if len(self) == 1 else f"{len(self)} images"
         shapes = f"cls {tuple(self.cls.shape)}"
         if self.patches is not None:
-            shapes += f", patches {tuple(self.patches.shape)}{' weighted' * (self.weights is not None)}"
-        kind = f"{str(self.cls.dtype).removeprefix('torch.')} on {self.cls.device}"
-        return f"Embedding({len(self)} image{'s' * (len(self) != 1)}, {shapes}, {kind}, model={self.model!r})"
+            shapes += f", patches {tuple(self.patches.shape)}"
+        if self.weights is not None:
+            shapes += " weighted"
+        dtype = str(self.cls.dtype).removeprefix("torch.")
+        return f"Embedding({count}, {shapes}, {dtype} on {self.cls.device}, model={self.model!r})"
 
     @overload
     def __getitem__(self, index: str) -> Tensor: ...
@@ -89,13 +92,19 @@ class Embedding:
                 missing = "it was made without patches: embed with patches=True" if index == "patch" else "no such key"
                 raise KeyError(f"{index!r}: {missing}; an Embedding has ['cls'] = .cls and ['patch'] = .patches")
             return tensor
+        if is_tensor(index):
+            indices = index
+            return self._map(lambda tensor: tensor[indices.to(tensor.device)])
+
+        rows: Any = index
         if isinstance(index, int):
             if not -len(self) <= index < len(self):
                 raise IndexError(f"image {index} of an Embedding of {len(self)}")
-            picked: Any = slice(index % len(self), index % len(self) + 1)
-        else:
-            picked = index if isinstance(index, slice) or is_tensor(index) else np.asarray(index, dtype=np.int64)
-        return self._map(lambda tensor: tensor[picked.to(tensor.device) if is_tensor(picked) else picked])
+            start = index % len(self)
+            rows = slice(start, start + 1)
+        elif not isinstance(index, slice):
+            rows = np.asarray(index, dtype=np.int64)
+        return self._map(lambda tensor: tensor[rows])
 
     def __iter__(self) -> Iterator[Embedding]:
         return (self[i] for i in range(len(self)))
@@ -113,12 +122,8 @@ class Embedding:
         return self._map(lambda tensor: tensor.detach())
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Embedding:
-        return replace(
-            self,
-            cls=change(self.cls),
-            patches=None if self.patches is None else change(self.patches),
-            weights=None if self.weights is None else change(self.weights),
-        )
+        tensors: dict[str, Any] = {name: change(tensor) for name, tensor in _tensors(self).items()}
+        return replace(self, **tensors)
 
     def finite(self) -> Tensor:
         """Which images (B,) have only finite features, neither NaN nor infinity."""
@@ -126,9 +131,10 @@ class Embedding:
 
     def check_finite(self, names: Sequence[str], dtype: torch.dtype) -> None:
         """Refuse features that are not finite: NonFiniteError, with the names of the images and the model's dtype."""
-        rows = np.flatnonzero(~np.asarray(self.finite().tolist())).tolist()
+        rows = [row for row, is_finite in enumerate(self.finite().tolist()) if not is_finite]
         if rows:
-            raise NonFiniteError(f"{shown([names[k] for k in rows])}: {reason(dtype)}", rows, self)
+            bad_names = shown([names[row] for row in rows])
+            raise NonFiniteError(f"{bad_names}: {reason(dtype)}", rows, self)
 
     def check_maker(self, model_id: str) -> None:
         """Refuse an Embedding of another model than the one with this `Embedder.model_id`: ValueError."""
@@ -137,7 +143,7 @@ class Embedding:
                 f"the embedding was made by {self.model}, this metric is {model_id}: embed its images again"
             )
 
-    def save(self, path: str | os.PathLike[str], metadata: Mapping[str, str] | None = None) -> None:
+    def save(self, path: StrPath, metadata: Mapping[str, str] | None = None) -> None:
         """Write to a safetensors file; `metadata` (strings) is kept with the tensors; OutputError if it fails."""
         with writing(path):
             Path(path).write_bytes(serialized(self, metadata))
@@ -145,25 +151,31 @@ class Embedding:
     @classmethod
     def of(cls, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Embedding:
         """An Embedding of the tensors and the metadata in a file that `save` wrote."""
-        rows, _, columns = header.get("grid", "").partition("x")
-        return cls(
-            cls=tensors["cls"],
-            patches=tensors.get("patches"),
-            grid=(int(rows), int(columns)) if rows else None,
-            weights=tensors.get("weights"),
-            model=header.get("model", ""),
-        )
+        grid = None
+        if header.get("grid"):
+            rows, columns = header["grid"].split("x")
+            grid = (int(rows), int(columns))
+        return cls(tensors["cls"], tensors.get("patches"), grid, tensors.get("weights"), header.get("model", ""))
 
 
 def serialized(embedding: Embedding, metadata: Mapping[str, str] | None = None) -> bytes:
     """Return the bytes of a safetensors file with an Embedding, and strings to keep with it."""
     from safetensors.torch import save
 
-    tensors = {"cls": embedding.cls, "patches": embedding.patches, "weights": embedding.weights}
-    grid = "" if embedding.grid is None else f"{embedding.grid[0]}x{embedding.grid[1]}"
+    grid = ""
+    if embedding.grid is not None:
+        rows, columns = embedding.grid
+        grid = f"{rows}x{columns}"
     header = {**(metadata or {}), "format": _FORMAT, "grid": grid, "model": embedding.model}
-    data: bytes = save({k: v.detach().cpu().contiguous() for k, v in tensors.items() if v is not None}, header)
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _tensors(embedding).items()}
+    data: bytes = save(tensors, header)
     return data
+
+
+def _tensors(embedding: Embedding) -> dict[str, Tensor]:
+    """The tensors of an Embedding that are there, by their fields' names."""
+    tensors = {"cls": embedding.cls, "patches": embedding.patches, "weights": embedding.weights}
+    return {name: tensor for name, tensor in tensors.items() if tensor is not None}
 
 
 def same_model(a: str, b: str) -> bool:
@@ -181,24 +193,29 @@ def concatenate(embeddings: Sequence[Embedding]) -> Embedding:
     """
     if not embeddings:
         raise ValueError("nothing to concatenate: the list of embeddings is empty")
-    first = embeddings[0]
-    for other in embeddings[1:]:
-        alike = same_model(other.model, first.model) and bool(other.model) == bool(first.model)
-        if not alike or (other.grid, other.patches is None) != (first.grid, first.patches is None):
+    head = embeddings[0]
+    for embedding in embeddings[1:]:
+        if _kind(embedding) != _kind(head):
             raise ValueError(
-                f"embeddings differ in model or patch grid: {first.model or 'unknown'} {first.grid} and "
-                f"{other.model or 'unknown'} {other.grid}"
+                f"embeddings differ in model or patch grid: {head.model or 'unknown'} {head.grid} and "
+                f"{embedding.model or 'unknown'} {embedding.grid}"
             )
     import torch
 
-    patches = [e.patches for e in embeddings if e.patches is not None]
-    weights = None
-    if any(e.weights is not None for e in embeddings):
-        pairs = zip(embeddings, patches, strict=True)
-        weights = torch.cat([x.new_ones(x.shape[:2]) if e.weights is None else e.weights for e, x in pairs])
-    return replace(
-        first,
-        cls=torch.cat([e.cls for e in embeddings]),
-        patches=torch.cat(patches) if patches else None,
-        weights=weights,
-    )
+    cls = torch.cat([embedding.cls for embedding in embeddings])
+    patches = [embedding.patches for embedding in embeddings if embedding.patches is not None]
+    if not patches:
+        return replace(head, cls=cls)
+
+    weights = [embedding.weights for embedding in embeddings]
+    if all(image_weights is None for image_weights in weights):
+        return replace(head, cls=cls, patches=torch.cat(patches))
+    for row, tokens in enumerate(patches):
+        if weights[row] is None:
+            weights[row] = tokens.new_ones(tokens.shape[:2])
+    return replace(head, cls=cls, patches=torch.cat(patches), weights=torch.cat(weights))  # type: ignore[arg-type]
+
+
+def _kind(embedding: Embedding) -> tuple[Any, ...]:
+    """What embeddings must have in common to be joined."""
+    return embedding.model, embedding.grid, embedding.patches is None

@@ -27,7 +27,8 @@ class NonFiniteError(ValueError):
 
     def __init__(self, message: str, rows: Sequence[int] = (), embedding: Any = None) -> None:
         super().__init__(message)
-        self.rows, self.embedding = list(rows), embedding
+        self.rows = list(rows)
+        self.embedding = embedding
 
 
 def is_finite(tensor: Tensor) -> bool:
@@ -54,21 +55,21 @@ def check_distances(distances: Tensor, dtype: torch.dtype | None = None) -> None
     """Refuse distances that are not finite: NonFiniteError, which names their places and how to fix it."""
     if is_finite(distances):
         return
-    found = np.argwhere(~np.isfinite(np.asarray(distances.tolist())))
-    places = [tuple(place) if len(place) > 1 else place[0] for place in found.tolist()]
-    rows = sorted({place if isinstance(place, int) else place[0] for place in places})
-    named = shown([str(place) for place in places])
-    raise NonFiniteError(f"the distances at {named} are not finite (NaN or infinite): {_fix(dtype)}", rows)
+    indices = np.argwhere(~np.isfinite(distances.tolist())).tolist()  # of each such distance, one or two numbers
+    rows = sorted({index[0] for index in indices})
+    names = shown([str(tuple(index)) if len(index) > 1 else str(index[0]) for index in indices])
+    raise NonFiniteError(f"the distances at {names} are not finite (NaN or infinite): {_fix(dtype)}", rows)
 
 
 def reason(dtype: torch.dtype | str, by: str = "") -> str:
     """Why an image with such an embedding (by a model of that name) cannot be used, and how to fix it."""
     maker = f" by {by}" if by else ""
-    return f"its embedding{maker} in {str(dtype).removeprefix('torch.')} is not finite (NaN or infinite): {_fix(dtype)}"
+    dtype_name = str(dtype).removeprefix("torch.")
+    return f"its embedding{maker} in {dtype_name} is not finite (NaN or infinite): {_fix(dtype)}"
 
 
 def _fix(dtype: torch.dtype | str | None) -> str:
-    if str(dtype).endswith("float16") and not str(dtype).endswith("bfloat16"):
+    if str(dtype).removeprefix("torch.") == "float16":
         return "open the model in float32 or bfloat16 (--dtype float32, dtype=torch.float32), which do not overflow"
     return "open another checkpoint, as these weights are damaged or diverged"
 

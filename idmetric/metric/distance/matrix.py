@@ -84,9 +84,10 @@ def distance_matrix(
     Each image's own Sinkhorn term is computed once; `self_b` gives those of b, where they are at hand (`self_terms`).
     Arguments, direction and errors as in `distance`.
     """
-    other = a if b is None else b
-    _check_comparable(a, other)
-    return _of_kind(a, other, check_name(name), joint_weight, matrix=True, self_b=self_b)
+    if b is None:
+        b = a
+    _check_comparable(a, b)
+    return _of_kind(a, b, check_name(name), joint_weight, matrix=True, self_b=self_b)
 
 
 def _of_kind(
@@ -125,12 +126,15 @@ def _sinkhorn(a: Embedding, b: Embedding, kind: str, matrix: bool, self_b: Tenso
     from idmetric.metric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
 
     x = _tokens(a)
-    y = x if b is a else _tokens(b)
+    y = x if b is a else _tokens(b)  # the matrix of one tensor with itself takes half the time
     options: dict[str, Any] = {"weights_a": a.weights, "weights_b": b.weights, **_SINKHORN[kind]}
-    return sinkhorn_matrix(x, y, self_b=self_b, **options) if matrix else sinkhorn_distance(x, y, **options)
+    if matrix:
+        return sinkhorn_matrix(x, y, self_b=self_b, **options)
+    return sinkhorn_distance(x, y, **options)
 
 
 def _pooled(embedding: Embedding) -> Tensor:
+    """The mean of each image's tokens, weighted where a mask selects the subject."""
     tokens = _tokens(embedding)
     if embedding.weights is None:
         return tokens.mean(1)

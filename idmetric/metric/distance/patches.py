@@ -59,26 +59,36 @@ def patch_similarity(subject: Embedding, targets: Embedding, match: Match = "pro
         raise ValueError(f"unknown match {match!r}: choose {', '.join(MATCHES)}")
     if subject.model and targets.model and subject.model != targets.model:
         raise ValueError(f"embeddings of two models cannot be compared: {subject.model} and {targets.model}")
-    theirs = F.normalize(patch_tokens(targets), dim=-1)
-    if match == "nearest":
-        own = F.normalize(patch_tokens(subject), dim=-1)
-        seen = zip(own, covered(subject), strict=True)
-        return torch.stack([(theirs @ tokens[inside].T).amax(-1) for tokens, inside in seen]).mean(0)
-    return (theirs @ prototypes(subject, match).T).mean(-1)
+    target_tokens = _unit_tokens(targets)
+    if match != "nearest":
+        return (target_tokens @ prototypes(subject, match).T).mean(-1)
+
+    maps = []
+    for tokens, is_covered in zip(_unit_tokens(subject), covered(subject), strict=True):
+        cosines = target_tokens @ tokens[is_covered].T
+        maps.append(cosines.amax(-1))
+    return torch.stack(maps).mean(0)
 
 
 def prototypes(subject: Embedding, match: Match = "prototype") -> Tensor:
     """The prototype of each image (R, D), by which tokens are multiplied; "nearest" has none: see the module."""
-    own = F.normalize(patch_tokens(subject), dim=-1)
-    weights = own.new_ones(own.shape[:2]) if subject.weights is None else subject.weights.to(own)
-    mean = (own * (weights / weights.sum(1, keepdim=True))[..., None]).sum(1)
+    tokens = _unit_tokens(subject)
+    if match == "mean_max":
+        is_covered = covered(subject)[..., None]
+        mean = (tokens * is_covered).sum(1) / is_covered.sum(1)
+        maximum = tokens.masked_fill(~is_covered, -math.inf).amax(1)
+        return F.normalize((mean + maximum) / 2, dim=-1)
+
+    weights = tokens.new_ones(tokens.shape[:2]) if subject.weights is None else subject.weights.to(tokens)
+    shares = weights / weights.sum(1, keepdim=True)
+    mean = (tokens * shares[..., None]).sum(1)
     if match == "mean":
         return mean
-    if match == "mean_max":
-        inside = covered(subject)[..., None]
-        top = own.masked_fill(~inside, -math.inf).amax(1)
-        mean = ((own * inside).sum(1) / inside.sum(1) + top) / 2
     return F.normalize(mean, dim=-1)
+
+
+def _unit_tokens(embedding: Embedding) -> Tensor:
+    return F.normalize(patch_tokens(embedding), dim=-1)
 
 
 def covered(subject: Embedding) -> Tensor:
@@ -96,21 +106,25 @@ def patch_tokens(embedding: Embedding, name: str = "") -> Tensor:
             f"{name or embedding.model or 'the embedding'} has no patch tokens: a map needs a model with them (IDSim, "
             "NearID, VisIDEmbed, Backbone), and an embedding made with patches=True"
         )
-    return embedding.patches if embedding.patches.dtype == torch.float64 else embedding.patches.float()
+    if embedding.patches.dtype == torch.float64:
+        return embedding.patches
+    return embedding.patches.float()
 
 
 def on_grid(values: Tensor, where: Layout) -> Tensor:
     """One image's patch values (P,) as (rows, columns); those that fill a batch up are dropped."""
-    return values[: where.grid[0] * where.grid[1]].reshape(where.grid)
+    return values[: math.prod(where.grid)].reshape(where.grid)
 
 
 def spread(grid: Tensor, where: Layout, size: tuple[int, int]) -> Tensor:
     """Values (..., rows, columns) at the pixels (..., H, W) of the image: bilinear, level beyond the outer centers."""
-    y, x = (
-        (torch.arange(n, device=grid.device, dtype=grid.dtype) + 0.5) / n / s * 2 - 1
-        for n, s in zip(size, where.share, strict=True)
-    )
-    places = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)
+    # grid_sample takes positions from -1 to 1, edge to edge of what the patches cover
+    height, width = size
+    share_y, share_x = where.share
+    y = (torch.arange(height, device=grid.device, dtype=grid.dtype) + 0.5) / height / share_y * 2 - 1
+    x = (torch.arange(width, device=grid.device, dtype=grid.dtype) + 0.5) / width / share_x * 2 - 1
+    positions = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)[None]
+
     flat = grid.reshape(1, -1, *where.grid)
-    found = F.grid_sample(flat, places[None], mode="bilinear", padding_mode="border", align_corners=False)
-    return found.reshape(*grid.shape[:-2], *size)
+    pixels = F.grid_sample(flat, positions, mode="bilinear", padding_mode="border", align_corners=False)
+    return pixels.reshape(*grid.shape[:-2], *size)

@@ -45,24 +45,28 @@ class TransportPlan:
     def __init__(self, kernel: Tensor, weights: Tensor, start: float) -> None:
         self.kernel, self.weights, self.start = kernel, weights, start
         self.buffer = torch.empty_like(kernel)
-        self.last = math.nan  # eps of the former step
-        self.held: float | None = None  # eps of E in the buffer
+        self.previous_eps = math.nan
+        self.buffer_eps: float | None = None  # eps of E in the buffer
         self.base = weights  # F and G of E
         self.logs: list[Tensor] = []
         self.moves: list[Tensor] = []
 
     def update(self, z: Tensor, eps: float) -> Tensor:
         """The potentials' softmins at `eps`."""
-        fall, self.last = self.last / eps, eps
+        fall = self.previous_eps / eps
+        self.previous_eps = eps
         if not self.kernel.is_cpu or fall > _FALL:
-            self.held = None
+            self.buffer_eps = None
             return apart(self.kernel, self.weights, self.buffer, z, eps)
+
+        # what z has moved from F and G goes into the weights of the sums
         self._prepare(z, eps)
         weights = self.weights
         if z is not self.base:
             moves = (z - self.base).div_(eps)
             self.moves.append(moves)
             weights = moves.exp().mul_(weights)
+
         logs = _sums(self.buffer, weights).log_()
         self.logs.append(logs)
         return torch.add(self.base, logs, alpha=-eps)
@@ -72,54 +76,71 @@ class TransportPlan:
 
         A pair's own numbers decide, so that it is solved in the same way in any chunk.
         """
-        safe = torch.ones(len(self.kernel), dtype=torch.bool, device=self.kernel.device)
-        for values, (low, high) in ((self.logs, _LOG_SUMS), (self.moves, _MOVES)):
-            if values:
-                least, most = torch.aminmax(torch.cat(values, 1).flatten(1), dim=1)
-                safe &= (least >= low) & (most <= high)  # NaN is neither
+        safe = _within(self.logs, _LOG_SUMS)
+        if self.moves:
+            safe &= _within(self.moves, _MOVES)
         return ~safe
 
     def _prepare(self, z: Tensor, eps: float) -> None:
         """Bring E to `eps`: as it is, squared, or made again around `z`."""
         squarings = self._squarings(eps)
-        self.held = eps
+        self.buffer_eps = eps
         if squarings is not None:
             for _ in range(squarings):
                 self.buffer.square_()
             return
+
         self.base = z
-        f, g = _sides(z * (_LOG2E / eps), self.kernel)
-        torch.add(g, self.kernel, alpha=_LOG2E / eps, out=self.buffer)
+        per_eps = _LOG2E / eps
+        f, g = _sides(z * per_eps, self.kernel)
+        torch.add(g, self.kernel, alpha=per_eps, out=self.buffer)
         self.buffer.add_(f.mT).clamp_min_(_FLOOR * _LOG2E).exp2_()
 
     def _squarings(self, eps: float) -> int | None:
         """How often E has to be squared for `eps`; None where that is not the way."""
-        if self.held is None:
+        if self.buffer_eps is None:
             return None
-        times = math.log2(self.held / eps)
-        whole = round(times)
-        allowed = whole == 0 or (whole > 0 and eps * _POWERS > self.start * (1 - 1e-9))
-        return whole if allowed and abs(times - whole) < 1e-9 else None
+        doublings = math.log2(self.buffer_eps / eps)
+        squarings = round(doublings)
+        if squarings < 0 or abs(doublings - squarings) >= 1e-9:
+            return None
+        if squarings > 0 and eps * _POWERS <= self.start * (1 - 1e-9):
+            return None
+        return squarings
+
+
+def _within(values: list[Tensor], bounds: tuple[float, float]) -> Tensor:
+    """Which pairs (K,) have all of their values (K, 1, P + Q) between two bounds; NaN is not."""
+    least, most = torch.aminmax(torch.cat(values, 1).flatten(1), dim=1)
+    low, high = bounds
+    return (least >= low) & (most <= high)
 
 
 def _sides(z: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
     """What belongs to the rows and to the columns of a kernel: one for images against themselves."""
     rows = kernel.shape[1]
-    return (z, z) if z.shape[2] == rows else (z[:, :, :rows], z[:, :, rows:])
+    if z.shape[2] == rows:
+        return z, z
+    return z[:, :, :rows], z[:, :, rows:]
 
 
 def _sums(matrix: Tensor, weights: Tensor) -> Tensor:
     """Weighted sums of rows and of columns, as potentials are."""
     u, v = _sides(weights, matrix)
-    rows = product(v, matrix.mT)
-    return rows if u is v else torch.cat([rows, product(u, matrix)], 2)
+    row_sums = product(v, matrix.mT)
+    if u is v:
+        return row_sums
+    return torch.cat([row_sums, product(u, matrix)], 2)
 
 
 def apart(kernel: Tensor, weights: Tensor, buffer: Tensor, z: Tensor, eps: float) -> Tensor:
     """Each softmin by itself, stable whatever its exponents are."""
     rows, cols = _sides(weights.log() + z / eps, kernel)
     f = _softmin(kernel, cols, eps, 2, buffer).mT
-    return f if rows is cols else torch.cat([f, _softmin(kernel, rows.mT, eps, 1, buffer)], 2)
+    if rows is cols:
+        return f
+    g = _softmin(kernel, rows.mT, eps, 1, buffer)
+    return torch.cat([f, g], 2)
 
 
 def _softmin(kernel: Tensor, h: Tensor, eps: float, dim: int, buffer: Tensor) -> Tensor:
@@ -127,5 +148,5 @@ def _softmin(kernel: Tensor, h: Tensor, eps: float, dim: int, buffer: Tensor) ->
     torch.add(h, kernel, alpha=1 / eps, out=buffer)
     peak = buffer.amax(dim, keepdim=True)
     # Powers of two take CPUs a quarter of the time of those of e.
-    total = buffer.sub_(peak).clamp_min_(_FLOOR).mul_(_LOG2E).exp2_().sum(dim, keepdim=True)
-    return total.log_().add_(peak).mul_(-eps)
+    powers = buffer.sub_(peak).clamp_min_(_FLOOR).mul_(_LOG2E).exp2_()
+    return powers.sum(dim, keepdim=True).log_().add_(peak).mul_(-eps)

@@ -93,9 +93,14 @@ def sinkhorn_distance(
         raise ValueError(f"a and b need equal batches or one of 1, got {tuple(a.shape)} and {tuple(b.shape)}")
     options = _options(blur, scaling, diameter, debias)
     with no_autocast(a):
-        left, right = _cloud(a, b, weights_a), _cloud(b, a, weights_b)
-        size = max(len(a), len(b)) if len(a) and len(b) else 0
-        rows, cols = (torch.arange(len(x), device=x.device).expand(size) for x in (a, b))
+        left = _cloud(a, b, weights_a)
+        right = _cloud(b, a, weights_b)
+        rows = _indices(a)
+        cols = _indices(b)
+        if len(a) == 1:
+            rows = rows.expand(len(b))
+        elif len(b) == 1:
+            cols = cols.expand(len(a))
         return _scores(left, right, rows, cols, options)
 
 
@@ -125,15 +130,19 @@ def sinkhorn_matrix(
     symmetric = a is b and weights_a is weights_b
     with no_autocast(a):
         left = _cloud(a, b, weights_a)
-        right = left if symmetric else _cloud(b, a, weights_b, self_b)
         if symmetric:
+            right = left
             rows, cols = torch.triu_indices(len(a), len(a), offset=int(debias), device=a.device)
         else:
-            rows = torch.arange(len(a), device=a.device).repeat_interleave(len(b))
-            cols = torch.arange(len(b), device=a.device).repeat(len(a))
+            right = _cloud(b, a, weights_b, self_b)
+            rows = _indices(a).repeat_interleave(len(b))
+            cols = _indices(b).repeat(len(a))
+
         scores = _scores(left, right, rows, cols, options)
         matrix = scores.new_zeros(len(a), len(b)).index_put((rows, cols), scores)
-        return matrix.index_put((cols, rows), scores) if symmetric else matrix
+        if symmetric:
+            matrix = matrix.index_put((cols, rows), scores)
+        return matrix
 
 
 def self_potential(
@@ -177,23 +186,34 @@ def _options(blur: float, scaling: float, diameter: float | None, debias: bool) 
     return _Annealing(blur, scaling, diameter, debias)
 
 
+def _indices(images: Tensor) -> Tensor:
+    return torch.arange(len(images), device=images.device)
+
+
 def _saveable(x: Tensor) -> Tensor:
     """A tensor that autograd can keep: embeddings made under inference_mode may meet ones that require grad."""
-    return x.clone() if x.is_inference() and not torch.is_inference_mode_enabled() else x
+    if x.is_inference() and not torch.is_inference_mode_enabled():
+        return x.clone()
+    return x
 
 
-def _cloud(x: Tensor, other: Tensor, weights: Tensor | None, potential: Tensor | None = None) -> Cloud:
-    if x.ndim != 3 or x.shape[1] == 0 or x.shape[2] != other.shape[-1]:
-        raise ValueError(f"need (images, tokens >= 1, same channels), got {tuple(x.shape)} and {tuple(other.shape)}")
-    dtype = torch.promote_types(torch.promote_types(x.dtype, other.dtype), torch.float32)
+def _cloud(x: Tensor, y: Tensor, weights: Tensor | None, potential: Tensor | None = None) -> Cloud:
+    """The tokens `x`, which are compared with `y`, their weights, and their potential if it is at hand."""
+    if x.ndim != 3 or x.shape[1] == 0 or x.shape[2] != y.shape[-1]:
+        raise ValueError(f"need (images, tokens >= 1, same channels), got {tuple(x.shape)} and {tuple(y.shape)}")
+    dtype = torch.promote_types(x.dtype, y.dtype)
+    dtype = torch.promote_types(dtype, torch.float32)
     x = _saveable(x.to(dtype))
+    if potential is not None:
+        potential = _saveable(potential.to(dtype))
+
     if weights is None:
         weights = x.new_full(x.shape[:2], 1 / x.shape[1])
     else:
-        weights = _normalized(weights, x, check=not wants_graph(x, other))
+        weights = _normalized(weights, x, check=not wants_graph(x, y))
         # A masked token may hold anything, and inf * 0 is NaN: it has to leave before the products.
         x = x.masked_fill((weights == 0).unsqueeze(-1), 0)
-    return Cloud(x, weights, halves(x), None if potential is None else _saveable(potential.to(dtype)))
+    return Cloud(x, weights, halves(x), potential)
 
 
 def _normalized(weights: Tensor, x: Tensor, check: bool) -> Tensor:
@@ -202,9 +222,11 @@ def _normalized(weights: Tensor, x: Tensor, check: bool) -> Tensor:
     weights = _saveable(weights.to(x.dtype))
     total = weights.sum(1)
     if check:
-        bad = ((weights < 0).any(1) | ~total.isfinite() | (total <= 0)).nonzero()
-        if len(bad):
-            raise ValueError(f"weights row {int(bad[0])} must be finite and nonnegative with a positive sum")
+        is_negative = (weights < 0).any(1)
+        is_positive_sum = total.isfinite() & (total > 0)
+        bad_rows = (is_negative | ~is_positive_sum).nonzero()
+        if len(bad_rows):
+            raise ValueError(f"weights row {int(bad_rows[0])} must be finite and nonnegative with a positive sum")
     return weights / total.unsqueeze(1)
 
 
@@ -212,57 +234,91 @@ def _scores(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor, options: _Annealing)
     """Distances (K,) of the pairs (rows[k], cols[k])."""
     chunks = _chunks(a, b, rows, cols, options)
     if options.debias and options.diameter is not None:
-        same = b is a
-        a = a if a.potential is not None else a._replace(potential=_self_potential(a, options))
-        b = a if same else b if b.potential is not None else b._replace(potential=_self_potential(b, options))
+        is_same = b is a
+        a = _with_self_potential(a, options)
+        b = a if is_same else _with_self_potential(b, options)
+
     # Without a graph each chunk shrinks to its scores at once; with one, a single node sums the chunks' gradients.
     if wants_graph(*a, *b):
         return _transport(a, b, chunks, options.debias)
-    return torch.cat(over_threads(lambda chunk: _transport(a, b, [chunk], options.debias), chunks, chunks[0].threads))
+    scores = over_threads(lambda chunk: _transport(a, b, [chunk], options.debias), chunks, chunks[0].threads)
+    return torch.cat(scores)
 
 
 def _transport(a: Cloud, b: Cloud, chunks: list[Chunk], debias: bool) -> Tensor:
-    rows, cols = torch.cat([c.rows for c in chunks]), torch.cat([c.cols for c in chunks])
+    """Distances (K,) of the pairs of all chunks, in order."""
+    rows = torch.cat([chunk.rows for chunk in chunks])
+    cols = torch.cat([chunk.cols for chunk in chunks])
     f, g = cross_potentials(a, b, chunks)
     if debias:
         # Potential minus potential, then the sum: the sums alone would cancel to few digits.
-        f = f - (self_potentials(a, chunks) if a.potential is None else a.potential[rows])
-        g = g - (self_potentials(b, flipped(chunks)) if b.potential is None else b.potential[cols])
+        f = f - _debiasing(a, rows, chunks)
+        g = g - _debiasing(b, cols, flipped(chunks))
     return (a.weights[rows] * f).sum(1) + (b.weights[cols] * g).sum(1)
 
 
-def _chunks(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor, options: _Annealing) -> list[Chunk]:
-    tokens_a, tokens_b, channels = a.tokens.shape[1], b.tokens.shape[1], a.tokens.shape[2]
-    elements = tokens_a * tokens_b
-    if wants_graph(*a, *b) or not by_views(a.tokens, b.tokens):
-        elements = max(elements, (tokens_a + tokens_b) * channels)  # the pairs' tokens are copied too
+def _debiasing(x: Cloud, images: Tensor, chunks: list[Chunk]) -> Tensor:
+    """The self potentials (K, P) of these images, which are the `rows` of the chunks."""
+    if x.potential is None:
+        return self_potentials(x, chunks)
+    return x.potential[images]
 
-    cpu = rows.device.type == "cpu"
-    size = 1 if options.diameter is None else max(1, (min(MAX_ELEMENTS, _CACHED) if cpu else MAX_ELEMENTS) // elements)
-    threads = MAX_ELEMENTS // (size * elements) if cpu and size * elements >= _THREADED else 1
+
+def _chunks(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor, options: _Annealing) -> list[Chunk]:
+    """The pairs (rows[k], cols[k]) in chunks that fit in memory, and on CPUs in a cache."""
+    tokens_a, channels = a.tokens.shape[1:]
+    tokens_b = b.tokens.shape[1]
+    pair_elements = tokens_a * tokens_b
+    if wants_graph(*a, *b) or not by_views(a.tokens, b.tokens):
+        pair_elements = max(pair_elements, (tokens_a + tokens_b) * channels)  # the pairs' tokens are copied too
+
+    # with diameter=None each pair has temperatures of its own
+    most_elements = min(MAX_ELEMENTS, _CACHED) if rows.is_cpu else MAX_ELEMENTS
+    size = max(1, most_elements // pair_elements)
+    if options.diameter is None:
+        size = 1
+    threads = 1
+    if rows.is_cpu and size * pair_elements >= _THREADED:
+        threads = MAX_ELEMENTS // (size * pair_elements)
 
     chunks = []
-    for i, j in zip(torch.split(rows, size), torch.split(cols, size), strict=True):
-        diameter = options.diameter or (_diameter(a, b, i, j, options.blur) if len(i) else 1.0)
-        chunks.append(Chunk(i, j, _schedule(diameter, options), threads))
+    for chunk_rows, chunk_cols in zip(torch.split(rows, size), torch.split(cols, size), strict=True):
+        diameter = options.diameter
+        if diameter is None:
+            diameter = _diameter(a, b, chunk_rows, chunk_cols, options.blur)
+        chunks.append(Chunk(chunk_rows, chunk_cols, _schedule(diameter, options), threads))
     return chunks
 
 
 def _schedule(diameter: float, options: _Annealing) -> list[float]:
     """Temperatures: diameter², then from diameter² again by steps of scaling² while above blur², then blur²."""
-    first, last, step = (2 * math.log(v) for v in (diameter, options.blur, options.scaling))
-    steps = math.ceil((last - first) / step)
-    return [diameter**2, *(math.exp(first + i * step) for i in range(steps)), options.blur**2]
+    log_start = 2 * math.log(diameter)
+    log_end = 2 * math.log(options.blur)
+    log_ratio = 2 * math.log(options.scaling)
+    steps = math.ceil((log_end - log_start) / log_ratio)
+    falling = [math.exp(log_start + step * log_ratio) for step in range(steps)]
+    return [diameter**2, *falling, options.blur**2]
 
 
-def _diameter(a: Cloud, b: Cloud, i: Tensor, j: Tensor, blur: float) -> float:
+def _diameter(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor, blur: float) -> float:
     """Bounding-box diagonal of a pair; a floor keeps the first temperature positive for constant sets."""
-    kept = [c.tokens[k].detach()[c.weights[k] > 0] for c, k in ((a, i), (b, j))]
-    low, high = torch.aminmax(torch.cat(kept), dim=0)
+    if not len(rows):
+        return 1.0
+    tokens_a = a.tokens[rows].detach()[a.weights[rows] > 0]
+    tokens_b = b.tokens[cols].detach()[b.weights[cols] > 0]
+    low, high = torch.aminmax(torch.cat([tokens_a, tokens_b]), dim=0)
     diameter = float((high - low).norm())
-    return max(diameter, 1e-3 * blur) if math.isfinite(diameter) else 1.0  # such a score is NaN anyway
+    if not math.isfinite(diameter):
+        return 1.0  # such a score is NaN anyway
+    return max(diameter, 1e-3 * blur)
 
 
 def _self_potential(x: Cloud, options: _Annealing) -> Tensor:
-    images = torch.arange(len(x.tokens), device=x.tokens.device)
+    images = _indices(x.tokens)
     return self_potentials(x, _chunks(x, x, images, images, options))
+
+
+def _with_self_potential(x: Cloud, options: _Annealing) -> Cloud:
+    if x.potential is not None:
+        return x
+    return x._replace(potential=_self_potential(x, options))

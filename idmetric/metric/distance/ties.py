@@ -24,14 +24,15 @@ def comparable(scores: ArrayLike) -> NDArray[np.float64]:
     >>> comparable([0.1234561, 0.1234564]).tolist()
     [0.123456, 0.123456]
     """
-    found: NDArray[np.float64] = np.asarray(scores, dtype=np.float64).round(DIGITS)
-    return found
+    rounded: NDArray[np.float64] = np.asarray(scores, dtype=np.float64).round(DIGITS)
+    return rounded
 
 
 def first_highest(scores: Numbers) -> int:
-    """Place of the highest of scores (N,); of equal ones the first."""
-    near = np.flatnonzero(scores >= scores.max() - 2 * STEP)  # rounding a long row would take ten times as long
-    return int(near[comparable(scores[near]).argmax()])
+    """Index of the highest of scores (N,); of equal ones the first."""
+    candidates = np.flatnonzero(scores >= scores.max() - 2 * STEP)  # rounding a long row would take ten times as long
+    best = comparable(scores[candidates]).argmax()
+    return int(candidates[best])
 
 
 def numbers(name: str, values: ArrayLike, ndim: int = 1) -> Numbers:
@@ -48,11 +49,11 @@ def numbers(name: str, values: ArrayLike, ndim: int = 1) -> Numbers:
     if not x.size:
         raise ValueError(f"{name} must not be empty, got shape {x.shape}")
 
-    finite = np.isfinite(x)
-    if not finite.all():
-        place = tuple(int(i) for i in np.argwhere(~finite)[0])
-        at = place[0] if ndim == 1 else place
-        raise ValueError(f"{name} must be finite, but {(~finite).sum()} are not, the first {x[place]} at {at}")
+    bad_indices = np.argwhere(~np.isfinite(x))
+    if len(bad_indices):
+        index = tuple(bad_indices[0].tolist())
+        position = index[0] if ndim == 1 else index
+        raise ValueError(f"{name} must be finite, but {len(bad_indices)} are not, the first {x[index]} at {position}")
 
     return x
 
@@ -75,15 +76,20 @@ def labeled(
     scores: ArrayLike, relevant: ArrayLike, names: tuple[str, str] = ("scores", "relevant")
 ) -> tuple[NDArray[np.float64], Truths]:
     """Scores (N,), `comparable`, and a boolean label (N,) for each."""
-    s, r = numbers(names[0], scores), truths(names[1], relevant)
-    if s.shape != r.shape:
-        raise ValueError(f"{names[0]} and {names[1]} must be of one shape (N,), got {s.shape} and {r.shape}")
-    return comparable(s), r
+    score_array = numbers(names[0], scores)
+    relevant_array = truths(names[1], relevant)
+    _check_shapes(score_array, relevant_array, names)
+    return comparable(score_array), relevant_array
 
 
 def paired(x: ArrayLike, y: ArrayLike, names: tuple[str, str] = ("x", "y")) -> tuple[Numbers, Numbers]:
     """Two arrays (N,) of finite float64 numbers."""
-    a, b = numbers(names[0], x).astype(np.float64), numbers(names[1], y).astype(np.float64)
-    if a.shape != b.shape:
-        raise ValueError(f"{names[0]} and {names[1]} must be of one shape (N,), got {a.shape} and {b.shape}")
-    return a, b
+    x_array = numbers(names[0], x).astype(np.float64)
+    y_array = numbers(names[1], y).astype(np.float64)
+    _check_shapes(x_array, y_array, names)
+    return x_array, y_array
+
+
+def _check_shapes(x: Numbers, y: Numbers, names: tuple[str, str]) -> None:
+    if x.shape != y.shape:
+        raise ValueError(f"{names[0]} and {names[1]} must be of one shape (N,), got {x.shape} and {y.shape}")

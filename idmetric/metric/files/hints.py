@@ -8,10 +8,11 @@ from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 
 
-def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`"; did you mean 'tiny'?"` where a known name is close to the word, else an empty string."""
-    near = difflib.get_close_matches(word, list(known), n=1)
-    return f"; did you mean {near[0]!r}?" if near else ""
+def did_you_mean(word: str, names: Iterable[str]) -> str:
+    """`"; did you mean 'tiny'?"` where one of the names is close to the word, else an empty string."""
+    for name in difflib.get_close_matches(word, list(names), n=1):
+        return f"; did you mean {name!r}?"
+    return ""
 
 
 class MissingExtraError(ImportError):
@@ -41,11 +42,15 @@ def need_all(purpose: str, extras: Mapping[str, Mapping[str, str]]) -> None:
     """As `need`, for packages of several extras: one error names all that are missing."""
     missing: dict[str, str] = {}  # name to print -> its extra
     for extra, packages in extras.items():
-        missing |= {name: extra for module, name in packages.items() if not _is_there(module)}
+        for module, name in packages.items():
+            if not _is_installed(module):
+                missing[name] = extra
     if missing:
-        wanted = ",".join(dict.fromkeys(missing.values()))
-        raise MissingExtraError(f"{purpose} needs {' and '.join(missing)}: {install(wanted)}")
+        missing_extras = ",".join(dict.fromkeys(missing.values()))
+        raise MissingExtraError(f"{purpose} needs {' and '.join(missing)}: {install(missing_extras)}")
 
 
-def _is_there(module: str) -> bool:
-    return sys.modules[module] is not None if module in sys.modules else find_spec(module) is not None
+def _is_installed(module: str) -> bool:
+    if module in sys.modules:
+        return sys.modules[module] is not None
+    return find_spec(module) is not None

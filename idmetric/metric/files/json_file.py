@@ -10,10 +10,12 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from idmetric.metric.files import StrPath
+
 MOST = 2**30  # bytes
 
 
-def read_text(path: str | os.PathLike[str], encoding: str = "utf-8", most: int = MOST) -> str:
+def read_text(path: StrPath, encoding: str = "utf-8", most: int = MOST) -> str:
     """The whole text of a file.
 
     Args:
@@ -32,13 +34,15 @@ def read_text(path: str | os.PathLike[str], encoding: str = "utf-8", most: int =
     return data.decode(encoding)
 
 
-def read(path: str | os.PathLike[str], encoding: str = "utf-8", most: int = MOST) -> Any:
+def read(path: StrPath, encoding: str = "utf-8", most: int = MOST) -> Any:
     """The value in a JSON file, or in one of TOML, if its name ends in .toml; errors as `read_text` and `parse`."""
-    found = read_text(path, encoding, most)
-    return tomllib.loads(found) if os.fspath(path).endswith(".toml") else parse(found)
+    content = read_text(path, encoding, most)
+    if os.fspath(path).endswith(".toml"):
+        return tomllib.loads(content)
+    return parse(content)
 
 
-def lines(path: str | os.PathLike[str]) -> Iterator[dict[str, Any]]:
+def lines(path: StrPath) -> Iterator[dict[str, Any]]:
     """The objects in a file of JSON lines; blank lines are skipped.
 
     Raises:
@@ -68,11 +72,14 @@ def text(value: Any, **options: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
+    """A value with None for NaN and infinity."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
     if isinstance(value, Mapping):
-        return {key: _plain(one) for key, one in value.items()}
-    return [_plain(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
 
 
 def parse(text: str | bytes) -> Any:

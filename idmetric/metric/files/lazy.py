@@ -21,7 +21,8 @@ def lazy(package: str, names: Mapping[str, str]) -> tuple[Callable[[str], Any], 
     def get(name: str) -> Any:
         if name not in names:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        value = getattr(importlib.import_module(names[name]), name)
+        module = importlib.import_module(names[name])
+        value = getattr(module, name)
         setattr(sys.modules[package], name, value)
         return value
 

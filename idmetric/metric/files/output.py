@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from idmetric.metric.files import StrPath
+
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
 _TOLD = 40  # characters of a file's name that its temporary one begins with
@@ -56,7 +58,7 @@ def replacing(path: Path, parents: bool = False) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
-def check(path: str | os.PathLike[str], parents: bool = False) -> None:
+def check(path: StrPath, parents: bool = False) -> None:
     """Whether `replacing` could write there now, to be asked before long work: a hidden file is made and removed.
 
     Args:
@@ -68,10 +70,10 @@ def check(path: str | os.PathLike[str], parents: bool = False) -> None:
             raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
         if _is_device(path):
             return
-    place = path
-    while parents and not place.parent.exists():
-        place = place.parent
-    temporary = _beside(place)
+    target = path  # or the first folder on the way that is not there yet
+    while parents and not target.parent.exists():
+        target = target.parent
+    temporary = _beside(target)
     try:
         with writing(path, temporary), temporary.open("xb") as file:
             file.write(b"\0")  # a full disk has room for the name alone
@@ -80,7 +82,7 @@ def check(path: str | os.PathLike[str], parents: bool = False) -> None:
             temporary.unlink(missing_ok=True)
 
 
-def refuse_irregular(path: str | os.PathLike[str]) -> None:
+def refuse_irregular(path: StrPath) -> None:
     """Refuse a pipe or a device, which might never end; links count as what they lead to, folders pass.
 
     Raises:
@@ -91,48 +93,54 @@ def refuse_irregular(path: str | os.PathLike[str]) -> None:
         raise OSError(f"{os.fspath(path)!r} is a pipe or a device, not a file: remove it")
 
 
-def file_id(path: str | os.PathLike[str]) -> tuple[int, int] | str | None:
+def file_id(path: StrPath) -> tuple[int, int] | str | None:
     """Equal only for names of the same regular file: links, and other spellings if the disk ignores case.
 
     None if it does not exist, or is a folder, a pipe or a device.
     """
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except (OSError, ValueError):
         return None
-    if not stat.S_ISREG(found.st_mode):
+    if not stat.S_ISREG(status.st_mode):
         return None
-    return (found.st_dev, found.st_ino) if found.st_ino else os.path.normcase(os.path.realpath(path))
+    if not status.st_ino:  # a file system without numbers of files
+        return os.path.normcase(os.path.realpath(path))
+    return status.st_dev, status.st_ino
 
 
 def is_same_file(a: str, b: str) -> bool:
     """Whether two paths lead to one file."""
-    return os.path.realpath(a) == os.path.realpath(b) or (file_id(a) is not None and file_id(a) == file_id(b))
+    if os.path.realpath(a) == os.path.realpath(b):
+        return True
+    id_a = file_id(a)
+    return id_a is not None and id_a == file_id(b)
 
 
-def refuse_inputs(
-    outputs: Mapping[str, str | os.PathLike[str] | None], inputs: Iterable[str | os.PathLike[str]]
-) -> None:
+def refuse_inputs(outputs: Mapping[str, StrPath | None], inputs: Iterable[StrPath]) -> None:
     """Refuse, before the work, to write over a file that is read.
 
     Args:
         outputs: the file that each option names; None where it is not given.
         inputs: files to be read. They are only looked at if an output exists.
     """
-    there = {file_id(path): (option, path) for option, path in outputs.items() if path is not None}
-    there.pop(None, None)
-    for path in inputs if there else ():
-        if (found := there.get(file_id(path))) is not None:
-            option, output = found
-            read = "" if os.fspath(output) == os.fspath(path) else f" ({os.fspath(path)!r})"
+    existing = {file_id(path): (option, os.fspath(path)) for option, path in outputs.items() if path is not None}
+    existing.pop(None, None)
+    if not existing:
+        return
+    for path in inputs:
+        input_id = file_id(path)
+        if input_id in existing:
+            option, output = existing[input_id]
+            spelling = "" if output == os.fspath(path) else f" ({os.fspath(path)!r})"
             raise OutputError(
                 errno.EEXIST,
-                f"{option} {os.fspath(output)!r} is an input{read} and would be overwritten: name another file",
-                os.fspath(output),
+                f"{option} {output!r} is an input{spelling} and would be overwritten: name another file",
+                output,
             )
 
 
-def files_among(values: Iterable[Any]) -> Iterator[str | os.PathLike[str]]:
+def files_among(values: Iterable[Any]) -> Iterator[StrPath]:
     """The paths among a command's options, those in lists too."""
     for value in values:
         if isinstance(value, list | tuple):
@@ -151,7 +159,7 @@ def _beside(path: Path) -> Path:
 
 
 @contextlib.contextmanager
-def writing(path: str | os.PathLike[str], *also: str | os.PathLike[str]) -> Iterator[None]:
+def writing(path: StrPath, *also: StrPath) -> Iterator[None]:
     """Errors inside that mean `path` cannot be written say so, and how to fix it.
 
     Args:
@@ -164,14 +172,15 @@ def writing(path: str | os.PathLike[str], *also: str | os.PathLike[str]) -> Iter
     try:
         yield
     except OutputError as error:
-        if error.filename not in [os.fspath(p) for p in also]:
+        if error.filename not in [os.fspath(name) for name in also]:
             raise
-        says = f"{error.strerror}".replace(repr(error.filename), repr(os.fspath(path)))
-        raise OutputError(error.errno, says, os.fspath(path)) from error
+        message = str(error).replace(repr(error.filename), repr(os.fspath(path)))
+        raise OutputError(error.errno, message, os.fspath(path)) from error
     except OSError as error:
         if error.errno not in _REASONS or not _is_of(error.filename, (path, *also)):
             raise
-        raise OutputError(error.errno, _explain(path, _REASONS[error.errno]), os.fspath(path)) from error
+        message = _explain(path, _REASONS[error.errno])
+        raise OutputError(error.errno, message, os.fspath(path)) from error
     except Exception as error:
         if type(error).__name__ != "SafetensorError":  # safetensors hides the system's error in its own
             raise
@@ -179,11 +188,13 @@ def writing(path: str | os.PathLike[str], *also: str | os.PathLike[str]) -> Iter
         raise OutputError(errno.EIO, _explain(path, reason), os.fspath(path)) from error
 
 
-def _is_of(name: object, paths: Iterable[str | os.PathLike[str]]) -> bool:
+def _is_of(name: object, paths: Iterable[StrPath]) -> bool:
     """Whether an error's file name is one of the paths or lies below one; an error without a name counts."""
-    found = "" if name is None else os.fsdecode(name) if isinstance(name, str | bytes) else str(name)
-    named = [os.fspath(path) for path in paths]
-    return name is None or any(found == path or found.startswith(os.path.join(path, "")) for path in named)
+    if name is None:
+        return True
+    filename = os.fsdecode(name) if isinstance(name, bytes) else str(name)
+    names = [os.fspath(path) for path in paths]
+    return filename in names or filename.startswith(tuple(os.path.join(name, "") for name in names))
 
 
 _REASONS = {
@@ -197,5 +208,5 @@ _REASONS = {
 }
 
 
-def _explain(path: str | os.PathLike[str], reason: str) -> str:
+def _explain(path: StrPath, reason: str) -> str:
     return f"cannot write {os.fspath(path)!r}: {reason}"

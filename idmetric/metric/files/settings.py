@@ -17,7 +17,7 @@ import math
 import types
 import typing
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Union
@@ -60,12 +60,14 @@ class Checked:
 
     def __post_init__(self) -> None:
         for entry in fields(self):
-            value, least = getattr(self, entry.name), entry.metadata.get("least")
+            least = entry.metadata.get("least")
+            value = getattr(self, entry.name)
             if least is None or value is None:
                 continue
-            for one in value if isinstance(value, tuple) else (value,):
-                if not one >= least:
-                    raise ValueError(f"{entry.name} must be at least {least}, got {one}")
+            numbers = value if isinstance(value, tuple) else (value,)
+            for number in numbers:
+                if not number >= least:
+                    raise ValueError(f"{entry.name} must be at least {least}, got {number}")
 
 
 # Options
@@ -82,34 +84,60 @@ def add_options(parser: Any, config: type, *, but: typing.Collection[str] = ()) 
     """
     hints = typing.get_type_hints(config)
     for entry in fields(config):
-        if entry.name in but:
-            continue
-        kind, optional = unwrapped(hints[entry.name])
-        default = entry.default if entry.default_factory is MISSING else entry.default_factory()
-        text = entry.metadata.get("help", "")
-        if (default is not None or optional) and "(default" not in text:  # otherwise other settings decide
-            text += f" (default: {value})" if (value := _shown(default)) else ""
-        given: dict[str, Any] = {"default": argparse.SUPPRESS, "help": text.replace("%", "%%")}
-        if kind is bool and not optional:
-            given["action"] = argparse.BooleanOptionalAction
-        else:
-            one = typing.get_args(kind)[0] if typing.get_origin(kind) is tuple else kind
-            choices = typing.get_args(one) if typing.get_origin(one) is Literal else entry.metadata.get("choices")
-            given["type"] = partial(_read, entry.name, one if one is not kind else hints[entry.name])
-            given["choices"] = choices
-            given["metavar"] = entry.metadata.get("metavar") or (None if choices else _METAVARS.get(one, "JSON"))
-            if entry.metadata.get("repeated"):
-                given["action"] = "append"
-            elif one is not kind:
-                given["nargs"] = length(kind) or "*"
-        parser.add_argument(f"--{entry.name.replace('_', '-')}", **given)
+        if entry.name not in but:
+            option_name = f"--{entry.name.replace('_', '-')}"
+            parser.add_argument(option_name, **_argument(entry, hints[entry.name]))
+
+
+def _argument(entry: Field[Any], hint: Any) -> dict[str, Any]:
+    """The arguments of argparse's `add_argument` for a field."""
+    kind, optional = unwrapped(hint)
+    argument: dict[str, Any] = {"default": argparse.SUPPRESS, "help": _help(entry, optional).replace("%", "%%")}
+    if kind is bool and not optional:
+        argument["action"] = argparse.BooleanOptionalAction
+        return argument
+
+    # the type of a single value
+    is_repeated = entry.metadata.get("repeated")
+    if is_repeated:
+        argument["action"] = "append"
+    if typing.get_origin(kind) is tuple:
+        if not is_repeated:
+            argument["nargs"] = length(kind) or "*"
+        kind = hint = typing.get_args(kind)[0]
+    argument["type"] = partial(_read, entry.name, hint)
+
+    # how --help shows it
+    choices = entry.metadata.get("choices")
+    if typing.get_origin(kind) is Literal:
+        choices = typing.get_args(kind)
+    metavar = entry.metadata.get("metavar")
+    if not metavar and not choices:
+        metavar = _METAVARS.get(kind, "JSON")
+    return {**argument, "choices": choices, "metavar": metavar}
+
+
+def _help(entry: Field[Any], optional: bool) -> str:
+    """A field's line of --help, with its default unless other settings decide it."""
+    text: str = entry.metadata.get("help", "")
+    default = entry.default if entry.default_factory is MISSING else entry.default_factory()
+    if (default is None and not optional) or "(default" in text:
+        return text
+    shown_default = _shown(default)
+    if shown_default:
+        text += f" (default: {shown_default})"
+    return text
 
 
 def values_of(args: argparse.Namespace, config: type) -> dict[str, Any]:
     """The fields of a dataclass that are given on the command line."""
     hints = typing.get_type_hints(config)
-    given = {entry.name: getattr(args, entry.name) for entry in fields(config) if hasattr(args, entry.name)}
-    return {name: accept(name, value, hints[name]) for name, value in given.items()}
+    values = {}
+    for entry in fields(config):
+        name = entry.name
+        if hasattr(args, name):
+            values[name] = accept(name, getattr(args, name), hints[name])
+    return values
 
 
 def from_file(path: str | Path, *configs: type) -> dict[str, Any]:
@@ -120,15 +148,17 @@ def from_file(path: str | Path, *configs: type) -> dict[str, Any]:
     """
     path = Path(path)
     try:
-        found = json_file.read(path)
+        settings = json_file.read(path)
     except (OSError, ValueError) as error:
         raise ValueError(f"--config {path}: not readable as {path.suffix[1:] or 'JSON'}: {error}") from error
-    if not isinstance(found, dict):
+    if not isinstance(settings, dict):
         raise ValueError(f"--config {path}: an object of names and values is needed, such as {{'seed': 1}}")
 
-    hints = {name: hint for config in configs for name, hint in typing.get_type_hints(config).items()}
+    hints: dict[str, Any] = {}
+    for config in configs:
+        hints |= typing.get_type_hints(config)
     values: dict[str, Any] = {}
-    for key, value in found.items():
+    for key, value in settings.items():
         name = key.replace("-", "_")
         if name not in hints:
             raise ValueError(f"--config {path}: there is no option {key!r}; there are {', '.join(sorted(hints))}")
@@ -154,7 +184,9 @@ def _shown(value: Any) -> str:
         return "none"
     if isinstance(value, tuple):
         return " ".join(map(_shown, value)) or "none"
-    return json.dumps(value) if isinstance(value, dict | bool) else str(value)
+    if isinstance(value, dict | bool):
+        return json.dumps(value)
+    return str(value)
 
 
 # Values
@@ -185,7 +217,8 @@ def from_text(text: str, hint: Any) -> Any:
     if kind in (str, Path):
         return text
     if typing.get_origin(kind) is Literal:
-        return next((v for v in typing.get_args(kind) if str(v) == text), text)
+        choices = {str(choice): choice for choice in typing.get_args(kind)}
+        return choices.get(text, text)
     if kind is bool:
         return {"true": True, "false": False}.get(text.lower(), text)
     if kind in (int, float):
@@ -208,7 +241,7 @@ def unwrapped(hint: Any) -> tuple[Any, bool]:
 def length(kind: Any) -> int | None:
     """The number of values of a tuple type; None for any number."""
     parts = typing.get_args(kind)
-    return None if len(parts) == 2 and parts[1] is Ellipsis else len(parts)
+    return None if Ellipsis in parts else len(parts)
 
 
 def shown(value: Any) -> str:
@@ -221,10 +254,13 @@ def _converted(value: Any, hint: Any, finite: bool) -> Any:
     kind, optional = unwrapped(hint)
     if value is None and optional:
         return None
-    origin, parts = typing.get_origin(kind) or kind, typing.get_args(kind)
-    if origin is tuple and isinstance(value, list | tuple) and length(kind) in (None, len(value)):
-        parts = parts[:1] * len(value) if length(kind) is None else parts
-        return tuple(_converted(one, part, finite) for one, part in zip(value, parts, strict=True))
+    origin = typing.get_origin(kind) or kind
+    parts = typing.get_args(kind)
+    if origin is tuple and isinstance(value, list | tuple):
+        if length(kind) is None:
+            parts = parts[:1] * len(value)
+        # of another length, zip raises the ValueError
+        return tuple(_converted(item, part, finite) for item, part in zip(value, parts, strict=True))
     if origin in (dict, Mapping) and isinstance(value, Mapping):
         return dict(value)
     if kind is Path and isinstance(value, str | Path):
@@ -249,9 +285,12 @@ def _wanted(hint: Any, finite: bool) -> str:
     if typing.get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, typing.get_args(kind)))}"
     if typing.get_origin(kind) is tuple:
-        count, part = length(kind), typing.get_args(kind)[0]
+        part = typing.get_args(kind)[0]
         values = "numbers" if part in (int, float) else "values"
+        count = length(kind)
         return f"a list of {values}" if count is None else f"a list of {count} {values}"
     if (typing.get_origin(kind) or kind) in (dict, Mapping):
         return "an object"
-    return "a finite number" if kind is float and finite else _WORDS.get(kind, str(kind))
+    if kind is float and finite:
+        return "a finite number"
+    return _WORDS.get(kind, str(kind))

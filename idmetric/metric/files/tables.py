@@ -39,16 +39,19 @@ def rounded(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") + 0.0  # no -0.0
     if isinstance(value, dict):
-        return {key: rounded(one) for key, one in value.items()}
-    return [rounded(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: rounded(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(item) for item in value]
+    return value
 
 
 def in_csv(row: dict[str, Any]) -> dict[str, Any]:
     """A row for CSV: its floats by `four`; undefined ones (NaN) are empty."""
-    return {
-        key: ("" if math.isnan(value) else four(value)) if isinstance(value, float) else value
-        for key, value in row.items()
-    }
+    return {key: _csv_number(value) if isinstance(value, float) else value for key, value in row.items()}
+
+
+def _csv_number(value: float) -> str:
+    return "" if math.isnan(value) else four(value)
 
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -72,15 +75,13 @@ def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[s
     Args:
         rows: as many cells in each. right: numbers of the columns that are aligned to the right.
     """
-    rows = [[printable(cell) for cell in row] for row in rows]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            cell.rjust(width) if k in right else cell.ljust(width)
-            for k, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    columns = []
+    for number, column in enumerate(zip(*rows, strict=True)):
+        cells = [printable(cell) for cell in column]
+        width = max(map(len, cells))
+        justify = str.rjust if number in right else str.ljust
+        columns.append([justify(cell, width) for cell in cells])
+    return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
 
 
 def first_few(lines: Sequence[str], shown: int = 10) -> list[str]:
@@ -90,7 +91,9 @@ def first_few(lines: Sequence[str], shown: int = 10) -> list[str]:
     ['a', 'b', 'and 1 more']
     """
     more = len(lines) - shown
-    return [*lines[:shown], f"and {more} more"] if more > 0 else list(lines)
+    if more <= 0:
+        return list(lines)
+    return [*lines[:shown], f"and {more} more"]
 
 
 _FORMULA = "=+\\-@\uff1d\uff0b\uff0d\uff20"  # the last: full-width
@@ -104,7 +107,8 @@ def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     lines: list[str] = []
     # with \r\n, so that it also puts cells in quotes that hold a \r
     writer = csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n")
-    writer.writerows([_cell(value) for value in row] for row in (columns, *rows))
+    for row in (columns, *rows):
+        writer.writerow(map(_cell, row))
     return "".join(line.removesuffix("\r\n") + "\n" for line in lines)
 
 
@@ -112,4 +116,6 @@ def _cell(value: Any) -> Any:
     if not isinstance(value, str) or _NUMBER.fullmatch(value):
         return value
     text = _AFTER_SEPARATOR.sub(r"\1'", value)
-    return f"'{text}" if _FIRST.match(value) else text
+    if _FIRST.match(value):
+        text = f"'{text}"
+    return text

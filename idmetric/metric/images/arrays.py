@@ -28,19 +28,26 @@ def check_pixels(pixels: Tensor, name: str | None = None) -> None:
         if torch._C._functorch.is_batchedtensor(pixels):
             raise ImageReadError(name, "torch.func.vmap is not supported: give the whole batch, metric(images, others)")
         return  # values cannot be read inside the other transforms of torch.func
+
     values = pixels.detach()
-    values = values if values.dtype == torch.float64 else values.float()  # 8-bit floats know no aminmax
+    if values.dtype != torch.float64:
+        values = values.float()  # 8-bit floats know no aminmax
     low, high = torch.stack(torch.aminmax(values)).tolist()
     if low >= -SLACK and high <= 1 + SLACK:  # NaN fails this
         return
+
     if not np.isfinite([low, high]).all():
         advice = "find where NaN or infinity came from"
     elif low < -1 - SLACK or (low < -SLACK and high > 1.5):
         advice = "undo the normalization (x * std + mean)"
     elif low < -SLACK:
         advice = "(x + 1) / 2 maps [-1, 1] there; clamp what merely overshoots"
+    elif high > 255:
+        advice = "divide by 65535"
+    elif high > 2:
+        advice = "divide by 255"
     else:
-        advice = f"divide by {65535 if high > 255 else 255}" if high > 2 else "clamp what overshoots"
+        advice = "clamp what overshoots"
     raise ImageReadError(name, f"float pixels must lie in [0, 1], found [{low:.4g}, {high:.4g}]: {advice}")
 
 
@@ -50,19 +57,27 @@ def is_float(x: Tensor | NDArray[Any]) -> bool:
 
 def single_image(source: Any, name: str) -> Any:
     """One image with three axes: (C, H, W) of a tensor, (H, W, C) of an array, 1 to 4 channels."""
-    tensor = is_tensor(source)
-    if isinstance(source, np.ma.MaskedArray) and (hidden := int(np.ma.getmaskarray(source).sum())):
+    if isinstance(source, np.ma.MaskedArray) and np.ma.is_masked(source):
+        hidden = int(np.ma.getmaskarray(source).sum())
         advice = "fill them first, array.filled(255), and give mask=~array.mask[..., 0] to look at the rest alone"
         raise ImageReadError(name, f"{hidden} values of this masked array are masked out: {advice}")
-    x = source[0] if source.ndim == 4 and len(source) == 1 else source
-    if x.ndim == 2:
-        x = x[None] if tensor else x[..., None]
-    if x.ndim != 3 or x.shape[0 if tensor else 2] not in (1, 2, 3, 4):
-        layout = "tensor has shape (C, H, W)" if tensor else "array has shape (H, W) or (H, W, C)"
+
+    if is_tensor(source):
+        channel_axis = 0
+        layout = "tensor has shape (C, H, W)"
+    else:
+        channel_axis = 2
+        layout = "array has shape (H, W) or (H, W, C)"
+    image: Any = source
+    if image.ndim == 4 and len(image) == 1:
+        image = image[0]
+    if image.ndim == 2:
+        image = image[None] if is_tensor(image) else image[..., None]
+    if image.ndim != 3 or image.shape[channel_axis] not in (1, 2, 3, 4):
         raise ImageReadError(name, f"one image's {layout} with 1 to 4 channels: permute it, or index a batch")
-    if 0 in x.shape:
+    if 0 in image.shape:
         raise ImageReadError(name, "it has no pixels")
-    return x
+    return image
 
 
 def channels_last(source: Tensor | NDArray[Any], name: str) -> NDArray[Any]:
@@ -70,19 +85,24 @@ def channels_last(source: Tensor | NDArray[Any], name: str) -> NDArray[Any]:
     x = single_image(source, name)
     if is_tensor(x):
         x = x.detach().permute(1, 2, 0).cpu()
-        x = (x.float() if x.is_floating_point() else x).numpy()  # numpy has no bfloat16
+        if x.is_floating_point():
+            x = x.float()  # numpy has no bfloat16
+        x = x.numpy()
     if x.dtype.kind not in "biuf":
         raise ImageReadError(name, f"pixels of type {x.dtype} are not understood: use integers, or floats in [0, 1]")
-    array: NDArray[Any] = x.astype(np.float32 if x.dtype.kind == "f" else x.dtype.newbyteorder("="))
+    dtype = np.float32 if x.dtype.kind == "f" else x.dtype.newbyteorder("=")
+    array: NDArray[Any] = x.astype(dtype)
     return array
 
 
 def image_of_array(source: Tensor | NDArray[Any], name: str) -> Image.Image:
+    """One integer or bool image as an 8-bit image of as many channels."""
     array = channels_last(source, name)
     if array.dtype == np.bool_:
         array = array.astype(np.uint8) * np.uint8(255)
     elif array.dtype == np.uint16:
-        check_depth(int(array[..., : 3 if array.shape[2] > 2 else 1].max()), name)
+        color = array[..., :3] if array.shape[2] > 2 else array[..., :1]  # without alpha
+        check_depth(int(color.max()), name)
         array = scale16(array)
     elif array.dtype != np.uint8:
         advice = "use uint8, uint16, bool, or floats in [0, 1]"
@@ -106,39 +126,47 @@ def float_pixels(source: Tensor | NDArray[Any], name: str, background: Color) ->
     import torch
 
     if is_tensor(source):
-        x = single_image(source, name)
+        pixels = single_image(source, name)
     else:
-        x = torch.from_numpy(channels_last(source, name)).permute(2, 0, 1)
-    check_pixels(x, name)
-    return composite(x, background)
+        pixels = torch.from_numpy(channels_last(source, name)).permute(2, 0, 1)
+    check_pixels(pixels, name)
+    return composite(pixels, background)
 
 
 def composite(x: Tensor, background: Color) -> Tensor:
     """(..., C, H, W) to RGB (..., 3, H, W) over the background; float64 stays, other floats become float32."""
     import torch
 
-    x = x if x.dtype == torch.float64 else x.float()
+    if x.dtype != torch.float64:
+        x = x.float()
     channels = x.shape[-3]
-    color = x[..., :3, :, :] if channels > 2 else x[..., :1, :, :].expand(*x.shape[:-3], 3, -1, -1)
+    if channels > 2:
+        color = x[..., :3, :, :]
+    else:
+        gray = x[..., :1, :, :]
+        color = gray.expand(*x.shape[:-3], 3, -1, -1)
     if channels in (1, 3):
         return color
+
     alpha = x[..., -1:, :, :]
-    behind = torch.tensor(background, dtype=x.dtype, device=x.device).view(3, 1, 1) / 255
-    return color * alpha + behind * (1 - alpha)
+    background_color = torch.tensor(background, dtype=x.dtype, device=x.device).view(3, 1, 1) / 255
+    return color * alpha + background_color * (1 - alpha)
 
 
 def check_depth(high: int, name: str) -> None:
     """Refuse 16-bit values that end below a sixteenth of their range, as those of 8, 10 and 12 bits do."""
     if 0 < high < 4096:
         bits = next(bits for bits in (8, 10, 12) if high < 2**bits)
+        factor = 65535 // (2**bits - 1)
         raise ImageReadError(
             name,
-            f"its 16-bit values go up to {high} of 65535 only, which is black: multiply them by "
-            f"{65535 // (2**bits - 1)} if they hold {bits} bits; save a picture that is as dark with 8 bits",
+            f"its 16-bit values go up to {high} of 65535 only, which is black: multiply them by {factor} if they hold "
+            f"{bits} bits; save a picture that is as dark with 8 bits",
         )
 
 
 def scale16(array: NDArray[Any]) -> NDArray[np.uint8]:
+    """16-bit values, rounded to 8 bits."""
     eight_bit_values = np.rint(np.arange(65536) / 257).astype(np.uint8)  # 65535 = 257 * 255
     scaled: NDArray[np.uint8] = eight_bit_values[array]
     return scaled
@@ -153,10 +181,11 @@ def released_rgb(image: Image.Image, name: str | None = None) -> Image.Image:
     EXIF orientation is ignored, alpha and transparent palette entries are dropped (the colors stored under them show),
     and the installed Pillow decides how 16-bit values are converted.
     """
-    found = convert(image, "RGB", name or describe(image))
-    found = found.copy() if found is image else found
-    found.info = {}  # or its EXIF block would have it turned later
-    return found
+    rgb = convert(image, "RGB", name or describe(image))
+    if rgb is image:
+        rgb = rgb.copy()
+    rgb.info = {}  # or its EXIF block would have it turned later
+    return rgb
 
 
 def sixteen(image: Image.Image, name: str) -> NDArray[np.uint16]:
@@ -178,12 +207,16 @@ def eight_bit(image: Image.Image, name: str) -> Image.Image:
     gray = Image.fromarray(scale16(values))
     key = image.info.get("transparency")
     if isinstance(key, int):
-        gray.putalpha(Image.fromarray(np.where(values == key, 0, 255).astype(np.uint8)))
+        alpha = np.where(values == key, 0, 255).astype(np.uint8)
+        gray.putalpha(Image.fromarray(alpha))
     return gray
 
 
 def convert(image: Image.Image, mode: str, name: str) -> Image.Image:
+    """The image in a mode: itself, if it has that mode already."""
+    if image.mode == mode:
+        return image
     try:
-        return image if image.mode == mode else image.convert(mode)
+        return image.convert(mode)
     except (OSError, TypeError, ValueError) as error:  # such as a transparency entry of the wrong kind
         raise ImageReadError(name, f"mode {image.mode} cannot be made {mode} ({error}): convert it first") from error

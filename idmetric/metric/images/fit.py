@@ -44,17 +44,22 @@ class Fit:
             raise ValueError(f"crop_pct = {self.crop_pct}: a share from {_LEAST} to 1 is needed")
 
     def __str__(self) -> str:
-        return f"{self.resize} {self.crop_pct:g}" if self.resize in CROPS else self.resize
+        if self.resize in CROPS:
+            return f"{self.resize} {self.crop_pct:g}"
+        return self.resize
 
     def image(self, image: Image.Image, size: tuple[int, int], interpolation: str, border: Color) -> Image.Image:
         """An RGB image at `size` (height, width), resized by Pillow; `border` is the color of padding."""
-        (height, width), (top, left) = self.plan(image.height, image.width, size)
-        if image.size != (width, height):
-            image = image.resize((width, height), RESAMPLE[interpolation])
+        planned, (top, left) = self.plan(image.height, image.width, size)
+        planned_size = planned[::-1]  # Pillow's sizes are (width, height)
+        if image.size != planned_size:
+            image = image.resize(planned_size, RESAMPLE[interpolation])
+
+        height, width = size
         if self.resize in CROPS:
-            return image.crop((left, top, left + size[1], top + size[0]))
+            return image.crop((left, top, left + width, top + height))
         if self.resize == "pad":
-            framed = Image.new("RGB", (size[1], size[0]), border)
+            framed = Image.new("RGB", (width, height), border)
             framed.paste(image, (-left, -top))
             return framed
         return image
@@ -69,11 +74,11 @@ class Fit:
         if tuple(pixels.shape[-2:]) == tuple(size):
             return resize_pixels(pixels, size, interpolation)
         planned, corner = self.plan(pixels.shape[-2], pixels.shape[-1], size)
-        found = resize_pixels(pixels, planned, interpolation)
+        resized = resize_pixels(pixels, planned, interpolation)
         if self.resize != "pad":
-            return _window(found, corner, size)
-        color = found.new_tensor(border).view(3, 1, 1) / 255
-        return color + _window(found - color, corner, size)  # borders of 0 become the color
+            return _window(resized, corner, size)
+        color = resized.new_tensor(border).view(3, 1, 1) / 255
+        return color + _window(resized - color, corner, size)  # borders of 0 become the color
 
     def cover(self, cover: Tensor, size: tuple[int, int], floats: bool) -> Tensor:
         """Coverage (..., H, W) by a mask, averaged to `size`; 0 on padding.
@@ -95,20 +100,26 @@ class Fit:
         """
         if self.resize == "squash":
             return size, (0, 0)
-        shorter, longer = min(height, width), max(height, width)
+
+        # the sides to resize to, by the shorter side for a crop and by the longer one for padding
+        shorter = min(height, width)
+        longer = max(height, width)
         if self.resize in CROPS:
             if longer > _MOST_RATIO * shorter:
                 raise ValueError(f"its sides differ by more than {_MOST_RATIO} to 1, too narrow for a center crop")
-            side = math.floor(min(size) / self.crop_pct)
-            other = int(side * longer / shorter)  # as torchvision and transformers round
+            planned_shorter = math.floor(min(size) / self.crop_pct)
+            planned_longer = int(planned_shorter * longer / shorter)  # as torchvision and transformers round
         else:
-            other = min(size)
-            side = max(1, round(other * shorter / longer))
-        planned = (side, other) if height <= width else (other, side)
-        cut = (planned[0] - size[0], planned[1] - size[1])
+            planned_longer = min(size)
+            planned_shorter = max(1, round(planned_longer * shorter / longer))
+        planned = (planned_shorter, planned_longer) if height <= width else (planned_longer, planned_shorter)
+
+        # half of what is cut off, or of the border, where it is negative
+        cut_y = planned[0] - size[0]
+        cut_x = planned[1] - size[1]
         if self.resize == "hub-crop":
-            return planned, (cut[0] // 2, cut[1] // 2)
-        return planned, (round(cut[0] / 2), round(cut[1] / 2))
+            return planned, (cut_y // 2, cut_x // 2)
+        return planned, (round(cut_y / 2), round(cut_x / 2))
 
 
 SQUASH = Fit()
@@ -118,6 +129,11 @@ def _window(x: Tensor, corner: tuple[int, int], size: tuple[int, int]) -> Tensor
     """The part of (..., H, W) with this top left corner and size, 0 outside."""
     import torch.nn.functional as F
 
-    (top, left), (rows, columns) = corner, x.shape[-2:]
-    edges = (-left, left + size[1] - columns, -top, top + size[0] - rows)
-    return F.pad(x, edges) if any(edges) else x
+    top, left = corner
+    bottom = top + size[0]
+    right = left + size[1]
+    height, width = x.shape[-2:]
+    edges = (-left, right - width, -top, bottom - height)  # negative ones cut off
+    if not any(edges):
+        return x
+    return F.pad(x, edges)

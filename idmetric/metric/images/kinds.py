@@ -80,9 +80,9 @@ def is_image_like(x: object) -> bool:
     """Whether this is of a kind that `ImageLike` names, and not a list of such."""
     if holds_paths(x):
         return False
-    if isinstance(x, str | os.PathLike | bytes | bytearray | memoryview | Image.Image) or is_array(x):
+    if isinstance(x, str | os.PathLike | bytes | bytearray | memoryview | Image.Image):
         return True
-    return hasattr(x, "read")
+    return is_array(x) or hasattr(x, "read")
 
 
 def describe(source: Any) -> str:
@@ -91,8 +91,10 @@ def describe(source: Any) -> str:
         return f"<bytes, {len(source)} bytes>"
     if is_array(source):
         kind = "tensor" if is_tensor(source) else "array"
-        shape, dtype = ",".join(map(str, source.shape)), str(source.dtype).removeprefix("torch.")
+        shape = ",".join(map(str, source.shape))
+        dtype = str(source.dtype).removeprefix("torch.")
         return f"<{kind} ({shape}) {dtype}>"
+
     anonymous = f"<{type(source).__name__}>"
     if isinstance(source, Image.Image):
         anonymous = f"<PIL image {source.width}x{source.height} {source.mode}>"
@@ -101,9 +103,12 @@ def describe(source: Any) -> str:
         name = os.fspath(source) or "''"
     else:
         name = getattr(source, "name", "")
+
     if not isinstance(name, str) or not name:
         return anonymous
-    return name if len(name) <= 1000 else name[:80] + "..."  # such as the text of a data: address
+    if len(name) > 1000:  # such as the text of a data: address
+        return name[:80] + "..."
+    return name
 
 
 # The label that selects a subject in a mask of several; ValueError for another value, and for the background

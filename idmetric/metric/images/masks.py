@@ -108,19 +108,32 @@ def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
     """
     if masks is None:
         return [None] * len(images)
-    folder, mask_id = (masks.source, masks.mask_id) if isinstance(masks, Labeled) else (masks, None)
+
+    # a folder, perhaps with a label for all masks in it
+    folder, mask_id = _unlabeled(masks)
     if isinstance(folder, str | os.PathLike) and os.path.isdir(folder):
         files = [os.fspath(image) for image in images if isinstance(image, str | os.PathLike)]
         if len(files) != len(images):
             raise ValueError(f"masks in the folder {os.fspath(folder)!r} are found by the images' paths: give files")
-        in_folder = inputs.masks_of(folder, files)
-        if None in in_folder:
-            raise ImageReadError(*inputs.absent_mask(folder, files[in_folder.index(None)]))
-        return [labeled(mask, mask_id) for mask in in_folder]
-    found: list[Any] = _without_gaps(masks) if _are_several(masks) else [masks]
-    if len(found) != len(images):
-        raise ValueError(f"{len(found)} masks for {len(images)} images: give one for each (None where there is none)")
-    return found
+        mask_files = inputs.masks_of(folder, files)
+        if None in mask_files:
+            image_without_mask = files[mask_files.index(None)]
+            raise ImageReadError(*inputs.absent_mask(folder, image_without_mask))
+        return [labeled(mask, mask_id) for mask in mask_files]
+
+    mask_list: list[Any] = _without_gaps(masks) if _are_several(masks) else [masks]
+    if len(mask_list) != len(images):
+        raise ValueError(
+            f"{len(mask_list)} masks for {len(images)} images: give one for each (None where there is none)"
+        )
+    return mask_list
+
+
+def _unlabeled(mask: Any, mask_id: MaskId | None = None) -> tuple[Any, MaskId | None]:
+    """A mask and its label: `mask_id`, unless it is `Labeled`."""
+    if isinstance(mask, Labeled):
+        return mask.source, mask.mask_id
+    return mask, mask_id
 
 
 def read_mask(
@@ -143,28 +156,35 @@ def read_mask(
         ImageReadError: as `read_image`; for several labels without `mask_id`, and where that is not among them; for a
             mask that does not fit its image.
     """
-    given: ImageLike = source.source if isinstance(source, Labeled) else source
-    mask_id = source.mask_id if isinstance(source, Labeled) else mask_id
-    name, own = describe(given), None
-    if isinstance(given, Tensor | np.ndarray):
-        values = channels_last(given, name)
-        values, full = (_of_floats if values.dtype.kind == "f" else _of_integers)(values, name, mask_id)
-    else:
-        opened = open_image(given)
-        own = opened.info.get(STORED)
+    stored, mask_id = _unlabeled(source, mask_id)
+    name = describe(stored)
+    orientation = None
+    if not isinstance(stored, Tensor | np.ndarray):
+        opened = open_image(stored)
+        orientation = opened.info.get(STORED)
         values, full = _of_image(opened, name, mask_id)
         del opened  # a byte per pixel less
+    elif is_float(stored):
+        values, full = _of_floats(channels_last(stored, name), name, mask_id)
+    else:
+        values, full = _of_integers(channels_last(stored, name), name, mask_id)
 
     if image is not None:
-        values = _turned_as(image, values, own, name)
-        if not (isinstance(given, Tensor) and is_float(given)):  # coverage that was computed, as this function gives it
+        values = _turned_as(image, values, orientation, name)
+        is_computed = isinstance(stored, Tensor) and is_float(stored)  # coverage, as this function returns it
+        if not is_computed:
             _warn_of_share(values, full, name)
+
+    # a tensor needs an array that can be written to, of a type that torch knows, in the machine's byte order
     if values.dtype.kind != "f" and values.dtype != np.uint8:
-        values = values.astype(np.int32)  # torch knows neither all types nor foreign byte orders
-    mask = torch.from_numpy(values if values.flags.writeable else values.copy())
+        values = values.astype(np.float32)  # exact, as they are at most 65535
+    if not values.flags.writeable:
+        values = values.copy()
+    mask = torch.from_numpy(values)
     if size is not None and tuple(size) != tuple(mask.shape):
         return average_to(mask, size, full)
-    return mask.float() if full == 1 else mask.float().div_(full)
+    mask = mask.float()
+    return mask if full == 1 else mask.div_(full)
 
 
 def same_shape(a: tuple[int, int], b: tuple[int, int]) -> bool:
@@ -179,14 +199,23 @@ def _of_floats(array: NDArray[Any], name: str, mask_id: MaskId | None) -> Values
     """Shares (H, W, C), as they are: of varying alpha, else of luminance (ITU-R 601, as Pillow)."""
     if mask_id is not None:
         raise ImageReadError(name, "a mask of floats holds shares, not labels: leave mask_id out, or give integers")
-    if array.shape[2] in (2, 4) and array[..., -1].min() != array[..., -1].max():
-        array = array[..., -1]
+    alpha = _varying_alpha(array)
+    if alpha is not None:
+        shares = alpha
     elif array.shape[2] < 3:
-        array = array[..., 0]
+        shares = array[..., 0]
     else:
-        array = array[..., :3].astype(np.float64) @ np.array([0.299, 0.587, 0.114])
-    check_pixels(torch.from_numpy(array), name)
-    return array.clip(0, 1), 1
+        shares = array[..., :3].astype(np.float64) @ np.array([0.299, 0.587, 0.114])
+    check_pixels(torch.from_numpy(shares), name)
+    return shares.clip(0, 1), 1
+
+
+def _varying_alpha(array: NDArray[Any]) -> NDArray[Any] | None:
+    """The transparency of an image (H, W, C); None if it has none, or the same everywhere."""
+    alpha = array[..., -1]
+    if array.shape[2] in (2, 4) and alpha.min() != alpha.max():
+        return alpha
+    return None
 
 
 def _of_integers(array: NDArray[Any], name: str, mask_id: MaskId | None) -> Values:
@@ -196,15 +225,18 @@ def _of_integers(array: NDArray[Any], name: str, mask_id: MaskId | None) -> Valu
         array = array.view(np.uint8) * np.uint8(255)
     if channels > 1 and array.dtype == np.uint8:
         return _of_image(image_of_bytes(array), name, mask_id)
+
     full = {"uint8": 255, "uint16": 65535}.get(array.dtype.name)
-    if channels in (2, 4) and array[..., -1].min() != array[..., -1].max():
-        return _of_values(array[..., -1], full, name, mask_id)
+    alpha = _varying_alpha(array)
+    if alpha is not None:
+        return _of_values(alpha, full, name, mask_id)
     if channels > 2 and not (array[..., :3] == array[..., :1]).all():
         raise ImageReadError(name, f"a mask in color must be 8-bit, not {array.dtype}: convert it to uint8")
     return _of_values(array[..., 0], full, name, mask_id)
 
 
 def _of_image(image: Image.Image, name: str, mask_id: MaskId | None) -> Values:
+    """An image of any of Pillow's modes."""
     if image.mode == "F":
         return _of_floats(np.array(image)[..., None], name, mask_id)
     if image.has_transparency_data:
@@ -229,48 +261,61 @@ def _of_transparent(image: Image.Image, alpha: Image.Image, name: str, mask_id: 
     Otherwise its colors, or indices, are labels, and transparent pixels are background like black, or index 0.
     """
     visible = alpha.point(lambda value: 255 if value else 0)
-    front = image if image.mode == "P" else convert(eight_bit(image, name), "RGBA", name).convert("RGB")
-    counts = np.reshape(front.histogram(visible), (-1, 256))  # of each channel
-    shown = int((counts > 0).sum(1).max())
-    if mask_id is None and (shown == 1 or (image.mode == "P" and shown > _PICTURE)):
+    is_palette = image.mode == "P"
+    front = image
+    if not is_palette:
+        front = convert(eight_bit(image, name), "RGBA", name).convert("RGB")
+
+    # in the visible part
+    counts = np.reshape(front.histogram(visible), (-1, 256))  # of each channel's values
+    most_values = int((counts > 0).sum(1).max())
+    if mask_id is None and (most_values == 1 or (is_palette and most_values > _PICTURE)):
         return np.asarray(alpha), 255
-    if image.mode == "P":
+
+    if is_palette:
         indices = np.where(np.asarray(visible), np.asarray(front), 0)
         values, full = _of_values(indices, None, name, mask_id, kind="palette indices")
     else:
-        hidden = Image.new("RGB", front.size)
-        hidden.paste(front, mask=visible)
-        if mask_id is None and hidden.getcolors(_PICTURE) is None:
+        on_black = Image.new("RGB", front.size)
+        on_black.paste(front, mask=visible)
+        if mask_id is None and on_black.getcolors(_PICTURE) is None:
             return np.asarray(alpha), 255
-        values, full = _of_colors(hidden, name, mask_id)
+        values, full = _of_colors(on_black, name, mask_id)
     return np.asarray(ImageChops.multiply(Image.fromarray(values), alpha)), full
 
 
 def _of_colors(image: Image.Image, name: str, mask_id: MaskId | None) -> Values:
     """An RGB image: gray where its channels agree, else its colors are labels, and black is background."""
     red, green, blue = image.split()
-    pairs = ((red, green), (green, blue), (red, blue))
-    spread = max(int(ImageChops.difference(*pair).getextrema()[1]) for pair in pairs)  # type: ignore[arg-type]
-    high = max(band_high for _, band_high in image.getextrema())  # type: ignore[misc]  # of three channels
-    by_color = str(mask_id).startswith("#")
-    if not by_color and (spread == 0 or (spread <= _TINT and _is_near(high, 255))):
-        return _of_values(np.asarray(image.convert("L") if spread else red), 255, name, mask_id)
+    differences = [ImageChops.difference(a, b) for a, b in ((red, green), (green, blue), (red, blue))]
+    spread = max(int(difference.getextrema()[1]) for difference in differences)  # type: ignore[arg-type]
+    brightest = max(high for _, high in image.getextrema())  # type: ignore[misc]  # of three channels
+    if not str(mask_id).startswith("#"):
+        if spread == 0:
+            return _of_values(np.asarray(red), 255, name, mask_id)
+        if spread <= _TINT and _is_near(brightest, 255):
+            return _of_values(np.asarray(image.convert("L")), 255, name, mask_id)
 
-    found = image.getcolors(256)
-    if found is None:
+    counts = image.getcolors(256)
+    if counts is None:
         raise ImageReadError(
             name,
             "it holds more than 256 colors, as a photo or a lossy file does, which does not show the subject's: "
             "save it as a gray PNG, white = subject",
         )
-    colors = sorted(color for _, color in found if any(color))  # type: ignore[arg-type]  # of RGB
+    colors = sorted(color for _, color in counts if any(color))  # type: ignore[arg-type]  # of RGB
     if mask_id is not None:
         chosen = _label(color_of, mask_id, name, "colors", colors)
     elif len(colors) > 1:
         raise _several(name, "colors", colors)
     else:
         chosen = colors[0]  # another than black, or the image would be gray
-    return (np.asarray(image) == chosen).all(-1).view(np.uint8) * np.uint8(255), 255
+    is_subject = (np.asarray(image) == chosen).all(-1)
+    return _black_and_white(is_subject), 255
+
+
+def _black_and_white(is_subject: NDArray[np.bool_]) -> NDArray[np.uint8]:
+    return is_subject.view(np.uint8) * np.uint8(255)
 
 
 def _of_values(
@@ -284,16 +329,22 @@ def _of_values(
     """
     if array.dtype == np.bool_:
         array = array.view(np.uint8)
-    low, high = int(array.min()), int(array.max())
+    low = int(array.min())
+    high = int(array.max())
     if low < 0:
         raise ImageReadError(name, f"a mask holds no negative values, found {low}: use 0 for the background")
+
+    # one label
     labels = [label for label in np.unique(array).tolist() if label]
     if mask_id is not None:
-        wanted = _label(number_of, mask_id, name, kind, labels)
-        return (array == wanted).view(np.uint8) * np.uint8(255), 255
+        label = _label(number_of, mask_id, name, kind, labels)
+        return _black_and_white(array == label), 255
     if len(labels) <= 1:
-        plain = array.dtype == np.uint8 and labels in ([], [255])
-        return array if plain else (array != 0).view(np.uint8) * np.uint8(255), 255
+        if array.dtype == np.uint8 and labels in ([], [255]):
+            return array, 255
+        return _black_and_white(array != 0), 255
+
+    # a soft mask
     if full is None or not (high == full or (_is_near(high, full) and len(labels) > _LEVELS)):
         raise _several(name, kind, labels, full)
     if len(labels) <= _LEVELS:
@@ -310,36 +361,46 @@ def _is_near(value: int, full: int) -> bool:
 
 
 def _several(name: str, kind: str, labels: list[Any], full: int | None = None) -> SeveralLabelsError:
-    first = labels[0] if isinstance(labels[0], int) else _shown(labels[0])
-    soft = f" A soft mask reaches {full}: rescale it, or give floats in [0, 1]." if full and len(labels) > 2 else ""
+    example = labels[0] if isinstance(labels[0], int) else _shown(labels[0])
+    advice = ""
+    if full and len(labels) > 2:
+        advice = f" A soft mask reaches {full}: rescale it, or give floats in [0, 1]."
     return SeveralLabelsError(
         name,
         f"it holds {len(labels)} {kind} ({_listed(labels)}), and any may be the subject: choose one with "
-        f"mask_id={first!r} (--mask-id '{first}'), or save a mask of 0 and 255.{soft}",
+        f"mask_id={example!r} (--mask-id '{example}'), or save a mask of 0 and 255.{advice}",
     )
 
 
-def _label(read: Callable[[MaskId], Any], mask_id: MaskId, name: str, kind: str, labels: list[Any]) -> Any:
+def _label(
+    parse: Callable[[MaskId], Any],
+    mask_id: MaskId,
+    name: str,
+    kind: str,
+    labels: list[Any],
+) -> Any:
     """The label that is asked for, which the mask must hold."""
-    holds = f"the mask's {kind} are {_listed(labels)}" if labels else "the mask is empty"
+    content = f"the mask's {kind} are {_listed(labels)}" if labels else "the mask is empty"
     try:
-        wanted = read(mask_id)
+        label = parse(mask_id)
     except ValueError as error:
-        raise ImageReadError(name, f"{error}; {holds}") from error
-    if wanted not in labels:
-        raise ImageReadError(name, f"it does not hold {_shown(wanted)}: {holds}")
-    return wanted
+        raise ImageReadError(name, f"{error}; {content}") from error
+    if label not in labels:
+        raise ImageReadError(name, f"it does not hold {_shown(label)}: {content}")
+    return label
 
 
 def _listed(labels: list[Any]) -> str:
-    shown = [_shown(one) for one in labels]
+    shown = [_shown(label) for label in labels]
     if len(shown) > 8:
         shown[7:-1] = ["..."]
     return ", ".join(shown)
 
 
 def _shown(label: int | Color) -> str:
-    return "#{:02x}{:02x}{:02x}".format(*label) if isinstance(label, tuple) else str(label)
+    if isinstance(label, tuple):
+        return "#{:02x}{:02x}{:02x}".format(*label)
+    return str(label)
 
 
 def check_masks(masks: int, images: int) -> None:
@@ -355,35 +416,47 @@ def check_masks(masks: int, images: int) -> None:
 # Masks that do not fit, or that probably select something else than was meant
 
 
-def _turned_as(image: Image.Image | Tensor, values: NDArray[Any], own: int | None, name: str) -> NDArray[Any]:
+def _turned_as(
+    image: Image.Image | Tensor, values: NDArray[Any], mask_orientation: int | None, name: str
+) -> NDArray[Any]:
     """The mask turned as its image was; it must then have the image's shape.
 
     Args:
-        own: the mask's EXIF orientation, by which it has been turned; None without one.
+        mask_orientation: the mask's EXIF orientation, by which it has been turned; None without one.
     """
     if isinstance(image, Tensor):
-        size, turn = (image.shape[-2], image.shape[-1]), 1
+        size = (image.shape[-2], image.shape[-1])
+        orientation = 1
     else:
-        size, turn = (image.height, image.width), image.info.get(STORED, 1)
-    stored = size[::-1] if turn >= 5 else size
-    shape = (values.shape[0], values.shape[1])
-    if shape == size:
-        if turn > 1 and stored == size and own is None:
+        size = (image.height, image.width)
+        orientation = image.info.get(STORED, 1)
+    stored_size = size[::-1] if orientation >= 5 else size
+    mask_size = (values.shape[0], values.shape[1])
+
+    if mask_size == size:
+        if orientation > 1 and stored_size == size and mask_orientation is None:
             message = (
-                f"EXIF turns the photo of the mask {name} (orientation {turn}), and the mask has no orientation of its "
-                "own: it is taken as upright; turn it if it was made from the stored pixels"
+                f"EXIF turns the photo of the mask {name} (orientation {orientation}), and the mask has no "
+                "orientation of its own: it is taken as upright; turn it if it was made from the stored pixels"
             )
             warnings.warn(message, MaskWarning, stacklevel=4)
         return values
-    if shape == stored and own in (None, 1):
-        return np.ascontiguousarray(_TURNED[turn](values))
-    if same_shape(shape, size):
+    if mask_size == stored_size and mask_orientation in (None, 1):
+        return np.ascontiguousarray(_TURNED[orientation](values))
+    if same_shape(mask_size, size):
         return values
-    advice = f"resize it to {size[1]}x{size[0]}"
-    if same_shape(shape, stored):
-        advice = f"EXIF turns the image, so {advice}, or to the stored {stored[1]}x{stored[0]}"
-    found = f"the mask has {shape[1]}x{shape[0]} pixels and its image {size[1]}x{size[0]}, another shape"
-    raise ImageReadError(name, f"{found}: {advice}")
+
+    advice = f"resize it to {_by(size)}"
+    if same_shape(mask_size, stored_size):
+        advice = f"EXIF turns the image, so {advice}, or to the stored {_by(stored_size)}"
+    raise ImageReadError(
+        name, f"the mask has {_by(mask_size)} pixels and its image {_by(size)}, another shape: {advice}"
+    )
+
+
+def _by(size: tuple[int, int]) -> str:
+    height, width = size
+    return f"{width}x{height}"
 
 
 _TURNED: dict[int, Callable[[NDArray[Any]], NDArray[Any]]] = {  # EXIF's orientations that swap width and height
@@ -409,7 +482,8 @@ def _warn_of_share(values: NDArray[Any], full: float, name: str) -> None:
 def _warn_of_labels(array: NDArray[Any], full: int, labels: list[int], name: str) -> None:
     """A few values that fill most of a mask, and the maximum: more likely objects, and a label for unknown pixels."""
     inside = np.count_nonzero(array)
-    if 2 * (inside - np.count_nonzero(array == full)) <= inside:
+    below_maximum = inside - np.count_nonzero(array == full)
+    if 2 * below_maximum <= inside:
         return
     message = (
         f"the mask {name} is read as a soft mask, but its {len(labels)} values ({_listed(labels)}) look like labels: "

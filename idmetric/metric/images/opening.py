@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, Literal, cast, get_args
 
 from PIL import ExifTags, Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
+from idmetric.metric.files import StrPath
 from idmetric.metric.images.arrays import image_of_array
 from idmetric.metric.images.kinds import (
     CUT,
@@ -33,8 +34,22 @@ from idmetric.metric.images.paths import ABSENT, InputError, existing, is_addres
 # pixel by pixel in Python (FITS, QOI, SGI, BLP, ...: a file of kilobytes can take minutes) or has another program draw
 # (EPS, WMF), and formats that hardly anybody keeps photos in. HEIF needs its plugin, pillow-heif.
 IMAGE_FORMATS = (
-    "PNG", "JPEG", "MPO", "WEBP", "TIFF", "GIF", "BMP", "DIB", "PPM", "JPEG2000", "AVIF", "HEIF", "TGA", "ICO", "PSD",
-)  # fmt: skip
+    "PNG",
+    "JPEG",
+    "MPO",
+    "WEBP",
+    "TIFF",
+    "GIF",
+    "BMP",
+    "DIB",
+    "PPM",
+    "JPEG2000",
+    "AVIF",
+    "HEIF",
+    "TGA",
+    "ICO",
+    "PSD",
+)
 
 Decode = Literal["exact", "fast"]  # all pixels of a file, or as many as `scale` leaves
 Needed = Callable[[int, int], tuple[int, int]]  # (height, width) of an upright image -> those that it is resized to
@@ -80,11 +95,13 @@ def open_image(source: ImageLike, upright: bool = True, needed: Needed | None = 
     if is_array(source):
         return image_of_array(source, name)
     if isinstance(source, Image.Image):
-        if source.format not in (None, *IMAGE_FORMATS) and getattr(source, "tile", None):  # not decoded yet
+        is_decoded = not getattr(source, "tile", None)
+        if not is_decoded and source.format not in (None, *IMAGE_FORMATS):
             raise ImageReadError(name, f"{source.format} files are not read: save it as PNG")
-        if getattr(source, "tile", None) and getattr(source, "fp", None) is None:
+        if not is_decoded and getattr(source, "fp", None) is None:
             raise ImageReadError(name, _CLOSED)
         return _decode(source, name, upright)
+
     file = _file(source, name)
     try:
         with open_file(file) as image:
@@ -95,10 +112,10 @@ def open_image(source: ImageLike, upright: bool = True, needed: Needed | None = 
         raise ImageReadError(name, _explain(error)) from error
 
 
-def open_file(file: BinaryIO | str | os.PathLike[str]) -> Image.Image:
+def open_file(file: BinaryIO | StrPath) -> Image.Image:
     """Pillow's `Image.open` for the formats of `IMAGE_FORMATS` alone; it reads only the file's head."""
     Image.init()  # once a process; HEIF is there if its plugin was registered
-    return Image.open(file, formats=[one for one in IMAGE_FORMATS if one in Image.OPEN])
+    return Image.open(file, formats=[name for name in IMAGE_FORMATS if name in Image.OPEN])
 
 
 def scale(image: Image.Image, needed: Needed, upright: bool) -> None:
@@ -115,12 +132,15 @@ def scale(image: Image.Image, needed: Needed, upright: bool) -> None:
         turned = upright and (_orientation(image) or 1) >= 5
     except Exception:  # a damaged EXIF block, by which the image is not turned
         turned = False
-    height, width = image.size if turned else image.size[::-1]
+    width, height = image.size
+    if turned:
+        width, height = height, width
     try:
-        rows, columns = (max(MARGIN * side, LEAST) for side in needed(height, width))
+        least_height, least_width = (max(MARGIN * side, LEAST) for side in needed(height, width))
     except ValueError:  # of a shape that the model refuses: reported when it is resized
         return
-    image.draft(None, (rows, columns) if turned else (columns, rows))  # None keeps the mode
+    least_size = (least_height, least_width) if turned else (least_width, least_height)  # as it is stored
+    image.draft(None, least_size)  # None keeps the mode
 
 
 def is_animated(image: Image.Image) -> bool:
@@ -154,6 +174,7 @@ def _file(source: Any, name: str) -> BinaryIO | str:
         if os.path.getsize(path) == 0:
             raise ImageReadError(name, "the file is empty: fetch or write it again")
         return path
+
     if isinstance(source, bytes | bytearray | memoryview):
         data: Any = bytes(source)
     elif hasattr(source, "read"):
@@ -177,14 +198,17 @@ def _decode(image: Image.Image, name: str, upright: bool, needed: Needed | None 
     if width * height > MAX_PIXELS:
         reason = f"{width} x {height} pixels are more than the {MAX_PIXELS} allowed: make it smaller"
         raise ImageReadError(name, reason)
-    if max(width, height) > MAX_SIDE:
-        reason = f"a side of {max(width, height)} pixels is longer than the {MAX_SIDE} allowed: make it smaller"
+    longer = max(width, height)
+    if longer > MAX_SIDE:
+        reason = f"a side of {longer} pixels is longer than the {MAX_SIDE} allowed: make it smaller"
         raise ImageReadError(name, reason)
 
     # What decoding forgets
     key_bits = _key_bits(image)
-    cut = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ())) and not image.mode.startswith("I")
-    has_more_frames, stored = False, None
+    has_16_bits = any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
+    is_cut = has_16_bits and not image.mode.startswith("I")
+    has_more_frames = False
+    stored = None
     try:
         if image.format == "TIFF":
             stored = _orientation(image)  # Pillow turns TIFFs when it loads them, and removes the tag
@@ -207,16 +231,20 @@ def _decode(image: Image.Image, name: str, upright: bool, needed: Needed | None 
 
     try:
         stored = stored or _orientation(image)
-        turned = image if type(image) is Image.Image and stored is None else ImageOps.exif_transpose(image)
+        turned = image
+        if type(image) is not Image.Image or stored is not None:
+            turned = ImageOps.exif_transpose(image)
     except Exception:  # a damaged EXIF block must not lose a good image
         warnings.warn(f"{name} has an unreadable EXIF block: its orientation is not applied", stacklevel=5)
         turned = image.copy()
+
+    # Notes for whoever reads it
     key = turned.info.get("transparency")
     if key_bits is not None and isinstance(key, int):
         turned.info["transparency"] = min(255, key * 255 // (2**key_bits - 1))
     if stored is not None:
         turned.info[STORED] = stored
-    if cut:
+    if is_cut:
         turned.info[CUT] = True
     return turned
 
@@ -264,13 +292,18 @@ def _with_colormap(image: Image.Image) -> Image.Image:
 def _orientation(image: Image.Image) -> int | None:
     """EXIF's orientation, 1 to 8; None without one."""
     value = image.getexif().get(ExifTags.Base.Orientation)
-    return value if value in range(1, 9) else None
+    if value in range(1, 9):
+        return value
+    return None
 
 
 def _key_bits(image: Image.Image) -> int | None:
     """Bits of a gray PNG's transparent value, where Pillow brings the pixels to 8 bits but not that value."""
     tiles = getattr(image, "tile", None)
-    return {"L;2": 2, "L;4": 4}.get(str(tiles[0][3])) if image.format == "PNG" and tiles else None
+    if image.format != "PNG" or not tiles:
+        return None
+    raw_mode = str(tiles[0][3])
+    return {"L;2": 2, "L;4": 4}.get(raw_mode)
 
 
 def _explain(error: Exception) -> str:

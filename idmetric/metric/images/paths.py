@@ -22,12 +22,25 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from idmetric.metric.files.output import file_id
+from idmetric.metric.files import StrPath
+from idmetric.metric.files.output import file_id, is_same_file
 
 # of a folder; a file that is named, or in a manifest, may end in anything
 IMAGE_ENDINGS = (
-    ".jpg", ".jpeg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm", ".jfif", ".avif", ".heic",
-)  # fmt: skip
+    ".jpg",
+    ".jpeg",
+    ".png",
+    ".webp",
+    ".bmp",
+    ".gif",
+    ".tif",
+    ".tiff",
+    ".ppm",
+    ".pgm",
+    ".jfif",
+    ".avif",
+    ".heic",
+)
 
 _NUMBERS = re.compile("([0-9]+)")
 ABSENT = "there is no such file: check the path and the working directory"
@@ -39,7 +52,8 @@ class InputError(ValueError):
 
     def __init__(self, source: str, reason: str) -> None:
         super().__init__(f"{source!r}: {reason}")
-        self.source, self.reason = source, reason
+        self.source = source
+        self.reason = reason
 
 
 def is_address(path: str) -> bool:
@@ -47,7 +61,7 @@ def is_address(path: str) -> bool:
     return _ADDRESS.match(path) is not None
 
 
-def exists(path: str | os.PathLike[str]) -> bool:
+def exists(path: StrPath) -> bool:
     """Whether there is a file or folder; PermissionError if that cannot be seen."""
     try:
         os.stat(path)
@@ -75,20 +89,23 @@ def walk(folder: Path, above: Iterable[Path] = ()) -> Iterator[Path]:
         if not is_folder:
             yield path
             continue
-        own_id = _folder_id(path)
-        if own_id in ids_above:
+        folder_id = _folder_id(path)
+        if folder_id in ids_above:
             continue
-        with os.scandir(path) as found:
-            entries = sorted(found, key=lambda entry: entry.name, reverse=True)
+        with os.scandir(path) as scanned:
+            entries = sorted(scanned, key=lambda entry: entry.name, reverse=True)
         for entry in entries:
             if not is_hidden(entry.name):
+                # of a link that leads to itself, entry.is_dir() raises an error
                 leads_to_folder = os.path.isdir(entry) if entry.is_symlink() else entry.is_dir()
-                waiting.append((path / entry.name, leads_to_folder, ids_above | {own_id}))
+                waiting.append((path / entry.name, leads_to_folder, ids_above | {folder_id}))
 
 
 def _folder_id(folder: Path) -> tuple[int, int] | str:
-    found = os.stat(folder)
-    return (found.st_dev, found.st_ino) if found.st_ino else os.path.realpath(folder)
+    status = os.stat(folder)
+    if not status.st_ino:  # a file system without numbers of files
+        return os.path.realpath(folder)
+    return status.st_dev, status.st_ino
 
 
 def is_hidden(name: str) -> bool:
@@ -96,7 +113,7 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or name == "__MACOSX"
 
 
-def is_image(path: str | os.PathLike[str]) -> bool:
+def is_image(path: StrPath) -> bool:
     """Whether a file's name ends as an image's does."""
     return os.path.splitext(path)[1].lower() in IMAGE_ENDINGS
 
@@ -109,7 +126,7 @@ def names_several(source: Any) -> bool:
     return isinstance(path, str) and (os.path.isdir(path) or _is_pattern(path))
 
 
-def listed(source: str | os.PathLike[str]) -> list[str]:
+def listed(source: StrPath) -> list[str]:
     """The image files that a path, a folder or a pattern names; one path that is neither is returned as it is.
 
     Files with other endings are listed only where a pattern matches no other.
@@ -121,22 +138,32 @@ def listed(source: str | os.PathLike[str]) -> list[str]:
     if not names_several(path):
         return [path]
     images: list[str] = []
+    other_files: list[str] = []
     try:
-        matched = matches(path)
-        for one in [path] if os.path.isdir(path) else matched:
-            if os.path.isdir(one):
-                above = Path(one).parents if matched else ()
-                images += [str(file) for file in walk(Path(one), above) if is_image(file)]
-            elif is_image(one):
-                images.append(one)
+        if os.path.isdir(path):
+            images = _images_below(path)
+        else:
+            for match in matches(path):
+                if os.path.isdir(match):
+                    images += _images_below(match, Path(match).parents)
+                elif is_image(match):
+                    images.append(match)
+                else:
+                    other_files.append(match)
     except OSError as error:
         raise InputError(str(error.filename or path), _unlisted(error)) from error
-    if images := images or [one for one in matched if not os.path.isdir(one)]:
-        return sorted(dict.fromkeys(images), key=natural)
+
+    files = images or other_files
+    if files:
+        return sorted(dict.fromkeys(files), key=natural)
     if os.path.isdir(path):
         endings = " ".join(IMAGE_ENDINGS)
         raise InputError(path, f"the folder holds no images (files ending in {endings}; hidden files are left out)")
     raise InputError(path, "nothing matches this pattern (hidden files are left out), and no file has this name")
+
+
+def _images_below(folder: str, above: Iterable[Path] = ()) -> list[str]:
+    return [str(file) for file in walk(Path(folder), above) if is_image(file)]
 
 
 def _unlisted(error: OSError) -> str:
@@ -144,19 +171,26 @@ def _unlisted(error: OSError) -> str:
     return f"the folder cannot be listed: {error.strerror}{advice}"
 
 
-def all_listed(sources: Iterable[str | os.PathLike[str]]) -> list[str]:
+def all_listed(sources: Iterable[StrPath]) -> list[str]:
     """The files of several paths, folders and patterns, each once."""
-    found: dict[str, str] = {}
+    files: dict[str, str] = {}  # by one spelling of each path
     for source in sources:
         for path in listed(source):
-            found.setdefault(os.path.realpath(path) if ".." in path else os.path.normpath(path), path)
-    return list(found.values())
+            spelling = os.path.realpath(path) if ".." in path else os.path.normpath(path)
+            files.setdefault(spelling, path)
+    return list(files.values())
 
 
 def natural(path: str) -> tuple[Any, ...]:
     """Sort key of paths, in which numbers in names count as numbers."""
-    parts = [[int(x) if k % 2 else x for k, x in enumerate(_NUMBERS.split(part))] for part in Path(path).parts]
-    return parts, path
+    return [_natural_name(name) for name in Path(path).parts], path
+
+
+def _natural_name(name: str) -> list[Any]:
+    """Text and numbers in turn, text at both ends."""
+    pieces: list[Any] = _NUMBERS.split(name)
+    pieces[1::2] = map(int, pieces[1::2])
+    return pieces
 
 
 def matches(pattern: str) -> list[str]:
@@ -166,28 +200,38 @@ def matches(pattern: str) -> list[str]:
     base = _base(pattern)
     parts = Path(pattern[len(base) :].strip("/" + os.sep)).parts
     if "**" not in parts:
-        found = glob.glob(os.path.join(glob.escape(base), *parts))
-        return sorted((path for path in found if not is_hidden(os.path.basename(path))), key=natural)
+        paths = glob.glob(os.path.join(glob.escape(base), *parts))
+        return sorted((path for path in paths if not is_hidden(os.path.basename(path))), key=natural)
 
-    found = []
-    for path in walk(Path(base or ".")):  # glob follows links in circles
+    # glob follows links in circles
+    matched = []
+    for path in walk(Path(base or ".")):
         names = path.relative_to(base or ".").parts
-        if any(_fits(names[:k], parts) for k in range(1, len(names) + 1)):  # the file, or one of its folders
-            found.append(os.path.join(base, *names))
-    return sorted(found, key=natural)
+        beginnings = [names[:count] for count in range(1, len(names) + 1)]  # its folders, and the file itself
+        if any(_fits(beginning, parts) for beginning in beginnings):
+            matched.append(os.path.join(base, *names))
+    return sorted(matched, key=natural)
 
 
 def check_partners(a: Any, b: Any) -> None:
     """Refuse to compare two folders or patterns image by image (ValueError) unless their images have equal names."""
     if not (names_several(a) and names_several(b)):
         return
-    sides = [(listed(x), _base(os.fspath(x)) or ".") for x in (a, b)]
-    left, right = ([os.path.splitext(os.path.relpath(path, base))[0] for path in files] for files, base in sides)
-    if left != right and 1 not in (len(left), len(right)):
+    names_a = _names_below(a)
+    names_b = _names_below(b)
+    if names_a != names_b and 1 not in (len(names_a), len(names_b)):
         raise ValueError(
-            f"{os.fspath(a)!r} ({len(left)} images) and {os.fspath(b)!r} ({len(right)}) are compared image by image, "
-            "but their images have different names: pairwise() compares all with all; give two lists to choose pairs"
+            f"{os.fspath(a)!r} ({len(names_a)} images) and {os.fspath(b)!r} ({len(names_b)}) are compared image by "
+            "image, but their images have different names: pairwise() compares all with all; give two lists to choose "
+            "pairs"
         )
+
+
+def _names_below(source: StrPath) -> list[str]:
+    """The images of a folder or pattern, as paths from its folder, without endings."""
+    base = _base(os.fspath(source)) or "."
+    names = [os.path.relpath(path, base) for path in listed(source)]
+    return [os.path.splitext(name)[0] for name in names]
 
 
 def _is_pattern(path: str) -> bool:
@@ -203,17 +247,19 @@ def _base(pattern: str) -> str:
 
 
 def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
+    """Whether the names on a path match the parts of a pattern; "**" stands for any number of folders."""
     if not parts:
         return not names
     if parts[0] == "**":
-        return any(_fits(names[k:], parts[1:] or ["*"]) for k in range(len(names)))
+        rest = parts[1:] or ["*"]
+        return any(_fits(names[skipped:], rest) for skipped in range(len(names)))
     return bool(names) and fnmatchcase(names[0], parts[0]) and _fits(names[1:], parts[1:])
 
 
 # Masks
 
 
-def mask_of(folder: str | os.PathLike[str], image: str | os.PathLike[str]) -> str | None:
+def mask_of(folder: StrPath, image: StrPath) -> str | None:
     """An image's mask in a folder of masks: the file that ends as the image's path does, whatever its own ending.
 
     For photos/candle/04.jpg it is the first of masks/photos/candle/04.png, masks/candle/04.png and masks/04.png that
@@ -224,54 +270,67 @@ def mask_of(folder: str | os.PathLike[str], image: str | os.PathLike[str]) -> st
     stem = os.path.splitext(name)[0]
 
     def fit(mask: str) -> tuple[bool, ...]:
-        own = os.path.basename(mask)
-        own_stem = os.path.splitext(own)[0]
-        return _folded(own_stem) == _folded(name), _folded(own) == _folded(name), own_stem in (name, stem), own == name
+        mask_name = os.path.basename(mask)
+        mask_stem = os.path.splitext(mask_name)[0]
+        return (
+            _folded(mask_stem) == _folded(name),
+            _folded(mask_name) == _folded(name),
+            mask_stem in (name, stem),
+            mask_name == name,
+        )
 
-    for k in range(len(above) + 1):
-        places = _descended(os.fspath(folder), above[k:])
-        near = {
-            os.path.join(place, own)
-            for place in places
-            for key in (name, stem)
-            for own in _entries(place).get(_folded(key), ())
-        }
-        masks = [path for path in near if is_image(path) and os.path.isfile(path)]
-        masks = [path for path in masks if file_id(path) != file_id(image)]  # the folder may hold the images too
-        best = sorted(path for path in masks if fit(path) == max(map(fit, masks)))
+    # the longest end of the image's path first
+    for start in range(len(above) + 1):
+        masks = set()
+        for mask_folder in _descended(os.fspath(folder), above[start:]):
+            entries = _entries(mask_folder)
+            mask_names = {*entries.get(_folded(name), ()), *entries.get(_folded(stem), ())}
+            masks |= {os.path.join(mask_folder, mask_name) for mask_name in mask_names if is_image(mask_name)}
+        masks = {path for path in masks if os.path.isfile(path)}
+        masks = {path for path in masks if file_id(path) != file_id(image)}  # the folder may hold the images too
+        if not masks:
+            continue
+
+        best_fit = max(map(fit, masks))
+        best = sorted(path for path in masks if fit(path) == best_fit)
         if len(best) > 1:
             raise InputError(os.fspath(image), f"both {best[0]} and {best[1]} may be its mask: keep one of them")
-        if best:
-            return best[0]
+        return best[0]
     return None
 
 
-def absent_mask(folder: str | os.PathLike[str], image: str | os.PathLike[str]) -> tuple[str, str]:
+def absent_mask(folder: StrPath, image: StrPath) -> tuple[str, str]:
     """Name and reason for an error about an image without a mask there."""
-    return str(Path(folder, f"{Path(image).stem}.png")), f"there is no such file, the mask of {os.fspath(image)}"
+    mask = Path(folder, f"{Path(image).stem}.png")
+    return str(mask), f"there is no such file, the mask of {os.fspath(image)}"
 
 
-def masks_of(folder: str | os.PathLike[str], images: Iterable[str]) -> list[str | None]:
+def masks_of(folder: StrPath, images: Iterable[str]) -> list[str | None]:
     """The masks of images in a folder, see `mask_of`; None for an image without one."""
     taken: dict[str, str] = {}
     masks = []
     for image in images:
-        masks.append(mask_of(folder, image))
-        if masks[-1] is not None:
-            claim(taken, image, masks[-1], folder)
+        mask = mask_of(folder, image)
+        if mask is not None:
+            claim(taken, image, mask, folder)
+        masks.append(mask)
     return masks
 
 
-def claim(taken: dict[str, str], image: str, mask: str, folder: str | os.PathLike[str]) -> None:
+def claim(taken: dict[str, str], image: str, mask: str, folder: StrPath) -> None:
     """Note in `taken` that an image has this mask; InputError if another image has it."""
-    other = taken.setdefault(os.path.realpath(mask), image)
-    if other == image or (file_id(image) is not None and file_id(other) == file_id(image)):
+    owner = taken.setdefault(os.path.realpath(mask), image)
+    if owner == image or is_same_file(owner, image):
         return
-    shared = os.path.commonpath([os.path.abspath(os.path.dirname(path)) for path in (other, image)])
-    ends = [Path(os.path.relpath(path, shared)) for path in (other, image)]
-    alike = ends[0].with_suffix("") == ends[1].with_suffix("")
-    one, two = (Path(folder, f"{end}.png" if alike else end.with_suffix(".png")) for end in ends)
-    raise InputError(mask, f"it would be the mask of both {other} and {image}: name their masks {one} and {two}")
+
+    # names for two masks: the images' paths from the folder that they share
+    shared = os.path.commonpath([os.path.abspath(os.path.dirname(path)) for path in (owner, image)])
+    ends = [Path(os.path.relpath(path, shared)) for path in (owner, image)]
+    names = [end.with_suffix(".png") for end in ends]
+    if names[0] == names[1]:
+        names = [Path(f"{end}.png") for end in ends]
+    advice = f"name their masks {Path(folder, names[0])} and {Path(folder, names[1])}"
+    raise InputError(mask, f"it would be the mask of both {owner} and {image}: {advice}")
 
 
 # Names
@@ -284,24 +343,33 @@ def existing(path: str) -> str:
     """
     if os.path.lexists(path) or is_address(path):
         return path
-    found = _descended("", Path(path).parts)
-    if len(found) > 1:
-        raise InputError(path, f"there is no such file, but both {found[0]} and {found[1]}: choose one")
-    return found[0] if found else path
+    candidates = _descended("", Path(path).parts)
+    if not candidates:
+        return path
+    if len(candidates) > 1:
+        raise InputError(path, f"there is no such file, but both {candidates[0]} and {candidates[1]}: choose one")
+    return candidates[0]
 
 
 def _descended(folder: str, parts: Sequence[str]) -> list[str]:
     """The paths below a folder that may be meant by these names, each as it is spelled if that exists."""
-    places = [folder]
+    paths = [folder]
     for part in parts:
-        exact = [path for place in places if os.path.lexists(path := os.path.join(place, part))]
-        places = exact or [
-            os.path.join(place, name)
-            for place in places
-            for name in _entries(place).get(_folded(part), ())
-            if _folded(name) == _folded(part)
-        ]
-    return places
+        exact = [os.path.join(path, part) for path in paths]
+        exact = [path for path in exact if os.path.lexists(path)]
+        paths = exact or _spelled_otherwise(paths, part)
+    return paths
+
+
+def _spelled_otherwise(folders: Iterable[str], part: str) -> list[str]:
+    """The paths in folders of this name in another Unicode form, or with the ending in another case."""
+    folded = _folded(part)
+    paths = []
+    for folder in folders:
+        for name in _entries(folder).get(folded, ()):
+            if _folded(name) == folded:
+                paths.append(os.path.join(folder, name))
+    return paths
 
 
 def _folded(name: str) -> str:
@@ -315,8 +383,9 @@ def _entries(folder: str) -> dict[str, list[str]]:
     path = os.path.abspath(folder)
     try:
         changed = os.stat(path).st_mtime_ns
-        may_change_again = time.time_ns() - changed < 2_000_000_000  # within the clock's tick
-        return (_listing.__wrapped__ if may_change_again else _listing)(path, changed)
+        if time.time_ns() - changed < 2_000_000_000:  # it may change again within the clock's tick
+            return _listing.__wrapped__(path, changed)
+        return _listing(path, changed)
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
@@ -325,8 +394,9 @@ def _entries(folder: str) -> dict[str, list[str]]:
 
 @lru_cache(256)
 def _listing(folder: str, changed: int) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
+    names: dict[str, list[str]] = {}
     for name in sorted(os.listdir(folder)):
-        for key in {_folded(name), _folded(os.path.splitext(name)[0])}:
-            found.setdefault(key, []).append(name)
-    return found
+        stem = os.path.splitext(name)[0]
+        for key in {_folded(name), _folded(stem)}:
+            names.setdefault(key, []).append(name)
+    return names

@@ -120,43 +120,58 @@ def read_image(
     image = open_image(source, upright=preprocessing == "standard", needed=needed)
     if preprocessing == "release":
         return arrays.released_rgb(image, name)
-    stored = image.info.get(STORED)
+
+    # floats and 16-bit values
+    stored_orientation = image.info.get(STORED)
     if image.mode == "F":
         image = image_of_pixels(float_pixels(np.asarray(image), name, background))
     elif image.mode.startswith("I"):
-        arrays.check_depth(int(arrays.sixteen(image, name).max()), name)
+        highest = int(arrays.sixteen(image, name).max())
+        arrays.check_depth(highest, name)
     elif image.info.pop(CUT, False):
-        arrays.check_depth(256 * int(np.asarray(convert(image, "RGB", name)).max()) + 255, name)
-    found = arrays.eight_bit(image, name)
-    if found.has_transparency_data:
-        front = convert(found, "RGBA", name)
-        found = Image.alpha_composite(Image.new("RGBA", front.size, (*background, 255)), front)
-    found = convert(found, "RGB", name)
-    if found is source:
-        found = found.copy()
-    if stored is not None:
-        found.info[STORED] = stored
-    return found
+        highest = int(np.asarray(convert(image, "RGB", name)).max())
+        arrays.check_depth(256 * highest + 255, name)
+
+    image = arrays.eight_bit(image, name)
+    if image.has_transparency_data:
+        image = _composited(image, name, background)
+    image = convert(image, "RGB", name)
+    if image is source:
+        image = image.copy()
+    if stored_orientation is not None:
+        image.info[STORED] = stored_orientation
+    return image
+
+
+def _composited(image: Image.Image, name: str, background: Color) -> Image.Image:
+    front = convert(image, "RGBA", name)
+    back = Image.new("RGBA", front.size, (*background, 255))
+    return Image.alpha_composite(back, front)
 
 
 def to_image(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> Image.Image:
     """One image as 8-bit RGB of a size, resized by Pillow, without torch; arguments and errors as for `to_pixels`."""
-    background, fit = how.get("background", WHITE), how.get("fit", SQUASH)
-    seen: list[tuple[int, int]] = []  # the sides of a file before it is scaled, by which its size is chosen
+    background = how.get("background", WHITE)
+    preprocessing = how.get("preprocessing", "standard")
+    if size is None:
+        with _naming(source):
+            return read_image(source, background=background, preprocessing=preprocessing)
+
+    # a file that is scaled while it is decoded gets the size that is chosen by its full sides
+    fit = how.get("fit", SQUASH)
+    full_sizes: list[tuple[int, int]] = []
 
     def needed(height: int, width: int) -> tuple[int, int]:
-        seen.append((height, width))
-        return fit.plan(height, width, _chosen(size, height, width))[0]  # type: ignore[arg-type]  # not None
+        full_sizes.append((height, width))
+        planned, _ = fit.plan(height, width, _chosen(size, height, width))
+        return planned
 
     with _naming(source):
-        image = read_image(
-            source,
-            background=background,
-            preprocessing=how.get("preprocessing", "standard"),
-            needed=None if how.get("decode", "exact") == "exact" or size is None else needed,
-        )
-        wanted = _chosen(size, *(seen[-1] if seen else (image.height, image.width)))
-        return image if wanted is None else fit.image(image, wanted, how.get("interpolation", "bicubic"), background)
+        scaled_for = needed if how.get("decode") == "fast" else None
+        image = read_image(source, background=background, preprocessing=preprocessing, needed=scaled_for)
+        height, width = full_sizes[-1] if full_sizes else (image.height, image.width)
+        target = _chosen(size, height, width)
+        return fit.image(image, target, how.get("interpolation", "bicubic"), background)
 
 
 def to_pixels(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> Tensor:
@@ -174,18 +189,23 @@ def to_pixels(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> T
     """
     import torch
 
-    background, interpolation = how.get("background", WHITE), how.get("interpolation", "bicubic")
+    background = how.get("background", WHITE)
+    interpolation = how.get("interpolation", "bicubic")
+    fit = how.get("fit", SQUASH)
     check_interpolation(interpolation)
     if is_array(source) and is_float(source):
         pixels = float_pixels(source, describe(source), background)
+        if size is None:
+            return pixels
         with _naming(source):
-            wanted = _chosen(size, pixels.shape[1], pixels.shape[2])
-            if wanted is None:
-                return pixels
-            return how.get("fit", SQUASH).pixels(pixels[None], wanted, interpolation, background)[0]
+            target = _chosen(size, pixels.shape[1], pixels.shape[2])
+            return fit.pixels(pixels[None], target, interpolation, background)[0]
+
     image = to_image(source, size, **how)
     pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float() / 255
-    return pixels.to(source.device) if is_tensor(source) else pixels
+    if is_tensor(source):
+        pixels = pixels.to(source.device)
+    return pixels
 
 
 def load_batch(
@@ -212,11 +232,12 @@ def load_batch(
     singles = split_images(images)
     if not singles:
         raise ValueError("no images given: the list is empty")
-    parts = [to_pixels(one, size, **how) for one in singles]
+    pixels = [to_pixels(image, size, **how) for image in singles]
     if device is None:
-        device = next((part.device for part in parts if part.device.type != "cpu"), None)
-    dtype = torch.float64 if any(part.dtype == torch.float64 for part in parts) else torch.float32
-    return torch.stack([place(part.to(dtype), device) for part in parts])
+        device = next((image.device for image in pixels if image.device.type != "cpu"), None)
+    has_float64 = any(image.dtype == torch.float64 for image in pixels)
+    dtype = torch.float64 if has_float64 else torch.float32
+    return torch.stack([place(image.to(dtype), device) for image in pixels])
 
 
 def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
@@ -242,10 +263,10 @@ def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
     if not isinstance(images, Iterable):
         raise TypeError(f"{type(images).__name__} is not an image: give a path, bytes, PIL image, array or tensor")
     singles: list[ImageLike] = []
-    for one in images:
-        if not is_image_like(one):
-            raise TypeError(f"a list of images may not hold a {type(one).__name__}: give one flat list of images")
-        singles += split_images(one)  # type: ignore[arg-type]  # is_image_like says so
+    for image in images:
+        if not is_image_like(image):
+            raise TypeError(f"a list of images may not hold a {type(image).__name__}: give one flat list of images")
+        singles += split_images(image)  # type: ignore[arg-type]  # is_image_like says so
     return singles
 
 
@@ -256,7 +277,8 @@ def is_single(images: Any) -> bool:
     return is_image_like(images) and not inputs.names_several(images)
 
 
-def _chosen(size: Size | None, height: int, width: int) -> tuple[int, int] | None:
+def _chosen(size: Size, height: int, width: int) -> tuple[int, int]:
+    """The size to bring an image of this height and width to."""
     return size(height, width) if callable(size) else size
 
 

@@ -56,16 +56,20 @@ def cut_out(
     if not cover.any():
         name = describe(mask.source if isinstance(mask, Labeled) else mask)
         raise ImageReadError(name, "it is empty: a mask must select something, white = subject")
+    if outside == "keep":
+        return subject, cover
 
+    # paint the rest
     fill = 255 if outside == "white" else 0
-    if outside != "keep" and isinstance(subject, Tensor):
+    if isinstance(subject, Tensor):
         weight = cover.to(subject.device, subject.dtype)
         subject = subject * weight + fill / 255 * (1 - weight)
-    elif outside != "keep":
+    else:
         around = np.empty(cover.shape, np.uint8)
-        for row, shown in zip(around, cover.numpy(), strict=True):  # which takes little memory
-            row[:] = 255 - (shown * 255).round()
-        subject.paste((fill, fill, fill), mask=Image.fromarray(around))  # type: ignore[union-attr]
+        for around_row, cover_row in zip(around, cover.numpy(), strict=True):  # row by row takes little memory
+            around_row[:] = 255 - (cover_row * 255).round()
+        subject.paste((fill, fill, fill), mask=Image.fromarray(around))
+
     if outside == "crop":
         box = box_of(cover)
         cover = _cut(cover, box)
@@ -77,7 +81,8 @@ def box_of(cover: Tensor) -> Cut:
     """Left, top, right, bottom (both excluded) of the pixels that a mask (H, W) covers by half, else at all."""
     half = cover >= 0.5  # faint edges, as compression makes them, do not count
     inside = half if half.any() else cover > 0
-    rows, columns = inside.any(1).nonzero().flatten().tolist(), inside.any(0).nonzero().flatten().tolist()
+    rows = inside.any(1).nonzero().flatten().tolist()
+    columns = inside.any(0).nonzero().flatten().tolist()
     return columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
 
 
@@ -102,23 +107,32 @@ def subject_of(
     Raises:
         ValueError: for masks or boxes that do not fit, or select nothing.
     """
-    cover = None if masks is None else coverage(masks, x)
-    if cover is not None and outside != "keep":
-        shown = cover[:, None]
-        x = x * shown if outside != "white" else x * shown + (1 - shown)
-    if boxes is None and (cover is None or outside != "crop"):
-        return [x], None if cover is None else [cover]
+    if masks is None:
+        if boxes is None:
+            return [x], None
+        return _cut_each(x, _cuts(boxes, x)), None
 
-    cuts = [(0, 0, x.shape[3], x.shape[2])] * len(x) if boxes is None else _cuts(boxes, x)
-    for i, cut in enumerate(cuts if cover is not None else ()):
-        inside = _cut(cover[i].detach(), cut)  # type: ignore[index]  # there is one
+    cover = coverage(masks, x)
+    if outside != "keep":
+        weight = cover[:, None]
+        x = x * weight
+        if outside == "white":
+            x = x + (1 - weight)
+    if boxes is None and outside != "crop":
+        return [x], [cover]
+
+    # each image's box, or the mask's box in it
+    height, width = x.shape[-2:]
+    cuts = [(0, 0, width, height)] * len(x) if boxes is None else _cuts(boxes, x)
+    for i, cut in enumerate(cuts):
+        inside = _cut(cover[i].detach(), cut)
         if not inside.any():
             raise ValueError(f"the mask of image {i} selects nothing inside its box {cut}")
         if outside == "crop":
+            x0, y0, _, _ = cut
             left, top, right, bottom = box_of(inside)
-            cuts[i] = (cut[0] + left, cut[1] + top, cut[0] + right, cut[1] + bottom)
-    seen = [_cut(x[i : i + 1], cut) for i, cut in enumerate(cuts)]
-    return seen, None if cover is None else [_cut(cover[i : i + 1], cut) for i, cut in enumerate(cuts)]
+            cuts[i] = (x0 + left, y0 + top, x0 + right, y0 + bottom)
+    return _cut_each(x, cuts), _cut_each(cover, cuts)
 
 
 def coverage(masks: Tensor, x: Tensor) -> Tensor:
@@ -135,10 +149,11 @@ def coverage(masks: Tensor, x: Tensor) -> Tensor:
         )
     cover = cover.to(x.device, x.dtype)
     if not torch.compiler.is_compiling():  # looking at values would break the graph
-        low, high = torch.stack(torch.aminmax(cover.detach())).tolist()
+        values = cover.detach()
+        low, high = torch.stack(torch.aminmax(values)).tolist()
         if not (low >= -SLACK and high <= 1 + SLACK):
             raise ValueError(f"masks must be bool or lie in [0, 1], found [{low:.4g}, {high:.4g}]: divide by 255?")
-        empty = (cover.detach().amax((1, 2)) <= 0).nonzero().flatten().tolist()
+        empty = (values.amax((1, 2)) <= 0).nonzero().flatten().tolist()
         if empty:
             raise ValueError(f"the masks of images {empty} are empty: leave these images out, or give others")
     return average_to(cover, (x.shape[-2], x.shape[-1]))
@@ -149,19 +164,31 @@ def _cut(x: Tensor, cut: Cut) -> Tensor:
     return x[..., top:bottom, left:right]
 
 
+def _cut_each(batch: Tensor, cuts: Sequence[Cut]) -> list[Tensor]:
+    """Each image of a batch (B, ..., H, W) cut, as a batch of one."""
+    return [_cut(batch[i : i + 1], cut) for i, cut in enumerate(cuts)]
+
+
 def _cuts(boxes: Boxes, x: Tensor) -> list[Cut]:
+    """The box of each image of x, checked."""
     height, width = x.shape[-2:]
-    if isinstance(boxes, Tensor) and boxes.ndim != 2:
-        raise ValueError(f"boxes must have shape ({len(x)}, 4), got {tuple(boxes.shape)}")
-    rows = boxes.tolist() if isinstance(boxes, Tensor) else [list(box) for box in boxes]
-    if len(rows) != len(x):
-        raise ValueError(f"{len(rows)} boxes for {len(x)} images: give one for each")
+    if isinstance(boxes, Tensor):
+        if boxes.ndim != 2:
+            raise ValueError(f"boxes must have shape ({len(x)}, 4), got {tuple(boxes.shape)}")
+        boxes = boxes.tolist()
+    if len(boxes) != len(x):
+        raise ValueError(f"{len(boxes)} boxes for {len(x)} images: give one for each")
+
     cuts: list[Cut] = []
-    for i, row in enumerate(rows):
-        if len(row) != 4 or not all(isinstance(v, int | float) and float(v).is_integer() for v in row):
-            raise ValueError(f"box {i} must be (left, top, right, bottom) in whole pixels, got {row}: round it")
-        left, top, right, bottom = map(int, row)
+    for i, box in enumerate(boxes):
+        if len(box) != 4 or not all(_is_whole(side) for side in box):
+            raise ValueError(f"box {i} must be (left, top, right, bottom) in whole pixels, got {list(box)}: round it")
+        left, top, right, bottom = map(int, box)
         if not (0 <= left < right <= width and 0 <= top < bottom <= height):
             raise ValueError(f"box {i} {(left, top, right, bottom)} does not lie within {width} x {height} pixels")
         cuts.append((left, top, right, bottom))
     return cuts
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int | float) and float(value).is_integer()

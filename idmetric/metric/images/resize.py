@@ -24,7 +24,8 @@ def resize_pixels(pixels: Tensor, size: tuple[int, int], interpolation: str = "b
     float64 stays float64; other types are computed and returned in float32. At the right size nothing changes.
     """
     check_interpolation(interpolation)
-    pixels = pixels if pixels.dtype == torch.float64 else pixels.float()
+    if pixels.dtype != torch.float64:
+        pixels = pixels.float()
     if pixels.shape[-2:] == tuple(size):
         return pixels
     return resize_antialiased(pixels, size, interpolation).clamp(0, 1)  # bicubic interpolation overshoots at edges
@@ -40,7 +41,8 @@ def resize_antialiased(x: Tensor, size: tuple[int, int], interpolation: str) -> 
 
     # CPUs lack the kernels for 16-bit floats, and MPS lacks them all in some versions of torch
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    wide = wide.cpu() if x.device.type == "mps" else wide
+    if x.device.type == "mps":
+        wide = wide.cpu()
 
     # torch.export (which torch 2.8 and later report) should write operators of torch alone
     exporting = getattr(torch.compiler, "is_exporting", bool)()
@@ -69,12 +71,14 @@ def average_to(cover: Tensor, size: tuple[int, int], full: float = 1) -> Tensor:
     """
     if cover.shape[-2:] == tuple(size) and full == 1:
         return cover
-    kind = cover.dtype if cover.is_floating_point() else torch.float32
+    height, width = size
+    dtype = cover.dtype if cover.is_floating_point() else torch.float32
 
     def average_columns(columns: Tensor) -> Tensor:
-        return (_average(columns, size[0]) / full).clamp(0, 1).to(kind)
+        means = _average(columns, height) / full
+        return means.clamp(0, 1).to(dtype)
 
-    narrow = _in_parts(lambda rows: _average(rows, size[1]), cover)
+    narrow = _in_parts(lambda rows: _average(rows, width), cover)
     return _in_parts(average_columns, narrow.mT).mT.contiguous()
 
 
@@ -88,11 +92,14 @@ def _in_parts(average: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 def _average(x: Tensor, count: int) -> Tensor:
     """Means over `count` equal stretches of the last axis, ends counted by the fraction they cover."""
-    wide = torch.float32 if x.device.type == "mps" else torch.float64  # MPS has no float64
+    dtype = torch.float32 if x.device.type == "mps" else torch.float64  # MPS has no float64
     length = x.shape[-1]
-    edges = torch.arange(count + 1, dtype=wide, device=x.device) * length / count
-    at = edges.long().clamp(max=length - 1)
-    sums = x.cumsum(-1, dtype=wide)[..., at] + (edges - at - 1) * x[..., at]
+    edges = torch.arange(count + 1, dtype=dtype, device=x.device) * length / count
+
+    # the sum up to each edge: of whole pixels, less what of the last one lies beyond the edge
+    last_pixel = edges.long().clamp(max=length - 1)
+    whole_sums = x.cumsum(-1, dtype=dtype)[..., last_pixel]
+    sums = whole_sums + (edges - last_pixel - 1) * x[..., last_pixel]
     return sums.diff(dim=-1) * (count / length)
 
 
@@ -114,8 +121,10 @@ def _resize(x: Tensor, height: int, width: int, mode: str) -> Tensor:
 )
 def _resize_backward(grad: Tensor, height: int, width: int, mode: str) -> Tensor:
     backward = getattr(torch.ops.aten, f"_upsample_{mode}2d_aa_backward").default
-    found: Tensor = backward(grad, list(grad.shape[-2:]), [*grad.shape[:2], height, width], False, None, None)
-    return found
+    output_size = list(grad.shape[-2:])
+    input_shape = [*grad.shape[:2], height, width]
+    grad_input: Tensor = backward(grad, output_size, input_shape, False, None, None)
+    return grad_input
 
 
 def _empty(x: Tensor, height: int, width: int, mode: str) -> Tensor:
@@ -124,7 +133,8 @@ def _empty(x: Tensor, height: int, width: int, mode: str) -> Tensor:
 
 def _setup(ctx: Any, inputs: tuple[Tensor, int, int, str], output: Tensor) -> None:
     x, _, _, mode = inputs
-    ctx.size, ctx.mode = x.shape[-2:], mode
+    ctx.size = x.shape[-2:]
+    ctx.mode = mode
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
