@@ -83,12 +83,17 @@ def read_pickled(path: StrPath) -> dict[str, Tensor]:
         raise CheckpointError(f"cannot read weights {os.fspath(path)!r}: {error}") from error
 
     is_table = isinstance(tensors, dict)
-    if not is_table or not all(isinstance(key, str) and isinstance(value, Tensor) for key, value in tensors.items()):
+    if not is_table or not all(isinstance(key, str) and _has_values(value) for key, value in tensors.items()):
         raise CheckpointError(
             f"cannot read weights {os.fspath(path)!r}: it does not hold a table of tensors alone; write one by "
             "torch.save(model.state_dict(), path)"
         )
     return dict(tensors)
+
+
+def _has_values(value: object) -> bool:
+    """Whether this is a plain tensor, neither sparse nor one without memory (torch's device "meta")."""
+    return isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta
 
 
 def check_finite(tensors: Mapping[str, Tensor], path: StrPath) -> None:
@@ -129,18 +134,21 @@ def load_state(
 
 
 def check_state(module: torch.nn.Module, state: Mapping[str, Tensor], name: str) -> None:
-    """Check that tensors are exactly a module's, by name and shape."""
+    """Check that tensors are exactly a module's, by name, shape and kind of number."""
     parameters = module.state_dict()
     wrong_shapes = []
+    wrong_types = []
     for key in parameters.keys() & state.keys():
-        shape = tuple(state[key].shape)
-        right_shape = tuple(parameters[key].shape)
-        if shape != right_shape:
-            wrong_shapes.append(f"{key} {shape} instead of {right_shape}")
+        tensor, parameter = state[key], parameters[key]
+        if tensor.shape != parameter.shape:
+            wrong_shapes.append(f"{key} {tuple(tensor.shape)} instead of {tuple(parameter.shape)}")
+        if tensor.is_floating_point() != parameter.is_floating_point():  # such as int8 without its scale
+            wrong_types.append(f"{key} {tensor.dtype} instead of {parameter.dtype}")
     faults = {
         "missing": sorted(parameters.keys() - state.keys()),
         "unexpected": [_printable(key) for key in sorted(state.keys() - parameters.keys())],
         "wrong shape": wrong_shapes,
+        "wrong type": wrong_types,
     }
     _refuse(faults, name)
 

@@ -83,6 +83,8 @@ def test_weights_that_do_not_fill_the_model_exactly_are_refused(name: str, opene
     assert f"missing {key}" in refusal({k: v for k, v in state.items() if k != key})
     assert "unexpected blocks.2.norm1.weight" in refusal({**state, "blocks.2.norm1.weight": torch.zeros(24)})
     assert f"wrong shape {key}" in refusal({**state, key: torch.zeros(7)})
+    assert f"wrong type {key} torch.int8" in refusal({**state, key: state[key].to(torch.int8)})
+    assert f"wrong type {key} torch.complex64" in refusal({**state, key: state[key].to(torch.complex64)})
 
 
 @pytest.mark.parametrize(("name", "opened"), OPENERS.values(), ids=OPENERS)
@@ -91,6 +93,15 @@ def test_a_mistyped_name_a_folder_or_a_pipe_as_weights_is_named(name: str, opene
     for file in (tmp_path / "pipe.pth", tmp_path / "absent.pth", tmp_path):
         with pytest.raises(CheckpointError, match=re.escape(str(file))):
             opened(file)
+
+
+@pytest.mark.parametrize("changed", [Tensor.to_sparse, lambda value: value.to("meta")], ids=["sparse", "meta"])
+def test_tensors_without_plain_values_are_refused(changed: Callable[[Tensor], Tensor], tmp_path: Path) -> None:
+    state = trained("vit_tiny_patch16_224", {**SMALL, "num_classes": 0})
+    state["norm.weight"] = changed(state["norm.weight"])
+    torch.save(state, tmp_path / "w.pth")
+    with pytest.raises(CheckpointError, match="does not hold a table of tensors alone"):
+        backbone(tmp_path / "w.pth")
 
 
 class Attack:
