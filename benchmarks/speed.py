@@ -33,8 +33,8 @@ from idmetric.metric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
 from idmetric.metric.files.threads import in_order
 from idmetric.metric.models.embedder import Embedder, auto_device
 from idmetric.metric.scoring import pipeline
-from idmetric.metric.scoring.score import score
 from idmetric.metric.scoring.copy_warnings import CopyWarning
+from idmetric.metric.scoring.score import score
 from idmetric.metric.scoring.scores import Scores
 
 BARE = "timm's forward"

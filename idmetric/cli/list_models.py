@@ -7,8 +7,8 @@ import json
 from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.format import CONFIG, WEIGHTS
 from idmetric.metric.files.tables import aligned
-from idmetric.metric.models.idsim import TINY
 from idmetric.metric.models.named import FROZEN, NAMED
+from idmetric.metric.models.tiny import TINY
 
 
 def list_models() -> str:

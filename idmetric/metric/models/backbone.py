@@ -29,7 +29,7 @@ from idmetric.metric.files.settings import shown
 from idmetric.metric.images.fit import CROPS, Fit, Resize
 from idmetric.metric.images.kinds import check_interpolation
 from idmetric.metric.models import dinov3, efficientnet_lite, lite_trunk
-from idmetric.metric.models.embedder import LATER, Embedder, opening
+from idmetric.metric.models.embedder import Embedder, opening
 from idmetric.metric.models.named import NAMED
 from idmetric.metric.models.tokens import Pool, final_tokens, resample_positions
 
@@ -198,7 +198,7 @@ class BackboneConfig:
     interpolation: str = "bicubic"
     pool: Pool = "auto"
     backbone_args: dict[str, Any] = field(default_factory=dict)
-    resize: Resize = field(default="squash", metadata=LATER)
+    resize: Resize = "squash"
     crop_pct: float = 1.0
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self, get_args, overload
 
@@ -52,7 +52,7 @@ from idmetric.metric.models.batches import in_batches
 from idmetric.metric.models.identity import Identity
 from idmetric.metric.models.named import NamedScore
 
-LATER = {"later": True}  # of fields that config.json leaves out at their defaults: hashes of older files stay
+_USUAL = {"preprocessing": "standard", "resize": "squash"}  # values that config.json leaves out
 Loaded = tuple[Tensor, Tensor | None]  # pixels (3, h, w) of an image, and how much of each its mask covers
 
 
@@ -163,9 +163,11 @@ class Embedder(Identity, nn.Module):
 
     def config(self) -> dict[str, Any]:
         """The settings that config.json needs to rebuild this model, as plain JSON values: fields of `settings`."""
-        found = asdict(self.settings)
-        later = {entry.name: entry.default for entry in fields(self.settings) if entry.metadata == LATER}
-        return {name: value for name, value in found.items() if name not in later or value != later[name]}
+        config = asdict(self.settings)
+        for name, usual in _USUAL.items():
+            if config.get(name) == usual:
+                del config[name]
+        return config
 
     # Pixels in, embedding out
 

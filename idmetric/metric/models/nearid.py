@@ -27,7 +27,7 @@ from idmetric.metric.images.kinds import check_interpolation
 from idmetric.metric.images.read import Preprocessing
 from idmetric.metric.models import backbone as backbones
 from idmetric.metric.models import tokens as token_features
-from idmetric.metric.models.embedder import LATER, Embedder, opening
+from idmetric.metric.models.embedder import Embedder, opening
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class NearIDConfig:
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
     # timm builds this trunk with the exact GELU, SigLIP2 was trained with its tanh approximation
     backbone_args: dict[str, Any] = field(default_factory=lambda: {"act_layer": "gelu_tanh"})
-    preprocessing: Preprocessing = field(default="standard", metadata=LATER)
+    preprocessing: Preprocessing = "standard"
 
     def __post_init__(self) -> None:
         check_interpolation(self.interpolation)
