@@ -29,7 +29,8 @@ from idmetric.metric.files.settings import shown
 from idmetric.metric.images.fit import CROPS, Fit, Resize
 from idmetric.metric.images.kinds import check_interpolation
 from idmetric.metric.models import dinov3, efficientnet_lite, lite_trunk
-from idmetric.metric.models.embedder import Embedder, opening
+from idmetric.metric.models.devices import opening
+from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.models.named import NAMED
 from idmetric.metric.models.tokens import Pool, final_tokens, resample_positions
 

@@ -26,7 +26,8 @@ from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.images.read import Preprocessing
 from idmetric.metric.models import backbone as backbones
 from idmetric.metric.models import tiny
-from idmetric.metric.models.embedder import Embedder, opening
+from idmetric.metric.models.devices import opening
+from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.models.idsim_config import IDSimConfig
 from idmetric.metric.models.idsim_files import read_checkpoint
 from idmetric.metric.models.tiny import TinyConfig

@@ -27,7 +27,8 @@ from idmetric.metric.images.kinds import check_interpolation
 from idmetric.metric.images.read import Preprocessing
 from idmetric.metric.models import backbone as backbones
 from idmetric.metric.models import tokens as token_features
-from idmetric.metric.models.embedder import Embedder, opening
+from idmetric.metric.models.devices import opening
+from idmetric.metric.models.embedder import Embedder
 
 
 @dataclass(frozen=True)
