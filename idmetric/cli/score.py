@@ -28,9 +28,8 @@ from idmetric.cli.command import (
     write,
 )
 from idmetric.cli.options import check_model, load_options
-from idmetric.cli.score_parser import ALIAS, build_parser
+from idmetric.cli.score_parser import ALIAS, build_parser, misuse
 from idmetric.metric.files.hints import need
-from idmetric.metric.files.output import is_same_file
 from idmetric.metric.files.progress import Progress
 from idmetric.metric.files.tables import first_few
 from idmetric.metric.images.paths import ABSENT, InputError
@@ -50,32 +49,16 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     parser = build_parser(prog)
     args = parser.parse_intermixed_args(argv)  # options may stand between the files
     if args.list_models:
-        return ended(_list_models, parser)
-    if reason := _misuse(args):
+        from idmetric.cli.list_models import print_models
+
+        return ended(print_models, parser)
+    reason = misuse(args)
+    if reason:
         parser.error(reason)
     kept = "nothing was kept: with --cache DIR the same command would resume"
     if args.cache:
         kept = f"embeddings in {args.cache} are kept, and the same command resumes"
     return ended(partial(_run, args), parser, kept)
-
-
-def _list_models() -> int:
-    from idmetric.cli.list_models import list_models
-
-    check_output(None, "leave it open")
-    write(list_models(), instead="direct it to another disk")
-    return 0
-
-
-def _misuse(args: argparse.Namespace) -> str | None:
-    """The reason why the options do not go together; None if they do."""
-    if args.html and args.output and is_same_file(args.html, args.output):
-        return "--html and --output name one file: give each its own"
-    if args.pairs and (args.paths or args.ref):
-        return "--pairs takes no other images"
-    if not args.pairs and len(args.paths) + len(args.ref) < 2:
-        return "give a reference and at least one candidate (or --ref, or --pairs)"
-    return None
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -86,26 +69,34 @@ def _run(args: argparse.Namespace) -> int:
         check_output(args.output)
         if args.pairs:
             work: Cross | Pairs = read_pairs(Path(args.pairs), args.on_error)
+        elif args.ref:
+            work = cross(args.ref, args.paths, args.include_refs)
         else:
-            references, candidates = (args.ref, args.paths) if args.ref else (args.paths[:1], args.paths[1:])
-            work = cross(references, candidates, args.include_refs)
-        given = [path for path in (args.pairs, args.calibration) if path]
-        if os.path.isdir(args.model):
-            given += [entry.path for entry in os.scandir(args.model)]
-        elif os.path.isfile(args.model):
-            given.append(args.model)
-        check_not_read({"--output": args.output, "--html": args.html}, chain(given, files_read(work, args.mask_dir)))
-        check_masks(work, args.mask_dir, args.mask_id is not None, args.preprocessing or "standard")
-        if args.on_error == "fail" and (absent := absent_files(work)):
-            reasons = first_few([f"cannot read image {path}: {ABSENT}" for path in absent], _SHOWN)
-            several = f"{len(absent)} images: " if len(absent) > 1 else ""
-            raise CommandError(f"{several}{'; '.join(reasons)}{_SKIP}")
-        if args.calibration and args.calibration != "stored" and not os.path.exists(args.calibration):
-            raise CommandError(f"cannot read {args.calibration!r}: there is no such file")
+            work = cross(args.paths[:1], args.paths[1:], args.include_refs)
+        _check_files(args, work)
         check_model(args.model)
         return _scored(args, work)
     except (RequestError, InputError) as error:
         raise UsageError(str(error)) from error
+
+
+def _check_files(args: argparse.Namespace, work: Cross | Pairs) -> None:
+    """Refuse outputs that would replace an input, and inputs that are missing or do not fit."""
+    inputs = [path for path in (args.pairs, args.calibration) if path]
+    if os.path.isdir(args.model):
+        inputs += [entry.path for entry in os.scandir(args.model)]
+    elif os.path.isfile(args.model):
+        inputs.append(args.model)
+    check_not_read({"--output": args.output, "--html": args.html}, chain(inputs, files_read(work, args.mask_dir)))
+
+    check_masks(work, args.mask_dir, args.mask_id is not None, args.preprocessing or "standard")
+    absent = absent_files(work) if args.on_error == "fail" else []
+    if absent:
+        reasons = first_few([f"cannot read image {path}: {ABSENT}" for path in absent], _SHOWN)
+        count = f"{len(absent)} images: " if len(absent) > 1 else ""
+        raise CommandError(f"{count}{'; '.join(reasons)}{_SKIP}")
+    if args.calibration and args.calibration != "stored" and not os.path.exists(args.calibration):
+        raise CommandError(f"cannot read {args.calibration!r}: there is no such file")
 
 
 def _scored(args: argparse.Namespace, work: Cross | Pairs) -> int:
@@ -146,7 +137,8 @@ def _scored(args: argparse.Namespace, work: Cross | Pairs) -> int:
 def _scores(args: argparse.Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]:
     """The scores, and with --html the pictures of the page."""
     from idmetric.metric.models.load import load
-    from idmetric.metric.scoring.score import calibration_of, compare
+    from idmetric.metric.scoring.calibrations import calibration_of
+    from idmetric.metric.scoring.score import compare
 
     if args.html:
         from idmetric.evaluate.report.page import check_page

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
+
 from idmetric.cli import options
 from idmetric.cli.command import Parser, codes
+from idmetric.metric.files.output import is_same_file
 
 ALIAS = "idmetric-score"  # name of the stand-alone command
 
@@ -72,3 +75,14 @@ def _add_more(parser: Parser) -> None:
     other.add_argument("--html-details", type=options.natural, default=500, metavar="N", help="with --html: show "
                        "matched patches of the N nearest images, 0 = none (default: %(default)s)")  # fmt: skip
     other.add_argument("--list-models", action="store_true", help="print the models and exit")
+
+
+def misuse(args: argparse.Namespace) -> str | None:
+    """The reason why the options do not go together; None if they do."""
+    if args.html and args.output and is_same_file(args.html, args.output):
+        return "--html and --output name one file: give each its own"
+    if args.pairs and (args.paths or args.ref):
+        return "--pairs takes no other images"
+    if not args.pairs and len(args.paths) + len(args.ref) < 2:
+        return "give a reference and at least one candidate (or --ref, or --pairs)"
+    return None

@@ -18,17 +18,16 @@ from typing import TYPE_CHECKING, Any, Literal
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.files.tables import rounded
 from idmetric.metric.images.read import Outside
+from idmetric.metric.scoring.calibrations import calibration_of
 from idmetric.metric.scoring.files import Cross, check_masks, cross
 from idmetric.metric.scoring.pairs import Pair, Pairs, pairs_of, read_pairs
 from idmetric.metric.scoring.rows import RowMaker
-from idmetric.metric.scoring.scores import COLUMNS, PathLike, Progress, RequestError, Scores, ScoreSettings, columns_of
+from idmetric.metric.scoring.scores import COLUMNS, PathLike, Progress, Scores, ScoreSettings, columns_of
 
 if TYPE_CHECKING:
     from idmetric.metric.calibration.apply import Calibration
     from idmetric.metric.images.masks import MaskId
     from idmetric.metric.models.embedder import Embedder
-
-STORED = "stored"  # names the calibration that is saved with the model's weights
 
 
 def score(
@@ -125,26 +124,6 @@ def score_pairs(
     work = read_pairs(Path(pairs), options.on_error) if isinstance(pairs, str | os.PathLike) else pairs_of(pairs)
     check_masks(work, options.mask_dir, options.mask_id is not None, metric.preprocessing)
     return compare(metric, work, options, progress=progress)
-
-
-def calibration_of(metric: Embedder, calibration: PathLike | Calibration | None, distance: str) -> Calibration | None:
-    """Read the calibration that a file or "stored" names, and check that it fits the model and the distance."""
-    if calibration is None:
-        return None
-    from idmetric.metric.calibration import apply as calibrations
-
-    if calibration == STORED:
-        chosen = metric.calibration
-        if chosen is None:
-            raise RequestError(
-                f"{metric.short_name} has no calibration next to its weights: make one, `idmetric eval calibrate`"
-            )
-    else:
-        chosen = calibration if isinstance(calibration, calibrations.Calibration) else calibrations.read(calibration)
-        if not chosen.model.is_same(metric.calibrated_model(files=False)):  # the revision usually suffices
-            chosen.check_model(metric.calibrated_model())
-    chosen.check_distance(distance)
-    return chosen
 
 
 def compare(
