@@ -32,7 +32,7 @@ default_cfgs = generate_default_cfgs({f"{NAME}.none": {"mean": (0.5,) * 3, "std"
 
 
 class Grid(nn.Module):
-    """What `idmetric.metric.models.backbone` reads of a ViT's patch embedding: rows and columns of the tokens."""
+    """What `idmetric.metric.models.tokens` reads of a ViT's patch embedding: rows and columns of the tokens."""
 
     def __init__(self, side: int) -> None:
         super().__init__()

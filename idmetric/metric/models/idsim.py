@@ -24,7 +24,7 @@ from idmetric.metric.checkpoints.errors import understanding
 from idmetric.metric.checkpoints.hub import Hub
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.images.read import Preprocessing
-from idmetric.metric.models import backbone as backbones
+from idmetric.metric.models import timm_encoders as encoders
 from idmetric.metric.models import tiny
 from idmetric.metric.models.devices import opening
 from idmetric.metric.models.embedder import Embedder
@@ -123,7 +123,7 @@ class IDSim(Embedder):
             config = replace(config, preprocessing=preprocessing)
         mean, std = config.mean, config.std
         if mean is None or std is None:
-            cfg = backbones.pretrained_config(config.backbone)
+            cfg = encoders.pretrained_config(config.backbone)
             mean, std = mean or cfg.mean, std or cfg.std
         super().__init__(
             name=name,
@@ -146,7 +146,7 @@ class IDSim(Embedder):
 
     def _build(self, config: IDSimConfig, empty: bool) -> None:
         """Lay the modules out; `empty` leaves the memory of the weights to those that are loaded."""
-        trunk: Any = backbones.build(
+        trunk: Any = encoders.build(
             config.backbone, image_size=config.image_size, args=config.backbone_args, empty=empty
         )
         make_head = partial(Head, hidden=config.hidden, residual=config.residual)

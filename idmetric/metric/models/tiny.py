@@ -20,7 +20,7 @@ from idmetric.metric.checkpoints.config import MOST_SIDE
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.files.settings import shown
 from idmetric.metric.images.resize import resize_antialiased
-from idmetric.metric.models import backbone as backbones
+from idmetric.metric.models import timm_encoders as encoders
 from idmetric.metric.models.idsim_config import IDSimConfig
 from idmetric.metric.models.tokens import final_tokens
 
@@ -72,7 +72,7 @@ def extend(model: Any, config: TinyConfig, make_head: Callable[[int], nn.Module]
         with memory:
             model.mlp_patch = make_head(channels)
     if config.second:
-        second: Any = backbones.build(config.second, image_size=config.second_size, empty=empty)
+        second: Any = encoders.build(config.second, image_size=config.second_size, empty=empty)
         model.second = second
         with memory:
             model.mlp_second = make_head(int(second.num_features))
