@@ -145,7 +145,7 @@ class IDSim(Embedder):
         self._round_rope()
 
     def _build(self, config: IDSimConfig, empty: bool) -> None:
-        """Lay the modules out; `empty` leaves the memory of the weights to those that are loaded."""
+        """Lay the modules out; `empty` allocates no memory for weights, which are loaded afterwards."""
         trunk: Any = encoders.build(
             config.backbone, image_size=config.image_size, args=config.backbone_args, empty=empty
         )

@@ -64,7 +64,7 @@ def extend(model: Any, config: TinyConfig, make_head: Callable[[int], nn.Module]
     Args:
         model: with the paper's backbone and heads.
         make_head: from the number of channels to a head.
-        empty: leave the memory of the weights to those that are loaded.
+        empty: allocate no memory for weights, which are loaded afterwards.
     """
     memory: Any = torch.device("meta") if empty else nullcontext()
     if config.patch_stages:
