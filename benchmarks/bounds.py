@@ -29,7 +29,7 @@ class Bound(NamedTuple):
     most: float = float("inf")
 
 
-# some room beyond the ratios in docs/reports/speed.md, measured on two cores
+# some room beyond the ratios in benchmarks/reports/speed.md, measured on two cores
 BOUNDS = (
     Bound("sinkhorn", "geomloss, pair by pair", "sinkhorn_matrix, 20 x 20", least=6.0),
     Bound("metrics", "DreamSim's encoders", "this metric", least=20.0),

@@ -4,7 +4,7 @@
     python benchmarks/copies.py --hashes PHOTOS
 
 DATA holds manifest.csv with the split "dev" (see the README's numbers). The script prints the tables of
-docs/reports/copies.md in a few minutes on one core. PHOTOS is the folder that curation.py makes: in it, `dedupe --fast`
+reports/copies.md in a few minutes on one core. PHOTOS is the folder that curation.py makes: in it, `dedupe --fast`
 is compared with the PHash of imagededup, if that is installed.
 """
 

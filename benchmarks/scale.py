@@ -1,4 +1,4 @@
-"""Images per second and memory of `idmetric score` on thousands of generated images (docs/reports/scale.md).
+"""Images per second and memory of `idmetric score` on thousands of generated images (benchmarks/reports/scale.md).
 
     python benchmarks/scale.py [--images 1000 5000] [--model tiny] [--ray]
 

@@ -1,4 +1,4 @@
-"""Seconds and memory of `idmetric eval folder` (docs/reports/scale.md): after embedding, or the whole command.
+"""Seconds and memory of `idmetric eval folder` (benchmarks/reports/scale.md): after embedding, or the whole command.
 
     python benchmarks/tables.py [--images 2000 20000 100000] [--channels 512] [--bootstrap 1000]
     python benchmarks/tables.py --galleries [--images ...]     near-duplicates and clusters of a gallery

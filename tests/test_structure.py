@@ -23,7 +23,7 @@ HEAVY = ("torch", "timm", "peft", "transformers", "datasets", "numpy", "PIL", "h
 # a room may import itself and the rooms before it
 ROOMS = ("metric", "data", "gallery", "evaluate", "train", "adapters", "cli")
 ARRAYS_ALONE = ("evaluate.statistics", "train.losses")  # packages of pure functions
-# what these may import
+# packages that these may import
 HELPERS = ("evaluate.statistics", "train.losses", "metric.files", "metric.distance", "metric.calibration")
 OF_LIBRARIES = {"_version", "_context"}  # private attributes of torch and filelock that some modules have to read
 

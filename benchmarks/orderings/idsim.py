@@ -6,7 +6,7 @@ A small ViT is pretrained on rendered pictures (see encoder.py), as DINOv3 is in
 `idmetric.train.idsim` trains LoRA and heads on the three kinds of triplets. Held-out objects are judged as in the
 paper: by triplets of real views with mined negatives (Real Instance Validation, accuracy), and by pairs of a view with
 another image of its object or with an edit of its identity (Identity Validation, ROC AUC; B.1).
-docs/reports/orderings.md has the setup and the results.
+benchmarks/reports/orderings.md has the setup and the results.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ four contexts. "w/o bg" trains on the first picture's object alone, four times o
 paper's data without background generation. Retrieval of held-out objects stands for the average of the paper's six
 benchmarks; the same objects on white stand for SOP, whose backgrounds are clean. The paper names its augmentation
 without numbers: a milder one than the recipe's default, MoCo's, is used.
-docs/reports/orderings.md has the setup and the results.
+benchmarks/reports/orderings.md has the setup and the results.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ oracle are measured on objects that neither saw (NearID, section 3.4). Each seed
 
 A batch has one object of each kind, because the world has only 24 of them: in larger batches, InfoNCE's negatives would
 be of the anchor's kind, as distractors are, which the paper's batches of 128 among 19,000 identities rarely hold.
-docs/reports/orderings.md has the setup and the results.
+benchmarks/reports/orderings.md has the setup and the results.
 """
 
 from __future__ import annotations

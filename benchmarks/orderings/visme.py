@@ -7,7 +7,7 @@ EfficientNet-Lite0 with ImageNet weights (see lite_items.py) first learns to fin
 the recipe `idmetric.train.visme` trains it on sub-datasets of few objects with many pictures of each, and on pictures
 with the name of their kind as general data. It is tested on held-out objects of the same domains (in distribution), on
 a domain that training never saw (out of distribution), and on names of kinds.
-docs/reports/orderings.md has the setup and the results.
+benchmarks/reports/orderings.md has the setup and the results.
 """
 
 from __future__ import annotations

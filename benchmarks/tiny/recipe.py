@@ -14,7 +14,7 @@ which small batches of rendered images would spoil.
 
 Before the first step all groups are read into one file, `groups.npy` in the run's folder or at `cache` (3 GB for 8,000
 groups), and the photos into `groups.npy.photos.npy` and `groups.npy.labeled.npy`. One process trains.
-docs/reports/tiny.md has the measurements.
+benchmarks/reports/tiny.md has the measurements.
 """
 
 from __future__ import annotations

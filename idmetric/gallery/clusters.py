@@ -123,7 +123,7 @@ def numbered(groups: list[list[Record]], columns: tuple[str, ...]) -> Records:
 def _groups(
     items: Sequence[Item], gallery: Gallery, looks: Looks, keep: Keep, max_distance: float | None
 ) -> Iterator[list[Record]]:
-    """Yield the groups of linked images: rows of an image that is kept and of those that repeat it."""
+    """Yield the groups of linked images: rows of an image that is kept and of its repetitions."""
     rest = list(items)
     while len(rest) > 1:
         first = _kept(rest, looks.sharpness, keep)
@@ -135,7 +135,7 @@ def _groups(
 
 
 def _rows(items: Sequence[Item], gallery: Gallery, looks: Looks, max_distance: float | None) -> list[Record]:
-    """Compare images with the first, which is kept; `reason` is empty for those that do not repeat it."""
+    """Compare images with the first, which is kept; `reason` is empty where one does not repeat it."""
     first, table = items[0], gallery.table()
     vectors = table.rows_of([item.key for item in items])
     far = distances(np.broadcast_to(vectors[0], vectors.shape), vectors)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from PIL import Image
+from tqdm import tqdm
 
 from idmetric.cli.main import main
 from idmetric.metric.files.progress import Progress
@@ -56,6 +58,12 @@ def test_closed_stderr_costs_messages_and_no_scores(
     assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["rank", "1"]
 
 
+def takes_the_lock_of_bars() -> None:
+    """As a bar of another thread does."""
+    with tqdm.get_lock():
+        pass
+
+
 @full_disk
 def test_stderr_on_a_full_disk_costs_messages_and_no_scores(
     folder: Path, full: object, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -66,6 +74,8 @@ def test_stderr_on_a_full_disk_costs_messages_and_no_scores(
     with Progress("images") as progress:
         for done in range(5):
             progress(done, 5)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(takes_the_lock_of_bars).result(timeout=5)
     assert main([*SCORE.split(), "--format", "csv"]) == 4
     assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["rank", "1"]
     with pytest.raises(SystemExit, match="2"):

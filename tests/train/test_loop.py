@@ -522,7 +522,7 @@ def test_ctrl_c_stops_after_the_step(tmp_path: Path) -> None:
 
 def test_what_a_kill_while_writing_leaves_is_removed(tmp_path: Path) -> None:
     interrupt(tmp_path / "run")
-    torn = tmp_path / "run/checkpoints/.step-000006.safetensors.x1y2"
+    torn = tmp_path / "run/checkpoints/.step-000006.safetensors.0123456789ab"
     torn.write_bytes(b"half")
     train(tmp_path / "run")
     assert not torn.exists()

@@ -5,10 +5,33 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any, TextIO, TypeVar
 
 T = TypeVar("T")
 REDRAW = 0.1  # seconds
+
+
+class _Stderr:
+    """A stream that loses what it cannot write, as on a full disk, instead of stopping the work.
+
+    tqdm keeps its lock if writing fails, and the bars of other threads would then wait forever.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        """Write text, if possible."""
+        with suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        """Flush, if possible."""
+        with suppress(OSError):
+            self._stream.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 class Progress:
@@ -28,8 +51,7 @@ class Progress:
     def __call__(self, done: int, total: int | None) -> None:
         """Show the counts, now and then."""
         if self.show:
-            with suppress(OSError):  # messages that cannot be written, as on a full disk, must not stop the work
-                self._draw(done, total)
+            self._draw(done, total)
 
     def _draw(self, done: int, total: int | None) -> None:
         if self._bar is not None and (total != self._bar.total or done < self._bar.n):  # another piece of work
@@ -39,7 +61,7 @@ class Progress:
 
             every = REDRAW if sys.stderr.isatty() else 30.0
             self._bar = tqdm(
-                desc=self.verb or None, unit=f" {self.unit}", total=total, leave=False, file=sys.stderr,
+                desc=self.verb or None, unit=f" {self.unit}", total=total, leave=False, file=_Stderr(sys.stderr),
                 mininterval=every, delay=every, dynamic_ncols=True,
             )  # fmt: skip
         self._bar.update(done - self._bar.n)
@@ -60,8 +82,7 @@ class Progress:
     def clear(self) -> None:
         """Clear the line on a terminal."""
         if self._bar is not None:
-            with suppress(OSError):
-                self._bar.close()
+            self._bar.close()
             self._bar = None
 
 

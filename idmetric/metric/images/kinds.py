@@ -106,7 +106,7 @@ def describe(source: Any) -> str:
     return name if len(name) <= 1000 else name[:80] + "..."  # such as the text of a data: address
 
 
-# The label that selects a subject in a mask of several; ValueError for what is none, and for the background
+# The label that selects a subject in a mask of several; ValueError for another value, and for the background
 
 
 def parse_mask_id(text: str) -> MaskId:

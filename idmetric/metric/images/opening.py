@@ -40,7 +40,7 @@ Decode = Literal["exact", "fast"]  # all pixels of a file, or as many as `scale`
 Needed = Callable[[int, int], tuple[int, int]]  # (height, width) of an upright image -> those that it is resized to
 
 # Both sides stay at least this many times those of the model's resize: its filter still averages over several pixels.
-# At once these sides, images of the packaged model move three to six times as far (docs/reports/speed.md).
+# At once these sides, images of the packaged model move three to six times as far (benchmarks/reports/speed.md).
 MARGIN = 2
 LEAST = 192  # no side becomes smaller: the search for copies compares images of 96 x 96 pixels
 

@@ -287,7 +287,7 @@ def test_the_embedded_model_brings_one_of_photos_and_its_page_has_its_numbers() 
     images = Path(__file__).parents[3] / "examples" / "images"
     near, far = metric.probability(images / "mug_a.png", [images / "mug_b.png", images / "box_a.png"]).tolist()
     assert far < 0.1 < 0.9 < near
-    page = (Path(__file__).parents[3] / "docs" / "reports" / "calibration.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "benchmarks" / "reports" / "calibration.md").read_text(encoding="utf-8")
     assert f"`{found.model.revision}`" in page
     for name in ("ECE", "log loss", "Brier"):
         value, low, high = (found.held_out[name][k] for k in ("value", "low", "high"))
