@@ -31,10 +31,11 @@ from idmetric.cli.bench import make_files, open_model, pixels_of, prepared, read
 from idmetric.metric.distance.cosine import cosine_distance
 from idmetric.metric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
 from idmetric.metric.files.threads import in_order
-from idmetric.metric.models.embedder import Embedder, auto_device
+from idmetric.metric.models.devices import auto_device
+from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.scoring import pipeline
-from idmetric.metric.scoring.compare import score
 from idmetric.metric.scoring.copy_warnings import CopyWarning
+from idmetric.metric.scoring.score import score
 from idmetric.metric.scoring.scores import Scores
 
 BARE = "timm's forward"

@@ -22,7 +22,7 @@ from latents import describe, line, load_photos, open_pipeline, tiny_pipeline, t
 import idmetric
 from idmetric import IdentityLoss
 from idmetric.metric.files.output import check
-from idmetric.metric.models.embedder import auto_device
+from idmetric.metric.models.devices import auto_device
 
 SMOKE_PHOTOS = Path(__file__).parent / "images"
 

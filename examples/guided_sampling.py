@@ -27,7 +27,7 @@ from torch import Tensor
 import idmetric
 from idmetric import IdentityLoss
 from idmetric.metric.files.output import check
-from idmetric.metric.models.embedder import auto_device
+from idmetric.metric.models.devices import auto_device
 
 
 def parse(argv: Sequence[str] | None) -> argparse.Namespace:

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 import idmetric
 from idmetric import IdentityLoss
 from idmetric.metric.files.output import check
-from idmetric.metric.models.embedder import auto_device
+from idmetric.metric.models.devices import auto_device
 
 TEMPLATES = ("a photo of a {}", "a rendering of a {}", "a cropped photo of the {}", "a close-up photo of a {}",
              "a bright photo of the {}", "a good photo of a {}")  # fmt: skip

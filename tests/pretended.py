@@ -163,5 +163,5 @@ def _caller() -> str:
         frame = frame.f_back  # out of PyTorch, and of comprehensions
     if frame is None:
         return "autograd"
-    module = frame.f_globals["__name__"].removeprefix("idmetric.").removeprefix("metric.")
+    module = frame.f_globals["__name__"].removeprefix("idmetric.")
     return f"{module}.{frame.f_code.co_name}"

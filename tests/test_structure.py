@@ -27,6 +27,18 @@ ARRAYS_ALONE = ("evaluate.statistics", "train.losses")  # packages of pure funct
 HELPERS = ("evaluate.statistics", "train.losses", "metric.files", "metric.distance", "metric.calibration")
 OF_LIBRARIES = {"_version", "_context"}  # private attributes of torch and filelock that some modules have to read
 
+# the twenty-minute path, from the vectors of an image to the command: read in this order
+PATH = {
+    "metric/distance/embedding.py": 300,
+    "metric/distance/matrix.py": 200,
+    "metric/images/read.py": 300,
+    "metric/models/embedder.py": 250,
+    "metric/models/idsim.py": 200,
+    "metric/scoring/score.py": 200,
+    "cli/score.py": 250,
+}
+PATH_LINES = 1500  # together
+
 
 @pytest.fixture(scope="module", autouse=True)
 def _forgets_the_trees() -> Iterator[None]:
@@ -129,6 +141,18 @@ def test_the_metric_loads_nothing_of_the_other_rooms() -> None:
     )
     loaded = {name for name in loaded_after(code) if name.startswith("idmetric.")}
     assert {name for name in loaded if name.split(".")[1] not in ("metric", "version")} == set()
+
+
+def test_the_path_that_a_newcomer_reads_first_stays_short_and_documented() -> None:
+    lines = {name: len((PACKAGE / name).read_text(encoding="utf-8").splitlines()) for name in PATH}
+    assert {name: count for name, count in lines.items() if count > PATH[name]} == {}
+    assert sum(lines.values()) <= PATH_LINES
+
+    page = (PACKAGE.parent / "docs" / "contributing.md").read_text(encoding="utf-8")
+    places = [page.find(f"`{name}`") for name in PATH]
+    assert -1 not in places, "docs/contributing.md names each file of the path"
+    first = [page.find(f". `{name}`") for name in PATH]
+    assert first == sorted(first), "docs/contributing.md names them in the order of reading"
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:

@@ -1,7 +1,7 @@
 """EfficientNet-Lite0 with ImageNet weights: as it is, and under attention pooling, as a trunk for NearID's recipe.
 
 timm builds the latter as "efficientnet_lite0_map" once this module is imported. Its tokens are places of two feature
-maps, as in `IDSimConfig.patch_stages`. The pooling begins as the mean of the tokens, so the frozen model is a plain
+maps, as in `TinyConfig.patch_stages`. The pooling begins as the mean of the tokens, so the frozen model is a plain
 baseline.
 """
 
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from idmetric import Backbone
 from idmetric.metric.models import efficientnet_lite
 from idmetric.metric.models.nearid import NearID, NearIDConfig
-from idmetric.metric.models.tokens import stage_tokens
+from idmetric.metric.models.tiny import stage_tokens
 
 NAME = "efficientnet_lite0_map"
 LITE = "efficientnet-lite0"
@@ -32,7 +32,7 @@ default_cfgs = generate_default_cfgs({f"{NAME}.none": {"mean": (0.5,) * 3, "std"
 
 
 class Grid(nn.Module):
-    """What `idmetric.metric.models.backbone` reads of a ViT's patch embedding: rows and columns of the tokens."""
+    """What `idmetric.metric.models.tokens` reads of a ViT's patch embedding: rows and columns of the tokens."""
 
     def __init__(self, side: int) -> None:
         super().__init__()

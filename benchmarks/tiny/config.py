@@ -11,6 +11,7 @@ from photos import spread
 
 from idmetric.metric.models.efficientnet_lite import timm_name
 from idmetric.metric.models.idsim import IDSimConfig
+from idmetric.metric.models.tiny import TinyConfig
 
 # input sides are larger than in training, whose crops enlarge objects (Touvron et al. 2019, FixRes)
 _RESNET = IDSimConfig(
@@ -21,7 +22,7 @@ _RESNET = IDSimConfig(
     std=(0.25, 0.25, 0.25),
     backbone_args={"channels": (32, 64, 128, 256), "output_stride": 16},
 )
-_LITE = IDSimConfig(
+_LITE = TinyConfig(
     image_size=224,
     hidden=256,
     mean=(0.5, 0.5, 0.5),
@@ -111,7 +112,7 @@ class Config:
     def model(self) -> IDSimConfig:
         """The model that is trained."""
         if self.backbone == "resnet18":
-            made = replace(_RESNET, backbone_args={**_RESNET.backbone_args, "channels": self.channels})
+            made: IDSimConfig = replace(_RESNET, backbone_args={**_RESNET.backbone_args, "channels": self.channels})
         else:
             made = replace(_LITE, backbone=timm_name(self.backbone))
         return replace(made, image_size=self.image_size or made.image_size)

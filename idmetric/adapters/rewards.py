@@ -25,7 +25,7 @@ from idmetric.metric.images.kinds import is_array
 from idmetric.metric.images.masks import Images
 from idmetric.metric.images.read import ImageLike, is_single, split_images
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.scoring.compare import calibration_of
+from idmetric.metric.scoring.calibrations import calibration_of
 from idmetric.metric.scoring.copies import Print, compare, take_print
 from idmetric.metric.scoring.copy_warnings import small_picture
 

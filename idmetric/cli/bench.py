@@ -87,7 +87,7 @@ def _run(args: argparse.Namespace) -> int:
 def _measured(args: argparse.Namespace) -> dict[str, Any]:
     import torch
 
-    from idmetric.metric.models.embedder import auto_device
+    from idmetric.metric.models.devices import auto_device
 
     device = torch.device(args.device) if args.device else auto_device()
     if device.type == "cuda" and not torch.cuda.is_available():

@@ -314,7 +314,7 @@ def _checkpoint_blocks(metric: Embedder) -> None:
     """Let the backbone recompute its blocks; changes the metric in place."""
     trunk: Any = getattr(metric, "backbone", None)
     if hasattr(trunk, "set_grad_checkpointing"):  # timm
-        for one in (trunk, getattr(metric, "second", None)):  # `IDSimConfig.second`
+        for one in (trunk, getattr(metric, "second", None)):  # `TinyConfig.second`
             if one is not None:
                 one.set_grad_checkpointing(True)
     elif hasattr(trunk, "gradient_checkpointing_enable"):  # transformers

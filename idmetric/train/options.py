@@ -41,13 +41,13 @@ def weights_file(backbone: str, given: str, revision: str | None = None) -> str:
     from idmetric.metric.checkpoints import format as checkpoint
     from idmetric.metric.checkpoints.errors import CheckpointError
     from idmetric.metric.checkpoints.hub import Hub
-    from idmetric.metric.models import backbone as backbones
+    from idmetric.metric.models import timm_encoders as encoders
 
     if given == RANDOM:
         return ""
     if not given:
         try:
-            return backbones.pretrained_file(backbone, Hub(revision))  # locked: processes of a machine fetch it once
+            return encoders.pretrained_file(backbone, Hub(revision))  # locked: processes of a machine fetch it once
         except CheckpointError as error:
             raise CheckpointError(f"{error}. To train, name a local file or folder: --backbone-weights PATH") from error
     path = Path(given, checkpoint.WEIGHTS) if Path(given).is_dir() else Path(given)

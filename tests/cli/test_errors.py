@@ -65,7 +65,7 @@ SLOW_IMPORTS = pytest.mark.parametrize(
     ("command", "words", "module", "kept"),
     [
         ("train", "ilgen --smoke --out run", "idmetric.train.ilgen.recipe", "the same command resumes from the last"),
-        ("bench", "--json b.json", "idmetric.metric.models.embedder", "measured models were printed"),
+        ("bench", "--json b.json", "idmetric.metric.models.devices", "measured models were printed"),
         ("eval", "folder --data . --out results", "idmetric.evaluate.protocols.folder", "embeddings in --out are kept"),
         (
             "eval",

@@ -17,7 +17,7 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common import tables
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.metric.files.tables import aligned, printable
-from idmetric.metric.models.idsim import TINY
+from idmetric.metric.models.tiny import TINY
 from tests.runner import Runner
 
 NAME = "a\x1b[2Jb\r\nidmetric score: done\u202egnp.exe"

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from idmetric import IDSim
-from idmetric.metric.models.idsim import TINY
+from idmetric.metric.models.tiny import TINY
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples"

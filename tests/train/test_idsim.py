@@ -20,7 +20,7 @@ from idmetric import IDSim, load
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.models import backbone as backbones
+from idmetric.metric.models import timm_encoders as encoders
 from idmetric.metric.models import tokens as token_features
 from idmetric.metric.models.idsim import IDSimConfig
 from idmetric.metric.models.tokens import resample_positions
@@ -415,7 +415,7 @@ def test_weights_are_fetched_and_never_random_unasked(data: Manifest, monkeypatc
         asked.append((name, hub.revision))
         raise CheckpointError("the network is switched off")
 
-    monkeypatch.setattr(backbones, "pretrained_file", fetch)
+    monkeypatch.setattr(encoders, "pretrained_file", fetch)
     with pytest.raises(CheckpointError, match=r"switched off.*--backbone-weights PATH"):
         recipe(replace(PLAIN, backbone_weights="", revision="abc"), data)
     assert asked == [(PLAIN.backbone, "abc")]
@@ -423,7 +423,7 @@ def test_weights_are_fetched_and_never_random_unasked(data: Manifest, monkeypatc
 
 def test_dinov2s_positions_are_resampled_as_in_the_release(tmp_path: Path) -> None:
     name, args = "vit_small_patch14_dinov2", {"depth": 1, "embed_dim": 48, "num_heads": 3}
-    whole = backbones.build(name, args=args)  # at 518 pixels
+    whole = encoders.build(name, args=args)  # at 518 pixels
     torch.nn.init.normal_(whole.pos_embed)  # type: ignore[arg-type]
     save_file(whole.state_dict(), tmp_path / "model.safetensors")
     found = untrained(IDSimConfig(name, 56, 8, backbone_args=args), str(tmp_path / "model.safetensors"), 0)

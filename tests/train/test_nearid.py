@@ -18,7 +18,7 @@ from torch import Tensor
 from idmetric import CheckpointError, NearID, load
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
-from idmetric.metric.models import backbone
+from idmetric.metric.models import timm_encoders
 from idmetric.metric.scoring import shards
 from idmetric.train import state
 from idmetric.train.batches import generator
@@ -304,7 +304,7 @@ def test_the_head_alone_trains_and_nothing_else_moves(data: Manifest, tmp_path: 
 
 
 def test_the_head_is_3_6_percent_of_the_full_model() -> None:
-    model = backbone.build("vit_so400m_patch14_siglip_384", image_size=384, empty=True)
+    model = timm_encoders.build("vit_so400m_patch14_siglip_384", image_size=384, empty=True)
     sizes = {name: p.numel() for name, p in model.named_parameters()}
     head = sum(size for name, size in sizes.items() if name.startswith(("attn_pool.", "fc_norm.", "head.")))
     assert (head, sum(sizes.values())) == (15_238_352, 428_225_600)  # "approximately 15M of roughly 428M", section 4.1
@@ -547,7 +547,7 @@ def test_it_starts_from_siglip_as_transformers_stores_it(data: Manifest, tmp_pat
 def test_it_starts_from_a_timm_model_with_attention_pooling(tmp_path: Path) -> None:
     name = "vit_base_patch32_siglip_256.v2_webli"
     torch.manual_seed(0)
-    plain = backbone.build(name.split(".")[0], image_size=256, args={"act_layer": "gelu_tanh"})
+    plain = timm_encoders.build(name.split(".")[0], image_size=256, args={"act_layer": "gelu_tanh"})
     save_file({k: v.contiguous() for k, v in plain.state_dict().items()}, tmp_path / "weights.safetensors")
     model = siglip.start(Config(name, str(tmp_path / "weights.safetensors")))
     x = torch.rand(1, 3, 256, 256)
@@ -579,7 +579,7 @@ def test_weights_are_never_random_unasked(data: Manifest, tmp_path: Path, monkey
 
 
 def test_a_model_without_attention_pooling_is_refused(tmp_path: Path) -> None:
-    other = backbone.build("vit_tiny_patch16_224", image_size=224)
+    other = timm_encoders.build("vit_tiny_patch16_224", image_size=224)
     save_file({k: v.contiguous() for k, v in other.state_dict().items()}, tmp_path / "other.safetensors")
     with pytest.raises(CheckpointError, match="attention pooling"):
         siglip.start(Config("vit_tiny_patch16_224", str(tmp_path / "other.safetensors")))

@@ -29,7 +29,7 @@ from train import RECORD, earlier
 
 from idmetric import IDSim, load
 from idmetric.data.manifest.table import Manifest, ManifestError, Row
-from idmetric.metric.models.idsim import TINY
+from idmetric.metric.models.tiny import TINY
 from idmetric.train.loop import TrainSettings, fit
 from idmetric.train.processes import Processes
 from tests.reference.sinkhorn_loop import sinkhorn

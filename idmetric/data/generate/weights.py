@@ -102,7 +102,7 @@ class Place:
     def torch_device(self) -> Any:
         import torch
 
-        from idmetric.metric.models.embedder import auto_device
+        from idmetric.metric.models.devices import auto_device
 
         return torch.device(self.device) if self.device else auto_device()
 

@@ -61,6 +61,15 @@ def check_distances(distances: Tensor, dtype: torch.dtype | None = None) -> None
     raise NonFiniteError(f"the distances at {names} are not finite (NaN or infinite): {_fix(dtype)}", rows)
 
 
+def checked_distances(distances: Tensor, dtype: torch.dtype) -> Tensor:
+    """The distances, checked unless they are part of a graph: there a check would wait for the device."""
+    import torch
+
+    if not distances.requires_grad and not torch.compiler.is_compiling():
+        check_distances(distances, dtype)
+    return distances
+
+
 def reason(dtype: torch.dtype | str, by: str = "") -> str:
     """Why an image with such an embedding (by a model of that name) cannot be used, and how to fix it."""
     maker = f" by {by}" if by else ""

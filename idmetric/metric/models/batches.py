@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.files.threads import in_order
@@ -51,6 +54,41 @@ def in_batches(
     if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
         embedding.check_finite(["a text" if image is None else describe(image) for image in images], dtype)
     return embedding
+
+
+def patch_weights(
+    images: Sequence[tuple[Tensor, Tensor | None]], grid: tuple[int, int], device: torch.device
+) -> Tensor | None:
+    """How much of each patch the masks cover, shape (B, rows * columns); None if no image has a mask.
+
+    Args:
+        images: pixels (3, h, w) and mask (h, w) or None, of each image.
+        grid: rows and columns of patches.
+        device: of the result.
+    """
+    if all(mask is None for _, mask in images):
+        return None
+    masks = []
+    for pixels, mask in images:
+        whole = pixels.new_ones(pixels.shape[1:])
+        masks.append((whole if mask is None else mask).to(device, torch.float32))
+    return F.adaptive_avg_pool2d(torch.stack(masks)[:, None], grid).flatten(1)
+
+
+def wants_grad(images: Any) -> bool:
+    """Whether an image tensor, alone or in a list, requires grad."""
+    candidates = images if isinstance(images, list | tuple) else [images]
+    return any(isinstance(image, Tensor) and image.requires_grad for image in candidates)
+
+
+def warn_of_lost_graph(images: Any) -> None:
+    """Warn the caller of `embed` that its result passes no gradients to images that require them."""
+    if torch.is_grad_enabled() and wants_grad(images):
+        warnings.warn(
+            "embed() builds no graph: its result passes no gradient to these images, which require one. Call "
+            "metric(pixels) for features with a graph, or detach the images",
+            stacklevel=3,
+        )
 
 
 def _ahead(load: Callable[[slice], Loaded], places: Sequence[slice], workers: int) -> Generator[Loaded, None, None]:

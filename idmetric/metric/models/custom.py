@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.images.arrays import image_of_pixels
-from idmetric.metric.models.embedder import Embedder, Loaded
+from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.models.preprocessing import LoadedImage
 
 
 def open_custom(name: str, options: dict[str, Any]) -> Embedder:
@@ -91,8 +92,8 @@ class Custom(Embedder):
         """See `Embedder.size_for`."""
         return height, width
 
-    def _embed_batch(self, loaded: list[Loaded]) -> Embedding:
-        pictures = [image_of_pixels(pixels) for pixels, _ in loaded]
+    def _embed_batch(self, images: list[LoadedImage]) -> Embedding:
+        pictures = [image_of_pixels(pixels) for pixels, _ in images]
         return _checked(self.name, self.model.embed(pictures), len(pictures), self._maker())
 
 

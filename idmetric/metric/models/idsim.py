@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -21,63 +20,20 @@ from torch import Tensor, nn
 
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints import released
-from idmetric.metric.checkpoints.config import MOST_SIDE
-from idmetric.metric.checkpoints.errors import CheckpointError, understanding
-from idmetric.metric.checkpoints.format import Checkpoint
-from idmetric.metric.checkpoints.hub import Files, Hub
+from idmetric.metric.checkpoints.errors import understanding
+from idmetric.metric.checkpoints.hub import Hub
 from idmetric.metric.checkpoints.weights import load_state
-from idmetric.metric.files.hints import did_you_mean
-from idmetric.metric.files.settings import shown
-from idmetric.metric.images.kinds import check_interpolation
 from idmetric.metric.images.read import Preprocessing
-from idmetric.metric.images.resize import resize_antialiased
-from idmetric.metric.models import backbone as backbones
-from idmetric.metric.models import tokens as token_features
-from idmetric.metric.models.embedder import LATER, Embedder, opening
-from idmetric.metric.models.released_idsim import read_idsim
+from idmetric.metric.models import timm_encoders as encoders
+from idmetric.metric.models import tiny
+from idmetric.metric.models.devices import opening
+from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.models.idsim_config import IDSimConfig
+from idmetric.metric.models.idsim_files import read_checkpoint
+from idmetric.metric.models.tiny import TinyConfig
+from idmetric.metric.models.tokens import final_tokens, last_tokens
 
-TINY = Path(__file__).parent / "weights" / "tiny"
-_DEFAULT = "dinov3_vitl16"
-
-
-@dataclass(frozen=True)
-class IDSimConfig:
-    """Settings of an `IDSim`, saved in config.json. The defaults are those of the release.
-
-    `mean` and `std` None means those of timm's backbone. `backbone_args` go to `timm.create_model`. `preprocessing`:
-    see `IDSim`. The paper leaves open `features`, whether features are the last block's or the backbone's final ones
-    (after its norm), `residual`, whether heads have a gated residual, and `center`, whether vectors are centered before
-    they are normalized. `patch_stages` are feature maps of a convolutional backbone from which patches are taken
-    (`token_features.stage_tokens`), with features="final"; () means those of the last map. `second` is a second
-    backbone, with a head of its own, that sees images at `second_size`: the global feature then holds both models'
-    features side by side, and its cosine is theirs, of which the second's counts `second_share`.
-    """
-
-    backbone: str = "vit_large_patch16_dinov3.lvd1689m"
-    image_size: int = 448  # paper C.1
-    hidden: int = 512  # width of the heads' hidden layer, paper C.1
-    interpolation: str = "bicubic"
-    mean: tuple[float, float, float] | None = None
-    std: tuple[float, float, float] | None = None
-    backbone_args: dict[str, Any] = field(default_factory=dict)
-    features: Literal["last-block", "final"] = "last-block"
-    residual: bool = True
-    center: bool = True
-    preprocessing: Preprocessing = field(default="standard", metadata=LATER)
-    patch_stages: tuple[int, ...] = field(default=(), metadata=LATER)
-    second: str = field(default="", metadata=LATER)
-    second_size: int = field(default=0, metadata=LATER)
-    second_share: float = field(default=0.5, metadata=LATER)
-
-    def __post_init__(self) -> None:
-        check_interpolation(self.interpolation)
-        if self.patch_stages and self.features != "final":
-            raise ValueError(f"patch_stages = {shown(self.patch_stages)} needs features = 'final'")
-        if self.second and not (0 < self.second_size <= MOST_SIDE and 0 < self.second_share < 1):
-            raise ValueError(
-                f"second = {shown(self.second)} needs a second_size of 1 to {MOST_SIDE} pixels, and a second_share "
-                "between 0 and 1"
-            )
+__all__ = ["Head", "IDSim", "IDSimConfig", "center_and_normalize"]
 
 
 class Head(nn.Module):
@@ -138,7 +94,7 @@ class IDSim(Embedder):
     @opening()
     def __init__(
         self,
-        source: str | os.PathLike[str] | IDSimConfig = _DEFAULT,
+        source: str | os.PathLike[str] | IDSimConfig = "dinov3_vitl16",
         *,
         revision: str | None = None,
         device: torch.device | str | None = None,
@@ -160,16 +116,14 @@ class IDSim(Embedder):
         else:
             source = released.source_name(source)
             name = released.short_name(source)
-            if cache_dir is not None and (found := released.idsim_cache(cache_dir, name)) is not None:
-                source, backbone_weights = found[0], backbone_weights or found[1]
             hub = Hub(revision, cache_dir, token, local_files_only)
-            saved = _read(source, hub, variant, backbone_weights, backbone_args)
-            config = checkpoint.parse(IDSimConfig, saved, self.model_type)
+            saved = read_checkpoint(source, hub, variant, backbone_weights, backbone_args)
+            config = checkpoint.parse(tiny.config_class(saved.config), saved, self.model_type)
         if preprocessing is not None:
             config = replace(config, preprocessing=preprocessing)
         mean, std = config.mean, config.std
         if mean is None or std is None:
-            cfg = backbones.pretrained_config(config.backbone)
+            cfg = encoders.pretrained_config(config.backbone)
             mean, std = mean or cfg.mean, std or cfg.std
         super().__init__(
             name=name,
@@ -183,33 +137,25 @@ class IDSim(Embedder):
             files=saved.files if saved else None,
         )
         self.settings = config
-        if saved is None:
-            self._build(config, empty=False)
-        else:
-            with understanding(saved.name):
-                self._build(config, empty=True)
+        with understanding(saved.name) if saved else nullcontext():
+            self._build(config, empty=saved is not None)
         if saved is not None:
             load_state(self, saved.state, saved.name, dtype)
         self._finish(device, dtype)
         self._round_rope()
 
     def _build(self, config: IDSimConfig, empty: bool) -> None:
-        """Lay the modules out; `empty` leaves the memory of the weights to those that are loaded."""
-        trunk: Any = backbones.build(
+        """Lay the modules out; `empty` allocates no memory for weights, which are loaded afterwards."""
+        trunk: Any = encoders.build(
             config.backbone, image_size=config.image_size, args=config.backbone_args, empty=empty
         )
+        make_head = partial(Head, hidden=config.hidden, residual=config.residual)
         self.backbone = trunk
         with torch.device("meta") if empty else nullcontext():
-            dim = int(trunk.num_features)
-            self.mlp_cls = Head(dim, config.hidden, config.residual)
-            stages = config.patch_stages
-            patch_dim = token_features.stage_channels(trunk, stages) if stages else dim
-            self.mlp_patch = Head(patch_dim, config.hidden, config.residual)
-        if config.second:
-            second: Any = backbones.build(config.second, image_size=config.second_size, empty=empty)
-            self.second = second
-            with torch.device("meta") if empty else nullcontext():
-                self.mlp_second = Head(int(second.num_features), config.hidden, config.residual)
+            self.mlp_cls = make_head(int(trunk.num_features))
+            self.mlp_patch = make_head(int(trunk.num_features))
+        if isinstance(config, TinyConfig):
+            tiny.extend(self, config, make_head, empty=empty)
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
         """See `Embedder.forward_features`; both kinds of feature have unit length."""
@@ -217,34 +163,22 @@ class IDSim(Embedder):
         return *self.heads(features, patches), grid
 
     def trunk_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
-        """Backbone features (B, D), patch tokens (B, P, D'), and patch grid of normalized pixels (B, 3, H, W).
-
-        With a second backbone, D is the sum of both.
-        """
-        if self.settings.patch_stages:
-            found = token_features.stage_tokens(self.backbone, x, self.settings.patch_stages)
-        elif self.settings.features == "last-block":
-            found = token_features.last_tokens(self.backbone, x)
-        else:
-            found = token_features.final_tokens(self.backbone, x)
-        if self.settings.second:
-            features, patches, grid = found
-            size = (self.settings.second_size,) * 2
-            x = resize_antialiased(x, size, "bilinear")
-            if x.device.type == "cpu":  # convolutions are faster so
-                x = x.contiguous(memory_format=torch.channels_last)
-            return torch.cat([features, token_features.final_tokens(self.second, x)[0]], -1), patches, grid
-        return found
+        """Backbone features (B, D), patch tokens (B, P, D'), and patch grid of normalized pixels (B, 3, H, W)."""
+        config = self.settings
+        if isinstance(config, TinyConfig):
+            return tiny.trunk_features(self, config, x)
+        if config.features == "last-block":
+            return last_tokens(self.backbone, x)
+        return final_tokens(self.backbone, x)
 
     def heads(self, features: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
         """Both heads on the backbone's features and patch tokens, scaled to unit length."""
-        unit = center_and_normalize if self.settings.center else partial(F.normalize, dim=-1)
-        own = features.shape[-1] if not self.settings.second else self.mlp_cls.fc2.out_features
-        cls = unit(self.mlp_cls(features[..., :own]))
-        if self.settings.second:
-            share = self.settings.second_share
-            second = unit(self.mlp_second(features[..., own:]))
-            cls = torch.cat([(1 - share) ** 0.5 * cls, share**0.5 * second], -1)
+        config = self.settings
+        unit = center_and_normalize if config.center else partial(F.normalize, dim=-1)
+        if isinstance(config, TinyConfig):
+            cls = tiny.global_feature(self, config, features, unit)
+        else:
+            cls = unit(self.mlp_cls(features))
         return cls, unit(self.mlp_patch(patches))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
@@ -258,31 +192,3 @@ class IDSim(Embedder):
         periods = getattr(rope, "periods", None)
         if rope is not None and isinstance(periods, Tensor):
             rope.periods = periods.to(torch.bfloat16).to(periods.dtype)
-
-
-def _read(
-    source: str | os.PathLike[str],
-    hub: Hub,
-    variant: str | None,
-    backbone_weights: str | os.PathLike[str] | None,
-    backbone_args: Mapping[str, Any] | None,
-) -> Checkpoint:
-    name = os.fspath(source)
-    if name == "tiny":
-        return checkpoint.read(Files(TINY, hub))
-    release, files = released.find(name, released.IDSIM), released.files_of(name, released.IDSIM, hub)
-    if release is None and Path(name, released.ADAPTER_CONFIG).is_file():
-        release = released.IDSIM.get(variant or released.idsim_variant(name) or "")
-        if release is None:
-            raise CheckpointError(
-                f"{name!r} holds an ID-Sim adapter, but its name does not show for which backbone: pass variant=, one "
-                f"of {', '.join(released.IDSIM)}"
-            )
-    if release is not None:
-        return read_idsim(release, files, backbone_weights=backbone_weights, backbone_args=backbone_args)
-    if "/" not in name and not Path(name).is_dir():
-        raise CheckpointError(
-            f"unknown model {name!r}: choose tiny, {', '.join(released.IDSIM)}, an existing folder, or owner/name on "
-            f"the Hub{did_you_mean(name, ['tiny', *released.IDSIM])}"
-        )
-    return checkpoint.read(files)

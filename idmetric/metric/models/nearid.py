@@ -25,9 +25,10 @@ from idmetric.metric.checkpoints.released_nearid import read_nearid
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.images.kinds import check_interpolation
 from idmetric.metric.images.read import Preprocessing
-from idmetric.metric.models import backbone as backbones
+from idmetric.metric.models import timm_encoders as encoders
 from idmetric.metric.models import tokens as token_features
-from idmetric.metric.models.embedder import LATER, Embedder, opening
+from idmetric.metric.models.devices import opening
+from idmetric.metric.models.embedder import Embedder
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class NearIDConfig:
     std: tuple[float, float, float] = (0.5, 0.5, 0.5)
     # timm builds this trunk with the exact GELU, SigLIP2 was trained with its tanh approximation
     backbone_args: dict[str, Any] = field(default_factory=lambda: {"act_layer": "gelu_tanh"})
-    preprocessing: Preprocessing = field(default="standard", metadata=LATER)
+    preprocessing: Preprocessing = "standard"
 
     def __post_init__(self) -> None:
         check_interpolation(self.interpolation)
@@ -102,7 +103,7 @@ class NearID(Embedder):
         )
         self.settings = config
         with understanding(saved.name) if saved is not None else nullcontext():
-            self.backbone: Any = backbones.build(
+            self.backbone: Any = encoders.build(
                 config.backbone, image_size=config.image_size, args=config.backbone_args, empty=saved is not None
             )
         if saved is not None:

@@ -18,8 +18,8 @@ from idmetric.metric.checkpoints.lora import check_lora, merge_lora
 from idmetric.metric.checkpoints.released import ADAPTER, ADAPTER_CONFIG, HEADS, Release
 from idmetric.metric.checkpoints.revision import revision_of
 from idmetric.metric.checkpoints.weights import read_finite
-from idmetric.metric.models import backbone as backbones
 from idmetric.metric.models import dinov3
+from idmetric.metric.models import timm_encoders as encoders
 from idmetric.metric.models.tokens import resample_positions
 
 _SIDE = 448  # of the release's input, in pixels
@@ -58,16 +58,16 @@ def read_idsim(
     adapter = read_finite(files[ADAPTER])
     heads = {name: read_head(files[file], adapter_config, f"{name}.") for name, file in HEADS.items()}
     hub = replace(files.hub, revision=None)  # the revision is the adapter's, not the backbone's
-    weights = backbone_weights or backbones.pretrained_file(release.backbone, hub)
+    weights = backbone_weights or encoders.pretrained_file(release.backbone, hub)
     with understanding(files[ADAPTER]):
         changes = _trunk_adapter(adapter)
     with understanding(weights):
-        name, trunk = release.backbone, backbones.read_weights(weights)
+        name, trunk = release.backbone, encoders.read_weights(weights)
         if "dinov3" in name:
             changes = dinov3.timm_names(changes)
             name = dinov3.with_biases(name, trunk, changes)
-        model = backbones.build(name, args=backbone_args, empty=True)
-        trunk = backbones.fitted(trunk, model, name, weights)
+        model = encoders.build(name, args=backbone_args, empty=True)
+        trunk = encoders.fitted(trunk, model, name, weights)
         if "dinov2" in name:
             # Meta's DINOv2 resamples its position embedding without antialiasing and with a slightly larger factor;
             # timm's resampling differs, so it is done here on the table of the pretrained size

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, Literal
 
 import torch
@@ -68,40 +67,6 @@ def final_tokens(model: Any, x: Tensor, pool: Pool = "auto") -> tuple[Tensor, Te
     if pool == "avg":
         return tokens.mean(1), tokens, grid
     return model.forward_head(features, pre_logits=pool == "auto"), tokens, grid
-
-
-def stage_tokens(model: Any, x: Tensor, stages: Sequence[int]) -> tuple[Tensor, Tensor, tuple[int, int]]:
-    """Output of a whole convolutional encoder, with patch tokens from the feature maps of some of its stages.
-
-    Deep maps know what an object is, earlier ones are finer. The maps are resized to the first stage's grid, and the
-    centered, unit-length vectors of each place are joined.
-
-    Args:
-        model, x: as in `last_tokens`.
-        stages: numbers of timm's feature stages (`model.feature_info`), the finest first.
-
-    Returns:
-        As `last_tokens`, with D of the patches as `stage_channels`.
-    """
-    if x.device.type == "cpu":
-        x = x.contiguous(memory_format=torch.channels_last)
-    final, maps = model.forward_intermediates(x, indices=list(stages), norm=False, output_fmt="NCHW")
-
-    rows, columns = maps[0].shape[-2:]
-    tokens = []
-    for found in maps:
-        resized = F.interpolate(found, (rows, columns), mode="bilinear", align_corners=False)
-        vectors = resized.flatten(2).transpose(1, 2)
-        tokens.append(F.normalize(vectors - vectors.mean(-1, keepdim=True), dim=-1))
-    return model.forward_head(final, pre_logits=True), torch.cat(tokens, -1), (rows, columns)
-
-
-def stage_channels(model: Any, stages: Sequence[int]) -> int:
-    """Channels of the patch tokens of `stage_tokens`."""
-    known = getattr(model, "feature_info", [])
-    if getattr(model, "num_prefix_tokens", 0) or not all(0 <= stage < len(known) for stage in stages):
-        raise CheckpointError(f"patch_stages = {list(stages)}: {type(model).__name__} has no such feature maps")
-    return sum(int(known[stage]["num_chs"]) for stage in stages)
 
 
 def _token_grid(model: Any, x: Tensor) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.images.masks import MaskId, MaskLike
 from idmetric.metric.images.read import ImageLike, ImageReadError, Outside, describe, to_pixels
 from idmetric.metric.models.backbone import Backbone
-from idmetric.metric.models.embedder import Loaded
+from idmetric.metric.models.preprocessing import LoadedImage
 from idmetric.metric.models.tokens import resample_positions
 
 SIDE, PATCH = 224, 16
@@ -78,8 +78,8 @@ class VBenchDino(Backbone):
         tokens = tokens + resample_positions(model.pos_embed, grid, 0.1)
         return model.norm(model.blocks(model.norm_pre(tokens)))[:, 0], None, None
 
-    def _embed_batch(self, loaded: list[Loaded]) -> Embedding:
-        frames = [frame.to(self.device) for frame, _ in loaded]
+    def _embed_batch(self, images: list[LoadedImage]) -> Embedding:
+        frames = [frame.to(self.device) for frame, _ in images]
         if len({frame.shape for frame in frames}) == 1:
             return self.embed_pixels(torch.stack(frames))
         return concatenate([self.embed_pixels(frame[None]) for frame in frames])

@@ -37,8 +37,9 @@ from idmetric.metric.files.output import replacing
 from idmetric.metric.images.masks import Images, MaskId, Masks, labeled, split_masks
 from idmetric.metric.images.read import ImageLike, Outside, split_images
 from idmetric.metric.images.resize import place
-from idmetric.metric.models.batches import in_batches
-from idmetric.metric.models.embedder import Embedder, opening, warn_of_lost_graph
+from idmetric.metric.models.batches import in_batches, warn_of_lost_graph
+from idmetric.metric.models.devices import opening
+from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.models.visid_config import CANDIDATE, IMAGE, MOST_RATIO, STEP, TASKS, VisIDConfig
 from idmetric.metric.models.visid_files import (
     CLASSES,

@@ -31,7 +31,7 @@ from torch import Tensor
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.metric.checkpoints.revision import revision_of
 from idmetric.metric.checkpoints.weights import load_state
-from idmetric.metric.models import backbone as backbones
+from idmetric.metric.models import timm_encoders as encoders
 from idmetric.metric.models.idsim import IDSim, IDSimConfig
 from idmetric.metric.models.tokens import resample_positions
 from idmetric.train import augment, lora
@@ -193,10 +193,10 @@ def untrained(settings: IDSimConfig, weights: str, seed: int) -> IDSim:
 def _load_backbone(model: IDSim, settings: IDSimConfig, weights: str) -> None:
     """Load weights at the model's image size; DINOv2's positions are resampled as by Meta, and as in the release."""
     name = settings.backbone
-    state = backbones.fitted(backbones.read_weights(weights), model.backbone, name, weights)
+    state = encoders.fitted(encoders.read_weights(weights), model.backbone, name, weights)
     if "patch14_dinov2" in name:
         patch = state["patch_embed.proj.weight"].shape[-1]
-        table = backbones.pretrained_state(name, weights, settings.backbone_args)["pos_embed"]
+        table = encoders.pretrained_state(name, weights, settings.backbone_args)["pos_embed"]
         state["pos_embed"] = resample_positions(table, (settings.image_size // patch,) * 2, 0.1)
     load_state(model.backbone, state, weights)
     model.requires_grad_(False)

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from idmetric.data.manifest.table import Manifest, ManifestError
-from idmetric.metric.models.backbone import Backbone, is_timm
+from idmetric.metric.models.backbone import Backbone
+from idmetric.metric.models.timm_encoders import is_timm
 from idmetric.train import augment
 from idmetric.train.batches import VALIDATION, Pictures, check_held_out, rows_in, share
 from idmetric.train.gradcache import cached_backward

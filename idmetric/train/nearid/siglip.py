@@ -14,7 +14,7 @@ from idmetric.metric.checkpoints.hub import Files, Hub
 from idmetric.metric.checkpoints.released_nearid import read_siglip
 from idmetric.metric.checkpoints.revision import revision_of
 from idmetric.metric.checkpoints.weights import load_state
-from idmetric.metric.models import backbone as backbones
+from idmetric.metric.models import timm_encoders as encoders
 from idmetric.metric.models.nearid import NearID, NearIDConfig
 from idmetric.train.nearid.config import Config
 from idmetric.train.options import weights_file
@@ -25,7 +25,7 @@ def start(config: Config) -> NearID:
     source = config.backbone
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(config.seed)  # of random weights
-        if backbones.is_timm(source):
+        if encoders.is_timm(source):
             model = _of_timm(config)
         elif config.image_size or config.backbone_args or config.backbone_weights:
             raise CheckpointError(
@@ -53,7 +53,7 @@ def _of_files(place: str, revision: str | None) -> NearID:
 
 
 def _of_timm(config: Config) -> NearID:
-    name, known = config.backbone, backbones.pretrained_config(config.backbone)
+    name, known = config.backbone, encoders.pretrained_config(config.backbone)
     # timm builds them with the exact GELU; SigLIP was trained with its tanh approximation
     args = {"act_layer": "gelu_tanh", **config.backbone_args} if "siglip" in name else config.backbone_args
     size = config.image_size or known.input_size[-1]
@@ -61,7 +61,7 @@ def _of_timm(config: Config) -> NearID:
     file = weights_file(name, config.backbone_weights, config.revision)
     model = NearID(settings, device="cpu")
     if file:
-        trunk = backbones.fitted(backbones.read_weights(file), model.backbone, name, file)
+        trunk = encoders.fitted(encoders.read_weights(file), model.backbone, name, file)
         load_state(model.backbone, trunk, file)
         model.take_revision(revision_of(file))
     return model

@@ -12,6 +12,7 @@ import pytest
 from idmetric import IDSim, load
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.models.idsim import IDSimConfig
+from idmetric.metric.models.tiny import TinyConfig
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 def change(folder: Path, **values: Any) -> None:
     path = folder / "config.json"
     config = json.loads(path.read_text())
-    settings = {*config, *(field.name for field in fields(IDSimConfig))}
+    settings = {*config, *(field.name for field in fields(TinyConfig))}
     args = {k: v for k, v in values.items() if k not in settings}
     config |= {k: v for k, v in values.items() if k in settings}
     if args:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import timm
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
+from idmetric import Backbone
+from idmetric.metric.checkpoints.revision import revision_of
 from idmetric.metric.models.tokens import final_tokens, last_tokens
 
 SMALL_VIT: dict[str, Any] = {"depth": 2, "embed_dim": 48, "num_heads": 3}
@@ -89,3 +93,18 @@ def test_an_encoder_without_class_token_is_pooled_by_timm_or_refuses() -> None:
         torch.testing.assert_close(feature, model(x))
     with pytest.raises(ValueError, match="no class token"):
         final_tokens(model, x, "cls")
+
+
+def test_a_folder_opened_with_other_weights_is_named_by_those(tmp_path: Path) -> None:
+    """Otherwise scores of the other weights would carry the folder's revision."""
+    args = {"embed_dim": 24, "depth": 1, "num_heads": 2}
+    models = [
+        Backbone("vit_small_patch16_224.dino", pretrained=False, image_size=32, backbone_args=args, device="cpu")
+        for _ in range(2)
+    ]
+    models[0].save_pretrained(tmp_path / "folder")
+    save_file(dict(models[1].backbone.state_dict()), tmp_path / "other.safetensors")
+    opened = Backbone(tmp_path / "folder", weights=tmp_path / "other.safetensors", device="cpu")
+    assert opened.revision == revision_of(tmp_path / "other.safetensors")
+    pixels = torch.rand(2, 3, 32, 32)
+    assert opened.embed_pixels(pixels).cls.equal(models[1].embed_pixels(pixels).cls)

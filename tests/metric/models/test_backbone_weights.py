@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from idmetric import Backbone, CheckpointError
-from idmetric.metric.models.backbone import build
 from idmetric.metric.models.idsim import IDSimConfig
+from idmetric.metric.models.timm_encoders import build
 from idmetric.train.idsim.recipe import untrained
 from idmetric.train.nearid import siglip
 from idmetric.train.nearid.config import Config as NearIDTraining

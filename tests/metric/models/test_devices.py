@@ -16,8 +16,8 @@ from idmetric import IdentityLoss, IDSim, NearID
 from idmetric.adapters import IdentityRetrieval, IdentitySimilarity
 from idmetric.metric.distance.sinkhorn import sinkhorn_distance
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.models.idsim import IDSimConfig
 from idmetric.metric.models.nearid import NearIDConfig
+from idmetric.metric.models.tiny import TinyConfig
 from idmetric.train.idsim.loss import compare
 from idmetric.train.losses.info_nce import info_nce
 from idmetric.train.losses.near_id import Tuples
@@ -39,7 +39,7 @@ def two_trunks() -> IDSim:
     """As "tiny", with fewer pixels and another second backbone."""
     torch.manual_seed(0)
     name = "tf_efficientnet_lite0"
-    config = IDSimConfig(name, 48, 8, features="final", patch_stages=(2, 3), second=name, second_size=32)
+    config = TinyConfig(name, 48, 8, features="final", patch_stages=(2, 3), second=name, second_size=32)
     return IDSim(config, device="cpu")
 
 
@@ -52,11 +52,11 @@ Values = list[Tensor]
 
 # Functions that wait for the device, by what is called. Neither a model's own pass nor a step of a loss that clamps
 # waits; `embed` waits once at its end, and for each tensor of pixels in it.
-EMBED = ["distance.embedding.check_finite"]
-PIXELS = ["images.arrays.check_pixels"]
-DISTANCES = ["distance.finite.is_finite"]
-WEIGHTS = ["distance.sinkhorn._normalized"]
-DIAMETER = ["distance.sinkhorn._diameter"]
+EMBED = ["metric.distance.embedding.check_finite"]
+PIXELS = ["metric.images.arrays.check_pixels"]
+DISTANCES = ["metric.distance.finite.is_finite"]
+WEIGHTS = ["metric.distance.sinkhorn._normalized"]
+DIAMETER = ["metric.distance.sinkhorn._diameter"]
 WAITS = {
     "embed_pixels": [],
     "forward": PIXELS,
@@ -73,17 +73,17 @@ WAITS = {
     "pairwise joint": DISTANCES + WEIGHTS,
     "pairwise joint_pooled": DISTANCES,
     "sinkhorn": [],
-    "new loss": ["checkpoints.fingerprint._joined", "loss._embed_references", *WEIGHTS],
-    "loss": ["loss._check_values"],
+    "new loss": ["metric.checkpoints.fingerprint._joined", "metric.loss._embed_references", *WEIGHTS],
+    "loss": ["metric.loss._check_values"],
     "loss clamp": [],
     "loss clamp joint": [],
-    "loss clamp masked": ["images.regions.coverage"],
+    "loss clamp masked": ["metric.images.regions.coverage"],
     "train idsim": [],
     "train nearid": [],
     "similarity": DISTANCES + EMBED + PIXELS,
     "retrieval": EMBED + PIXELS,
 }  # fmt: skip
-RESIZE = {"images.resize.resize_antialiased", "autograd"}  # on MPS images are resized by the CPU
+RESIZE = {"metric.images.resize.resize_antialiased", "autograd"}  # on MPS images are resized by the CPU
 
 
 class Calls:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from idmetric import Backbone, IdentityLoss, IDSim, NearID, VisIDEmbed, load
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.models.idsim import IDSimConfig
 from idmetric.metric.models.nearid import NearIDConfig
+from idmetric.metric.models.tiny import TinyConfig
 from idmetric.metric.models.vbench import VBenchDino
 from idmetric.train.visme import small_qwen
 from tests.conftest import random_model
@@ -27,7 +27,7 @@ TOLERANCE = {torch.bfloat16: 0.03, torch.float16: 0.004, torch.float64: 1e-5}  #
 def two_trunks(folder: Path) -> IDSim:
     """As "tiny", with fewer pixels and another second backbone."""
     name = "tf_efficientnet_lite0"
-    config = IDSimConfig(name, 64, 8, features="final", patch_stages=(2, 3), second=name, second_size=48)
+    config = TinyConfig(name, 64, 8, features="final", patch_stages=(2, 3), second=name, second_size=48)
     return IDSim(config, device="cpu")
 
 

@@ -11,7 +11,7 @@ import timm
 import torch
 from torch import nn
 
-from idmetric.metric.models import backbone, lite_trunk
+from idmetric.metric.models import lite_trunk, timm_encoders
 from idmetric.metric.models.lite_trunk import SCALES, LiteTrunk
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "images"
@@ -136,14 +136,14 @@ def test_a_module_in_the_place_of_a_convolution_is_used(trunk: LiteTrunk, name: 
 
 
 def test_it_stands_for_timms_model_with_the_same_random_weights(name: str) -> None:
-    assert isinstance(backbone.build(name, empty=True), LiteTrunk)
+    assert isinstance(timm_encoders.build(name, empty=True), LiteTrunk)
     torch.manual_seed(5)
-    made = backbone.build(name)
+    made = timm_encoders.build(name)
     assert isinstance(made, LiteTrunk)
     torch.manual_seed(5)
     expected = timm.create_model(name, num_classes=0).state_dict()
     assert all(value.equal(expected[name]) for name, value in made.state_dict().items())
-    assert type(backbone.build(name, args={"num_classes": 5}, empty=True)).__module__.startswith("timm")
+    assert type(timm_encoders.build(name, args={"num_classes": 5}, empty=True)).__module__.startswith("timm")
 
 
 def test_a_score_of_tiny_imports_neither_timm_nor_a_compiler() -> None:

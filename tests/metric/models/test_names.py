@@ -14,7 +14,7 @@ from idmetric.gallery import Gallery
 from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.hub import Hub
 from idmetric.metric.models import names
-from idmetric.metric.models.backbone import is_timm
+from idmetric.metric.models.timm_encoders import is_timm
 from tests.conftest import random_model
 from tests.embed_parts import pictures
 

@@ -93,7 +93,7 @@ def test_the_version_of_the_package_is_no_part_of_a_key(
 
     *first, files = embedded()
     assert first == [2, 2]
-    monkeypatch.setattr("idmetric.metric.models.identity.__version__", "99")
+    monkeypatch.setattr("idmetric.metric.checkpoints.naming.__version__", "99")
     assert metric.signature()["idmetric"] == "99"
     assert embedded() == [0, 0, files]
 

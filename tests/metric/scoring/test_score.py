@@ -191,7 +191,7 @@ def test_candidates_are_compared_in_blocks_with_scores_as_one_by_one(
         calls.append((len(a), len(a if b is None else b)))
         return original(a, b, *rest, **options)
 
-    monkeypatch.setattr("idmetric.metric.scoring.compare.distance_matrix", counted)
+    monkeypatch.setattr("idmetric.metric.scoring.rows.distance_matrix", counted)
     for name in ("cls", "patch"):
         calls.clear()
         found = score(model, photos[:3], photos[3:], distance=name, batch_size=4)

@@ -33,7 +33,7 @@ from idmetric.metric.files.hints import need
 from idmetric.metric.images.kinds import Color
 from idmetric.metric.images.read import Outside, read_image, to_pixels
 from idmetric.metric.images.regions import cut_out
-from idmetric.metric.models.embedder import auto_device
+from idmetric.metric.models.devices import auto_device
 from idmetric.version import __version__
 
 SSIM_SIDE, LPIPS_SIDE = 128, 256  # pixels

@@ -27,7 +27,7 @@ from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.read import Outside, read_image
 from idmetric.metric.images.regions import cut_out
-from idmetric.metric.models.embedder import auto_device
+from idmetric.metric.models.devices import auto_device
 from idmetric.version import __version__
 
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # of a Hub repository: no code, no pickles

@@ -33,7 +33,7 @@ from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.weights import check_report
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.read import ImageLike, read_image
-from idmetric.metric.models.embedder import auto_device
+from idmetric.metric.models.devices import auto_device
 
 
 class Seen(NamedTuple):

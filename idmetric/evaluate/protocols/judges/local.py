@@ -17,7 +17,7 @@ from PIL import Image
 from idmetric.evaluate.protocols.judges.judge import JudgeError, Reply
 from idmetric.metric.checkpoints.hub import Files, Hub, fetch_folder
 from idmetric.metric.files.hints import need
-from idmetric.metric.models.embedder import auto_device
+from idmetric.metric.models.devices import auto_device
 
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model", "*.jinja"]  # of a Hub repository: no code, no pickles
 

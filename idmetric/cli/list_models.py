@@ -1,0 +1,43 @@
+"""The tables of `idmetric score --list-models`."""
+
+from __future__ import annotations
+
+import json
+
+from idmetric.cli.command import check_output, write
+from idmetric.metric.checkpoints import released
+from idmetric.metric.checkpoints.format import CONFIG, WEIGHTS
+from idmetric.metric.files.tables import aligned
+from idmetric.metric.models.named import FROZEN, NAMED
+from idmetric.metric.models.tiny import TINY
+
+
+def print_models() -> int:
+    """Print the tables; returns the exit status."""
+    check_output(None, "leave it open")
+    write(list_models(), instead="direct it to another disk")
+    return 0
+
+
+def list_models() -> str:
+    """The tables of --list-models: models, published scores, frozen encoders."""
+    size = (TINY / WEIGHTS).stat().st_size / 1e9
+    side = json.loads((TINY / CONFIG).read_text(encoding="utf-8"))["image_size"]
+    models = [
+        ["model", "download", "license", "resolution", "distance", "state", "repository"],
+        ["tiny", f"{size:.3f} GB", "apache-2.0", f"{side}x{side}", "cls", "in the package", ""],
+    ]
+    for name, release in released.models().items():
+        state = "cached" if released.is_cached(release) else "not fetched"
+        size_text = f"{release.gigabytes} GB"
+        models.append([name, size_text, release.license, release.resolution, "cls", state, release.repo])
+
+    scores = [["score", "encoder", "source"]]
+    for name, score in NAMED.items():
+        scores.append([name, score.backbone, score.source])
+
+    frozen = [["frozen encoder", "timm's name"]]
+    for name, (encoder, _) in FROZEN.items():
+        frozen.append([name, encoder])
+
+    return "\n\n".join("\n".join(aligned(table)) for table in (models, scores, frozen)) + "\n"

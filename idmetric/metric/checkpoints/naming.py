@@ -1,0 +1,186 @@
+"""The names of a model: how it was opened, which exact weights it has, and the signature of its scores."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from torch import nn
+
+from idmetric.metric.checkpoints import format as checkpoint
+from idmetric.metric.checkpoints.fingerprint import WeightsName, weights_digest
+from idmetric.metric.checkpoints.hub import Files
+from idmetric.metric.models import names
+from idmetric.metric.models.devices import auto_device
+from idmetric.version import __version__
+
+_USUAL = {"preprocessing": "standard", "resize": "squash"}  # values that config.json leaves out
+
+
+class Named(nn.Module):
+    """A model with a name, weights with a revision, and settings that are saved with them.
+
+    Args:
+        name: the name by which the user opened it, e.g. "tiny".
+        revision: which exact weights (`Checkpoint.revision`), "" for new ones.
+        image_size: height and width of the encoder's input.
+        files: the folder or repository that it was loaded from.
+    """
+
+    model_type = ""  # in config.json; models without one cannot be saved
+    settings: Any  # the dataclass that is saved in config.json
+
+    def __init__(self, name: str, revision: str, image_size: tuple[int, int], files: Files | None) -> None:
+        super().__init__()
+        self.name = name
+        self.image_size = image_size
+        self._opened_as = (name, _short_name(name, files))
+        self._files = files
+        self._weights = WeightsName(revision)
+
+    # Names
+
+    @property
+    def short_name(self) -> str:
+        """The name; for a folder its own name, however its path was spelled."""
+        opened_name, short = self._opened_as
+        return short if self.name == opened_name else self.name
+
+    @property
+    def label(self) -> str:
+        """Class and name; a subclass adds every other setting that changes scores."""
+        return f"{type(self).__name__}:{self.short_name}"
+
+    @property
+    def resolution(self) -> str:
+        """Height x width in pixels at which images are seen."""
+        height, width = self.image_size
+        return f"{height}x{width}"
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating type of the weights; images are cast to it."""
+        return next(self.parameters()).dtype
+
+    @property
+    def revision(self) -> str:
+        """Which exact weights: the checkpoint's revision, followed by "+changed" once they differ; "" for new ones."""
+        return self._weights.revision and self._weights.exact(self)
+
+    @property
+    def model_id(self) -> str:
+        """Model, exact weights and resolution in one string, which every Embedding carries.
+
+        The weights are named by their revision, or by 12 digits of their hash if they have none. The name is the
+        folder's own, however its path was spelled.
+        """
+        return f"{self.label}@{self._weights.exact(self)}/{self.resolution}"
+
+    def _maker(self) -> str:
+        """The `model_id` that marks an Embedding made now.
+
+        Empty inside `torch.compile` and the transforms of torch.func, which cannot trace a hash, and while the weights
+        are trained, as every step would be another model. Weights are compared only after writes that PyTorch counts,
+        so as not to wait for the device.
+        """
+        if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+            return ""
+        if torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters()):
+            return ""
+        return f"{self.label}@{self._weights.exact(self, look=False)}/{self.resolution}"
+
+    def signature(self, distance: str = "cls") -> dict[str, str]:
+        """Model, revision, distance, resolution, dtype, version: reported with a score, they make it reproducible."""
+        return {
+            "model": self.label,
+            "revision": self.revision,
+            "distance": distance,
+            "resolution": self.resolution,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "idmetric": __version__,
+        }
+
+    def about(self) -> dict[str, str]:
+        """Everything that this model's features depend on, the exact weights in memory included."""
+        return {
+            **self.signature(),
+            "weights": self._weights.revision if self._is_named() else weights_digest(self),
+            "settings": json.dumps(self.config(), sort_keys=True, default=str),
+        }
+
+    def __repr__(self) -> str:
+        """One line; `print(metric.backbone)` shows the layers."""
+        name = self.label.removeprefix(f"{type(self).__name__}:")
+        revision = self.revision or "none"
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{type(self).__name__}({name!r}, revision {revision}, {self.resolution}, {dtype} on {self.device})"
+
+    def train(self, mode: bool = True) -> Self:
+        """As `nn.Module.train`, except that a frozen model stays in eval mode.
+
+        So a metric kept inside a larger module gives the same scores when that module trains.
+        """
+        return super().train(mode and any(p.requires_grad for p in self.parameters()))
+
+    def _finish(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+        """Freeze weights that were just loaded, move them, and call them by the revision that they were loaded as."""
+        self.requires_grad_(False).eval()
+        self.to(auto_device() if device is None else device, dtype)
+        self.take_revision(self._weights.revision)
+
+    # New names
+
+    def take_revision(self, revision: str) -> None:
+        """Call the weights that are in memory now by this revision."""
+        self._weights.take(self, revision)
+
+    def _is_named(self) -> bool:
+        """Whether a revision names the weights that are in memory now."""
+        return bool(self._weights.revision) and not self._weights.changed(self)
+
+    def _name_saved(self, folder: str | os.PathLike[str], revision: Callable[[Path], str]) -> None:
+        """Call weights that have no revision, or have changed, by that of the folder to which they were just saved."""
+        if not self._is_named():
+            self.take_revision(revision(Path(folder)))
+            self._files = Files(folder)
+
+    # Files
+
+    def config(self) -> dict[str, Any]:
+        """The settings that config.json needs to rebuild this model, as plain JSON values: fields of `settings`."""
+        config = asdict(self.settings)
+        for name, usual in _USUAL.items():
+            if config.get(name) == usual:
+                del config[name]
+        return config
+
+    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+        """Write config.json and model.safetensors; `idmetric.load(folder)` opens them again."""
+        if not self.model_type:
+            raise NotImplementedError(f"{self.name} is opened by its name and cannot be saved")
+        checkpoint.write(folder, {"model_type": self.model_type, **self.config()}, self.state_dict())
+        self._name_saved(folder, checkpoint.revision)
+
+    @classmethod
+    def from_pretrained(cls, source: str | os.PathLike[str], **options: Any) -> Self:
+        """The same as calling the class: `IDSim.from_pretrained("run/")` is `IDSim("run/")`."""
+        return cls(source, **options)  # type: ignore[arg-type]  # subclasses take the source first
+
+
+def _short_name(name: str, files: Files | None) -> str:
+    """A folder's own name, with "./" before it if a published model has that name; other names as they are."""
+    is_folder = files is not None and files.local and os.path.isdir(name) and os.path.samefile(name, files.name)
+    if not is_folder:
+        return name
+    short = os.path.basename(os.path.realpath(name)) or name
+    return f"./{short}" if names.known(short) else short

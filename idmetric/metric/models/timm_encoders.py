@@ -1,0 +1,176 @@
+"""timm's encoders: built without classifier, and filled with weights from files.
+
+Functions raise CheckpointError for what timm or a file does not have, or cannot be read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from idmetric.metric.checkpoints import format as checkpoint
+from idmetric.metric.checkpoints.config import check_arguments
+from idmetric.metric.checkpoints.errors import CheckpointError, understanding
+from idmetric.metric.checkpoints.hub import Hub, fetch
+from idmetric.metric.checkpoints.weights import check_state, read_finite
+from idmetric.metric.files.lazy import LazyModule
+from idmetric.metric.files.settings import shown
+from idmetric.metric.models import dinov3, lite_trunk
+
+timm: Any = LazyModule("timm")  # it takes longer to import than torch, and `lite_trunk` does without
+
+
+def build(
+    name: str,
+    *,
+    image_size: int | None = None,
+    args: Mapping[str, Any] | None = None,
+    empty: bool = False,
+) -> nn.Module:
+    """A timm model without classifier, with random weights.
+
+    Args:
+        name: timm's name, e.g. "vit_base_patch16_dinov3.lvd1689m".
+        image_size: input side in pixels; needed by transformers with a position embedding of fixed size.
+        args: more arguments of `timm.create_model`; JSON values only, for they are saved in config.json.
+        empty: lay the model out without memory for its weights, which `load_state` fills, where timm can.
+    """
+    check_arguments(args or {})
+    lite_name = name.removesuffix(lite_trunk.FOLDED)
+    if lite_name in lite_trunk.SCALES and not args:
+        with torch.device("meta"):
+            lite = lite_trunk.LiteTrunk(name)
+        if not empty:  # random weights as timm draws them
+            state = timm.create_model(lite_name, num_classes=0).state_dict()
+            lite.load_state_dict(state if name == lite_name else lite_trunk.fold(state, lite_name), assign=True)
+        return lite
+    options: dict[str, Any] = {"num_classes": 0, **(args or {})}
+    if image_size is not None and pretrained_config(name).fixed_input_size:
+        options["img_size"] = image_size
+    try:
+        if empty:
+            with contextlib.suppress(RuntimeError):  # of models that compute with their parameters when they are built
+                if (laid_out := _laid_out(name, options)) is not None:
+                    return laid_out
+        with torch.random.fork_rng(devices=[], enabled=empty):
+            model: nn.Module = timm.create_model(name, **options)
+    except Exception as error:  # timm's models raise many kinds on arguments that do not fit, failed assertions too
+        reason = str(error) or type(error).__name__
+        raise CheckpointError(f"timm cannot build {name!r} with {shown(options)}: {reason}") from error
+    return model
+
+
+def _laid_out(name: str, options: Mapping[str, Any]) -> nn.Module | None:
+    """A timm model with tensors on torch's device "meta", except tables that files do not hold; None if timm cannot."""
+    with torch.device("meta"):
+        model: nn.Module = timm.create_model(name, **options)
+    for module in model.modules():
+        tables = [key for key in module._non_persistent_buffers_set if module._buffers[key] is not None]
+        if any(isinstance(value, Tensor) for value in vars(module).values()):
+            return None
+        if tables and not hasattr(module, "init_non_persistent_buffers"):
+            return None
+        for key in tables:
+            module._buffers[key] = torch.empty_like(module._buffers[key], device="cpu")  # type: ignore[arg-type]
+        if tables:
+            module.init_non_persistent_buffers()  # type: ignore[operator]  # timm's
+        if any(module._buffers[key].is_meta for key in tables):  # type: ignore[union-attr]  # not None
+            return None
+    return model
+
+
+def is_timm(source: str) -> bool:
+    """Whether this names a timm model; a local folder of that name is written "./NAME"."""
+    return bool(timm.is_model(source.split(".")[0]))
+
+
+def pretrained_config(name: str) -> Any:
+    """timm's record of a model's pretrained weights: input size, normalization, Hub repository."""
+    architecture = name.split(".")[0]
+    if not timm.is_model(architecture):
+        close = ", ".join(timm.list_models(f"*{architecture[:12]}*")[:5])
+        raise CheckpointError(f"timm has no model {name!r}" + (f"; it has {close}, ..." if close else ""))
+    config = timm.get_pretrained_cfg(name, allow_unregistered=True)
+    return config or timm.get_pretrained_cfg(architecture)
+
+
+def pretrained_file(name: str, hub: Hub = Hub()) -> str:  # noqa: B008  # immutable
+    """The pretrained weights of a timm model, downloaded once from its Hub repository."""
+    config = pretrained_config(name)
+    if not config.hf_hub_id:
+        raise CheckpointError(f"timm knows no pretrained weights on the Hub for {name!r}")
+    return str(fetch(config.hf_hub_id, checkpoint.WEIGHTS, hub))
+
+
+def pretrained_state(
+    name: str, weights: str | os.PathLike[str], args: Mapping[str, Any] | None = None
+) -> dict[str, Tensor]:
+    """The tensors of a file with a timm model's pretrained weights, under the names of that model, at its own size.
+
+    They stay mapped to the file, without a copy; each is read once, to check that it is finite.
+
+    Args:
+        name: the model. args: more arguments of `timm.create_model`.
+        weights: a safetensors file in timm's format, or a .pth file as the authors of DINOv2 and DINOv3 publish it.
+    """
+    return fitted(read_weights(weights), build(name, args=args, empty=True), name, weights)
+
+
+def fitted(state: dict[str, Tensor], model: nn.Module, name: str, weights: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """Tensors from `read_weights(weights)` as exactly those of a timm model, renamed and resampled by timm's filter.
+
+    Only these may differ: tensors of a classifier that the model lacks are left out, DINOv3's query and value biases
+    may be absent from the file, or from the model if they are zero, and so may BatchNorm's counts of training steps.
+
+    Args:
+        model: from `build`; its own tensors are not read.
+        name: timm's name of the model.
+        weights: the file, for messages.
+    """
+    architecture = name.split(".")[0]
+    wanted = model.state_dict()
+    if "dinov3" in architecture:
+        state = dinov3.fit_biases(state, model)
+
+    # the names of the authors' files, and the grid of the position embedding
+    module = sys.modules[timm.model_entrypoint(architecture).__module__]
+    rename = getattr(module, "checkpoint_filter_fn", None)
+    if rename is not None:
+        with understanding(weights):
+            state = rename(state, model, **_resampling(architecture))
+
+    # the classifier, which `build` leaves out: "head", or a layer in it ("head.fc")
+    classifiers = pretrained_config(name).classifier or ()
+    for classifier in [classifiers] if isinstance(classifiers, str) else classifiers:
+        head = (classifier.rpartition(".")[0] or classifier) + "."
+        state = {key: value for key, value in state.items() if key in wanted or not key.startswith(head)}
+
+    # files of older versions of torch lack the counts, which no score depends on
+    counts = {key: value for key, value in wanted.items() if key.endswith(".num_batches_tracked")}
+    state = {**{key: torch.zeros(value.shape, dtype=value.dtype) for key, value in counts.items()}, **state}
+
+    check_state(model, state, os.fspath(weights))
+    return state
+
+
+def _resampling(architecture: str) -> dict[str, Any]:
+    """How timm resamples a position embedding, where it is not by its filter's defaults."""
+    bilinear = {"interpolation": "bilinear", "antialias": False}
+    if architecture.startswith("flexivit_"):
+        return bilinear
+    if re.match("vit_.*_radio_", architecture):
+        return {**bilinear, "align_corners": architecture in ("vit_base_patch16_radio_v3", "vit_huge_patch16_radio_v3")}
+    return {}
+
+
+def read_weights(weights: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """The tensors of a safetensors or .pth file; those of Meta's DINOv3 under timm's names."""
+    state = read_finite(weights)
+    return dinov3.timm_names(state) if "storage_tokens" in state else state

@@ -1,0 +1,32 @@
+"""The calibration that a request names: a file, one in memory, or the model's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from idmetric.metric.calibration import apply as calibrations
+from idmetric.metric.calibration.apply import Calibration
+from idmetric.metric.scoring.scores import PathLike, RequestError
+
+if TYPE_CHECKING:
+    from idmetric.metric.models.embedder import Embedder
+
+STORED = "stored"  # names the calibration that is saved with the model's weights
+
+
+def calibration_of(metric: Embedder, calibration: PathLike | Calibration | None, distance: str) -> Calibration | None:
+    """Read the calibration that a file or "stored" names, and check that it fits the model and the distance."""
+    if calibration is None:
+        return None
+    if calibration == STORED:
+        chosen = metric.calibration
+        if chosen is None:
+            raise RequestError(
+                f"{metric.short_name} has no calibration next to its weights: make one, `idmetric eval calibrate`"
+            )
+    else:
+        chosen = calibration if isinstance(calibration, Calibration) else calibrations.read(calibration)
+        if not chosen.model.is_same(metric.calibrated_model(files=False)):  # the revision usually suffices
+            chosen.check_model(metric.calibrated_model())
+    chosen.check_distance(distance)
+    return chosen

@@ -1,0 +1,219 @@
+"""The rows of a request: each image against all references, or the two images of each pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.metric.distance.embedding import Embedding, concatenate
+from idmetric.metric.distance.finite import NonFiniteError, check_distances
+from idmetric.metric.distance.matrix import distance as distance_of
+from idmetric.metric.distance.matrix import distance_matrix
+from idmetric.metric.distance.ties import comparable
+from idmetric.metric.files.tables import rounded
+from idmetric.metric.scoring.copies import SIZE, Print, take_print
+from idmetric.metric.scoring.copy_warnings import is_gray, mark_copy, warn_of_gray, warn_of_repeated_references
+from idmetric.metric.scoring.encoder import Encoder, Seen
+from idmetric.metric.scoring.files import Cross
+from idmetric.metric.scoring.pairs import Pair, Pairs
+from idmetric.metric.scoring.records import Record
+from idmetric.metric.scoring.references import FEWEST, leave_one_out, percentile
+from idmetric.metric.scoring.scores import Baseline, File, NamedValue, Progress, ScoreSettings
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from idmetric.metric.models.embedder import Embedder
+
+_PRINTS = 256  # most prints in memory, of 0.8 MB
+
+
+class RowMaker:
+    """Embeds the images of one request and makes its rows.
+
+    Args:
+        metric: the model.
+        settings: of the request.
+        watcher: sees images and rows as they come, or None; see `idmetric.metric.scoring.score.compare`.
+        progress: called with (images or pairs done, in all).
+
+    Attributes:
+        encoder: reads and embeds the files.
+        baseline: with several references, set by `cross`.
+        distances: of each image in turn to every reference, or of each pair, for published scores.
+        consecutive: for scores of videos, distance of each image to the one before, or to the first reference.
+    """
+
+    def __init__(self, metric: Embedder, settings: ScoreSettings, watcher: Any, progress: Progress) -> None:
+        self.metric = metric
+        self.settings = settings
+        self.watcher = watcher
+        self.progress = progress
+        self.encoder = Encoder(metric, settings, watcher)
+        self.baseline: Baseline | None = None
+        self.distances: list[list[float]] = []
+        self.consecutive: list[float] = []
+        self._print_of = lru_cache(_PRINTS)(_print_of)
+
+        signature = metric.signature(settings.distance)
+        self._signature = {"distance_name" if key == "distance" else key: value for key, value in signature.items()}
+
+    def cross(self, work: Cross) -> list[Record]:
+        """Make a row for each readable candidate."""
+        reference_images = dict(self._images(work.references))
+        if not reference_images:
+            return []
+        names = [path for path, _ in reference_images]
+        references = concatenate([seen.embedding for seen in reference_images.values()]).to(self.metric.device)
+        prints = {path: self._print(seen) for (path, _), seen in reference_images.items()}
+        self._compare_references(references, names, prints)
+        if self.watcher is not None:
+            self.watcher.references |= dict.fromkeys(reference_images)
+
+        rows: list[Record] = []
+        gray: list[str] = []
+        references_in_color = all(is_gray(seen.small) is False for seen in reference_images.values())
+        previous = references[[0]]
+        candidates = self._images(work.candidates)
+        while batch := list(islice(candidates, self.settings.batch_size)):
+            embeddings = concatenate([seen.embedding for _, seen in batch]).to(self.metric.device)
+            matrix = distance_matrix(references, embeddings, self.settings.distance)
+            for column, (file, seen) in enumerate(batch):
+                path = file[0]
+                with _naming(path):
+                    check_distances(matrix[:, column : column + 1], self.metric.dtype)
+                distances = _numbers(matrix[:, column]).tolist()
+                nearest = int(comparable(distances).argmin())
+
+                row = self._cross_row(path, distances, names, nearest)
+                mark_copy(row, path, self._print(seen), prints)
+                rows.append(row)
+                if references_in_color and is_gray(seen.small):
+                    gray.append(path)
+
+                if self.metric.named is not None:
+                    self.distances.append(distances)
+                    if self.metric.named.references == "frames":
+                        self.consecutive.append(float(self.metric.pairwise(previous, embeddings[[column]])))
+                        previous = embeddings[[column]]
+                if self.watcher is not None:
+                    nearest_file = (names[nearest], None)
+                    self.watcher.add(row, file, nearest_file, seen.extra, reference_images[nearest_file].extra)
+        warn_of_gray(gray)
+        return rows
+
+    def _compare_references(self, references: Embedding, names: list[str], prints: dict[str, Print | None]) -> None:
+        """Set the baseline, and warn of references that are copies of each other."""
+        # also refuses, before any work, a distance that this model cannot compute
+        matrix = _numbers(self.metric.pairwise(references, None, self.settings.distance))
+        if len(names) > 1:
+            warn_of_repeated_references(prints)
+            distances = rounded(leave_one_out(matrix, self.settings.aggregate).tolist())
+            self.baseline = Baseline(dict(zip(names, distances, strict=True)), self.settings.aggregate)
+
+    def _cross_row(self, path: str, distances: list[float], names: list[str], nearest: int) -> Record:
+        if self.settings.aggregate == "best":
+            row = self._row(names[nearest], path, [distances[nearest]])
+        else:
+            row = self._row(";".join(names), path, distances)
+        if self.baseline is not None and len(names) >= FEWEST:
+            row["real_percentile"] = percentile(row["distance"], list(self.baseline.distances.values()))
+        return row
+
+    def _images(self, files: Sequence[str]) -> Iterator[tuple[File, Seen]]:
+        """Yield the images that can be used, in order."""
+        for done, (file, seen) in enumerate(self.encoder.images((path, None) for path in files), 1):
+            if seen is not None:
+                yield file, seen
+            self.progress(done, len(files))
+
+    def pairs(self, pairs: Pairs) -> list[Record]:
+        """Make a row for each readable pair."""
+        rows: list[Record] = []
+        gray: dict[str, None] = {}
+        for done, (pair, a, b) in enumerate(self.encoder.pairs(pairs), 1):
+            if a is not None and b is not None:
+                rows.append(self._pair(pair, a, b))
+                if is_gray(b.small) and is_gray(a.small) is False:
+                    gray[pair.b] = None
+            self.progress(done, len(pairs))
+        warn_of_gray(list(gray))
+        return rows
+
+    def _pair(self, pair: Pair, a: Seen, b: Seen) -> Record:
+        device = self.metric.device
+        # not by the metric, which would check for each pair that its weights have not changed since the embedding
+        distances = distance_of(a.embedding.to(device), b.embedding.to(device), self.settings.distance)
+        with _naming(pair.b):
+            check_distances(distances, self.metric.dtype)
+        distance = float(distances[0])
+
+        row = self._row(pair.a, pair.b, [distance])
+        if self.metric.named is not None:
+            self.distances.append([distance])
+        mark_copy(row, pair.b, self._print(b), {pair.a: self._print(a)})
+        row |= dict(pair.other)
+        if self.watcher is not None:
+            reference, image = pair.files
+            self.watcher.add(row, image, reference, b.extra, a.extra)
+        return row
+
+    def _row(self, reference: str, image: str, distances: list[float]) -> Record:
+        mean = rounded(sum(distances) / len(distances))
+        row = {"rank": 0, "distance": mean, "image": image, "reference": reference, **self._signature}
+        calibration = self.settings.calibration
+        if calibration is not None:
+            row["probability"] = float(calibration.probability(distances, self.settings.prior).mean())
+            row["probability_basis"] = calibration.basis
+        return row
+
+    def _print(self, seen: Seen) -> Print | None:
+        return None if seen.small is None else self._print_of(seen.small.tobytes())
+
+    def named(self, work: Cross | Pairs, of_whole_images: bool) -> NamedValue | None:
+        """Compute the number of the published score that the model was opened by; None for other models."""
+        score = self.metric.named
+        name = self.metric.name
+        if score is None or not self.distances:
+            return None
+        if not of_whole_images:
+            return NamedValue(name, None, f"{score.source}: of whole images, by --distance cls")
+
+        similarities = [[1 - distance for distance in row] for row in self.distances]
+        try:
+            value = score.value(similarities, [1 - distance for distance in self.consecutive])
+        except ValueError as error:
+            return NamedValue(name, None, f"{score.source}: {error}")
+
+        if score.references == "frames":
+            return NamedValue(name, value, f"of {len(similarities) + 1} frames in the order given; {score.source}")
+        factor = "" if score.scale == 1 else f"{score.scale:g} x "
+        compared = f"images x {len(similarities[0])} references" if isinstance(work, Cross) else "pairs"
+        clamp = ", at least 0" if score.clamp else ""
+        note = f"{factor}mean cosine of {len(similarities)} {compared}{clamp}; {score.source}"
+        return NamedValue(name, value, note)
+
+
+def _print_of(small: bytes) -> Print:
+    return take_print(np.frombuffer(small, np.uint8).reshape(SIZE, SIZE, 3))
+
+
+def _numbers(distances: Tensor | NDArray[Any]) -> NDArray[np.float64]:
+    if not isinstance(distances, np.ndarray):
+        distances = distances.cpu().double().numpy()
+    return distances.astype(np.float64)
+
+
+@contextmanager
+def _naming(path: str) -> Iterator[None]:
+    """Name the image in errors about distances that are not finite."""
+    try:
+        yield
+    except NonFiniteError as error:
+        raise NonFiniteError(f"{path}: {error}", error.rows) from error

@@ -1,0 +1,178 @@
+"""Distances of images to references, and of pairs, with the facts needed to interpret them.
+
+    scores = idmetric.score(metric, ["mug_a.jpg", "mug_b.jpg"], "generated/", distance="joint")
+    scores.rows[0]["distance"], scores.summary["mean"], scores.baseline.max
+    scores.to_pandas()
+
+`idmetric score` prints the same scores.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from idmetric.metric.distance.ties import comparable
+from idmetric.metric.files.tables import rounded
+from idmetric.metric.images.read import Outside
+from idmetric.metric.scoring.calibrations import calibration_of
+from idmetric.metric.scoring.files import Cross, check_masks, cross
+from idmetric.metric.scoring.pairs import Pair, Pairs, pairs_of, read_pairs
+from idmetric.metric.scoring.rows import RowMaker
+from idmetric.metric.scoring.scores import COLUMNS, PathLike, Progress, Scores, ScoreSettings, columns_of
+
+if TYPE_CHECKING:
+    from idmetric.metric.calibration.apply import Calibration
+    from idmetric.metric.images.masks import MaskId
+    from idmetric.metric.models.embedder import Embedder
+
+
+def score(
+    metric: Embedder,
+    references: PathLike | Iterable[PathLike],
+    images: PathLike | Iterable[PathLike],
+    *,
+    distance: str = "cls",
+    aggregate: Literal["best", "mean"] = "best",
+    include_references: bool = False,
+    mask_dir: PathLike | None = None,
+    mask_id: MaskId | None = None,
+    outside: Outside = "black",
+    on_error: Literal["fail", "skip"] = "fail",
+    cache: PathLike | None = None,
+    calibration: PathLike | Calibration | None = None,
+    prior: float | None = None,
+    copies: bool = True,
+    threshold: float | None = None,
+    batch_size: int = 32,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Scores:
+    """Compute distances of images to the references of one subject, sorted; lower = more surely the same identity.
+
+    Args:
+        references: image files of the subject: a path, a folder, a pattern, or a list of them.
+        images: the files to score, given in the same way.
+        aggregate: with several references, the distance to the nearest ("best") or the mean distance.
+        include_references: also score references that are among the images.
+        mask_dir: a folder with the subject mask of each image, see `idmetric.metric.images.paths.mask_of`.
+        mask_id, outside: as in `Embedder.embed`.
+        on_error: raise for unreadable images ("fail"), or list them in `Scores.skipped` ("skip").
+        cache: a folder that keeps embeddings by the content of the images; a stopped run resumes from it.
+        calibration: adds `probability` to the rows; a file, a `Calibration`, or "stored" for the one saved
+            with the model. prior: the share of images with the same identity, in (0, 1); default: of the calibration.
+        copies: look for images that repeat a reference's pixels, mark them, and give a `CopyWarning`; also give a
+            `GrayWarning` for gray images against references in color.
+        threshold: the largest distance that passes, for `Scores.summary` and `Scores.failing`.
+        batch_size: images per pass. workers: threads that read images; default: one for each core, at most 8.
+        progress: called with (images done, images in all).
+
+    Raises:
+        RequestError, InputError: if references, images, masks or the calibration do not fit.
+        ImageReadError: with on_error="fail", naming the first unreadable image.
+        CalibrationError: for a calibration of another model, distance or way of masking.
+        ValueError: for a setting out of range.
+    """
+    settings = ScoreSettings(
+        distance=distance,
+        aggregate=aggregate,
+        mask_dir=mask_dir,
+        mask_id=mask_id,
+        outside=outside,
+        on_error=on_error,
+        cache=cache,
+        calibration=calibration_of(metric, calibration, distance),
+        prior=prior,
+        copies=copies,
+        threshold=threshold,
+        batch_size=batch_size,
+        workers=workers,
+    )
+    work = cross(references, images, include_references)
+    check_masks(work, mask_dir, mask_id is not None, metric.preprocessing)
+    return compare(metric, work, settings, progress=progress)
+
+
+def score_pairs(
+    metric: Embedder,
+    pairs: PathLike | Iterable[Pair | Mapping[Any, Any] | Sequence[PathLike | None]],
+    *,
+    calibration: PathLike | Calibration | None = None,
+    progress: Progress | None = None,
+    **settings: Any,
+) -> Scores:
+    """Compute distances of pairs of images, in their order.
+
+    Args:
+        pairs: a CSV file, a pandas DataFrame or a list of dicts with columns a,b[,mask_a,mask_b], and others that are
+            carried through; or a list of tuples (a, b) or (a, b, mask_a, mask_b).
+        calibration, progress: as in `score`. settings: other options of `score`; without `aggregate`.
+
+    Returns:
+        Rows with the first image of a pair as `reference`, the second as `image`.
+
+    Raises:
+        RequestError: for a file of pairs that cannot be read; otherwise as `score`.
+    """
+    if "aggregate" in settings:
+        raise TypeError("score_pairs takes no aggregate: each pair has its own row")
+    chosen = calibration_of(metric, calibration, settings.get("distance", "cls"))
+    options = ScoreSettings(calibration=chosen, **settings)
+    work = read_pairs(Path(pairs), options.on_error) if isinstance(pairs, str | os.PathLike) else pairs_of(pairs)
+    check_masks(work, options.mask_dir, options.mask_id is not None, metric.preprocessing)
+    return compare(metric, work, options, progress=progress)
+
+
+def compare(
+    metric: Embedder,
+    work: Cross | Pairs,
+    settings: ScoreSettings,
+    *,
+    progress: Progress | None = None,
+    watcher: Any = None,
+) -> Scores:
+    """Score files that are listed and checked; see `score`.
+
+    Args:
+        watcher: sees images and rows as they come: `idmetric.evaluate.report.album.Album`, which makes a page of them.
+    """
+    has_masks = {settings.mask_dir is not None or mask is not None for _, mask in work.files}
+    if settings.calibration is not None:
+        for has_mask in has_masks:
+            settings.calibration.check_outside(settings.outside if has_mask else "all")
+
+    maker = RowMaker(metric, settings, watcher, progress or (lambda done, total: None))
+    try:
+        rows = maker.pairs(work) if isinstance(work, Pairs) else maker.cross(work)
+    finally:
+        maker.encoder.save()  # also if the run is stopped
+
+    # ranks by distance; rows of pairs keep their order
+    for row in rows:
+        row.update(rounded(row))
+    ranked = sorted(rows, key=lambda row: comparable(row["distance"]))
+    for rank, row in enumerate(ranked, 1):
+        row["rank"] = rank
+
+    # what has no row
+    skipped_files = sorted(maker.encoder.skipped.items(), key=lambda item: (item[0][0], item[0][1] or ""))
+    skipped = [{"image": path, "reason": reason} for (path, _), reason in skipped_files]
+    if isinstance(work, Pairs):
+        skipped += [{"image": pair, "reason": reason} for pair, reason in work.skipped.items()]
+
+    scores = Scores(
+        rows,
+        columns_of(rows) or COLUMNS[:10],
+        metric.signature(settings.distance),
+        skipped,
+        maker.baseline,
+        threshold=settings.threshold,
+        calibration=settings.calibration,
+        named=maker.named(work, of_whole_images=settings.distance == "cls" and True not in has_masks),
+    )
+    if isinstance(work, Pairs):
+        return replace(scores, other=work.other)
+    return replace(scores, rows=ranked, references=len(work.references), left_out=work.left_out)
