@@ -15,13 +15,12 @@ from idmetric.metric.files.hints import need_all
 from idmetric.metric.files.progress import Progress
 from idmetric.metric.images.paths import exists, matches
 
-ROWS = 256  # scale.chunks.ROWS, as a literal to keep --help quick; a test compares them
 _EXAMPLES = """examples:
   idmetric embed photos/ --out embeddings/ --model tiny
   idmetric embed photos/ --out embeddings/ --model tiny        again: only missing and changed files
   idmetric embed photos/ --out patches/ --patches --half
-  idmetric embed shards/ --out embeddings/ --column image      Parquet files with images in a column
-  idmetric embed s3://bucket/photos --out s3://bucket/embeddings --ray --address auto --gpus 1"""
+  idmetric embed s3://bucket/photos --out s3://bucket/embeddings --ray --address auto --gpus 1
+  idmetric embed shards/ --out embeddings/ --ray --column image --id-column sku      Parquet files"""
 
 
 def build_parser(prog: str = "idmetric embed") -> Parser:
@@ -33,8 +32,8 @@ def build_parser(prog: str = "idmetric embed") -> Parser:
         "The same command resumes a run that was stopped. To search among images, see idmetric gallery.",
         epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 4, 130, 143)}",
     )
-    parser.add_argument("sources", nargs="+", metavar="SOURCE", help="folders and images, or Parquet files; "
-                        "also addresses (s3://, gs://, ...)")  # fmt: skip
+    parser.add_argument("sources", nargs="+", metavar="SOURCE", help="folders, images and manifests; "
+                        "also addresses (s3://, gs://, ...) of folders and images")  # fmt: skip
     parser.add_argument("--out", "-o", required=True, metavar="DIR", help="folder or address of the embeddings")
     options.add_model(parser)
     options.add_device(parser)
@@ -47,18 +46,14 @@ def build_parser(prog: str = "idmetric embed") -> Parser:
     options.add_on_error(parser, "skip", fail="stop", skip="list them in the column error")
     options.add_quiet(parser, "no progress, no warnings")
 
-    reading = parser.add_argument_group("sources and files")
-    reading.add_argument("--column", help="column of Parquet sources that holds image bytes or paths (default: the "
-                         "first of image_bytes, image, bytes, path)")  # fmt: skip
-    reading.add_argument("--id-column", metavar="COLUMN", help="column of Parquet sources that holds names (default: "
-                         "id or path)")  # fmt: skip
-    reading.add_argument("--rows", type=options.positive, default=ROWS, metavar="N", help="images per output file, on "
-                         "average; a killed run loses at most one file (default: %(default)s)")  # fmt: skip
-
     cluster = parser.add_argument_group("cluster", "pip install 'idmetric[scale]'")
     cluster.add_argument("--ray", action="store_true", help="run on a cluster, by Ray Data")
     cluster.add_argument("--address", help="address of the cluster; 'auto': the one of this machine (default: start "
                          "Ray here)")  # fmt: skip
+    cluster.add_argument("--column", help="the sources are Parquet files; column that holds image bytes, or datasets' "
+                         "struct with them")  # fmt: skip
+    cluster.add_argument("--id-column", metavar="COLUMN", default="id", help="column with their unique names "
+                         "(default: %(default)s)")  # fmt: skip
     cluster.add_argument("--cpus", type=float, default=1, metavar="N", help="CPUs per process (default: 1)")
     cluster.add_argument("--gpus", type=float, default=0, metavar="N", help="GPUs per process (default: 0)")
     return parser
@@ -68,8 +63,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric embed") -> int
     """Run the command; returns the exit status."""
     parser = build_parser(prog)
     args = parser.parse_args(argv)
-    if not args.ray and (args.address or args.gpus):
-        parser.error("--address and --gpus describe a cluster: add --ray")
+    if not args.ray and (args.address or args.gpus or args.column):
+        parser.error("--address, --gpus and --column are for Ray Data: add --ray")
 
     return ended(partial(_run, args), parser, f"finished files are in {args.out}, and the same command resumes")
 
@@ -106,9 +101,15 @@ def _embed(args: argparse.Namespace, progress: Progress) -> Any:
     model = partial(load, source, device=args.device, **load_options(args.dtype, args.revision, decode=args.decode))
     shared: dict[str, Any] = {
         "model": model, "patches": args.patches, "stored": "float16" if args.half else "float32",
-        "column": args.column, "column_id": args.id_column, "batch_size": args.batch_size, "workers": args.workers,
-        "rows": args.rows, "on_error": args.on_error, "progress": progress,
+        "batch_size": args.batch_size, "workers": args.workers, "on_error": args.on_error,
     }  # fmt: skip
     if not args.ray:
-        return embed_dataset(args.sources, args.out, **shared)
-    return embed_on_ray(args.sources, args.out, address=args.address, cpus=args.cpus, gpus=args.gpus, **shared)
+        return embed_dataset(args.sources, args.out, progress=progress, **shared)
+
+    from ray.data import DataContext
+
+    DataContext.get_current().enable_progress_bars = not args.quiet
+    return embed_on_ray(
+        args.sources, args.out, address=args.address, cpus=args.cpus, gpus=args.gpus, column=args.column,
+        column_id=args.id_column, **shared,
+    )  # fmt: skip

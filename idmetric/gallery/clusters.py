@@ -59,8 +59,8 @@ def near_duplicates(
 
     Two images are linked if they have the same bytes, or if one is a copy of the other (compressed, scaled,
     cropped, relit, mirrored; `scoring.copies`) and is among its nearest neighbors. Of linked images one is
-    kept, and those that repeat it are its group; of the rest another is kept, and so on. So a copy's copy that does not
-    repeat the kept image is never suggested to go with it.
+    kept, and the images that repeat it are its group; of the rest another is kept, and so on. So a copy's copy
+    that does not repeat the kept image is never suggested to go with it.
 
     Args:
         gallery: up to date.

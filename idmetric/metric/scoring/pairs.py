@@ -96,7 +96,7 @@ def pairs_of(pairs: Iterable[Pair | Mapping[Any, Any] | Sequence[str | os.PathLi
             carried through. Arrays hold a pair in each row.
 
     Raises:
-        RequestError: naming the pair of another kind, or for no pairs.
+        RequestError: naming the pair that is in none of these forms, or for no pairs.
     """
     if hasattr(pairs, "columns") and hasattr(pairs, "to_dict"):
         pairs = pairs.to_dict("records")  # of a DataFrame, which pandas need not be installed for

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from idmetric.data.importers.folders import pictures
-from idmetric.gallery.scale.chunks import chunks
+from idmetric.gallery.scale import listed as listed_for_embed
 from idmetric.gallery.sources import Source, entries
 from idmetric.metric.images.paths import IMAGE_ENDINGS, listed
 
@@ -19,5 +19,5 @@ def test_all_commands_find_the_same_images_in_a_folder(tmp_path: Path) -> None:
     assert sorted(Path(path).name for path in listed(tmp_path)) == expected  # idmetric score
     assert sorted(entry.name for entry in entries([Source(str(tmp_path))], masked=False)) == expected  # galleries
     assert sorted(picture.path.name for picture in pictures(tmp_path)) == expected  # imported data
-    found = chunks([str(tmp_path)])  # idmetric embed
-    assert sorted(Path(name).name for chunk in found for name, _ in chunk.files) == expected
+    images, _ = listed_for_embed([str(tmp_path)])  # idmetric embed
+    assert sorted(entry.name for entry in images) == expected

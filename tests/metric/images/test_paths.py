@@ -27,7 +27,7 @@ from idmetric.cli.eval import main as eval_main
 from idmetric.cli.gallery import main as gallery_main
 from idmetric.data.importers.folders import pictures as imported
 from idmetric.gallery import Gallery
-from idmetric.gallery.scale.chunks import chunks
+from idmetric.gallery.scale import listed as listed_for_embed
 from idmetric.gallery.sources import GalleryError, Source, entries
 from idmetric.metric.files.output import OutputError, file_id, refuse_inputs
 from idmetric.metric.files.tables import four, rounded
@@ -125,7 +125,7 @@ def test_hidden_files_and_linked_folders_are_treated_alike_everywhere(tmp_path: 
     assert below(listed(root)) == below(listed(f"{root}/**")) == below(listed(f"{root}/*")) == expected
     assert sorted(e.name for e in entries([Source(str(root))], masked=False)) == expected  # galleries
     assert sorted(str(picture.path) for picture in imported(root)) == expected  # data import folder
-    assert below([at.path for chunk in chunks([root]) for _, at in chunk.files]) == expected  # embed
+    assert below([entry.place for entry in listed_for_embed([root])[0]]) == expected  # embed
     monkeypatch.setattr("idmetric.metric.images.read.read_image", lambda path: None)
     assert read_files(root, 2) == (b"e.png", b"who/a.png")  # bench
     assert listed(root / "who" / "._a.png") == [str(root / "who" / "._a.png")]  # named: read

@@ -30,6 +30,13 @@ NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20}
 
 
 @pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory, metric: IDSim) -> Path:
+    folder = tmp_path_factory.mktemp("model")
+    metric.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[Any]:
     """A head and two nodes of one CPU each."""
     from ray.cluster_utils import Cluster
@@ -106,7 +113,7 @@ def test_with_a_node_killed_the_output_is_complete_and_that_of_a_single_process(
     assert list(killed.values()) == [2]  # one batch went through on it, it died in another
     assert len([node for node in ray.nodes() if node["Alive"]]) == 2  # the head and one
     single = embed_dataset(tmp_path / "photos", tmp_path / "single", model=str(saved), batch_size=8, rows=4)
-    assert (done.images, done.parts, done.unreadable) == (60, single.parts, single.unreadable)
+    assert (done.images, done.unreadable) == (60, single.unreadable)
     assert list(done.unreadable) == [str(paths[7])]
     found = rows_of(tmp_path / "out")
     assert found.keys() == {str(path) for path in paths}
@@ -115,24 +122,37 @@ def test_with_a_node_killed_the_output_is_complete_and_that_of_a_single_process(
     vectors = [found[str(path)]["embedding"] for k, path in enumerate(paths) if k != 7]
     np.testing.assert_allclose(vectors, expected, atol=1e-5)
 
+    again = embed_dataset(tmp_path / "photos", tmp_path / "out", model=str(saved))
+    assert (again.images, again.embedded, again.removed) == (60, 0, 0)  # one process resumes the cluster's work
+
 
 @pytest.mark.slow
-def test_tables_are_read_by_the_nodes(cluster: Any, saved: Path, tmp_path: Path) -> None:
+def test_tables_are_read_by_ray_data_and_what_the_cluster_cannot_do_is_said(
+    cluster: Any, saved: Path, tmp_path: Path
+) -> None:
     paths = pictures(tmp_path / "photos", 14)
+    cluster.add_node(**NODE)  # for the one that was killed
     table = pa.table({"id": [p.stem for p in paths], "image": [p.read_bytes() for p in paths]})
     pq.write_table(table, tmp_path / "a.parquet", row_group_size=6)
-    done = embed_on_ray(tmp_path / "a.parquet", tmp_path / "out", model=str(saved), rows=5)
-    assert (done.images, done.embedded, done.parts) == (14, 14, 3)
-    embed_dataset(tmp_path / "a.parquet", tmp_path / "single", model=str(saved))
-    same_rows(rows_of(tmp_path / "out"), rows_of(tmp_path / "single"), atol=1e-5)
-    assert embed_on_ray(tmp_path / "a.parquet", tmp_path / "out", model=str(saved), rows=5).embedded == 0
+    source, out = tmp_path / "a.parquet", tmp_path / "out"
+    done = embed_on_ray(source, out, model=str(saved), column="image", stored="float16", rows=5)
+    assert (done.images, done.embedded, done.unreadable) == (14, 14, {})
+    found = rows_of(out)
+    assert found.keys() == {f"{source}#{path.stem}" for path in paths}
+    expected = load(saved, device="cpu").embed(paths, patches=False).cls
+    vectors = [found[f"{source}#{path.stem}"]["embedding"] for path in paths]
+    np.testing.assert_allclose(vectors, expected, atol=4e-3)
+    part = min(out.glob("part_*"))
+    damaged = bytearray(part.read_bytes())
+    damaged[len(damaged) // 2] ^= 0x10
+    part.write_bytes(damaged)
+    lost = embed_on_ray(source, out, model=str(saved), column="image", stored="float16", rows=5)
+    assert (lost.images, lost.removed) == (14, 1)
+    assert lost.embedded > 0
+    same_rows(rows_of(out), found, atol=4e-3)
 
-
-@pytest.mark.slow
-def test_what_the_cluster_cannot_do_is_said(cluster: Any, saved: Path, tmp_path: Path) -> None:
-    pictures(tmp_path / "photos", 2)
-    with pytest.raises(ScaleError, match="no room for an actor of 99 CPUs"):
-        embed_on_ray(tmp_path / "photos", tmp_path / "out", model=str(saved), cpus=99)
+    with pytest.raises(ScaleError, match="no room for a process of 99 CPUs"):
+        embed_on_ray(source, out, model=str(saved), column="image", stored="float16", cpus=99)
     driver = os.getpid()
 
     def other() -> Any:
@@ -142,5 +162,5 @@ def test_what_the_cluster_cannot_do_is_said(cluster: Any, saved: Path, tmp_path:
         return model
 
     with pytest.raises(ScaleError, match="differs from that of the driver"):
-        embed_on_ray(tmp_path / "photos", tmp_path / "out", model=other)
-    assert rows_of(tmp_path / "out") == {}
+        embed_on_ray(tmp_path / "photos", tmp_path / "new", model=other)
+    assert rows_of(tmp_path / "new") == {}
