@@ -21,7 +21,7 @@ from torch import Tensor
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.matrix import check_name, needs_patches
-from idmetric.metric.images.kinds import is_array
+from idmetric.metric.images.kinds import is_array, is_image_like
 from idmetric.metric.images.masks import Images
 from idmetric.metric.images.read import ImageLike, is_single, split_images
 from idmetric.metric.models.embedder import Embedder
@@ -85,6 +85,8 @@ def reward(
 
     @torch.no_grad()
     def score(images: Images, references: References) -> list[float]:
+        if not is_image_like(references):  # a column of a table and an array of paths are lists as well
+            references = list(references)  # type: ignore[arg-type]  # an iterable, then
         _refuse_flat_list(references)
         shown = [_opened(metric, image) for image in split_images(images)]
         singles, groups = grouped(references, len(shown))

@@ -9,6 +9,7 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image, ImageEnhance, ImageOps
@@ -67,6 +68,8 @@ def test_two_references_of_one_subject_are_not_silently_paired_with_two_images(t
         (MUGS[1:2], [MUGS[0], BOX]),
         (pixels, pixels),
         (pixels.numpy(), list(pixels.numpy())),
+        (MUGS[1:], np.array([MUGS[0], BOX])),
+        (MUGS[1:], pd.Series([MUGS[0], BOX])),
     ):
         with pytest.raises(ValueError, match=r"2 references in a flat list: give \[\[a, b\]\] .* or \[\[a\], \[b\]\]"):
             score(images, references)
