@@ -170,6 +170,20 @@ def test_a_column_that_no_test_compares_has_no_marks() -> None:
     assert {row[2] for row in rows} == {"0.080", "0.000", "0.050"}
 
 
+def test_by_several_models_no_number_is_marked_by_its_size_alone() -> None:
+    """A larger cosine by another model is no better method, and no test compares the two."""
+    results = [whole(), whole()]
+    results[1] = replace(results[1], model="other")
+    for result in results:
+        for a, b in combinations(IDENTITY, 2):
+            result.keep("tests", a=[a], b=[b], metric=["identity"], difference=[0.1], low=[None], high=[None],
+                        p=[0.047], p_holm=[0.047], subjects=[8], pairs=[32], tests=[6])  # fmt: skip
+    text = tables.latex(results)
+    assert "textbf" not in text
+    assert "underline" not in text
+    assert "No marks: methods are tested against each other over all subjects, by one model at a time." in text
+
+
 def test_the_caption_names_the_threshold_and_the_smoke_test_model() -> None:
     rows: list[Row] = [{"method": m, "group": "all", "SCR": value(v)} for m, v in (("a", 0.5), ("b", 0.6))]
     result = Result("generator", "tiny", rows, {"model": "IDSim:tiny"}, {"scr": 0.4123})

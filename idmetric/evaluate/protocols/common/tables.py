@@ -388,6 +388,9 @@ def _latex(grid: Grid, about: Mapping[str, str], view: View, results: Sequence[R
     skipped = {row for row, (texts, _) in enumerate(grid.lines) if label and texts[grid.labels.index(label)] in copiers}
     unclear = [] if view.rows or grid.title else _unclear(results, grid.metrics, copiers)
     unmarked = {grid.metrics.index(name) for name in unclear}
+    is_untested = bool(comparisons_of(results[0])) and (len(results) > 1 or bool(view.rows) or bool(grid.title))
+    if is_untested:  # the tests compare methods over all subjects, by one model
+        unmarked = set(range(len(grid.metrics)))
     if view.columns in ("method", "step"):
         unmarked |= {column for column, name in enumerate(grid.metrics) if name in copiers}
     marks = _marks(grid, skipped, unmarked)
@@ -414,6 +417,8 @@ def _latex(grid: Grid, about: Mapping[str, str], view: View, results: Sequence[R
     sentences = [escaped(f"{grid.protocol}{f', {grid.title}' if grid.title else ''}: {', '.join(facts)}.")]
     sentences += [escaped(f"{line}.") for line in _sentences([grid])]
     sentences += _reservations(grid, results, has_daggers, unclear)
+    if is_untested:
+        sentences.append("No marks: methods are tested against each other over all subjects, by one model at a time.")
     return "\n".join([
         "\\begin{table}",
         "\\centering",
