@@ -15,6 +15,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from idmetric.data.manifest.table import Manifest, Row, read
+from idmetric.metric.files.output import writing
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,8 @@ class Painter:
 
     def paint(self, folder: Path, count: int) -> Manifest:
         """Paint identities 0 to `count` - 1 into a folder, with manifest.parquet; existing files are replaced."""
-        rows = [row for number in range(count) for row in self._paint_identity(folder, number)]
+        with writing(folder):
+            rows = [row for number in range(count) for row in self._paint_identity(folder, number)]
         Manifest.from_rows(rows, folder).write(folder / "manifest.parquet")
         return read(folder / "manifest.parquet")
 
@@ -141,7 +143,6 @@ def draw(badge: Badge, context: Context, size: int) -> tuple[Image.Image, Image.
     mask, emblem_mask = Image.new("1", (size, size)), Image.new("1", (size, size))
     ImageDraw.Draw(mask).regular_polygon((x, y, radius), badge.corners, context.rotation, fill=1)
     ImageDraw.Draw(emblem_mask).regular_polygon((x, y, radius * 0.4), badge.emblem_corners, context.rotation, fill=1)
-
     background = np.random.default_rng(context.background).integers(0, 256, (4, 4, 3)).astype(np.uint8)
     picture = Image.fromarray(background).resize((size, size), Image.Resampling.BICUBIC)
     picture.paste(badge.body, mask=mask)
