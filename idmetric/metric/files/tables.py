@@ -103,7 +103,10 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
-    """A header and a line for each row; None is an empty field, and text that a spreadsheet would run is quoted."""
+    """A header and a line for each row; None is an empty field, and text that a spreadsheet would run is quoted.
+
+    Characters that control a terminal are escaped as by `printable`.
+    """
     lines: list[str] = []
     # with \r\n, so that it also puts cells in quotes that hold a \r
     writer = csv.writer(SimpleNamespace(write=lines.append), lineterminator="\r\n")
@@ -118,4 +121,5 @@ def _cell(value: Any) -> Any:
     text = _AFTER_SEPARATOR.sub(r"\1'", value)
     if _FIRST.match(value):
         text = f"'{text}"
-    return text
+    # tabs and line breaks stay, within the quotes of CSV
+    return re.sub(r"[^\t\r\n]+", lambda match: printable(match[0]), text)

@@ -56,6 +56,11 @@ def test_a_formula_after_a_separator_gets_a_quote(text: str, cell: str) -> None:
     assert read(csv_text(["k", "b"], [["0.1", text]]))[1] == ["0.1", cell]
 
 
+def test_names_in_csv_cannot_control_a_terminal() -> None:
+    text = csv_text(["image", "n"], [["a\x1b[2J\u202eb.png", 1], ["two\nlines\x07", 2]])
+    assert text == 'image,n\na\\x1b[2J\\u202eb.png,1\n"two\nlines\\x07",2\n'
+
+
 def test_all_tables_for_people_quote_formulas(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
