@@ -102,9 +102,8 @@ def overhead(metric: Embedder, setting: Compared) -> Iterator[Row]:
 def variants(metric: Embedder, setting: Compared) -> Iterator[Row]:
     """Measure faster settings relative to the plain one, from pixels, and how much they change distances.
 
-    bfloat16 weights, memory in channels-last order, torch.compile with its default backend, exports to ONNX in float32
-    and in 8 bits (`idmetric.adapters.export`), files read by threads while the model runs (`embed(workers=)`, which on
-    CUDA also copies from pinned memory).
+    bfloat16 weights, memory in channels-last order, torch.compile with its default backend, and files read by threads
+    while the model runs (`embed(workers=)`, which on CUDA also copies from pinned memory).
     """
     batch, clock = setting.batch, setting.clock
     photos, files = setting.photos(batch), list(setting.files[:batch]) * 3

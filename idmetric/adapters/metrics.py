@@ -204,7 +204,7 @@ class IdentitySimilarity(_WithEmbedder):
         if isinstance(target, str | os.PathLike):  # of a folder, one for each
             target = split_images(target)
         elif not is_single(target):
-            target = list(target)  # type: ignore[arg-type]
+            target = list(target)  # type: ignore[arg-type]  # an iterable, then
         images, groups = grouped(target, count)
         if masks is not None and isinstance(target, list) and any(not is_single(x) for x in target):
             own = dict.fromkeys(map(tuple, groups))

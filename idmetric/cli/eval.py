@@ -42,7 +42,7 @@ ALL_NAMED = "named"  # a --model that stands for all published scores of images
 
 # name -> the module in idmetric.evaluate.protocols and the line that describes it. A module has
 # `run(data, models, settings, options)`, or where it needs more of the command line,
-# `command(args, data, models, settings)`; and where it needs them `open_data(args, progress)` (also without --data)
+# `command(args, data, models, settings)`; and where it needs them `open_data(args)` (also without --data)
 # and OPTIONAL ("data", "model"). Its options are in `protocols.options`
 _MODULES = {
     "folder": ("folder", "your own photos: retrieval and verification, a folder for each identity"),
@@ -253,7 +253,7 @@ def _measured(name: str, args: argparse.Namespace, stack: ExitStack) -> tuple[Ma
     pairs = stack.enter_context(Progress("pairs", not args.quiet, verb="compared"))
     data = None
     if hasattr(module, "open_data"):
-        data = of_splits(module.open_data(args, images), args)
+        data = of_splits(module.open_data(args), args)
     elif args.data is not None:
         data = of_splits(read_data(args.data), args)
 

@@ -27,7 +27,7 @@ from idmetric.evaluate.protocols.checkpoints.reading import BASE, read
 from idmetric.evaluate.protocols.common import intervals
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, listed, texts
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
-from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Progress, bind
+from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bind
 from idmetric.evaluate.protocols.generator.columns import (
     CLIP,
     SEVERAL,
@@ -156,7 +156,7 @@ def pairs_with_base(images: Images) -> tuple[Ints, Ints]:
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 
 
-def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
+def open_data(args: argparse.Namespace) -> Manifest:
     """The manifest of the command's samples and references, or of the painted example."""
     if args.data is None:
         if args.out is None:

@@ -24,7 +24,7 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common import intervals
 from idmetric.evaluate.protocols.common.columns import Array, Truths, free, listed
 from idmetric.evaluate.protocols.common.result import Result, Row, Value, copying
-from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Progress, bind, by_label, calibrated
+from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bind, by_label, calibrated
 from idmetric.evaluate.protocols.generator.columns import (
     CLIP,
     NOT_CHECKED,
@@ -127,7 +127,7 @@ def value_of(named: NamedScore, identity: Array, subject: Names, settings: EvalS
 OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
 
 
-def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
+def open_data(args: argparse.Namespace) -> Manifest:
     """The manifest of the command's outputs and references, or of the painted example."""
     if args.data is None:
         if args.out is None:

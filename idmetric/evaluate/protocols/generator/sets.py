@@ -32,7 +32,7 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common import intervals
 from idmetric.evaluate.protocols.common.columns import Array, Ints, listed
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
-from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Progress, VectorScorer, bind
+from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, VectorScorer, bind
 from idmetric.evaluate.protocols.generator.images import Images
 from idmetric.evaluate.protocols.generator.outputs import read_options
 from idmetric.evaluate.protocols.options import SetsOptions
@@ -49,7 +49,7 @@ MEASURES: dict[str, Callable[[Array, Array], float]] = {
 _TAIL = 2.5  # % of the floor's draws beyond which a score is worse
 
 
-def open_data(args: argparse.Namespace, progress: Progress) -> Manifest:
+def open_data(args: argparse.Namespace) -> Manifest:
     """The manifest of the command's outputs and references."""
     if args.data is None and args.references is None:
         raise ValueError("--references PATH is needed: real photos, a folder for each subject; or --data, a table")
