@@ -37,7 +37,7 @@ def main() -> None:
     parser.add_argument("--split", action="append", required=True, help="splits of the manifest, in one folder; repeat")
     parser.add_argument("--dataset", action="append", help="datasets of the splits (default: all); repeat")
     parser.add_argument("--model", default="tiny", help="a name or folder")
-    parser.add_argument("--threshold", action="append", type=float, help="besides the calibration's; repeat")
+    parser.add_argument("--threshold", action="append", type=float, help="in addition to the calibration's; repeat")
     parser.add_argument("--out", type=Path, required=True, help="folder that keeps the embeddings")
     args = parser.parse_args()
 

@@ -136,7 +136,7 @@ def write_world(
         _claim(folder / "world.json", {"plan": {**asdict(plan), "version": VERSION}, "assets": _digests(assets)})
         numbers, missing = range(start, start + count), []
         for number in numbers:
-            if is_through_link(folder / place_of(number), folder):  # what is unfinished there would be deleted
+            if is_through_link(folder / place_of(number), folder):  # unfinished files there would be deleted
                 raise ValueError(f"{folder / place_of(number)} is reached through a link: remove the link")
             if (folder / place_of(number) / ROWS).exists():
                 done(len(read_rows(folder, number)))

@@ -44,7 +44,7 @@ class UsageError(Exception):
 
 
 class Terminated(KeyboardInterrupt):
-    """SIGTERM, as schedulers and `kill` send it: what is done is saved, as after Ctrl-C."""
+    """SIGTERM, as schedulers and `kill` send it: finished work is saved, as after Ctrl-C."""
 
 
 # The parser
