@@ -1,0 +1,16 @@
+"""Several subjects, regions and time: one table of distances, and the numbers that follow from it."""
+
+from __future__ import annotations
+
+from idmetric.metric.files.lazy import lazy
+
+_LAZY = {
+    "Cut": "idmetric.match.regions",
+    "Match": "idmetric.match.result",
+    "Region": "idmetric.match.regions",
+    "Subject": "idmetric.metric.scoring.subject",
+    "match": "idmetric.match.matching",
+}
+__all__ = ["Cut", "Match", "Region", "Subject", "match"]
+
+__getattr__, __dir__ = lazy(__name__, _LAZY)

@@ -1,0 +1,124 @@
+"""Which region shows which subject: assignment by distances, and the states that follow from thresholds.
+
+Of one image, `distances` are (subjects, regions), NaN where the two were not compared. A subject's threshold is the
+largest distance at which a region counts as this subject; NaN where none is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+State = Literal["matched", "missing", "doubled", "blended", ""]
+UNASSIGNED = -1
+_NOT_COMPARED = 1e6  # a cost above that of all pairs beyond their threshold
+_BEYOND = 1e3  # a cost above that of all pairs within their threshold: distances are at most 2
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The regions of one image, assigned to subjects.
+
+    Attributes:
+        region: of each subject (S,), the region that it is assigned to, or `UNASSIGNED`.
+        states: of each subject, see `states_of`; "" without a threshold.
+        surplus: the regions that are within no subject's threshold; without thresholds, the ones without a subject.
+        swapped: subjects that are found in a region in which another subject was expected.
+    """
+
+    region: NDArray[np.int64]
+    states: tuple[State, ...]
+    surplus: tuple[int, ...]
+    swapped: tuple[int, ...]
+
+
+def assigned(distances: ArrayLike, thresholds: ArrayLike, expected: Sequence[int | None] | None = None) -> Assignment:
+    """Assign the regions of one image to subjects.
+
+    Args:
+        distances: (S, R), NaN where subject and region were not compared.
+        thresholds: (S,), NaN where a subject has none.
+        expected: for each region the subject that should be in it, or None; see `Assignment.swapped`.
+    """
+    matrix = np.asarray(distances, dtype=np.float64)
+    limits = np.asarray(thresholds, dtype=np.float64)
+    within = matrix <= limits[:, None]  # False for NaN
+    region = assign(matrix, within)
+
+    states: list[State] = []
+    for subject, limit in enumerate(limits):
+        states.append("" if np.isnan(limit) else state_of(subject, within, region))
+    if np.isnan(limits).any():
+        surplus = set(range(matrix.shape[1])) - set(region.tolist())
+    else:
+        surplus = set(np.flatnonzero(~within.any(0)).tolist())
+    found = np.where([state == "missing" for state in states], UNASSIGNED, region)
+    return Assignment(region, tuple(states), tuple(sorted(surplus)), _swapped(found, expected))
+
+
+def assign(distances: NDArray[np.float64], within: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Assign at most one region to each subject, and at most one subject to each region.
+
+    As many pairs as possible are within their threshold, and of these assignments the one with the least sum of
+    distances is taken (`scipy.optimize.linear_sum_assignment`).
+
+    Returns:
+        The region of each subject (S,), `UNASSIGNED` for subjects that are left over.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    compared = ~np.isnan(distances)
+    cost = np.where(compared, distances, _NOT_COMPARED)
+    cost = np.where(within | ~compared, cost, cost + _BEYOND)
+    subjects, regions = linear_sum_assignment(cost)
+
+    region = np.full(len(distances), UNASSIGNED, dtype=np.int64)
+    for subject, column in zip(subjects, regions, strict=True):
+        if compared[subject, column]:
+            region[subject] = column
+    return region
+
+
+def state_of(subject: int, within: NDArray[np.bool_], region: NDArray[np.int64]) -> State:
+    """The state of a subject with a threshold.
+
+    Regions that are assigned to another subject, and within its threshold, are explained by that one and don't count.
+
+    - missing: no region is within the subject's threshold.
+    - blended: its only region is also within the threshold of a subject that has no region of its own.
+    - doubled: two regions or more are within it.
+    - matched: exactly one is.
+
+    Args:
+        within: (S, R), whether a region is within a subject's threshold. region: see `assign`.
+    """
+    candidates = within[subject].copy()
+    if not candidates.any():
+        return "missing"
+    others = np.delete(np.arange(len(within)), subject)
+    is_matched = (region != UNASSIGNED) & within[np.arange(len(within)), region]
+    for other in others[is_matched[others]]:
+        candidates[region[other]] = False
+
+    count = int(candidates.sum())
+    if count == 0:  # its only regions are another subject's
+        return "blended"
+    if count > 1:
+        return "doubled"
+    column = int(candidates.argmax())
+    without_region = others[~is_matched[others]]
+    return "blended" if within[without_region, column].any() else "matched"
+
+
+def _swapped(region: NDArray[np.int64], expected: Sequence[int | None] | None) -> tuple[int, ...]:
+    if expected is None:
+        return ()
+    swapped = []
+    for subject, column in enumerate(region.tolist()):
+        if column != UNASSIGNED and expected[column] not in (None, subject):
+            swapped.append(subject)
+    return tuple(swapped)

@@ -1,0 +1,391 @@
+"""Match subjects to the regions of images: one table of distances, and who is where.
+
+found = match(metric, {"ann": ["ann_1.jpg", "ann_2.jpg"], "rex": "refs/rex/"}, "generated.png", regions="boxes.json")
+found.states    # [["matched", "missing"]]
+found.summary
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from idmetric.match.assignment import assigned
+from idmetric.match.encoders import Encoder, VectorFunction, encoder_of
+from idmetric.match.region_files import regions_for
+from idmetric.match.regions import Cut, Picture, Region, Regions
+from idmetric.match.result import Match, Missing
+from idmetric.match.table import Table
+from idmetric.metric.calibration.apply import Calibration
+from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.files.threads import in_order
+from idmetric.metric.images.kinds import ImageReadError, describe
+from idmetric.metric.images.masks import Images
+from idmetric.metric.images.read import is_single, split_images
+from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.scoring.calibrations import calibration_of
+from idmetric.metric.scoring.pipeline import threads
+from idmetric.metric.scoring.references import Aggregate
+from idmetric.metric.scoring.scores import PathLike, Progress, RequestError
+from idmetric.metric.scoring.subject import Subject, is_subject_file
+
+Subjects = Mapping[str, Any] | Sequence[Any]  # name -> references or Subject; or Subjects and .subject files
+_AHEAD = 8  # images that are read before they are embedded
+Encoders = Mapping[str, "Embedder | VectorFunction"]  # a subject's name or class word -> its encoder
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A request, checked.
+
+    Attributes:
+        encoders: of each subject; several subjects may share one.
+        thresholds: of each subject, NaN where it has none.
+        with_whole: also embed whole images.
+    """
+
+    subjects: tuple[Subject, ...]
+    encoders: tuple[Encoder, ...]
+    thresholds: tuple[float, ...]
+    cut: Cut
+    with_whole: bool
+    batch_size: int
+
+    @property
+    def distinct_encoders(self) -> list[Encoder]:
+        """Each encoder once, in order of the subjects."""
+        return list(dict.fromkeys(self.encoders))
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Distances (K, n) of a subject's references to n regions, of which times and regions are the numbers."""
+
+    subject: int
+    times: list[int]
+    regions: list[int]
+    distances: Tensor
+
+
+@dataclass
+class Cutouts:
+    """The regions of an image, ready for the encoders.
+
+    Attributes:
+        name: of the image. regions: what it was cut into.
+        loaded: by encoder, each region's input, and last the whole image's if it is wanted.
+        problem: why the image cannot be used.
+    """
+
+    name: str
+    regions: list[Region]
+    loaded: dict[Encoder, list[Any]]
+    problem: str = ""
+
+
+def match(
+    metric: Embedder,
+    subjects: Subjects,
+    images: Images,
+    *,
+    regions: Regions = None,
+    missing: Missing = "missing",
+    distance: str = "cls",
+    aggregate: Aggregate = "best",
+    cut: Cut | None = None,
+    encoders: Encoders | None = None,
+    threshold: float | Mapping[str, float] | None = None,
+    calibration: PathLike | Calibration | None = None,
+    rate: float | None = None,
+    on_error: Literal["fail", "skip"] = "fail",
+    batch_size: int = 32,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Match:
+    """Compute the distance of every region to every reference of every subject, and assign regions to subjects.
+
+    Args:
+        subjects: the references of each subject by its name, in any form that `Embedder.embed` takes, or `Subject`s and
+            files of them.
+        images: one image or several.
+        regions: where subjects may be, see `idmetric.match.region_files`; default the whole image. A region with a
+            subject's name as label is expected to show it (see `Match.swapped`); one with a class word as label is
+            compared with the subjects of that word alone.
+        missing: the value of a subject that is not found: "missing" (none, and it lowers the coverage), "zero" (a
+            similarity of 0), "whole" (the distance of the whole image), or "skip" (the image is left out for all).
+        distance, on_error, batch_size, workers, progress: as in `idmetric.score`.
+        aggregate: over a subject's references: the nearest ("best"), or the mean.
+        cut: how regions are cut out; default: exactly.
+        encoders: other encoders for some subjects, by name or class word: models of this package, or functions from a
+            list of RGB images to vectors (N, D).
+        threshold: the largest distance that counts as a subject, of all or by name. Default: a subject's own (see
+            `Subject.own_threshold`), else the calibration's.
+        calibration: as in `idmetric.score`. rate: the false-accept rate of its threshold; default the lowest.
+
+    Returns:
+        See `Match`. Its table has gradients if images are tensors that require grad.
+
+    Raises:
+        RequestError: for subjects, regions or settings that do not fit.
+        ImageReadError: with on_error="fail", for an image, a mask or a box that cannot be used.
+    """
+    for name, value, choices in (("missing", missing, get_args(Missing)), ("on_error", on_error, ("fail", "skip"))):
+        if value not in choices:
+            raise RequestError(f"unknown {name} {value!r}: choose {', '.join(choices)}")
+    roster, subject_encoders = _roster(metric, subjects, distance, encoders or {}, batch_size)
+    chosen = calibration_of(metric, calibration, distance)
+    given = threshold if isinstance(threshold, Mapping) else {subject.name: threshold for subject in roster}
+    limits = []
+    for subject in roster:
+        limit = given.get(subject.name)
+        limits.append(threshold_of(subject, distance, aggregate, chosen, rate) if limit is None else limit)
+    plan = Plan(roster, subject_encoders, tuple(limits), cut or Cut(), missing == "whole", batch_size)
+
+    singles = split_images(images)
+    labels = {*(subject.name for subject in roster), *(subject.word for subject in roster if subject.word)}
+    regions_of = regions_for(regions, singles, is_single(images), labels)
+
+    def read(item: tuple[int, Any]) -> Cutouts:
+        number, image = item
+        name = describe(image)
+        try:
+            picture = image if isinstance(image, Tensor) and image.is_floating_point() else metric.read_image(image)
+            return _cutouts(plan, name, picture, regions_of(number, picture))
+        except ImageReadError as error:
+            if on_error == "fail":
+                raise
+            return Cutouts(name, [], {}, error.reason)
+
+    with closing(in_order(read, enumerate(singles), threads=threads(workers), waiting=_AHEAD)) as stream:
+        return _measured(plan, stream, len(singles), aggregate, missing, progress)
+
+
+# Subjects
+
+
+def _roster(
+    metric: Embedder, subjects: Subjects, distance: str, encoders: Encoders, batch_size: int
+) -> tuple[tuple[Subject, ...], tuple[Encoder, ...]]:
+    """The subjects, embedded, and the encoder of each."""
+    own_encoder = encoder_of(metric, distance, batch_size)
+    other_encoders = {name: encoder_of(encoder, distance, batch_size) for name, encoder in encoders.items()}
+    unused = set(encoders)
+    roster: list[Subject] = []
+    roster_encoders: list[Encoder] = []
+    for name, source in _named(subjects):
+        subject = Subject.load(source) if is_subject_file(source) else source
+        word = subject.word if isinstance(subject, Subject) else ""
+        encoder = own_encoder
+        for key in (word, name):
+            if key in other_encoders:
+                encoder = other_encoders[key]
+                unused.discard(key)
+        if not isinstance(subject, Subject):
+            subject = encoder.subject(name, subject)
+        encoder.check(subject)
+        roster.append(subject)
+        roster_encoders.append(encoder)
+
+    if not roster:
+        raise RequestError("no subjects: give at least one")
+    if unused:
+        raise RequestError(f"encoders for {', '.join(sorted(unused))}: no subject has this name or class word")
+    names = [subject.name for subject in roster]
+    for name in names:
+        if names.count(name) > 1:
+            raise RequestError(f"two subjects are called {name!r}: rename one of them")
+    return tuple(roster), tuple(roster_encoders)
+
+
+def _named(subjects: Subjects) -> list[tuple[str, Any]]:
+    """Name and source of each subject; a `Subject`, also one in a file, keeps its own name."""
+    if isinstance(subjects, Mapping):
+        named = []
+        for name, source in subjects.items():
+            if is_subject_file(source):
+                source = Subject.load(source)
+            named.append((name, replace(source, name=name) if isinstance(source, Subject) else source))
+        return named
+    named = []
+    for source in subjects:
+        subject = Subject.load(source) if is_subject_file(source) else source
+        if not isinstance(subject, Subject):
+            raise RequestError("subjects without names: give a dict, {'rex': 'refs/rex/'}, or Subject objects")
+        named.append((subject.name, subject))
+    return named
+
+
+def threshold_of(
+    subject: Subject, distance: str, aggregate: Aggregate, calibration: Calibration | None, rate: float | None
+) -> float:
+    """The largest distance at which a region counts as a subject: its own, else the calibration's, else NaN."""
+    own = subject.own_threshold(distance, aggregate)
+    if own is not None:
+        return own
+    if calibration is None or not calibration.thresholds:
+        return math.nan
+    rates = {threshold["false_accept_rate"]: threshold["distance"] for threshold in calibration.thresholds}
+    wanted = min(rates) if rate is None else rate
+    if wanted not in rates:
+        known = ", ".join(f"{value:g}" for value in sorted(rates))
+        raise RequestError(f"the calibration has no threshold for the false-accept rate {wanted:g}, only for {known}")
+    return float(rates[wanted])
+
+
+# Images
+
+
+def _cutouts(plan: Plan, name: str, picture: Picture, regions: Sequence[Region]) -> Cutouts:
+    """Cut an image into its regions, and prepare them for each encoder."""
+    pieces = [plan.cut.cut(picture, region, name) for region in regions]
+    if plan.with_whole:
+        pieces.append((picture, None))
+    loaded = {}
+    for encoder in plan.distinct_encoders:
+        loaded[encoder] = [encoder.load(pixels, cover) for pixels, cover in pieces]
+    return Cutouts(name, list(regions), loaded)
+
+
+def _measured(
+    plan: Plan, stream: Iterable[Cutouts], count: int, aggregate: Aggregate, missing: Missing, progress: Progress | None
+) -> Match:
+    """Embed regions in batches across images, compare them with the subjects, and assign them."""
+    images: list[Cutouts] = []
+    skipped: dict[str, str] = {}
+    batches: list[Batch] = []
+    features: dict[tuple[int, int, int], Tensor] = {}
+    for encoder, keys, embedding in _embedded(plan, _usable(stream, images, skipped, count, progress)):
+        times = [time for time, _ in keys]
+        regions = [region for _, region in keys]
+        unit = torch.nn.functional.normalize(embedding.cls.detach().float(), dim=1).cpu()
+        for number, subject in enumerate(plan.subjects):
+            if plan.encoders[number] is encoder:
+                batches.append(Batch(number, times, regions, encoder.distances(subject, embedding)))
+                features |= {(time, region, number): unit[row] for row, (time, region) in enumerate(keys)}
+
+    values, whole = _tables(plan, images, batches)
+    table = Table(
+        values=values,
+        times=tuple(cutouts.name for cutouts in images),
+        subjects=tuple(subject.name for subject in plan.subjects),
+        references=tuple(subject.references for subject in plan.subjects),
+        regions=tuple(tuple(str(region) for region in cutouts.regions) for cutouts in images),
+    )
+    by_region = table.over_references(aggregate).detach().cpu().double().numpy()
+    assignments = []
+    for time, cutouts in enumerate(images):
+        distances = by_region[time, :, : len(cutouts.regions)]
+        expected = [_expected(plan, region) for region in cutouts.regions]
+        assignments.append(assigned(distances, plan.thresholds, expected))
+    return Match(
+        table=table,
+        regions=tuple(tuple(cutouts.regions) for cutouts in images),
+        assignments=tuple(assignments),
+        thresholds=plan.thresholds,
+        aggregate=aggregate,
+        missing=missing,
+        whole=whole,
+        features=features,
+        skipped=skipped,
+        signature=_signature(plan, missing, aggregate),
+    )
+
+
+def _usable(
+    stream: Iterable[Cutouts],
+    images: list[Cutouts],
+    skipped: dict[str, str],
+    count: int,
+    progress: Progress | None,
+) -> Iterator[Cutouts]:
+    """Yield the images that can be used, and add each to `images` or to `skipped`."""
+    for done, cutouts in enumerate(stream, 1):
+        if cutouts.problem:
+            skipped[cutouts.name] = cutouts.problem
+        else:
+            images.append(cutouts)
+            yield cutouts
+        if progress is not None:
+            progress(done, count)
+
+
+def _embedded(plan: Plan, images: Iterable[Cutouts]) -> Iterator[tuple[Encoder, list[tuple[int, int]], Embedding]]:
+    """Yield full batches of regions across images, and at the end the rest: encoder, (time, region) of each, embedding.
+
+    A whole image has the number after that of its last region.
+    """
+    waiting: dict[Encoder, list[tuple[tuple[int, int], Any]]] = {encoder: [] for encoder in plan.distinct_encoders}
+    for time, cutouts in enumerate(images):
+        for encoder, loaded in cutouts.loaded.items():
+            waiting[encoder] += [((time, number), piece) for number, piece in enumerate(loaded)]
+        cutouts.loaded.clear()
+        for encoder, pieces in waiting.items():
+            while len(pieces) >= plan.batch_size:
+                yield _batch(encoder, pieces[: plan.batch_size])
+                del pieces[: plan.batch_size]
+    for encoder, pieces in waiting.items():
+        if pieces:
+            yield _batch(encoder, pieces)
+
+
+def _batch(
+    encoder: Encoder, pieces: list[tuple[tuple[int, int], Any]]
+) -> tuple[Encoder, list[tuple[int, int]], Embedding]:
+    keys = [key for key, _ in pieces]
+    return encoder, keys, encoder.embed([piece for _, piece in pieces])
+
+
+def _tables(plan: Plan, images: Sequence[Cutouts], batches: Sequence[Batch]) -> tuple[Tensor, Tensor | None]:
+    """The table's values (T, S, K, R), and the distances (T, S, K) of whole images if they were embedded."""
+    most_references = max(len(subject) for subject in plan.subjects)
+    most_regions = max((len(cutouts.regions) for cutouts in images), default=0)
+    device = batches[0].distances.device if batches else torch.device("cpu")
+    shape = (len(images), len(plan.subjects), most_references, most_regions + 1)
+    values = torch.full(shape, torch.nan, device=device)
+    for batch in batches:
+        references = len(batch.distances)
+        values[batch.times, batch.subject, :references, batch.regions] = batch.distances.T.to(device).float()
+
+    # the column after an image's last region is the whole image
+    whole = None
+    if plan.with_whole:
+        last = torch.tensor([len(cutouts.regions) for cutouts in images], device=device)
+        whole = values[torch.arange(len(images), device=device), :, :, last]
+    is_compared = torch.zeros(shape, dtype=torch.bool, device=device)
+    for time, cutouts in enumerate(images):
+        for number, region in enumerate(cutouts.regions):
+            for subject in _compared_subjects(plan, region):
+                is_compared[time, subject, :, number] = True
+    return torch.where(is_compared, values, torch.nan)[..., :-1], whole
+
+
+def _compared_subjects(plan: Plan, region: Region) -> list[int]:
+    """The subjects that a region is compared with: all, or those of the class word that is its label."""
+    numbers = range(len(plan.subjects))
+    if not region.label or any(subject.name == region.label for subject in plan.subjects):
+        return list(numbers)
+    return [number for number in numbers if plan.subjects[number].word == region.label]
+
+
+def _expected(plan: Plan, region: Region) -> int | None:
+    """The subject that a region should show."""
+    for number, subject in enumerate(plan.subjects):
+        if subject.name == region.label:
+            return number
+    return None
+
+
+def _signature(plan: Plan, missing: Missing, aggregate: Aggregate) -> dict[str, str]:
+    """Everything that a distance depends on; the encoders of subjects that have another one are named."""
+    first, *others = plan.distinct_encoders
+    signature = dict(first.signature)
+    for encoder in others:
+        names = [plan.subjects[k].name for k, own in enumerate(plan.encoders) if own is encoder]
+        signature[f"encoder of {', '.join(names)}"] = encoder.signature["model"]
+    return {**signature, "aggregate": aggregate, "cut": str(plan.cut), "missing": missing}

@@ -1,0 +1,284 @@
+"""Published numbers as reductions of one table of similarities.
+
+The functions take plain arrays: similarities (S, R) or (S, K, R) of each image, of S subjects, K references and R
+regions, NaN where nothing was compared (similarity = 1 - distance, a cosine with the distance "cls"); and features
+(N, D) of frames, of unit length. `idmetric.match.named` applies them to a `Match`. Where the released code differs from
+what its paper says, or depends on chance, there are two forms: "released" and "corrected".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[np.float64]
+Form = Literal["released", "corrected"]
+
+
+# Several subjects in an image
+
+
+def best_region(similarity: Array) -> Array:
+    """The highest similarity (S,) of each subject to a region; NaN for a subject without regions."""
+    compared = ~np.isnan(similarity)
+    highest = np.where(compared, similarity, -np.inf).max(-1, initial=-np.inf)
+    return np.where(np.isfinite(highest), highest, np.nan)
+
+
+def xverse_ip(images: Sequence[Array]) -> float:
+    """XVerseBench's IP similarity: 100 x the mean over images and subjects of the best region's similarity.
+
+    A subject that is not found counts 0 (XVerse, eval/tools/idip_sam-dino_score.py). Higher is better.
+    """
+    values = np.concatenate([np.nan_to_num(best_region(similarity)) for similarity in images])
+    return 100 * float(values.mean())
+
+
+def id_confidence(similarity: Array) -> Array:
+    """UMO's ID-Conf (S,): (s1 - s2) / s1 of a subject's two best regions, at most 1; 0 if s1 <= 0.
+
+    NaN with fewer than two regions (UMO, eval/id_conf_xversebench.py).
+    """
+    confidence = np.full(len(similarity), np.nan)
+    for subject, row in enumerate(similarity):
+        ranked = np.sort(row[~np.isnan(row)])[::-1]
+        if len(ranked) < 2:
+            continue
+        first, second = ranked[:2]
+        confidence[subject] = min(1.0, (first - second) / first) if first > 0 else 0.0
+    return confidence
+
+
+def umo_id_conf(images: Sequence[Array]) -> float:
+    """UMO's ID-Conf on XVerseBench: 100 x the mean of `id_confidence` over images and subjects that have a value."""
+    values = np.concatenate([id_confidence(similarity) for similarity in images])
+    return 100 * float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+
+
+def assigned_cells(similarity: Array) -> NDArray[np.bool_]:
+    """The cells (S, R) of the assignment with the largest sum of similarities."""
+    from scipy.optimize import linear_sum_assignment
+
+    is_assigned = np.zeros(similarity.shape, dtype=bool)
+    is_assigned[linear_sum_assignment(-np.nan_to_num(similarity, nan=-1.0))] = True
+    return is_assigned & ~np.isnan(similarity)
+
+
+def umo_reward(similarity: Array) -> float:
+    """UMO's multi-identity matching reward of an image: the mean of all cells, with a minus where not assigned.
+
+    0 without regions (UMO, reward_models/MIMR/multi_id_matching_reward.py). In -1..1. A picture in which one of two
+    subjects is missing can have a higher reward than one in which both are.
+    """
+    if not similarity.size:
+        return 0.0
+    signs = np.where(assigned_cells(similarity), 1.0, -1.0)
+    return float(np.nanmean(signs * similarity))
+
+
+def psr(images: Sequence[Array], whole: Sequence[Array], scores: Sequence[Array] | None = None) -> float:
+    """PSRBench's subject consistency: the mean over images and subjects of the similarity of one region.
+
+    As released, that is the first region in the detector's order, which is not sorted; `scores` (R,), the detector's,
+    select the most confident one instead. Where there is no region the whole image is compared, (S,)
+    (PSR, eval/suject-consistency).
+    """
+    values = []
+    for time, similarity in enumerate(images):
+        for subject, row in enumerate(similarity):
+            compared = np.flatnonzero(~np.isnan(row))
+            if not len(compared):
+                values.append(float(whole[time][subject]))
+                continue
+            chosen = compared[0]
+            if scores is not None:
+                chosen = compared[scores[time][compared].argmax()]
+            values.append(float(row[chosen]))
+    return float(np.mean(values))
+
+
+def uno_distill(images: Sequence[Array]) -> Array:
+    """UNO's score (N,) for keeping images of its distillation: the lowest over subjects of the best similarity.
+
+    0 if a subject is not found (wenshare71/UNO, distill/filter_data.py).
+    """
+    return np.array([np.nan_to_num(best_region(similarity)).min() for similarity in images])
+
+
+def without_outliers(values: Array) -> float:
+    """MultiID-Bench's statistic: the mean without values beyond 1.5 interquartile ranges.
+
+    The median of all, if these are more than half of the values (MultiID-Bench/eval.py).
+    """
+    low, high = np.percentile(values, [25, 75])
+    reach = 1.5 * (high - low)
+    kept = values[(values >= low - reach) & (values <= high + reach)]
+    if len(kept) < len(values) / 2:
+        return float(np.median(values))
+    return float(kept.mean())
+
+
+def multiid_similarities(images: Sequence[Array]) -> Array:
+    """MultiID-Bench's similarity of each image: the mean over the assigned cells.
+
+    Images with fewer regions than subjects are left out.
+    """
+    means = [similarity[assigned_cells(similarity)] for similarity in images]
+    return np.array(
+        [cells.mean() for cells, similarity in zip(means, images, strict=True) if len(cells) == len(similarity)]
+    )
+
+
+def copy_geo(generated_to_target: float, generated_to_reference: float, target_to_reference: float) -> float:
+    """MultiID-Bench's Copy-Geo of one subject: (angle to the target - angle to the reference) / their own angle.
+
+    Angles are arccos of cosines. Above 0: nearer to the reference than to the target, as a copy is. 0 if target and
+    reference are alike to 1e-6.
+    """
+    cosines = np.clip([generated_to_target, generated_to_reference, target_to_reference], -1.0, 1.0)
+    to_target, to_reference, between = np.arccos(cosines)
+    return float((to_target - to_reference) / between) if between >= 1e-6 else 0.0
+
+
+# Stories
+
+
+def vistory_cross(images: Sequence[Array], form: Form = "released") -> float:
+    """ViStoryBench's CIDS, generated images to references.
+
+    Subjects are assigned by the best reference, and scored by the mean over references; of a subject the mean over
+    images, and the mean of subjects. As released, images without the subject are left out, and one that is never found
+    counts 0; corrected, each image without it counts 0 (cids_evaluator.py).
+
+    Args:
+        images: (S, K, R) of each.
+    """
+    count = len(images[0])
+    values: list[list[float]] = [[] for _ in range(count)]
+    for similarity in images:
+        cells = assigned_cells(np.stack([best_region(subject.T) for subject in similarity]))
+        for subject in range(count):
+            regions = np.flatnonzero(cells[subject])
+            if len(regions):
+                values[subject].append(float(np.nanmean(similarity[subject, :, regions[0]])))
+            elif form == "corrected":
+                values[subject].append(0.0)
+    return float(np.mean([np.mean(subject_values) if subject_values else 0.0 for subject_values in values]))
+
+
+def vistory_self(features: Sequence[Array], form: Form = "released") -> float:
+    """ViStoryBench's CIDS of generated images among each other: the mean cosine of a subject's matched crops.
+
+    As released, a subject that is found once counts 1, and one that is never found 0; corrected, neither has a value.
+
+    Args:
+        features: of each subject, (N, D) of the images in which it was matched.
+    """
+    values = []
+    for crops in features:
+        if len(crops) > 1:
+            cosines = crops @ crops.T
+            values.append(float(cosines[np.triu_indices(len(crops), 1)].mean()))
+        elif form == "released":
+            values.append(float(len(crops)))
+    return float(np.mean(values)) if values else float("nan")
+
+
+def occm(found: Sequence[int], expected: Sequence[int]) -> float:
+    """ViStoryBench's OCCM: the mean over shots of 100 exp(-|found - expected| / expected), in 0..100.
+
+    Shots without expected subjects are left out.
+    """
+    values = [
+        100 * np.exp(-abs(count - wanted) / (1e-6 + wanted))
+        for count, wanted in zip(found, expected, strict=True)
+        if wanted
+    ]
+    return float(np.mean(values)) if values else float("nan")
+
+
+def vistory_copy_paste(to_reference: float, to_mirrored: float) -> float:
+    """ViStoryBench's copy-paste: softmax of the cosines to a reference and to its mirror image, at temperature 0.01.
+
+    In 0..1, 0.5 = as near to the one as to the other.
+    """
+    return float(1 / (1 + np.exp((to_mirrored - to_reference) / 0.01)))
+
+
+# Video
+
+
+def nexus(images: Sequence[Array], form: Form = "released") -> float:
+    """OpenS2V's NexusScore: the mean similarity of all regions, by frame and subject; 0 without any.
+
+    As released, it is divided a second time by the number of pairs of frame and subject with a region, so that a
+    subject seen in more frames scores lower (eval/get_nexusscore.py).
+    """
+    means = [row[~np.isnan(row)].mean() for similarity in images for row in similarity if not np.isnan(row).all()]
+    if not means:
+        return 0.0
+    mean = float(np.mean(means))
+    return mean / len(means) if form == "released" else mean
+
+
+def msrvtt_subject(images: Sequence[Array], form: Form = "released") -> float:
+    """MSRVTT-Personalization's subject similarity: the mean over frames and subjects of the one region's similarity.
+
+    As released, a subject that is not found counts 0; corrected, it has no value, and the coverage tells.
+    """
+    values = np.concatenate([best_region(similarity) for similarity in images])
+    if form == "released":
+        values = np.nan_to_num(values)
+    return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+
+
+def vbench_frames(frames: Array) -> Array:
+    """VBench's consistency of each frame (N - 1,) after the first: (max(0, cos previous) + max(0, cos first)) / 2.
+
+    (vbench/subject_consistency.py.)
+    """
+    to_previous = np.einsum("nd,nd->n", frames[1:], frames[:-1])
+    to_first = frames[1:] @ frames[0]
+    mean: Array = (np.maximum(to_previous, 0) + np.maximum(to_first, 0)) / 2
+    return mean
+
+
+def vbench_subject(videos: Sequence[Array], form: Form = "released") -> float:
+    """VBench's subject consistency of videos, in 0..1.
+
+    As released, in one process, the mean over the frames of all videos; corrected, the mean of the videos' means, which
+    the release gives in several processes.
+    """
+    frames = [vbench_frames(video) for video in videos]
+    if form == "released":
+        return float(np.concatenate(frames).mean())
+    return float(np.mean([video.mean() for video in frames]))
+
+
+def vbench_i2v(frames: Array, first_image: Array) -> float:
+    """VBench-I2V's subject consistency of a video with its input image (D,), in 0..1.
+
+    .4 times the highest cosine to the image, .3 times the mean and .3 times the lowest of consecutive frames.
+    """
+    to_image = np.maximum(frames @ first_image, 0)
+    consecutive = np.maximum(np.einsum("nd,nd->n", frames[1:], frames[:-1]), 0)
+    return float(0.4 * to_image.max() + 0.3 * consecutive.mean() + 0.3 * consecutive.min())
+
+
+def vbench_long(frames: Array, seconds: Array, form: Form = "released") -> float:
+    """VBench-Long's subject consistency: VBench's, over pieces of two seconds (its default weights).
+
+    Args:
+        seconds: the time of each frame (N,), ascending.
+    """
+    piece = np.floor((seconds - seconds[0]) / 2).astype(int)
+    pieces = [frames[piece == number] for number in np.unique(piece)]
+    return vbench_subject([frames_of_piece for frames_of_piece in pieces if len(frames_of_piece) > 1], form)
+
+
+def freeinit(frames: Array) -> float:
+    """FreeInit's consistency: the mean cosine of the first frame to each later one."""
+    return float((frames[1:] @ frames[0]).mean())

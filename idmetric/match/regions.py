@@ -1,0 +1,206 @@
+"""Regions: the parts of an image that may show a subject, and how they are cut out.
+
+`idmetric.match.region_files` reads them from files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from idmetric.metric.images.kinds import WHITE, Color, ImageReadError, Outside, describe, is_array
+from idmetric.metric.images.masks import MaskLike
+from idmetric.metric.images.regions import box_of, cut_out
+from idmetric.metric.scoring.scores import RequestError
+
+Box = tuple[float, float, float, float]
+Picture = Image.Image | Tensor  # an RGB image, or pixels (3, H, W) in [0, 1]
+_ROUNDING = 1.0  # pixels by which a box may lie outside of its image
+
+
+@dataclass(frozen=True)
+class Region:
+    """A part of an image.
+
+    Attributes:
+        box: left, top, right, bottom in pixels of the upright image (right and bottom excluded), or, if none of the
+            four is above 1, in fractions of its sides. None: the box of the mask, or the whole image.
+        mask: of the whole image, as `Embedder.embed` takes masks; white = the subject.
+        label: the name or class word of the subject that is expected, or "".
+        score: a detector's confidence in [0, 1]; 1 for a given region.
+    """
+
+    box: Box | None = None
+    mask: MaskLike | None = None
+    label: str = ""
+    score: float = 1.0
+
+    def __str__(self) -> str:
+        name = self.label or "region"
+        if self.box is None:
+            return name
+        sides = ", ".join(f"{side:g}" for side in self.box)
+        return f"{name} ({sides})"
+
+
+RegionLike = Region | Sequence[float] | MaskLike
+Detector = Callable[[Picture], Sequence[Region]]
+Regions = str | os.PathLike[str] | Mapping[str, Sequence[RegionLike]] | Sequence[Any] | Detector | None
+
+
+def as_region(region: Any) -> Region:
+    """A `Region`; four numbers are its box, and anything else is its mask.
+
+    Raises:
+        RequestError: for an empty box.
+    """
+    if isinstance(region, Region):
+        return region
+    if not is_box(region):
+        return Region(mask=region)
+    left, top, right, bottom = (float(side) for side in region)
+    if not (left < right and top < bottom):
+        raise RequestError(f"box ({left:g}, {top:g}, {right:g}, {bottom:g}) is empty: give left, top, right, bottom")
+    return Region((left, top, right, bottom))
+
+
+def is_box(region: Any) -> bool:
+    """Whether this is a sequence of four numbers."""
+    if is_array(region):
+        return region.ndim == 1 and len(region) == 4
+    if not isinstance(region, Sequence) or isinstance(region, str | bytes):
+        return False
+    return len(region) == 4 and all(isinstance(side, int | float) for side in region)
+
+
+# Cutting
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How regions are cut out of their images.
+
+    Attributes:
+        margin: context around a box, as a share of its width on the left and right, and of its height above and below.
+        square: pad the shorter side of a cut to the longer one.
+        fill: color of the padding.
+        outside: what becomes of the pixels outside of a region's mask: "black", "white" or "keep".
+
+    Raises:
+        ValueError: for a negative margin, or another `outside`.
+    """
+
+    margin: float = 0.0
+    square: bool = False
+    fill: Color = WHITE
+    outside: Outside = "keep"
+
+    def __post_init__(self) -> None:
+        if not self.margin >= 0:
+            raise ValueError(f"margin must be 0 or more, got {self.margin}")
+        if self.outside not in ("black", "white", "keep"):
+            raise ValueError(f"outside of a region's mask must be 'black', 'white' or 'keep', got {self.outside!r}")
+
+    def __str__(self) -> str:
+        parts = [f"margin {self.margin:g}", f"outside {self.outside}"]
+        if self.square:
+            red, green, blue = self.fill
+            parts.append(f"square #{red:02x}{green:02x}{blue:02x}")
+        return ", ".join(parts)
+
+    def cut(self, picture: Picture, region: Region, name: str = "") -> tuple[Picture, Tensor | None]:
+        """The pixels of a region, and its mask's coverage (h, w) of them, or None without a mask.
+
+        Pixels of a tensor keep their graph.
+
+        Args:
+            name: of the image, for messages.
+
+        Raises:
+            ImageReadError: for a box outside of the image, and for a mask that cannot be read, or selects nothing of
+                the box.
+        """
+        name = name or describe(picture)
+        cover: Tensor | None = None
+        if region.mask is not None:
+            picture, cover = cut_out(picture, region.mask, self.outside)
+
+        height, width = size_of(picture)
+        box = pixel_box(region, cover, height, width, name)
+        left, top, right, bottom = self._with_margin(box, height, width)
+        if isinstance(picture, Tensor):
+            picture = picture[..., top:bottom, left:right]
+        else:
+            picture = picture.crop((left, top, right, bottom))
+        if cover is not None:
+            cover = cover[top:bottom, left:right]
+            if not cover.any():
+                raise ImageReadError(name, f"the mask of {region} selects nothing within its box")
+        return self._squared(picture, cover) if self.square else (picture, cover)
+
+    def _with_margin(self, box: Box, height: int, width: int) -> tuple[int, int, int, int]:
+        """A box with its context, in whole pixels within the image; at least a pixel."""
+        left, top, right, bottom = box
+        across = self.margin * (right - left)
+        along = self.margin * (bottom - top)
+        x0 = min(max(round(left - across), 0), width - 1)
+        y0 = min(max(round(top - along), 0), height - 1)
+        x1 = max(min(round(right + across), width), x0 + 1)
+        y1 = max(min(round(bottom + along), height), y0 + 1)
+        return x0, y0, x1, y1
+
+    def _squared(self, picture: Picture, cover: Tensor | None) -> tuple[Picture, Tensor | None]:
+        """Pixels and coverage, padded equally on both ends of the shorter side."""
+        height, width = size_of(picture)
+        side = max(height, width)
+        left = (side - width) // 2
+        top = (side - height) // 2
+        if isinstance(picture, Tensor):
+            color = picture.new_tensor(self.fill)[:, None, None] / 255
+            padded = color.expand(3, side, side).clone()
+            padded[:, top : top + height, left : left + width] = picture
+            squared: Picture = padded
+        else:
+            squared = Image.new("RGB", (side, side), self.fill)
+            squared.paste(picture, (left, top))
+        if cover is None:
+            return squared, None
+        padded_cover = torch.zeros(side, side, dtype=cover.dtype)
+        padded_cover[top : top + height, left : left + width] = cover
+        return squared, padded_cover
+
+
+def size_of(picture: Picture) -> tuple[int, int]:
+    """Height and width."""
+    if isinstance(picture, Tensor):
+        return picture.shape[-2], picture.shape[-1]
+    return picture.height, picture.width
+
+
+def pixel_box(region: Region, cover: Tensor | None, height: int, width: int, name: str) -> Box:
+    """The box of a region in pixels of its image, clipped where rounding put it outside by a pixel.
+
+    Raises:
+        ImageReadError: for a box that lies outside of the image.
+    """
+    if region.box is None:
+        if cover is None:
+            return 0.0, 0.0, float(width), float(height)
+        left, top, right, bottom = box_of(cover)
+        return float(left), float(top), float(right), float(bottom)
+
+    x0, y0, x1, y1 = region.box
+    if max(region.box) <= 1:
+        x0, y0, x1, y1 = x0 * width, y0 * height, x1 * width, y1 * height
+    outside = max(-x0, -y0, x1 - width, y1 - height)
+    if outside > _ROUNDING:
+        raise ImageReadError(
+            name, f"{region} lies outside of its {width} x {height} pixels: boxes are left, top, right, bottom"
+        )
+    return max(x0, 0.0), max(y0, 0.0), min(x1, float(width)), min(y1, float(height))

@@ -1,0 +1,240 @@
+"""The result of `match`: the table of distances, who is where, and the numbers that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from idmetric.match.assignment import UNASSIGNED, Assignment, State
+from idmetric.match.named import PublishedValue, published_value
+from idmetric.match.published import Form
+from idmetric.match.regions import Region
+from idmetric.match.table import Table
+from idmetric.metric.files import StrPath
+from idmetric.metric.scoring.records import Record, Records
+from idmetric.metric.scoring.references import Aggregate
+
+Missing = Literal["missing", "zero", "whole", "skip"]
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Match:
+    """Subjects in images.
+
+    T images or frames, S subjects, K references, R regions.
+
+    Attributes:
+        table: distances (T, S, K, R).
+        regions: of each image. assignments: of each image, see `Assignment`.
+        thresholds: of each subject, the largest distance that counts as this subject; NaN without one.
+        aggregate: of a subject's references. missing: the rule for subjects that are not found, see `match`.
+        whole: distances (T, S, K) of whole images, with missing="whole".
+        features: time, region, subject -> the region's feature (D,), of unit length, by the subject's encoder.
+        skipped: image -> why it has no rows.
+        signature: what the distances depend on.
+    """
+
+    table: Table
+    regions: tuple[tuple[Region, ...], ...]
+    assignments: tuple[Assignment, ...]
+    thresholds: tuple[float, ...]
+    aggregate: Aggregate
+    missing: Missing
+    whole: Tensor | None = None
+    features: Mapping[tuple[int, int, int], Tensor] = field(default_factory=dict)
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    signature: Mapping[str, str] = field(default_factory=dict)
+
+    # Who is where
+
+    @property
+    def states(self) -> list[list[State]]:
+        """The state of each subject in each image, (T, S): "matched", "missing", "doubled" or "blended".
+
+        "" for a subject without a threshold. `idmetric.match.assignment.state_of` defines them.
+        """
+        return [list(assignment.states) for assignment in self.assignments]
+
+    @property
+    def surplus(self) -> list[list[int]]:
+        """The regions of each image that are within no subject's threshold."""
+        return [list(assignment.surplus) for assignment in self.assignments]
+
+    @property
+    def swapped(self) -> list[list[str]]:
+        """The subjects of each image that are in a region with another subject's name as label."""
+        return [[self.table.subjects[number] for number in assignment.swapped] for assignment in self.assignments]
+
+    @cached_property
+    def by_region(self) -> Array:
+        """Distances (T, S, R) over the references of a subject, NaN where nothing was compared."""
+        values: Array = self.table.over_references(self.aggregate).detach().cpu().double().numpy()
+        return values
+
+    @cached_property
+    def nearest(self) -> Array:
+        """Distance (T, S) of each subject to its assigned region, or to its nearest one if it has none.
+
+        Whatever the threshold, so that a subject that was replaced is seen. NaN in images without regions to compare.
+        """
+        compared = np.isfinite(self.by_region)
+        nearest = np.where(compared, self.by_region, np.inf).min(2, initial=np.inf)
+        for time, assignment in enumerate(self.assignments):
+            for subject, region in enumerate(assignment.region):
+                if region != UNASSIGNED:
+                    nearest[time, subject] = self.by_region[time, subject, region]
+        return np.where(np.isfinite(nearest), nearest, np.nan)
+
+    @cached_property
+    def is_found(self) -> NDArray[np.bool_]:
+        """Whether each subject is in each image, (T, S): not "missing", and without a threshold, assigned a region."""
+        found = np.zeros(self.table.shape[:2], dtype=bool)
+        for time, assignment in enumerate(self.assignments):
+            for subject, state in enumerate(assignment.states):
+                is_assigned = assignment.region[subject] != UNASSIGNED
+                found[time, subject] = is_assigned if state == "" else state != "missing"
+        return found
+
+    # Numbers
+
+    @cached_property
+    def distances(self) -> Array:
+        """The distance (T, S) of each subject in each image, by the rule `missing`; NaN where it has no value."""
+        distances = np.where(self.is_found, self.nearest, np.nan)
+        is_missing = ~self.is_found
+        if self.missing == "zero":
+            distances[is_missing] = 1.0
+        elif self.missing == "whole" and self.whole is not None:
+            whole = self.whole.detach().cpu().double().numpy()
+            over_references = np.nanmean(whole, 2) if self.aggregate == "mean" else np.nanmin(whole, 2)
+            distances[is_missing] = over_references[is_missing]
+        elif self.missing == "skip":
+            distances[is_missing.any(1)] = np.nan
+        return distances
+
+    @property
+    def coverage(self) -> dict[str, float]:
+        """The share of images in which each subject is found."""
+        if not len(self.is_found):
+            return {}
+        return dict(zip(self.table.subjects, self.is_found.mean(0).tolist(), strict=True))
+
+    @property
+    def worst(self) -> dict[str, Any]:
+        """The image and the subject with the largest distance, a missing subject before all others.
+
+        Returns:
+            image, subject, state, and distance: to the nearest region whatever the threshold, None without regions.
+        """
+        if not self.nearest.size:
+            return {}
+        badness = np.where(np.isnan(self.nearest), np.inf, self.nearest)
+        badness = np.where(self.is_found, badness, badness + _MISSING_FIRST)
+        time, subject = np.unravel_index(int(badness.argmax()), badness.shape)
+        return {
+            "image": self.table.times[time],
+            "subject": self.table.subjects[subject],
+            "state": self.assignments[time].states[subject],
+            "distance": _plain(self.nearest[time, subject]),
+        }
+
+    @property
+    def summary(self) -> Records:
+        """A row for each subject, and with several subjects a last one for all.
+
+        Columns: subject, n (images), coverage, mean (of `distances`; None without values), worst (the largest distance
+        whatever the threshold), worst_image, and how many images have each state.
+        """
+        rows = []
+        everyone = list(range(len(self.table.subjects)))
+        for number in everyone:
+            rows.append({"subject": self.table.subjects[number], **self._summary_of([number])})
+        if len(everyone) > 1:
+            rows.append({"subject": "all", **self._summary_of(everyone)})
+        return Records(rows, tuple(rows[0]))
+
+    def _summary_of(self, subjects: list[int]) -> Record:
+        distances = self.distances[:, subjects]
+        nearest = self.nearest[:, subjects]
+        has_value = np.isfinite(distances)
+        has_region = np.isfinite(nearest)
+        worst_image = None
+        if has_region.any():
+            worst_time = np.where(has_region, nearest, -np.inf).max(1).argmax()
+            worst_image = self.table.times[worst_time]
+        row: Record = {
+            "n": len(distances),
+            "coverage": float(self.is_found[:, subjects].mean()) if len(distances) else None,
+            "mean": float(distances[has_value].mean()) if has_value.any() else None,
+            "worst": float(nearest[has_region].max()) if has_region.any() else None,
+            "worst_image": worst_image,
+        }
+        for state in ("matched", "missing", "doubled", "blended"):
+            row[state] = sum(states[subject] == state for states in self.states for subject in subjects)
+        return row
+
+    @property
+    def rows(self) -> Records:
+        """A row for each image and subject.
+
+        Columns: image, subject, state, distance (by the rule `missing`), nearest (whatever the threshold), threshold,
+        reference (the nearest one), region, left, top, right, bottom, swapped, and the signature.
+        """
+        rows = []
+        for time, assignment in enumerate(self.assignments):
+            for subject, name in enumerate(self.table.subjects):
+                rows.append(
+                    {
+                        "image": self.table.times[time],
+                        "subject": name,
+                        "state": assignment.states[subject],
+                        "distance": _plain(self.distances[time, subject]),
+                        "nearest": _plain(self.nearest[time, subject]),
+                        "threshold": _plain(self.thresholds[subject]),
+                        **self._place(time, subject),
+                        "swapped": subject in assignment.swapped,
+                        **{f"{key}_name" if key == "distance" else key: text for key, text in self.signature.items()},
+                    }
+                )
+        return Records(rows, tuple(rows[0]) if rows else ("image", "subject", "state", "distance"))
+
+    def _place(self, time: int, subject: int) -> Record:
+        """The region of a subject, and the reference that is nearest to it."""
+        region = int(self.assignments[time].region[subject])
+        if region == UNASSIGNED:
+            return {"reference": None, "region": None, "left": None, "top": None, "right": None, "bottom": None}
+        to_references = self.table.at(time)[subject, :, region]
+        reference = self.table.references[subject][int(np.nanargmin(to_references))]
+        box = self.regions[time][region].box
+        sides: list[float | None] = [None] * 4 if box is None else list(box)
+        return {
+            "reference": reference,
+            "region": region,
+            **dict(zip(("left", "top", "right", "bottom"), sides, strict=True)),
+        }
+
+    def published(self, name: str, form: Form = "released") -> PublishedValue:
+        """A published number by name, see `idmetric.match.named`; "corrected" where the release has an error."""
+        return published_value(self, name, form)
+
+    def to_pandas(self) -> Any:
+        """`rows` as a pandas DataFrame."""
+        return self.rows.to_pandas()
+
+    def write(self, path: StrPath) -> None:
+        """Write the rows as .csv, .json or .jsonl, atomically; ValueError for another ending."""
+        self.rows.write(path)
+
+
+_MISSING_FIRST = 10.0  # above all distances
+
+
+def _plain(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

@@ -1,0 +1,214 @@
+"""A subject: an identity by the embeddings of its reference photos, kept in one file.
+
+rex = Subject.of(metric, "refs/rex/", name="rex", word="dog")
+rex.save("rex.subject")
+metric.match(["rex.subject"], "generated.png")
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.distance.matrix import distance_matrix, needs_patches
+from idmetric.metric.files import StrPath
+from idmetric.metric.files.output import refuse_irregular, replacing
+from idmetric.metric.images.kinds import ImageLike, describe
+from idmetric.metric.images.read import read_image, split_images
+from idmetric.metric.scoring.copy_warnings import small_picture
+from idmetric.metric.scoring.references import FEWEST, Aggregate, leave_one_out
+from idmetric.metric.scoring.scores import RequestError
+
+if TYPE_CHECKING:
+    from idmetric.metric.images.masks import Images, Masks
+    from idmetric.metric.models.embedder import Embedder
+
+SUFFIX = ".subject"
+_FORMAT = "idmetric-subject/1"
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """An identity, as one model sees its reference photos.
+
+    Attributes:
+        name: of the subject, such as "rex". word: what it is, such as "dog", or "".
+        embedding: of the K references.
+        references: their names, K.
+        thumbnails: the references at 96 x 96 pixels, (K, 96, 96, 3), in which copies of them are found.
+        threshold: the largest distance at which an image counts as this subject; None: see `own_threshold`.
+        signature: model, revision, distance, resolution, dtype and version that made the embedding.
+    """
+
+    name: str
+    embedding: Embedding
+    references: tuple[str, ...]
+    thumbnails: NDArray[np.uint8]
+    word: str = ""
+    threshold: float | None = None
+    signature: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls,
+        metric: Embedder,
+        references: Images,
+        *,
+        name: str,
+        word: str = "",
+        masks: Masks = None,
+        threshold: float | None = None,
+        distance: str = "cls",
+        batch_size: int = 32,
+    ) -> Subject:
+        """Embed the references of a subject.
+
+        Args:
+            references: a path, a folder, a pattern, an image, or a list of these. masks: see `Embedder.embed`.
+            distance: that the subject will be compared by; of "cls" the file is small.
+
+        Raises:
+            RequestError: without a name or references.
+            ImageReadError: naming the reference that cannot be read.
+        """
+        images = _references(name, references)
+        embedding = metric.embed(images, masks=masks, patches=needs_patches(distance), batch_size=batch_size)
+        thumbnails = [small_picture(metric.read_image(image, whole=False)) for image in images]
+        return cls(
+            name=name,
+            embedding=embedding,
+            references=tuple(describe(image) for image in images),
+            thumbnails=np.stack(thumbnails),
+            word=word,
+            threshold=threshold,
+            signature=metric.signature(distance),
+        )
+
+    @classmethod
+    def of_vectors(
+        cls,
+        embed: Callable[[list[Image.Image]], Embedding],
+        references: Images,
+        *,
+        name: str,
+        word: str = "",
+        threshold: float | None = None,
+        signature: Mapping[str, str],
+    ) -> Subject:
+        """As `of`, by a function from RGB images to an Embedding."""
+        images = _references(name, references)
+        pictures = [read_image(image) for image in images]
+        return cls(
+            name=name,
+            embedding=embed(pictures),
+            references=tuple(describe(image) for image in images),
+            thumbnails=np.stack([small_picture(picture) for picture in pictures]),
+            word=word,
+            threshold=threshold,
+            signature=signature,
+        )
+
+    def __len__(self) -> int:
+        return len(self.embedding)
+
+    def own_threshold(self, distance: str, aggregate: Aggregate = "best") -> float | None:
+        """The threshold that was given, else the largest distance of a reference to the others (leave-one-out).
+
+        None for fewer than `FEWEST` references: of few photos, many genuine ones would lie beyond the farthest.
+        """
+        if self.threshold is not None:
+            return self.threshold
+        if len(self) < FEWEST:
+            return None
+        matrix = distance_matrix(self.embedding, None, distance).double().cpu().numpy()
+        return float(leave_one_out(matrix, aggregate).max())
+
+    # Files
+
+    def save(self, path: StrPath) -> None:
+        """Write a .subject file (safetensors), atomically."""
+        import torch
+        from safetensors.torch import save
+
+        tensors: dict[str, Any] = {"cls": self.embedding.cls, "thumbnails": torch.from_numpy(self.thumbnails)}
+        if self.embedding.patches is not None:
+            tensors["patches"] = self.embedding.patches
+        if self.embedding.weights is not None:
+            tensors["weights"] = self.embedding.weights
+        grid = self.embedding.grid
+        header = {
+            "format": _FORMAT,
+            "model": self.embedding.model,
+            "grid": "" if grid is None else f"{grid[0]}x{grid[1]}",
+            "name": self.name,
+            "word": self.word,
+            "threshold": json.dumps(self.threshold),
+            "references": json.dumps(self.references),
+            "signature": json.dumps(dict(self.signature)),
+        }
+        data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, header)
+        with replacing(Path(path)) as temporary:
+            temporary.write_bytes(data)
+
+    @classmethod
+    def load(cls, path: StrPath) -> Subject:
+        """Read a .subject file.
+
+        Raises:
+            RequestError: for a file that is missing, damaged or no subject; the message names it.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        from idmetric.metric.checkpoints.weights import check_finite
+
+        shown = os.fspath(path)
+        try:
+            refuse_irregular(Path(path))
+            with safe_open(shown, framework="pt") as file:
+                header = file.metadata() or {}
+                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
+            if header.get("format") != _FORMAT:
+                raise RequestError(f"{shown} is no subject: Subject.save writes them")
+            thumbnails = tensors.pop("thumbnails").numpy()
+            check_finite(tensors, path)
+            subject = cls(
+                name=header["name"],
+                embedding=Embedding.of(tensors, header),
+                references=tuple(json.loads(header["references"])),
+                thumbnails=thumbnails,
+                word=header["word"],
+                threshold=json.loads(header["threshold"]),
+                signature=json.loads(header["signature"]),
+            )
+        except OSError as error:
+            raise RequestError(f"cannot read the subject {shown}: {error.strerror or error}") from error
+        except (SafetensorError, CheckpointError, KeyError, TypeError, json.JSONDecodeError) as error:
+            raise RequestError(f"{shown} is a damaged subject: {type(error).__name__}: {error}") from error
+        if not len(subject) == len(subject.references) == len(thumbnails):
+            raise RequestError(f"{shown} is a damaged subject: its references and embeddings differ in number")
+        return subject
+
+
+def _references(name: str, references: Images) -> list[ImageLike]:
+    """The images of a subject's references."""
+    images = split_images(references)
+    if not name:
+        raise RequestError("a subject needs a name")
+    if not images:
+        raise RequestError(f"the subject {name} has no references: give at least one photo of it")
+    return images
+
+
+def is_subject_file(source: object) -> bool:
+    """Whether this is a path that ends in .subject."""
+    return isinstance(source, str | os.PathLike) and os.fspath(source).endswith(SUFFIX)

@@ -1,0 +1,96 @@
+"""Who is where: assignment, states, surplus and swapped subjects of one image."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from idmetric.match.assignment import UNASSIGNED, assign, assigned
+
+RIGHT = 1 - np.array([[0.80, 0.45], [0.42, 0.78]])
+
+
+@pytest.mark.parametrize(
+    ("similarity", "states", "surplus"),
+    [
+        ([[0.80, 0.45], [0.42, 0.78]], ("matched", "matched"), ()),
+        ([[0.45, 0.80], [0.78, 0.42]], ("matched", "matched"), ()),
+        ([[0.80], [0.42]], ("matched", "missing"), ()),
+        ([[0.80, 0.79], [0.42, 0.41]], ("doubled", "missing"), ()),
+        ([[0.62], [0.60]], ("blended", "blended"), ()),
+        ([[0.80, 0.45, 0.1], [0.42, 0.78, 0.2]], ("matched", "matched"), (2,)),
+        ([[0.2, 0.1], [0.1, 0.2]], ("missing", "missing"), (0, 1)),
+        ([[0.62, 0.1], [0.60, 0.1]], ("blended", "blended"), (1,)),
+    ],
+    ids=[
+        "right",
+        "exchanged",
+        "one missing",
+        "doubled",
+        "blended",
+        "a third region",
+        "two strangers",
+        "blended, one more",
+    ],
+)
+def test_states(similarity, states, surplus):
+    result = assigned(1 - np.array(similarity), [0.5, 0.5])
+    assert result.states == states
+    assert result.surplus == surplus
+
+
+def test_look_alikes_are_matched_where_each_has_a_region_of_its_own():
+    result = assigned(RIGHT, [0.6, 0.6])  # both regions are within both thresholds
+    assert result.states == ("matched", "matched")
+    assert result.region.tolist() == [0, 1]
+
+
+def test_a_second_region_of_a_subject_is_no_double_if_it_is_another_subject():
+    result = assigned([[0.1, 0.3, 0.35], [0.9, 0.2, 0.9]], [0.4, 0.4])
+    assert result.states == ("doubled", "matched")
+    assert assigned([[0.1, 0.3], [0.9, 0.2]], [0.4, 0.4]).states == ("matched", "matched")
+
+
+def test_as_many_subjects_as_possible_are_within_their_threshold():
+    # the least sum of distances, 0.1 + 0.9, would leave the second subject beyond its threshold
+    distances = np.array([[0.1, 0.38], [0.35, 0.9]])
+    region = assign(distances, distances <= 0.4)
+    assert region.tolist() == [1, 0]
+
+
+def test_assignment_is_the_best_of_all_permutations():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        distances = rng.uniform(0, 1, (3, 4))
+        region = assign(distances, np.ones_like(distances, dtype=bool))
+        best = min(sum(distances[range(3), chosen]) for chosen in itertools.permutations(range(4), 3))
+        assert distances[range(3), region].sum() == pytest.approx(best)
+
+
+def test_subjects_that_were_not_compared_are_not_assigned():
+    region = assign(np.array([[np.nan, 0.2], [np.nan, 0.1]]), np.ones((2, 2), dtype=bool))
+    assert region.tolist() == [UNASSIGNED, 1]
+
+
+def test_swapped_needs_labels():
+    exchanged = RIGHT[:, ::-1]
+    assert assigned(exchanged, [0.5, 0.5]).swapped == ()
+    assert assigned(exchanged, [0.5, 0.5], [0, 1]).swapped == (0, 1)
+    assert assigned(RIGHT, [0.5, 0.5], [0, 1]).swapped == ()
+    assert assigned(exchanged, [0.5, 0.5], [None, 1]).swapped == (0,)
+
+
+def test_a_missing_subject_is_not_swapped():
+    assert assigned([[0.9, 0.9], [0.9, 0.1]], [0.5, 0.5], [1, 0]).swapped == (1,)
+
+
+def test_without_thresholds_there_are_no_states_and_regions_without_a_subject_are_surplus():
+    result = assigned(np.hstack([RIGHT, [[0.9], [0.9]]]), [np.nan, np.nan])
+    assert result.states == ("", "")
+    assert result.surplus == (2,)
+
+
+def test_an_image_without_regions():
+    result = assigned(np.empty((2, 0)), [0.5, np.nan])
+    assert result.states == ("missing", "")
+    assert result.region.tolist() == [UNASSIGNED, UNASSIGNED]

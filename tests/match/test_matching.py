@@ -1,0 +1,230 @@
+"""`match` end to end: tables and states of painted scenes with known answers, gradients, encoders, labels, errors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from idmetric import IDSim
+from idmetric.match import Cut, Region, Subject, match
+from idmetric.metric.images.read import ImageReadError
+from idmetric.metric.scoring.scores import RequestError
+from tests.conftest import random_model
+from tests.match.scenes import ANN, REX, SIDE, STRANGER, references, scene
+
+THRESHOLD = 0.25
+
+
+@pytest.fixture(scope="module")
+def metric():
+    return IDSim("tiny")
+
+
+@pytest.fixture(scope="module")
+def subjects(metric):
+    people = {"ann": references(ANN), "rex": references(REX)}
+    return [Subject.of(metric, photos, name=name) for name, photos in people.items()]
+
+
+def matched(metric, subjects, badges, **options):
+    picture, boxes = scene(badges)
+    return match(metric, subjects, picture, **{"regions": boxes, "threshold": THRESHOLD, **options})
+
+
+@pytest.mark.parametrize(
+    ("badges", "states", "surplus"),
+    [
+        ((ANN, REX), ["matched", "matched"], []),
+        ((REX, ANN), ["matched", "matched"], []),
+        ((ANN, None), ["matched", "missing"], []),
+        ((ANN, ANN), ["doubled", "missing"], []),
+        ((ANN, STRANGER), ["matched", "missing"], [1]),
+        ((ANN, REX, STRANGER), ["matched", "matched"], [2]),
+        ((ANN, REX, REX), ["matched", "doubled"], []),
+    ],
+    ids=["right", "exchanged", "missing", "doubled", "replaced", "a stranger", "one doubled"],
+)
+def test_states_of_painted_scenes(metric, subjects, badges, states, surplus):
+    found = matched(metric, subjects, badges)
+    assert found.states == [states]
+    assert found.surplus == [surplus]
+
+
+def test_the_table_holds_the_distances_of_the_cut_regions(metric, subjects):
+    picture, boxes = scene((ANN, REX, STRANGER))
+    found = match(metric, subjects, picture, regions=boxes)
+    assert found.table.axes == ("time", "subject", "reference", "region")
+    assert found.table.shape == (1, 2, 6, 3)
+    for number, badge in enumerate((ANN, REX)):
+        for k, photo in enumerate(references(badge)):
+            for region, box in enumerate(boxes):
+                expected = metric(photo, picture.crop(box)).item()
+                assert float(found.table.values[0, number, k, region]) == pytest.approx(expected, abs=1e-5)
+
+
+def test_subjects_with_different_numbers_of_references_and_images_with_different_regions(metric):
+    first, first_boxes = scene((ANN, REX))
+    second, second_boxes = scene((ANN,))
+    photos = {"ann": references(ANN, 1), "rex": references(REX, 3)}
+    found = match(metric, photos, [first, second], regions=[first_boxes, second_boxes])
+    values = found.table.values
+    assert values.shape == (2, 2, 3, 2)
+    assert values[:, 0, 1:].isnan().all()  # ann has one reference
+    assert values[1, :, :, 1].isnan().all()  # the second image has one region
+    assert not values[0, 1].isnan().any()
+
+
+def test_the_table_does_not_depend_on_the_batch_size(metric, subjects):
+    picture, boxes = scene((ANN, REX, STRANGER))
+    one = match(metric, subjects, [picture] * 3, regions=[boxes] * 3, batch_size=1)
+    many = match(metric, subjects, [picture] * 3, regions=[boxes] * 3, batch_size=64)
+    torch.testing.assert_close(one.table.values, many.table.values, atol=1e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("rule", "value"), [("missing", None), ("zero", 1.0), ("whole", "whole"), ("skip", None)])
+def test_rules_for_a_missing_subject(metric, subjects, rule, value):
+    found = matched(metric, subjects, (ANN, STRANGER), missing=rule)
+    picture, _ = scene((ANN, STRANGER))
+    distance = found.distances[0, 1]
+    if value == "whole":
+        expected = min(metric(photo, picture).item() for photo in references(REX))
+        assert distance == pytest.approx(expected, abs=1e-5)
+    elif value is None:
+        assert np.isnan(distance)
+    else:
+        assert distance == value
+    assert np.isnan(found.distances[0, 0]) == (rule == "skip")
+    assert found.coverage == {"ann": 1.0, "rex": 0.0}
+    assert found.signature["missing"] == rule
+    assert {row["missing"] for row in found.rows} == {rule}
+
+
+def test_a_mean_does_not_hide_a_replaced_subject(metric, subjects):
+    found = matched(metric, subjects, (ANN, STRANGER))
+    _, rex, everyone = found.summary
+    assert rex["mean"] is None
+    assert rex["worst"] > THRESHOLD
+    assert everyone["coverage"] == 0.5
+    assert everyone["missing"] == 1
+    assert found.worst["subject"] == "rex"
+    assert found.worst["state"] == "missing"
+    assert found.worst["distance"] == pytest.approx(rex["worst"])
+
+
+def test_expected_labels_show_a_swap(metric, subjects):
+    picture, (left, right) = scene((REX, ANN))
+    labeled = [Region(left, label="ann"), Region(right, label="rex")]
+    assert match(metric, subjects, picture, regions=labeled, threshold=THRESHOLD).swapped == [["ann", "rex"]]
+    right_way = [Region(left, label="rex"), Region(right, label="ann")]
+    assert match(metric, subjects, picture, regions=right_way, threshold=THRESHOLD).swapped == [[]]
+
+
+def test_a_class_word_is_compared_with_its_subjects_alone(metric):
+    subjects = [
+        Subject.of(metric, references(ANN), name="ann", word="person"),
+        Subject.of(metric, references(REX), name="rex", word="dog"),
+    ]
+    picture, (left, right) = scene((ANN, REX))
+    found = match(metric, subjects, picture, regions=[Region(left, label="dog"), Region(right, label="dog")])
+    assert found.table.values[0, 0].isnan().all()
+    assert not found.table.values[0, 1].isnan().any()
+    with pytest.raises(RequestError, match="cat"):
+        match(metric, subjects, picture, regions=[Region(left, label="cat")])
+
+
+def test_gradients_reach_the_pixels_of_their_region_alone(metric, subjects):
+    picture, boxes = scene((ANN, REX))
+    pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1).float().div(255).requires_grad_()
+    found = match(metric, subjects, pixels, regions=boxes)
+    found.table.values[0, 0, :, 0].sum().backward()
+    assert pixels.grad[..., :SIDE].abs().sum() > 0
+    assert pixels.grad[..., SIDE:].abs().sum() == 0
+
+
+def test_gradients_equal_finite_differences():
+    smooth = random_model("dinov3").double()
+    subjects = [Subject.of(smooth, references(badge, 2), name=name) for name, badge in (("ann", ANN), ("rex", REX))]
+    picture, boxes = scene((ANN, REX))
+    start = torch.from_numpy(np.array(picture)).permute(2, 0, 1).double().div(255).clamp(0.05, 0.95)
+    pixels = start.clone().requires_grad_()
+    direction = torch.randn(start.shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+    def total(x):
+        return match(smooth, subjects, x, regions=boxes, cut=Cut(margin=0.1, square=True)).table.values.sum()
+
+    total(pixels).backward()
+    step = 1e-3
+    with torch.no_grad():
+        slope = (total(start + step * direction) - total(start - step * direction)) / (2 * step)
+    assert float((pixels.grad * direction).sum()) == pytest.approx(float(slope), rel=1e-2)
+
+
+def test_another_encoder_by_class_word(metric):
+    def mean_color(images):
+        return np.stack([np.asarray(image).reshape(-1, 3).mean(0) for image in images])
+
+    picture, boxes = scene((ANN, REX))
+    found = match(metric, {"ann": references(ANN), "rex": references(REX)}, picture, regions=boxes,
+                  encoders={"rex": mean_color})  # fmt: skip
+    crop = np.asarray(picture.crop(boxes[1])).reshape(-1, 3).mean(0)
+    photo = np.asarray(references(REX)[0]).reshape(-1, 3).mean(0)
+    expected = 1 - crop @ photo / np.linalg.norm(crop) / np.linalg.norm(photo)
+    assert float(found.table.values[0, 1, 0, 1]) == pytest.approx(expected, abs=1e-5)
+    assert float(found.table.values[0, 0, 0, 0]) == pytest.approx(
+        metric(references(ANN)[0], picture.crop(boxes[0])).item(), abs=1e-5
+    )
+    assert found.signature["encoder of rex"] == "mean_color"
+
+
+def test_subject_files(metric, subjects, tmp_path):
+    path = tmp_path / "ann.subject"
+    subjects[0].save(path)
+    loaded = Subject.load(path)
+    assert loaded.name == "ann"
+    assert loaded.references == subjects[0].references
+    assert torch.equal(loaded.embedding.cls, subjects[0].embedding.cls)
+    picture, boxes = scene((ANN, REX))
+    by_file = match(metric, [path, subjects[1]], picture, regions=boxes)
+    by_object = match(metric, subjects, picture, regions=boxes)
+    assert torch.equal(by_file.table.values, by_object.table.values)
+    with pytest.raises(ValueError, match="made by"):
+        match(random_model("cnn"), [path], picture, regions=boxes)
+
+
+@pytest.mark.parametrize("damage", ["truncated", "other", "absent"])
+def test_damaged_subject_files_are_refused_by_name(subjects, tmp_path, damage):
+    path = tmp_path / "ann.subject"
+    subjects[0].save(path)
+    if damage == "truncated":
+        path.write_bytes(path.read_bytes()[:-100])
+    elif damage == "other":
+        path.write_text("not a subject")
+    else:
+        path.unlink()
+    with pytest.raises(RequestError, match=r"ann\.subject"):
+        Subject.load(path)
+
+
+def test_bad_requests(metric, subjects):
+    picture, boxes = scene((ANN, REX))
+    with pytest.raises(RequestError, match="two subjects are called 'ann'"):
+        match(metric, [subjects[0], subjects[0]], picture, regions=boxes)
+    with pytest.raises(RequestError, match="rex has no references"):
+        match(metric, {"rex": []}, picture, regions=boxes)
+    with pytest.raises(RequestError, match="empty"):
+        match(metric, subjects, picture, regions=[(10, 10, 10, 20)])
+    with pytest.raises(ImageReadError, match="lies outside"):
+        match(metric, subjects, picture, regions=[(0, 0, 900, 20)])
+    with pytest.raises(RequestError, match="missing"):
+        match(metric, subjects, picture, regions=boxes, missing="whole image")
+    with pytest.raises(RequestError, match="1 images were given for 2"):
+        match(metric, subjects, [picture, picture], regions=[boxes])
+
+
+def test_a_box_outside_can_be_skipped(metric, subjects):
+    picture, boxes = scene((ANN, REX))
+    found = match(metric, subjects, [picture, picture], regions=[[(0, 0, 900, 20)], boxes], on_error="skip")
+    assert len(found.table.times) == 1
+    (reason,) = found.skipped.values()
+    assert "lies outside" in reason
