@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from idmetric.evaluate.protocols.common.measures import measure
+from idmetric.evaluate.protocols.common.protocol import column_of, compared_rows
 from idmetric.evaluate.protocols.common.result import Columns, Result, Value, footnotes, names_of, smoke_tests
 from idmetric.evaluate.report.page import render
 from idmetric.evaluate.report.pictures import data_uri, room
-from idmetric.evaluate.report.verdict import JUDGED, verdict
+from idmetric.evaluate.report.verdict import verdict
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.images.read import ImageReadError, read_image
 
@@ -66,10 +66,10 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
     notes = footnotes(results)
     return render(
         "eval", ("theme.js", "eval.js"), {"pictures": _pictures(tables, albums, data)},
-        protocol=protocol, models=[r.model for r in results], labels=names_of(results, str), metrics=metrics,
-        smoke=smoke_tests(results),
+        protocol=protocol, compares=compared_rows(protocol),
+        models=[r.model for r in results], labels=names_of(results, str), metrics=metrics, smoke=smoke_tests(results),
         printed=printed, results=results, lines=[{"model": result.model, "row": row} for result, row in rows],
-        says={name: about for name in metrics if (about := measure(name, protocol))},
+        says={name: about for name in metrics if (about := column_of(name, protocol))},
         verdicts=[found for _, found in first_screens],
         warnings=[note.replace(_WARNING, "", 1) for note in notes if _WARNING in note],
         notes=[note for note in notes if _WARNING not in note], plots=_plots(results), tables=tables, albums=albums,
@@ -131,7 +131,7 @@ def _tables(result: Result, ids: Mapping[str, int]) -> list[Table]:
     """List the items of a result that name images of the data, and identities' means."""
     found = []
     for kind, columns in result.items.items():
-        in_album = kind in ("images", "side_by_side") and result.protocol in JUDGED
+        in_album = kind in ("images", "side_by_side") and compared_rows(result.protocol)
         if in_album or not any(_are_images(values, ids) for values in columns.values()):
             continue
         shown = {name: values for name, values in columns.items() if not _is_nested(values)}
