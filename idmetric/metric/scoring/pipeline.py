@@ -51,7 +51,7 @@ AnyInput = TypeVar("AnyInput", bound=Input[Any])
 
 def threads(workers: int | None) -> int:
     """Number of threads that read images: by default one for each core, at most 8."""
-    return workers or min(8, os.cpu_count() or 1)
+    return min(8, os.cpu_count() or 1) if workers is None else workers
 
 
 def batches(
@@ -62,7 +62,7 @@ def batches(
     workers: int | None = None,
     group: Callable[[AnyInput], object] = lambda one: None,
 ) -> Generator[list[AnyInput], None, None]:
-    """Read items in threads, and yield them in order, `batch_size` images to embed at a time.
+    """Read items in threads (`workers`; 0: in turn), and yield them in order, `batch_size` images to embed at a time.
 
     Images of different groups are in different batches. At most three batches of pixels are in memory, and a batch is
     emptied when the next one is wanted. If a stopped run is resumed, stored images do not change the batches of the
