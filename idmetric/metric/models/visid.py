@@ -329,7 +329,7 @@ class VisIDEmbed(Embedder):
         # angles are products of these frequencies and positions up to thousands: 16 bits would move them by radians
         rotary: list[Any] = [module for module in self.modules() if hasattr(module, "inv_freq")]
         frequencies = [module.inv_freq for module in rotary]
-        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
+        moved: Self = super()._apply(fn, recurse)
         for module, exact in zip(rotary, frequencies, strict=True):
             module.inv_freq = exact.to(module.inv_freq.device)
         return moved
