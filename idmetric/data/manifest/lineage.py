@@ -7,12 +7,13 @@ from collections import Counter
 from collections.abc import Hashable, Iterable
 from functools import cache
 from hashlib import blake2b
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.table import PATHS, Manifest
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
 
 Owner = TypeVar("Owner", bound=Hashable)
 Source = TypeVar("Source", bound=Hashable)
@@ -67,6 +68,8 @@ def with_parents_found(manifest: Manifest) -> Manifest:
 
 def has_image(manifest: Manifest, column: str = "path") -> NDArray[np.bool_]:
     """Whether each row (N,) has an image, or a mask or part_mask (`column`); rows without an image are texts alone."""
+    from idmetric.data.manifest.table import PATHS
+
     path, held = (np.asarray(manifest.table[name].is_valid()) for name in (column, PATHS[column]))
     return np.asarray(path | held, dtype=bool)
 

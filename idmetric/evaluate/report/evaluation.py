@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.evaluate.protocols.common.measures import measure
+from idmetric.evaluate.protocols.common.protocol import column_of, compared_rows
 from idmetric.evaluate.protocols.common.result import Columns, Result, Value, footnotes, names_of, smoke_tests
 from idmetric.evaluate.report.page import render
 from idmetric.evaluate.report.pictures import data_uri, room
-from idmetric.evaluate.report.verdict import JUDGED, verdict
+from idmetric.evaluate.report.verdict import verdict
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.images.read import ImageReadError, read_image
 
@@ -78,13 +78,14 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
         ("theme.js", "eval.js"),
         {"pictures": _pictures(tables, albums, ids, data)},
         protocol=protocol,
+        compares=compared_rows(protocol),
         models=[result.model for result in results],
         labels=names_of(results, str),
         metrics=metrics,
         printed=_with_papers(results),
         smoke=smoke_tests(results),
         results=results,
-        says={metric: about for metric in metrics if (about := measure(metric, protocol))},
+        says={metric: about for metric in metrics if (about := column_of(metric, protocol))},
         verdicts=verdicts,
         warnings=[note.replace(_WARNING, "", 1) for note in notes if _WARNING in note],
         notes=[note for note in notes if _WARNING not in note],
@@ -155,7 +156,7 @@ def _tables(result: Result, ids: Mapping[str, int]) -> list[Table]:
     """List the items of a result that name images of the data, and identities' means."""
     tables = []
     for title, columns in result.items.items():
-        in_album = title in ("images", "side_by_side") and result.protocol in JUDGED
+        in_album = title in ("images", "side_by_side") and compared_rows(result.protocol)
         if in_album or not any(_are_images(values, ids) for values in columns.values()):
             continue
         items: Items = {}

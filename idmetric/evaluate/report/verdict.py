@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from idmetric.evaluate.protocols.common.columns import listed
+from idmetric.evaluate.protocols.common.protocol import compared_rows
 from idmetric.evaluate.protocols.common.result import Result, Value, comparisons_of, copying
 from idmetric.evaluate.protocols.generator.columns import CLIP, NOT_CHECKED
 from idmetric.evaluate.report.chart import Scale
@@ -15,7 +16,6 @@ from idmetric.evaluate.statistics.paired import Comparison
 Numbers = Mapping[str, Mapping[str, Value]]  # method or step -> its numbers
 Pairs = Mapping[tuple[str, str], Comparison]  # two methods -> the number of the first less that of the second
 _SUMMARY = ("identity", "worst", "copies", "diversity", CLIP, "drift", "SCR", "leaning", "Vendi", "published")
-JUDGED = {"generator": "method", "checkpoints": "step"}  # protocol -> the label of its rows
 
 
 @dataclass(frozen=True)
@@ -55,8 +55,8 @@ class Verdict:
 
 def verdict(result: Result) -> Verdict | None:
     """The verdict on methods or steps; None for results of other protocols."""
-    label = JUDGED.get(result.protocol)
-    if label is None:
+    label = compared_rows(result.protocol)
+    if not label:
         return None
     rows = {str(row[label]): row for row in result.rows if row.get("group", "all") == "all"}
     numbers = {name: {k: v for k, v in row.items() if isinstance(v, Value)} for name, row in rows.items()}

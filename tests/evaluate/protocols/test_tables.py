@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from idmetric.evaluate.protocols.common import tables
-from idmetric.evaluate.protocols.common.measures import MEASURES, measure
+from idmetric.evaluate.protocols.common.protocol import column_of, find, modules
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
+from idmetric.evaluate.protocols.common.table_columns import SHARED
 from idmetric.evaluate.protocols.common.tables import View
 
 IDENTITY = {"few": 0.86, "drift": 0.334, "good": 0.756, "swap_2": 0.018}
@@ -262,13 +263,17 @@ def test_latex_is_balanced_and_compiles(tmp_path: Path) -> None:
         assert made.returncode == 0, made.stdout.decode()[-2000:]
 
 
-def test_a_measure_has_a_sentence_a_direction_and_its_own_name() -> None:
-    for name, about in MEASURES.items():
-        assert about.better in (-1, 0, 1)
-        assert about.says[0].islower() or about.says[:3].isupper() or about.says[0].isupper(), name
-        assert not about.says.endswith("."), name
-    assert measure("mAP@100") is MEASURES["mAP"]
-    assert measure("real SCR@0.5") is MEASURES["real SCR"]
-    assert measure("real", "sets") is not measure("real", "generator")
-    assert measure("identity", "sensitivity") is not measure("identity", "generator")
-    assert measure("unheard of") is None
+def test_a_column_has_a_sentence_a_direction_and_its_own_name() -> None:
+    columns = dict(SHARED)
+    for protocol in modules():
+        columns |= {f"{protocol}/{name}": column for name, column in find(protocol).columns.items()}
+    for name, column in columns.items():
+        assert column.better in (-1, 0, 1)
+        assert column.says[0].islower() or column.says[:3].isupper() or column.says[0].isupper(), name
+        assert not column.says.endswith("."), name
+    assert column_of("mAP@100") is SHARED["mAP"]
+    assert column_of("real SCR@0.5", "generator") is columns["generator/real SCR"]
+    assert column_of("real", "sets") is not column_of("real", "generator")
+    assert column_of("identity", "sensitivity") is not column_of("identity", "generator")
+    assert column_of("unheard of", "folder") is None
+    assert column_of("mAP", "a protocol of somebody else") is SHARED["mAP"]

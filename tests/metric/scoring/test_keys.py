@@ -13,7 +13,8 @@ import torch
 from PIL import Image
 
 from idmetric import IDSim, load, score
-from idmetric.data.embed import EmbedderModel, Look, embed, embed_rows
+from idmetric.data.embed import EmbedderModel, embed, embed_rows
+from idmetric.data.look import Look
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.gallery import Gallery, GalleryError
 from idmetric.gallery.scale import embed_dataset

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from idmetric.evaluate.protocols.common.measures import measure
+from idmetric.evaluate.protocols.common.protocol import column_of, compared_rows
 from idmetric.evaluate.protocols.common.result import (
     Result,
     Row,
@@ -196,7 +196,7 @@ def _grid(protocol: str, title: str, lines: Sequence[Line], labels: Sequence[str
     texts = [[of.get(name, "") for name in own] + ([n] if "n" not in same else []) for (of, _), n in
              zip(lines, support, strict=True)]  # fmt: skip
     own_names = [name for name in [*heads, *same] if not name.endswith(" (paper)")]
-    known = {name: about for name in own_names if (about := measure(name, protocol))}
+    known = {name: about for name in own_names if (about := column_of(name, protocol))}
     return Grid(
         protocol, title, own + ([] if "n" in same else ["n"]), list(heads),
         [(words, [column[k] for column in heads.values()]) for k, words in enumerate(texts)],
@@ -238,7 +238,7 @@ def _pivot(protocol: str, lines: Sequence[Line], rows: str, columns: str, metric
                 cells.setdefault(key, {})[place[columns]] = numbers[metric]
     made: list[Line] = [(dict(zip([*rest, rows], key, strict=True)), numbers) for key, numbers in cells.items()]
     grid = _grid(protocol, title, made, [*rest, rows], list(dict.fromkeys(c for row in cells.values() for c in row)))
-    about = measure(title, protocol)
+    about = column_of(title, protocol)
     if about is None:  # one of the dimensions is the metric
         return grid
     better = [0 if name.endswith(" (paper)") else about.better for name in grid.metrics]
@@ -441,7 +441,7 @@ def _reservations(grid: Grid, results: Sequence[Result], has_daggers: bool, uncl
         sentences += [escaped(f"{line}.") for line in scr_thresholds(results)]
     if has_daggers:
         most = f"more than {100 * MANY:g} % of the images are copies"
-        if grid.protocol == "checkpoints":
+        if compared_rows(grid.protocol) == "step":
             most = "more copies than the best step may have"
         sentences.append(f"{_DAGGER} {escaped(f'{most}, so that no number of it is marked.')}")
     if unclear:

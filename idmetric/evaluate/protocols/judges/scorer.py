@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.embed import UnreadableError
+from idmetric.data.look import UnreadableError
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
