@@ -16,10 +16,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from idmetric.data.importers.folders import pictures
-from idmetric.data.importers.run import Job
+from idmetric.data.importers.run import Columns, Job
 from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
 from idmetric.metric.files import json_file
@@ -55,7 +54,7 @@ def _references(job: Job, root: Path) -> Iterator[Row]:
         collection = f"{category}_{picture.path.stem}"
         if category in _LIVE:
             collection = f"live_subject_{collection}"
-        columns: dict[str, Any] = {}
+        columns: Columns = {}
         captions = root / "captions" / picture.path.with_suffix(".txt")
         if captions.is_file():
             lines = map(str.strip, json_file.read_text(captions, "utf-8-sig").splitlines())

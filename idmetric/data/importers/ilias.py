@@ -18,10 +18,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from idmetric.data.importers.folders import pictures
-from idmetric.data.importers.run import Job
+from idmetric.data.importers.run import Columns, Job
 from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
 from idmetric.metric.files import json_file
@@ -76,9 +75,9 @@ def rows(job: Job) -> Iterator[Row]:
             yield job.row(None, file.relative_to(folder).as_posix(), file, split="gallery" if has_splits else None)
 
 
-def _listed(root: Path) -> dict[str, dict[str, dict[str, Any]]]:
+def _listed(root: Path) -> dict[str, dict[str, Columns]]:
     """folder -> id without extension -> scale and clutter, by the lists in the source's folder or the one above."""
-    listed: dict[str, dict[str, dict[str, Any]]] = {}
+    listed: dict[str, dict[str, Columns]] = {}
     for kind, list_name in LISTS.items():
         files = [folder / "image_ids" / list_name for folder in (root.absolute().parent, root)]
         for file in filter(Path.is_file, files):

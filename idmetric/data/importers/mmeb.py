@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from idmetric.data.importers.mmeb_sets import target_words
-from idmetric.data.importers.run import Job, Record, as_list
+from idmetric.data.importers.run import Columns, Job, Record, as_list
 from idmetric.data.importers.source import Source, SourceError, locate
 from idmetric.data.manifest.table import Row
 
@@ -83,14 +83,10 @@ def _training(job: Job, source: Source) -> Iterator[Row]:
             continue
 
         group = f"{subset}/train/{number:06d}"
-        shared: dict[str, Any] = {
-            "dataset": subset,
-            "split": "train",
-            "group": group,
-            "parameters": {"source": source.label, "row": number},
-        }
+        shared = {"group": group, "dataset": f"{job.name}/{subset}", "split": "train"}
+        parameters = {"source": source.label, "row": number}
         for position, (slot, columns) in enumerate(members):
-            yield Row(None, id=f"{group}/{position}", slot=slot, **shared, **columns)
+            yield job.row(None, f"{group}/{position}", slot=slot, parameters=parameters, **shared, **columns)
 
 
 def _evaluation(job: Job, source: Source) -> Iterator[Row]:
@@ -111,22 +107,17 @@ def _evaluation(job: Job, source: Source) -> Iterator[Row]:
             record.reject(error)
             continue
 
-        shared: dict[str, Any] = {"dataset": subset, "split": split}
+        shared = {"dataset": f"{job.name}/{subset}", "split": split}
         for cells, columns in new.items():
-            number = numbers[cells] = len(numbers)
-            yield Row(
-                None,
-                id=candidate_id(subset, split, number),
-                group=f"{subset}/{split}/candidates",
-                slot="candidate",
-                parameters={"source": source.label},
-                **shared,
-                **columns,
-            )
+            numbers[cells] = len(numbers)
+            name = candidate_id(subset, split, numbers[cells])
+            group = f"{subset}/{split}/candidates"
+            parameters = {"source": source.label}
+            yield job.row(None, name, group=group, slot="candidate", parameters=parameters, **shared, **columns)
         group = f"{subset}/{split}/{record.number:06d}"
         listed = np.array([numbers[cells] for cells in candidates], dtype=np.int32)
-        parameters = {**record.origin, "x_candidates": listed}
-        yield Row(None, id=f"{group}/query", group=group, slot="query", parameters=parameters, **shared, **query)
+        about = {**record.origin, "x_candidates": listed}
+        yield job.row(None, f"{group}/query", group=group, slot="query", parameters=about, **shared, **query)
 
 
 def candidate_id(subset: str, split: str, number: int) -> str:
@@ -141,17 +132,17 @@ def _subset(record: Record) -> str:
     if folder.name == shard.split:
         folder = folder.parent
     is_named_by_folder = shard.split is not None or shard.stem in ("test", "train", *VARIANTS)
-    return f"{record.job.name}/{folder.name if is_named_by_folder else shard.stem}"
+    return folder.name if is_named_by_folder else shard.stem
 
 
-def _target(record: Record, text: Any, path: Any) -> dict[str, Any]:
+def _target(record: Record, text: Any, path: Any) -> Columns:
     """As `_item`, for a target, negative or candidate, with B3's instruction before a text alone, if asked for."""
     if record.job.choice("targets", *TARGETS) == "b3" and text and not path:
         text = f"{target_words(_subset(record))}{text}"
     return _item(record, text, path)
 
 
-def _item(record: Record, text: Any, path: Any) -> dict[str, Any]:
+def _item(record: Record, text: Any, path: Any) -> Columns:
     """Text and image of a query or target; SourceError if it is empty or its image missing or inside the text."""
     text = str(text or "")
     words = text.removeprefix(TOKEN)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Any
 
 import torch
 
-from idmetric.data.importers.run import Job, Record
+from idmetric.data.importers.run import Columns, Job, Record
 from idmetric.data.manifest.table import Row
 from idmetric.metric.images.masks import read_mask
 from idmetric.metric.images.read import ImageReadError
@@ -41,7 +40,7 @@ def _view(job: Job, record: Record, view: int) -> Iterator[Row]:
     inpainted = record.keep(values[f"image_{view}_inpainted"])
     subject = record.keep(values[f"image_{view}_object_mask"], "mask")
     part = record.keep(values[f"image_{view}_part_mask"], "part_mask")
-    shared: dict[str, Any] = {
+    shared: Columns = {
         "split": split,
         "domain": "objects",
         "category": values.get("category"),
@@ -58,7 +57,7 @@ def _view(job: Job, record: Record, view: int) -> Iterator[Row]:
             role="part-edit",
             engine=ENGINE,
             oracle=_oracle_of(subject, part),
-            parent=f"{job.name}/{scene}" if original else None,
+            parent=scene if original else None,
             **shared,
             **inpainted,
             **part,
@@ -80,7 +79,7 @@ def oracle_score(subject: torch.Tensor, part: torch.Tensor) -> float:
     return 1 - int((part > 0).sum()) / area if area else 0.0
 
 
-def _oracle_of(subject: dict[str, Any], part: dict[str, Any]) -> float | None:
+def _oracle_of(subject: Columns, part: Columns) -> float | None:
     """The oracle score: 0 without one of the masks, as in NearID's released code.
 
     None if a mask is unreadable, which the check of the files reports.

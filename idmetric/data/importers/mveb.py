@@ -15,10 +15,10 @@ stay empty, because two rows may show the same one. Every subset becomes a separ
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from idmetric.data.importers.run import Job, as_list
+from idmetric.data.importers.run import Columns, Job, as_list
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Row
 
@@ -44,13 +44,16 @@ def rows(job: Job) -> Iterator[Row]:
     column_of = discover(source.columns, job)
     for record in job.records(source):
         cells = {meaning: record.values[column] for meaning, column in column_of.items()}
-        shard, split = record.shard, record.shard.split
-        subset = cells.get("subset") or (shard.stem if shard.stem != split else None)
-        dataset = f"{job.name}/{subset}" if subset else job.name
-        identity = None if cells.get("identity") is None else f"{dataset}/{cells['identity']}"
-        name = f"{dataset}/{split or 'all'}/{record.number:06d}"
-        shared: dict[str, Any] = {"dataset": dataset, "split": split}
+        stem, split = record.shard.stem, record.shard.split
+        subset = cells.get("subset") or (stem if stem != split else "")
+        prefix = f"{subset}/" if subset else ""
+        identity = cells.get("identity")
+        if identity is not None:
+            identity = f"{prefix}{identity}"
+        name = f"{prefix}{split or 'all'}/{record.number:06d}"
+        shared = {"dataset": f"{job.name}/{subset}" if subset else job.name, "split": split}
         parameters = record.about(*column_of.values())
+
         if "query" in column_of:
             members = _members(cells, {"identity": identity, "parameters": parameters})
             if len(members) > 1:
@@ -58,14 +61,12 @@ def rows(job: Job) -> Iterator[Row]:
             else:
                 record.reject("the query has neither target nor negative")
             continue
-
         image = record.keep(cells["image"])
         if not image or identity is None:
             record.reject("no identity" if image else "no image")
             continue
         mask = record.keep(cells.get("mask"), "mask")
-        text = cells.get("instruction")
-        yield Row(identity, id=name, text=text, parameters=parameters, **shared, **image, **mask)
+        yield job.row(identity, name, text=cells.get("instruction"), parameters=parameters, **shared, **image, **mask)
 
 
 def discover(columns: Sequence[str], job: Job) -> dict[str, str]:
@@ -92,16 +93,14 @@ def discover(columns: Sequence[str], job: Job) -> dict[str, str]:
     )
 
 
-def _members(cells: Mapping[str, Any], about: Mapping[str, Any]) -> dict[str, tuple[Any, dict[str, Any]]]:
+def _members(cells: Columns, about: Columns) -> dict[str, tuple[Any, Columns]]:
     """The members of a query's group, as for `Record.group`; its identity and parameters are `about`."""
     targets, texts, negatives = (_listed(cells.get(name)) for name in ("target", "target_text", "negative"))
     words = [str(cells[name]) for name in ("instruction", "query_text") if cells.get(name)]
     members = [(cells["query"], {"slot": "query", "text": " ".join(words) or None, **about})]
     is_ranked = isinstance(cells.get("target"), list) and len(targets) > 1
     for number, target in enumerate(targets):
-        columns: dict[str, Any] = (
-            {"slot": "candidate", "label": float(number == 0)} if is_ranked else {"slot": "positive"}
-        )
+        columns: Columns = {"slot": "candidate", "label": float(number == 0)} if is_ranked else {"slot": "positive"}
         if texts:
             columns["text"] = str(texts[min(number, len(texts) - 1)])
         if number == 0:

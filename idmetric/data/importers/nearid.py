@@ -17,9 +17,8 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from idmetric.data.importers.run import Job, Record
+from idmetric.data.importers.run import Columns, Job, Record
 from idmetric.data.importers.source import Source, SourceError, read_json
 from idmetric.data.manifest.table import Row
 
@@ -27,7 +26,7 @@ VIEWS = (1, 2, 3)
 _PROMPTS = tuple(f"prompts{view}" for view in VIEWS)
 
 # identity -> its split, and the mask columns of each view, which distractors inherit
-Scenes = dict[str, tuple[str | None, dict[int, dict[str, Any]]]]
+Scenes = dict[str, tuple[str | None, dict[int, Columns]]]
 
 
 def rows(job: Job) -> Iterator[Row]:
@@ -53,7 +52,7 @@ def rows(job: Job) -> Iterator[Row]:
 def _positives(job: Job, source: Source, scenes: Scenes) -> Iterator[Row]:
     columns = [column for column in source.columns if not column.startswith("nimg")]
     for record, identity, split in _named(job, source, columns):
-        masks: dict[int, dict[str, Any]] = {}
+        masks: dict[int, Columns] = {}
         scenes[identity] = split, masks
         for view in VIEWS:
             image = record.keep(record.values.get(f"images{view}"))
@@ -95,7 +94,7 @@ def _distractors(job: Job, source: Source, scenes: Scenes) -> Iterator[Row]:
                 name,
                 role="distractor",
                 engine=engine,
-                parent=f"{job.name}/{identity}/view{view}",
+                parent=f"{identity}/view{view}",
                 parameters={**record.origin, "x_view": view},
                 **_scene(record, identity, split, view),
                 **image,
@@ -105,7 +104,7 @@ def _distractors(job: Job, source: Source, scenes: Scenes) -> Iterator[Row]:
         warnings.warn(f"{source.name}: {lone} distractors of views without a positive are left out", stacklevel=2)
 
 
-def _scene(record: Record, identity: str, split: str | None, view: int) -> dict[str, Any]:
+def _scene(record: Record, identity: str, split: str | None, view: int) -> Columns:
     """The columns of all images of a view, which is their background."""
     background = f"{record.job.name}/{identity}/view{view}"
     return {"split": split, "domain": "objects", "category": record.values.get("category"), "background": background}

@@ -39,10 +39,10 @@ def rows(job: Job) -> Iterator[Row]:
         except (TypeError, ValueError, ZeroDivisionError) as error:
             raise SourceError(f"{record.where}: votes, left_vote and right_vote {cells} give no shares") from error
 
-        name = record.number if values.get("id") is None else values["id"]
+        name = str(record.number if values.get("id") is None else values["id"])
         from_imagenet = values.get("is_imagenet")
         yield from record.group(
-            f"{job.name}/{name}",
+            name,
             {slot: (values[column], {"label": labels.get(slot)}) for slot, column in _SLOTS.items()},
             split=values.get("split"),
             text=values.get("prompt"),

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from idmetric.data.importers.folders import pictures
-from idmetric.data.importers.run import Job
+from idmetric.data.importers.run import Columns, Job
 from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
 
@@ -53,7 +52,7 @@ def _of_table(job: Job) -> Iterator[Row]:
         yield job.row(label, name, parameters=parameters, **about(str(label)), **image, **mask)
 
 
-def _index(root: Path) -> Callable[[str], dict[str, Any]]:
+def _index(root: Path) -> Callable[[str], Columns]:
     """A function that gives the columns of an object by the published index, if it is there."""
     path = root / "pods_info.json"
     index = read_json(path, dict) if path.is_file() else {}

@@ -22,6 +22,8 @@ from idmetric.metric.files import StrPath
 from idmetric.metric.files.output import replacing
 from idmetric.metric.files.tables import first_few
 
+Columns = dict[str, Any]  # of a row
+
 _LONGEST = 2000  # characters of a column that parameters keep
 _FREE = "x_"  # how the names of free columns begin
 
@@ -39,7 +41,7 @@ class Record:
     source: Source
     shard: Shard
     number: int
-    values: dict[str, Any]
+    values: Columns
 
     @property
     def where(self) -> str:
@@ -48,7 +50,7 @@ class Record:
         return f"{self.source.name}: row {self.number + 1}{split}"
 
     @property
-    def origin(self) -> dict[str, Any]:
+    def origin(self) -> Columns:
         """Where it comes from, for the parameters of its rows."""
         return {"source": self.source.label, "row": self.number}
 
@@ -56,15 +58,15 @@ class Record:
         """Leave the row out."""
         self.job.rejected.append(f"{self.where}: {reason}")
 
-    def keep(self, value: Any, column: str = "path") -> dict[str, Any]:
+    def keep(self, value: Any, column: str = "path") -> Columns:
         """`Job.keep` of one of its images."""
         return self.job.keep(value, column, self.source.locate)
 
-    def about(self, *used: str) -> dict[str, Any]:
+    def about(self, *used: str) -> Columns:
         """Its origin, and its short values apart from the columns used."""
         return {**self.origin, **scalars(self.values, *used)}
 
-    def group(self, name: str, members: Mapping[str, tuple[Any, Mapping[str, Any]]], **shared: Any) -> Iterator[Row]:
+    def group(self, name: str, members: Mapping[str, tuple[Any, Columns]], **shared: Any) -> Iterator[Row]:
         """The rows of a group of images; it is left out if one is missing.
 
         Args:
@@ -76,8 +78,8 @@ class Record:
             self.reject("an image of the group is missing")
             return
         for slot, (_, columns) in members.items():
-            row = {"identity": None, "dataset": self.job.name, "slot": slot, **shared, **columns, **images[slot]}
-            yield Row(id=f"{name}/{slot}", group=name, **row)
+            row = {"slot": slot, **shared, **columns, **images[slot]}
+            yield self.job.row(row.pop("identity", None), f"{name}/{slot}", group=name, **row)
 
 
 @dataclass
@@ -180,7 +182,7 @@ class Job:
 
     # Writing
 
-    def keep(self, value: Any, column: str = "path", locate: Callable[[str], Path] = Path) -> dict[str, Any]:
+    def keep(self, value: Any, column: str = "path", locate: Callable[[str], Path] = Path) -> Columns:
         """The columns of a row that hold this image; {} if there is no image. Equal images share a file.
 
         Args:
@@ -208,13 +210,15 @@ class Job:
                 temporary.write_bytes(data)
         return {column: str(file.absolute())}
 
-    def row(self, identity: object, name: str, file: Path | None = None, **columns: Any) -> Row:
-        """A row; its identity and id start with the dataset's name. `file` is the image, unless `columns` hold it."""
-        columns = {"dataset": self.name, **columns}
+    def row(self, identity: object, name: str, file: Path | None = None, /, **columns: Any) -> Row:
+        """A row; identity, id, group and parent get the dataset's name in front. `file` is the image, if it is one."""
+        columns = {"dataset": self.name, **columns, "identity": identity, "id": name}
+        for column in ("identity", "id", "group", "parent"):
+            if columns.get(column) is not None:
+                columns[column] = f"{self.name}/{columns[column]}"
         if file is not None:
             columns["path"] = str(file.absolute())
-        identity_name = None if identity is None else f"{self.name}/{identity}"
-        return Row(identity_name, id=f"{self.name}/{name}", **columns)
+        return Row(**columns)
 
     def run(self) -> Manifest:
         """Import; parameters named x_... become free columns."""
@@ -264,7 +268,7 @@ def import_dataset(
     return manifest
 
 
-def scalars(values: Mapping[str, Any], *used: str) -> dict[str, Any]:
+def scalars(values: Columns, *used: str) -> Columns:
     """The remaining short values of a row, for its parameters, without NaN and infinity."""
     short = {}
     for name, value in values.items():

@@ -31,7 +31,7 @@ def subjects2k(job: Job) -> Iterator[Row]:
     for record in job.records(source):
         values = record.values
         pair = values.get("pair_id")
-        group = f"{job.name}/{record.number if pair is None else pair}"
+        group = str(record.number if pair is None else pair)
         label = str(values["binary_label"])
         if label not in ("0", "1"):
             raise SourceError(f"{record.where}, column 'binary_label': {label!r} is not 0 or 1")
@@ -64,7 +64,7 @@ def subjects200k(job: Job) -> Iterator[Row]:
             record.reject(error)
             continue
 
-        group = f"{job.name}/{record.number:06d}"
+        group = f"{record.number:06d}"
         about = values.get("description") or {}
         yield from record.group(
             group,

@@ -11,16 +11,14 @@ column `x_subset`; tables that join several sets (WildlifeReID-10k) name the set
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from idmetric.data.importers.run import Job, scalars
+from idmetric.data.importers.run import Columns, Job, scalars
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import PATHS, Row
 
-_TEXT = ("dataset", "split", "domain", "category", "role", "background", "engine", "text", "slot")
+_TEXT = ("dataset", "split", "domain", "category", "role", "background", "engine", "text", "group", "slot", "parent")
 _NUMBERS = ("oracle", "label", "seed")
-_NAMED = ("group", "parent")  # values get the dataset's name as prefix, like identities
-TARGETS = ("id", "identity", *PATHS, *_TEXT, *_NUMBERS, *_NAMED)
+TARGETS = ("id", "identity", *PATHS, *_TEXT, *_NUMBERS)
 
 
 def rows(job: Job) -> Iterator[Row]:
@@ -39,7 +37,7 @@ def rows(job: Job) -> Iterator[Row]:
         values["path"] = values.pop(image, None)
         if job.named and "dataset" not in job.columns and "dataset" in values:
             values.setdefault("x_subset", str(values.pop("dataset")))
-        columns: dict[str, Any] = {}
+        columns: Columns = {}
         for column in PATHS:
             columns |= record.keep(values.get(column), column)
         if not {"path", "image_bytes"} & columns.keys():
@@ -47,7 +45,6 @@ def rows(job: Job) -> Iterator[Row]:
             continue
 
         columns |= {column: str(values[column]) for column in _TEXT if column in values}
-        columns |= {column: f"{job.name}/{values[column]}" for column in _NAMED if column in values}
         for column in {*_NUMBERS} & values.keys():
             try:
                 columns[column] = int(values[column]) if column == "seed" else float(values[column])
