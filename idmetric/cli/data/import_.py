@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     show = partial(common.progress, quiet=args.quiet)
     images = None if args.embed else args.out.with_name(f"{args.out.stem}_images")
     job = Job(
-        args.kind, args.sources, images=images, name=args.name, revision=args.revision, files=args.files,
+        args.kind, args.sources, images=images, name=args.name or "", revision=args.revision, files=args.files,
         columns=common.pairs(args.map, "--map"),
         options=common.pairs(args.option, "--option"), limit=args.limit, progress=show, dry=args.dry_run,
     )  # fmt: skip
@@ -87,7 +87,7 @@ def _show_downloads(args: argparse.Namespace) -> int:
 
     for source in args.sources:
         if not Path(source).exists():
-            commit, files = hub_files(source, args.revision, args.files)
-            size = sum(n for _, n in files) / 1e9
-            print(f"would download {len(files)} files of {source}@{commit}, {size:.2f} GB, and import them")
+            commit, sizes = hub_files(source, args.revision, args.files)
+            size = sum(sizes.values()) / 1e9
+            print(f"would download {len(sizes)} files of {source}@{commit}, {size:.2f} GB, and import them")
     return 0
