@@ -96,7 +96,7 @@ def test_settings_come_from_a_file_below_the_command_line(data: Path, tmp_path: 
         ('{"optimizer": "lion"}', "optimizer = 'lion': one of adamw, sgd is needed"),
         ('{"sizes": 3}', "sizes = 3: a list of numbers is needed"),
         ("[1]", "the file = [1]: an object is needed"),
-        ("{", "not readable as json"),
+        ("{", "Expecting property name"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(data: Path, tmp_path: Path, text: str, message: str, run: Runner) -> None:

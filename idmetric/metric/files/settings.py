@@ -64,7 +64,7 @@ class Checked:
 
     def __post_init__(self) -> None:
         for entry in fields(self):
-            least = entry.metadata["least"]
+            least = entry.metadata.get("least")
             value = getattr(self, entry.name)
             if least is None or value is None:
                 continue
@@ -156,24 +156,18 @@ def from_file(path: StrPath, *configs: type) -> dict[str, Any]:
     """The settings in a .json or .toml file, named like the fields or like the options (save_every or save-every).
 
     Raises:
-        ValueError: naming the file, and the name that is unknown or the value of a wrong type.
+        ValueError: naming the file, and what is wrong: JSON or TOML, a name that is unknown, a value of a wrong type.
     """
-    try:
-        settings = json_file.read(path)
-    except (OSError, ValueError) as error:
-        kind = Path(path).suffix[1:] or "JSON"
-        raise ValueError(f"--config {path}: not readable as {kind}: {error}") from error
-
     hints: dict[str, Any] = {}
     for config in configs:
         hints |= get_type_hints(config)
     values: dict[str, Any] = {}
     try:
-        for key, value in accept("the file", settings, dict).items():
+        for key, value in accept("the file", json_file.read(path), dict).items():
             name = key.replace("-", "_")
             if name not in hints:
                 raise ValueError(f"there is no option {key!r}; there are {', '.join(sorted(hints))}")
             values[name] = accept(name, value, hints[name])
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise ValueError(f"--config {path}: {error}") from error
     return values
