@@ -92,7 +92,7 @@ def _measured(args: Namespace) -> dict[str, Any]:
 
     from idmetric.metric.models.devices import auto_device
 
-    device = torch.device(args.device) if args.device else auto_device()
+    device = torch.device(args.device or auto_device())
     if device.type == "cuda" and not torch.cuda.is_available():
         raise ValueError("--device cuda: torch sees no such device here: install its CUDA build, or choose cpu")
     machine = describe(device)  # before the load of this run

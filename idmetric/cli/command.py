@@ -73,8 +73,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 and one line on stderr, without the usage."""
         for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction) and message.endswith(f"required: {action.metavar}"):
-                message = f"{action.metavar} is needed: {', '.join(action.choices)}"
+            is_missing = message.endswith(f"required: {action.metavar}")
+            if is_missing and isinstance(action, argparse._SubParsersAction):
+                names = ", ".join(action.choices)
+                message = f"{action.metavar} is needed: {names}"
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
@@ -123,6 +125,11 @@ def parser_of(
 def codes(*numbers: int) -> str:
     """The line of --help that lists a command's exit codes."""
     return f"Exit status: {', '.join(f'{number} {CODES[number]}' for number in numbers)}."
+
+
+def status_of(left_out: object) -> int:
+    """The exit status of work that is done: 4 if images were left out (any number, table or list of them), else 0."""
+    return 4 if left_out else 0
 
 
 def say(message: str) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from idmetric.cli import options
-from idmetric.cli.command import Parser, UsageError, codes, ended, fixable, say, warnings_as_lines
+from idmetric.cli.command import Parser, UsageError, codes, ended, fixable, say, status_of, warnings_as_lines
 from idmetric.cli.options import check_model, load_options
 from idmetric.metric.files.hints import need_all
 from idmetric.metric.files.progress import Progress
@@ -112,7 +112,7 @@ def _run(args: Namespace) -> int:
         say(f"no embedding of {image}: {reason}")
     if not args.quiet:
         say(f"{summary} in {args.out}")
-    return 4 if summary.unreadable else 0
+    return status_of(summary.unreadable)
 
 
 def _embed(args: Namespace, progress: Progress) -> Summary:

@@ -25,6 +25,7 @@ from idmetric.cli.command import (
     ended,
     fixable,
     say,
+    status_of,
     warnings_as_lines,
     write,
 )
@@ -267,14 +268,16 @@ def _run(args: Namespace) -> int:
             return _fast(args)
         args.folder = args.gallery or stack.enter_context(tempfile.TemporaryDirectory(prefix="idmetric-"))
         gallery = _open(args)
-        status = _update(args, gallery) if args.sources else 0
+        status = 0
+        if args.sources:
+            status = _update(args, gallery)
         if args.command == "build":
             return status
 
         check_not_read({"--output": args.output}, chain.from_iterable(item.files for item in gallery.items))
         answer = {"query": _query, "dedupe": _dedupe, "cluster": _cluster, "report": _report, "prune": _prune}
         answer[args.command](args, gallery)
-        return status or (4 if gallery.stale else 0)
+        return status or status_of(gallery.stale)
 
 
 def _check(args: Namespace) -> None:
@@ -283,7 +286,9 @@ def _check(args: Namespace) -> None:
     Raises:
         MissingExtraError, UsageError, CommandError: naming the first fault.
     """
-    packages = {"pyarrow": "pyarrow"} if args.parquet else _PACKAGES.get(args.command, {})
+    packages = _PACKAGES.get(args.command, {})
+    if args.parquet:
+        packages = {"pyarrow": "pyarrow"}
     need("gallery", f"gallery {args.command}", **packages)
     try:
         args.sources = [path for source in args.sources for path in matches(source) or [source]]
@@ -407,7 +412,7 @@ def _update(args: Namespace, gallery: Gallery) -> int:
             say(f"wrote {args.parquet}")
     if args.command == "build" and not args.quiet:
         say(f"{update} in {args.folder} by {gallery.metric.model_id}")
-    return 4 if update.unreadable else 0
+    return status_of(update.unreadable)
 
 
 def _query(args: Namespace, gallery: Gallery) -> None:
@@ -464,7 +469,7 @@ def _fast(args: Namespace) -> int:
         say(f"left out {image}: {reason}")
     note = _counted(duplicates, "by hash alone")
     _print(args, duplicates, ("group", "keep", "reason", "bits", "width", "height", "image"), note, note)
-    return 4 if problems else 0
+    return status_of(problems)
 
 
 def _counted(duplicates: Records, kind: str) -> str:
@@ -485,7 +490,8 @@ def _near_duplicates(args: Namespace, gallery: Gallery) -> Records:
 def _cluster(args: Namespace, gallery: Gallery) -> None:
     images = _identities(args, gallery)
     sizes = [row["size"] for row in images if row["center"]]
-    note = f"{len(images)} images, {len(sizes)} groups, {sizes.count(1)} of them of one image"
+    single = sizes.count(1)
+    note = f"{len(images)} images, {len(sizes)} groups, {single} of them of one image"
     _print(args, images, ("group", "size", "center", "distance", "image"), note, note)
 
 

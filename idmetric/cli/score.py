@@ -24,6 +24,7 @@ from idmetric.cli.command import (
     check_output,
     ended,
     say,
+    status_of,
     warnings_as_lines,
     write,
 )
@@ -89,11 +90,14 @@ def _check_files(args: Namespace, work: Cross | Pairs) -> None:
     check_not_read({"--output": args.output, "--html": args.html}, chain(inputs, files_read(work, args.mask_dir)))
 
     check_masks(work, args.mask_dir, args.mask_id is not None, args.preprocessing or "standard")
-    absent = absent_files(work) if args.on_error == "fail" else []
+    absent = []
+    if args.on_error == "fail":
+        absent = absent_files(work)
     if absent:
-        reasons = first_few([f"cannot read image {path}: {ABSENT}" for path in absent], _SHOWN)
-        count = f"{len(absent)} images: " if len(absent) > 1 else ""
-        raise CommandError(f"{count}{'; '.join(reasons)}{_SKIP}")
+        reasons = "; ".join(first_few([f"cannot read image {path}: {ABSENT}" for path in absent], _SHOWN))
+        if len(absent) > 1:
+            reasons = f"{len(absent)} images: {reasons}"
+        raise CommandError(f"{reasons}{_SKIP}")
     if args.calibration and args.calibration != "stored" and not os.path.exists(args.calibration):
         raise CommandError(f"cannot read {args.calibration!r}: there is no such file")
 
@@ -172,7 +176,7 @@ def _status(args: Namespace, scores: Scores) -> int:
     """The exit status, with a line on stderr if a distance exceeds --threshold."""
     over = scores.failing
     if not over:
-        return 4 if scores.skipped else 0
+        return status_of(scores.skipped)
     if not args.quiet:
         worst = max(over, key=lambda row: row["distance"])
         say(

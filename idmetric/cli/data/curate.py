@@ -22,7 +22,7 @@ from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from idmetric.cli.command import say
+from idmetric.cli.command import say, status_of
 from idmetric.cli.data.common import (
     add_on_error,
     check_output,
@@ -155,7 +155,7 @@ def run(args: Namespace) -> int:
         say(note)
     refuse_leaks(chosen)
     save(chosen, args.out)
-    return 4 if problems else 0
+    return status_of(problems)
 
 
 def _problems(args: Namespace, chosen: Manifest) -> dict[int, str]:
@@ -164,10 +164,12 @@ def _problems(args: Namespace, chosen: Manifest) -> dict[int, str]:
     from idmetric.data.manifest.check import faults
 
     problems: dict[int, str] = {}
-    checked = chosen if args.recipe == "nearid" else chosen.replace(**dict.fromkeys(MASKS))
+    has_masks = args.recipe == "nearid"
     if not args.no_check:
-        problems = {fault.row: fault.reason for fault in faults(checked, progress=partial(progress, quiet=args.quiet))}
-    if args.recipe == "nearid":
+        checked = chosen if has_masks else chosen.replace(**dict.fromkeys(MASKS))
+        for fault in faults(checked, progress=partial(progress, quiet=args.quiet)):
+            problems[fault.row] = fault.reason
+    if has_masks:
         problems |= dict.fromkeys(missing_masks(chosen), "it has no mask: fill column 'mask'")
     return problems
 
@@ -178,7 +180,8 @@ def _table(before: Manifest, after: Manifest) -> str:
     datasets = sorted({name or "" for name in before.column("dataset")})
     rows = [["dataset", "identities", "images", "->", "identities", "images", *splits]]
     for name in datasets:
-        old, new = before.filter(dataset=name or None), after.filter(dataset=name or None)
+        old = before.filter(dataset=name or None)
+        new = after.filter(dataset=name or None)
         rows.append([name or "(none)", *_counts(old, new, splits)])
     rows.append(["all", *_counts(before, after, splits)])
     return "\n".join(aligned(rows, right=range(1, len(rows[0]))))

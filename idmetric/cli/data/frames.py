@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.cli.command import say
+from idmetric.cli.command import say, status_of
 from idmetric.cli.data.common import add_on_error, add_output, check_output, progress, save
 from idmetric.cli.options import natural, positive
 
@@ -113,7 +113,7 @@ def run(args: Namespace) -> int:
     unnamed = manifest.column("category").count(None)
     if unnamed:
         say(f"{unnamed} images have no category, which prompts need: --category-level takes it from the clip's path")
-    return 4 if problems else 0
+    return status_of(problems)
 
 
 def _sam(args: Namespace) -> Sam | None:

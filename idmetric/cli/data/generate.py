@@ -34,7 +34,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.cli.command import say
+from idmetric.cli.command import say, status_of
 from idmetric.cli.data.common import add_on_error, add_output, check_output, pairs, progress, save
 from idmetric.cli.options import natural, positive
 
@@ -184,7 +184,7 @@ def run(args: Namespace) -> int:
     if task_name == "objects":
         return _make_objects(args, words)
     if args.manifest is None:
-        raise GenerateError("name the manifest of sources" + (", or --categories" if task_name == "ilgen" else ""))
+        raise GenerateError("name the manifest of sources, or for ilgen --categories")
     sources = _limited(args)
     if task_name == "grid":
         return _make_grid(args, sources, words)
@@ -280,7 +280,9 @@ def _make_objects(args: Namespace, words: Wording) -> int:
     from idmetric.data.manifest.table import merge
 
     domain = args.domain or "generic"
-    per_category = args.each or (ILGEN[domain].per_category if domain in ILGEN else _OBJECTS)
+    per_category = args.each or _OBJECTS
+    if domain in ILGEN and not args.each:
+        per_category = ILGEN[domain].per_category
     draw, relight = (_opened(args, name) for name in ENGINES["objects"])
     remover = None if args.remover == "none" else _opened(args, args.remover or "clean")
     categories = _categories(args, domain, words)[: args.limit]
@@ -345,7 +347,7 @@ def _finish(args: Namespace, manifest: Manifest, left_out: int) -> int:
         print(f"part {number} of {count} is done; run without --shard to write {args.out}")
     else:
         save(manifest, args.out)
-    return 4 if left_out else 0
+    return status_of(left_out)
 
 
 def _categories(args: Namespace, domain: str, words: Wording) -> list[str]:
@@ -362,7 +364,9 @@ def _categories(args: Namespace, domain: str, words: Wording) -> list[str]:
         raise GenerateError("--ask needs --ask-model, the model's name at that address")
     if args.ask_key and args.ask_key not in os.environ:
         raise GenerateError(f"the environment variable {args.ask_key} is not set; it must hold the key for {args.ask}")
-    count = args.limit or (ILGEN[domain].categories if domain in ILGEN else _CATEGORIES)
+    count = args.limit or _CATEGORIES
+    if domain in ILGEN and not args.limit:
+        count = ILGEN[domain].categories
     chat = Chat(args.ask, args.ask_model)
     variable = args.ask_key or ("OPENAI_API_KEY" if chat.openai else "")
     categories = ask_categories(replace(chat, key=os.environ.get(variable)), domain, count, words.domains)

@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from idmetric.cli.command import status_of
 from idmetric.cli.data import common
 from idmetric.cli.options import positive
 from idmetric.data.importers import KINDS
@@ -89,7 +90,7 @@ def run(args: Namespace) -> int:
     if job.written:
         print(f"{'would write' if args.dry_run else 'wrote'} {len(job.written)} images to {job.images}")
     common.save(manifest, args.out, args.dry_run)
-    return 4 if problems else 0
+    return status_of(problems)
 
 
 def _show_downloads(datasets: Sequence[str], args: Namespace) -> int:

@@ -23,7 +23,7 @@ from functools import partial
 from pathlib import Path
 
 from idmetric.cli import options
-from idmetric.cli.command import say
+from idmetric.cli.command import say, status_of
 from idmetric.cli.data import common
 from idmetric.metric.files.tables import first_few
 
@@ -83,4 +83,4 @@ def run(args: Namespace) -> int:
         if not len(masked):
             raise ValueError("no image is left: none has a mask that can be used")
     common.save(masked, args.out)
-    return 4 if problems else 0
+    return status_of(problems)

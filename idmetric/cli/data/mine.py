@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from idmetric.cli import options
+from idmetric.cli.command import status_of
 from idmetric.cli.data.common import (
     add_input,
     add_on_error,
@@ -160,7 +161,7 @@ def _mine(args: Namespace) -> int:
     kind = "pairs" if args.mode == "pairs" else "negatives"
     print(f"{len(similarities)} {kind}; similarity {low:.3f} to {high:.3f}, median {middle:.3f}")
     save(mined, args.out)
-    return 4 if problems else 0
+    return status_of(problems)
 
 
 def _triplets(args: Namespace) -> int:
@@ -168,10 +169,12 @@ def _triplets(args: Namespace) -> int:
     from idmetric.data.manifest.table import read
 
     real = read(args.manifest)
+    context = real if args.context is None else read(args.context)
+    identity = real if args.identity is None else read(args.identity)
     triplets = mixture(
         real,
-        real if args.context is None else read(args.context),
-        real if args.identity is None else read(args.identity),
+        context,
+        identity,
         count=args.count,
         ratio=parse_ratio(args.ratio),
         seed=args.seed,
