@@ -27,7 +27,7 @@ from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.distance.finite import NonFiniteError
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.output import replacing
-from idmetric.metric.files.settings import accept
+from idmetric.metric.files.typed import accept
 
 Array = NDArray[np.float64]
 FORMAT = 1
@@ -104,7 +104,7 @@ class Calibration:
         _check_prior(self.prior)
         for threshold in self.thresholds:
             for name in ("false_accept_rate", "distance"):
-                accept(f"{name} of a threshold", threshold.get(name), float, finite=True)
+                accept(f"{name} of a threshold", threshold.get(name), float)
 
     def probability(self, distance: ArrayLike, prior: float | None = None) -> Array:
         """Probability of the same identity at distances of any shape.

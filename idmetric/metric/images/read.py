@@ -23,6 +23,7 @@ from idmetric.metric.images.arrays import convert, float_pixels, image_of_pixels
 from idmetric.metric.images.fit import SQUASH, Fit
 from idmetric.metric.images.kinds import (
     CUT,
+    NAME,
     STORED,
     WHITE,
     Color,
@@ -120,7 +121,9 @@ def read_image(
             return image_of_pixels(float_pixels(source, background))
         image = open_image(source, upright=preprocessing == "standard", needed=needed)
         if preprocessing == "release":
-            return arrays.released_rgb(image)
+            image = arrays.released_rgb(image)
+            image.info[NAME] = describe(source)
+            return image
 
         # floats and 16-bit values
         stored_orientation = image.info.get(STORED)
@@ -141,6 +144,7 @@ def read_image(
         image = image.copy()
     if stored_orientation is not None:
         image.info[STORED] = stored_orientation
+    image.info[NAME] = describe(source)
     return image
 
 
