@@ -16,6 +16,7 @@ from idmetric.metric.files.threads import in_order
 from idmetric.metric.images.kinds import ImageLike, describe
 
 Loaded = TypeVar("Loaded")  # a batch that is ready for the model
+OnProgress = Callable[[int, int], None]  # called with (images done, images in all) after each batch
 
 
 def in_batches(
@@ -25,13 +26,13 @@ def in_batches(
     dtype: torch.dtype,
     batch_size: int,
     patches: bool,
-    progress: Callable[[int, int], None] | None,
+    progress: OnProgress | None = None,
     workers: int = 0,
 ) -> Embedding:
     """Load and embed items, at most `batch_size` at a time; arguments as for `Embedder.embed`.
 
     Args:
-        load, run: from the place of a batch to what the model takes, and from that to its embedding.
+        load, run: from the slice of a batch to what the model takes, and from that to its embedding.
         images: of each item; None for a text alone. dtype: of the model. Both are for the message about features that
             are not finite; those of a graph or a compiled model are not checked.
     """
@@ -39,15 +40,16 @@ def in_batches(
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     if workers < 0:
         raise ValueError(f"workers must be at least 0, got {workers}")
-    count = len(images)
-    places = [slice(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
+    batches = [slice(start, start + batch_size) for start in range(0, len(images), batch_size)]
     parts = []
-    with closing(_ahead(load, places, workers)) as batches:
-        for where, loaded in zip(places, batches, strict=True):
+    done = 0
+    with closing(_load_ahead(load, batches, workers)) as loaded_batches:
+        for loaded in loaded_batches:
             part = run(loaded)
             parts.append(part if patches else Embedding(part.cls, model=part.model))
+            done += len(part)
             if progress is not None:
-                progress(where.stop, count)
+                progress(done, len(images))
     embedding = concatenate(parts)
 
     # once at the end, as it waits for the device, which embeds a batch while the next one is read
@@ -68,11 +70,11 @@ def patch_weights(
     """
     if all(mask is None for _, mask in images):
         return None
-    masks = []
+    covers = []
     for pixels, mask in images:
-        whole = pixels.new_ones(pixels.shape[1:])
-        masks.append((whole if mask is None else mask).to(device, torch.float32))
-    return F.adaptive_avg_pool2d(torch.stack(masks)[:, None], grid).flatten(1)
+        cover = pixels.new_ones(pixels.shape[1:]) if mask is None else mask
+        covers.append(cover.to(device, torch.float32))
+    return F.adaptive_avg_pool2d(torch.stack(covers), grid).flatten(1)
 
 
 def wants_grad(images: Any) -> bool:
@@ -91,15 +93,17 @@ def warn_of_lost_graph(images: Any) -> None:
         )
 
 
-def _ahead(load: Callable[[slice], Loaded], places: Sequence[slice], workers: int) -> Generator[Loaded, None, None]:
-    """load(place) of each place in order; with workers, up to that many are under way while one is used."""
+def _load_ahead(
+    load: Callable[[slice], Loaded], batches: Sequence[slice], workers: int
+) -> Generator[Loaded, None, None]:
+    """Load each batch in order; with workers, up to that many are under way while one is used."""
     if not workers:
-        yield from map(load, places)
+        yield from map(load, batches)
         return
     grad = torch.is_grad_enabled()  # which threads do not inherit
 
-    def loaded(where: slice) -> Loaded:
+    def load_in_thread(batch: slice) -> Loaded:
         with torch.set_grad_enabled(grad):
-            return load(where)
+            return load(batch)
 
-    yield from in_order(loaded, places, threads=workers, waiting=workers)
+    yield from in_order(load_in_thread, batches, threads=workers, waiting=workers)
