@@ -22,7 +22,7 @@ from idmetric.metric.checkpoints.hub import Hub, fetch
 from idmetric.metric.checkpoints.weights import check_state, read_finite
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.lazy import LazyModule
-from idmetric.metric.files.settings import shown
+from idmetric.metric.files.typed import shown
 from idmetric.metric.models import dinov3, lite_trunk
 
 timm: Any = LazyModule("timm")  # it takes longer to import than torch, and `lite_trunk` does without

@@ -227,19 +227,14 @@ class VisIDEmbed(Embedder):
             raise ValueError(f"{len(texts)} texts for {len(singles)} images: give one for each, or one for all")
         single_masks = split_masks(masks, singles)
 
-        words = []
-        for image, text in zip(singles, texts, strict=True):
+        def load(number: int) -> Item:
+            image = singles[number]
             asked = instruction
             if asked is None:
                 asked = self.settings.text_instruction if image is None else self.settings.instruction
-            words.append(self.settings.joiner.join(part for part in (asked, text) if part))
-
-        def load(batch: slice) -> list[Item]:
-            items = []
-            for image, mask, text in zip(singles[batch], single_masks[batch], words[batch], strict=True):
-                loaded = () if image is None else self.load_image(image, mask, outside)
-                items.append(Item(text, *loaded))
-            return items
+            words = self.settings.joiner.join(part for part in (asked, texts[number]) if part)
+            loaded = () if image is None else self.load_image(image, single_masks[number], outside)
+            return Item(words, *loaded)
 
         if any(image is None for image in singles):  # a text alone has no patches
             batching["patches"] = False
@@ -331,7 +326,7 @@ class VisIDEmbed(Embedder):
         # angles are products of these frequencies and positions up to thousands: 16 bits would move them by radians
         rotary: list[Any] = [module for module in self.modules() if hasattr(module, "inv_freq")]
         frequencies = [module.inv_freq for module in rotary]
-        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
+        moved: Self = super()._apply(fn, recurse)
         for module, exact in zip(rotary, frequencies, strict=True):
             module.inv_freq = exact.to(module.inv_freq.device)
         return moved

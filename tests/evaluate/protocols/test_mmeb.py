@@ -18,7 +18,7 @@ from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
 from idmetric.evaluate.protocols.common.first_choice import means
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.protocols.visme_table1_mmeb import MMEB, ask, run
+from idmetric.evaluate.protocols.mmeb_visme_table1 import MMEB, ask, run
 from idmetric.metric.models.idsim import IDSim
 from idmetric.metric.models.visid_tokens import Item
 from tests.evaluate.protocols.parts import PLAIN, broken, values
