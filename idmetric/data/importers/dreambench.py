@@ -54,13 +54,13 @@ def _references(job: Job, root: Path) -> Iterator[Row]:
         collection = f"{category}_{picture.path.stem}"
         if category in _LIVE:
             collection = f"live_subject_{collection}"
-        columns: Columns = {}
-        captions = root / "captions" / picture.path.with_suffix(".txt")
-        if captions.is_file():
-            lines = map(str.strip, json_file.read_text(captions, "utf-8-sig").splitlines())
-            subject, *prompts = [*filter(None, lines), None]
-            columns = {"category": subject, "parameters": {"prompts": prompts[:-1]}}
-        yield job.row(collection, collection, folder / picture.path, split="test", domain=category, **columns)
+        columns: Columns = {"split": "test", "domain": category}
+        file = root / "captions" / picture.path.with_suffix(".txt")
+        if file.is_file():
+            lines = json_file.read_text(file, "utf-8-sig").splitlines()
+            captions = [line.strip() for line in lines if line.strip()]
+            columns |= {"category": next(iter(captions), None), "parameters": {"prompts": captions[1:]}}
+        yield job.row(collection, collection, folder / picture.path, **columns)
 
 
 def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Ratings) -> Iterator[Row]:

@@ -38,8 +38,9 @@ class Picture:
 
     def row(self, job: Job, root: Path, subject: str, **columns: Any) -> Row:
         """Its row, with an identity of this name."""
-        mask = None if self.mask is None else str((root / self.mask).absolute())
-        return job.row(subject, str(self.path), root / self.path, mask=mask, **columns)
+        if self.mask:
+            columns["mask"] = str((root / self.mask).absolute())
+        return job.row(subject, str(self.path), root / self.path, **columns)
 
 
 def folder(job: Job, root: Path | None = None) -> Iterator[Row]:
@@ -49,14 +50,15 @@ def folder(job: Job, root: Path | None = None) -> Iterator[Row]:
     has_splits = all(len(picture.path.parts) > 2 and picture.path.parts[0] in SPLITS for picture in images)
     for picture in job.limited(images, root.name):
         *folders, name = picture.path.parts
-        split = SPLITS[folders.pop(0)] if has_splits else None
+        columns = {"split": SPLITS[folders.pop(0)]} if has_splits else {}
         if not folders:
             raise SourceError(
                 f"{root / picture.path}: the image is not in the folder of an identity; move it to one, such as "
                 f"{root.name}/NAME/{name}"
             )
-        category = folders[0] if len(folders) > 1 else None
-        yield picture.row(job, root, "/".join(folders), split=split, category=category)
+        if len(folders) > 1:
+            columns["category"] = folders[0]
+        yield picture.row(job, root, "/".join(folders), **columns)
 
 
 def pictures(root: Path) -> list[Picture]:
@@ -103,7 +105,8 @@ def dreambooth(job: Job) -> Iterator[Row]:
     The category is the subject's class, the domain "animals" or "objects".
     """
     root = job.folder()
-    root = root / "dataset" if (root / "dataset").is_dir() else root
+    if (root / "dataset").is_dir():
+        root /= "dataset"
     classes = _classes(root / "prompts_and_classes.txt")
     for row in folder(job, root):
         subject = str(row.identity).removeprefix(f"{job.name}/")
@@ -115,7 +118,9 @@ def dreambooth(job: Job) -> Iterator[Row]:
 
 def _classes(path: Path) -> dict[str, str]:
     """Subject -> class, from the lines `subject,class` between the heading and the next empty line; {} without file."""
-    text = json_file.read_text(path, "utf-8-sig") if path.is_file() else ""
+    if not path.is_file():
+        return {}
+    text = json_file.read_text(path, "utf-8-sig")
     lines = text.partition("subject_name,class")[2].strip().splitlines()
     classes = {}
     for line in takewhile(lambda line: "," in line, lines):

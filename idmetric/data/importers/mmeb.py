@@ -63,7 +63,7 @@ def _training(job: Job, source: Source) -> Iterator[Row]:
     most = job.number("most", MOST) or math.inf
     counts: Counter[str] = Counter()
 
-    for record in job.records(source, (*TRAIN, *NEGATIVE)):
+    for record in job.records(source):
         values, shard, subset = record.values, record.shard, _subset(record)
         number = counts[subset]
         if (shard.split or shard.stem) in other_variants or number >= most:
@@ -91,7 +91,7 @@ def _training(job: Job, source: Source) -> Iterator[Row]:
 
 def _evaluation(job: Job, source: Source) -> Iterator[Row]:
     numbers_of: dict[str, dict[tuple[str, str], int]] = defaultdict(dict)  # subset -> (text, path) -> candidate
-    for record in job.records(source, EVAL):
+    for record in job.records(source):
         values, subset, split = record.values, _subset(record), record.shard.split or "test"
         numbers = numbers_of[f"{subset}/{split}"]
         try:
@@ -131,8 +131,9 @@ def _subset(record: Record) -> str:
     folder = shard.path.absolute().parent
     if folder.name == shard.split:
         folder = folder.parent
-    is_named_by_folder = shard.split is not None or shard.stem in ("test", "train", *VARIANTS)
-    return folder.name if is_named_by_folder else shard.stem
+    if shard.split is not None or shard.stem in ("test", "train", *VARIANTS):
+        return folder.name
+    return shard.stem
 
 
 def _target(record: Record, text: Any, path: Any) -> Columns:

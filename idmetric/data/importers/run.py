@@ -157,10 +157,10 @@ class Job:
         items = items[: self.limit]
         return self.progress(items, len(items), what)
 
-    def records(self, source: Source, columns: Sequence[str] | None = None) -> Iterator[Record]:
-        """The rows of a table, up to the limit, with those of these columns that it has (None: all)."""
-        rows = islice(source.rows(columns), self.limit)
-        total = source.count if self.limit is None else min(self.limit, source.count)
+    def records(self, source: Source) -> Iterator[Record]:
+        """The rows of a table, up to the limit, with progress shown."""
+        rows = islice(source.rows(), self.limit)
+        total = len(range(source.count)[: self.limit])
         counts: Counter[str | None] = Counter()
         for shard, values in self.progress(rows, total, source.name):
             yield Record(self, source, shard, counts[shard.split], values)
