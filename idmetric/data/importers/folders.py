@@ -47,7 +47,8 @@ def folder(job: Job, root: Path | None = None) -> Iterator[Row]:
     """A row for each image; its identity is the path of its folder."""
     root = root or job.folder()
     images = pictures(root)
-    has_splits = all(len(picture.path.parts) > 2 and picture.path.parts[0] in SPLITS for picture in images)
+    paths = [picture.path.parts for picture in images]
+    has_splits = all(len(parts) > 2 and parts[0] in SPLITS for parts in paths)
     for picture in job.limited(images, root.name):
         *folders, name = picture.path.parts
         columns = {"split": SPLITS[folders.pop(0)]} if has_splits else {}
@@ -90,8 +91,6 @@ def pictures(root: Path) -> list[Picture]:
 def _masked(path: PurePosixPath) -> PurePosixPath | None:
     """Path without extension of the image that a mask belongs to; None if the path is an image."""
     folders = path.parts[:-1]
-    if len(folders) == 1 and folders[0].lower() == "masks":
-        return None  # an identity of that name
     image_folders = [_MASKS.sub("", folder) for folder in folders]
     stem = re.sub("(?<=.)_mask$", "", path.stem, flags=re.I)
     if stem == path.stem and image_folders == [*folders]:
@@ -138,7 +137,7 @@ def cute(job: Job) -> Iterator[Row]:
     differ. The scene goes to the column `background`, which the easy and hard modes of the triplets need (ID-Sim,
     appendix D.1).
     """
-    root, stated_depth = job.folder(), job.number("depth", 0)
+    root, stated_depth = job.folder(), int(job.options.get("depth", 0))
     for picture in job.limited(pictures(root), root.name):
         folders = picture.path.parts[:-1]
         scenes = [depth for depth, name in enumerate(folders) if _SCENE.fullmatch(name.lower())]

@@ -60,7 +60,7 @@ def _training(job: Job, source: Source) -> Iterator[Row]:
     names = {shard.split or shard.stem for shard in source.shards}
     if names <= other_variants:
         raise SourceError(f"{source.name}: no table of {variant!r}: use --option variant={min(names)}")
-    most = job.number("most", MOST) or math.inf
+    most = int(job.options.get("most", MOST)) or math.inf
     counts: Counter[str] = Counter()
 
     for record in job.records(source):
@@ -156,7 +156,8 @@ def _item(record: Record, text: Any, path: Any) -> Columns:
     if not path:
         return {"text": words}
 
-    file = locate(str(path), _image_dir(record.job, record.source), record.source.name, inside=True)
+    image_dir = _image_dir(record.job, record.source)
+    file = locate(str(path), image_dir, record.source.name, inside=True)
     if not file.is_file():
         raise SourceError(f"{file}: no such image: unpack the images there, or name --option image_dir=DIR")
     return {"text": words if words.strip() else None, "path": str(file.absolute())}

@@ -43,7 +43,9 @@ class Shard:
     @property
     def stem(self) -> str:
         """Name of the table: without extension and shard number, or that of the folder which `save_to_disk` wrote."""
-        return self.path.parent.name if self.path.suffix == ".arrow" else _SHARD.sub("", self.path.stem)
+        if self.path.suffix == ".arrow":
+            return self.path.parent.name
+        return _SHARD.sub("", self.path.stem)
 
 
 @dataclass(frozen=True)
@@ -291,5 +293,6 @@ def _opened(path: Path) -> tuple[Any, int, Iterable[Any]]:
         names: dict[str, None] = {}
         for row in rows:
             names |= dict.fromkeys(row)
-        table = pa.table({name: [row.get(name) for row in rows] for name in names})
+        columns = {name: [row.get(name) for row in rows] for name in names}
+        table = pa.table(columns)
     return table.schema, len(table), table.to_batches(_BATCH)

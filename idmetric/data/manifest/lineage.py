@@ -10,6 +10,7 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import PATHS, Manifest
@@ -44,7 +45,8 @@ def matched_sets(
 def parent_rows(manifest: Manifest) -> Rows:
     """Row number (N,) of each row's parent; -1 if it has no parent or the parent is not in this manifest."""
     row_of = {name: row for row, name in enumerate(manifest.column("id"))}
-    return np.array([row_of.get(parent, -1) for parent in manifest.column("parent")], dtype=np.int64)
+    rows = [row_of.get(parent, -1) for parent in manifest.column("parent")]
+    return np.array(rows, dtype=np.int64)
 
 
 def with_parents_found(manifest: Manifest) -> Manifest:
@@ -69,8 +71,8 @@ def with_parents_found(manifest: Manifest) -> Manifest:
 
 def has_image(manifest: Manifest, column: str = "path") -> Flags:
     """Whether each row (N,) has an image, or a mask or part_mask (`column`); rows without an image are texts alone."""
-    has_path, has_bytes = (np.asarray(manifest.table[name].is_valid()) for name in (column, PATHS[column]))
-    return np.asarray(has_path | has_bytes, dtype=bool)
+    table = manifest.table
+    return np.asarray(pc.or_(table[column].is_valid(), table[PATHS[column]].is_valid()), dtype=bool)
 
 
 def image_keys(manifest: Manifest) -> list[str]:
@@ -80,14 +82,19 @@ def image_keys(manifest: Manifest) -> list[str]:
     it have other keys.
     """
     root = os.path.abspath(manifest.root)
-    spelled = cache(lambda path: os.path.normcase(os.path.normpath(os.path.join(root, path))))
+
+    @cache
+    def absolute(path: str) -> str:
+        return os.path.normcase(os.path.normpath(os.path.join(root, path)))
+
     image_bytes = manifest.table["image_bytes"]
     keys = []
     for row, path in enumerate(manifest.column("path")):
         if path is not None:
-            keys.append(spelled(path))
+            keys.append(absolute(path))
         elif image_bytes[row].is_valid:
-            keys.append(f"\0{blake2b(image_bytes[row].as_buffer(), digest_size=16).hexdigest()}")
+            digest = blake2b(image_bytes[row].as_buffer(), digest_size=16).hexdigest()
+            keys.append(f"\0{digest}")
         else:
             keys.append(f"\0text of row {row}")
     return keys
@@ -121,7 +128,8 @@ def blocks(manifest: Manifest, groups: bool = True) -> Rows:
                 row = position % count
                 a, b = first_of(row), first_of(row_of.setdefault(value, row))
                 earlier[max(a, b)] = min(a, b)
-    return np.unique([first_of(row) for row in range(count)], return_inverse=True)[1].astype(np.int64)
+    _, block = np.unique([first_of(row) for row in range(count)], return_inverse=True)
+    return block.astype(np.int64)
 
 
 def lineages(manifest: Manifest) -> Rows:
