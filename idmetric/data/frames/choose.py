@@ -95,7 +95,8 @@ def blur_score(image: Image.Image) -> float:
     Equals `cv2.Laplacian(gray, cv2.CV_64F).var()`: kernel [[0, 1, 0], [1, -4, 1], [0, 1, 0]], borders mirrored without
     repeating the edge. Gray is ITU-R 601 luma as Pillow rounds it. The score depends on the resolution of the image.
     """
-    gray = np.pad(np.asarray(image.convert("L"), dtype=np.int32), 1, mode="reflect")
+    gray = np.asarray(image.convert("L"), dtype=np.int32)
+    gray = np.pad(gray, 1, mode="reflect")
     neighbors = gray[:-2, 1:-1] + gray[2:, 1:-1] + gray[1:-1, :-2] + gray[1:-1, 2:]
     return float((neighbors - 4 * gray[1:-1, 1:-1]).var(dtype=np.float64))
 
@@ -118,8 +119,11 @@ def positions(times: NDArray[np.float64], sampling: Sampling) -> tuple[list[int]
 
     The last frame gets the average duration of all earlier ones.
     """
-    duration = times[-1] / (len(times) - 1) if len(times) > 1 else 1 / sampling.fps
-    ticks = np.floor(np.append(times, times[-1] + duration) * sampling.fps + 0.5).astype(int).tolist()
+    duration = 1 / sampling.fps
+    if len(times) > 1:
+        duration = times[-1] / (len(times) - 1)
+    times = np.append(times, times[-1] + duration)
+    ticks = np.floor(times * sampling.fps + 0.5).astype(int).tolist()
     return ticks[:-1], max(ticks[-1], ticks[-2] + 1)
 
 
