@@ -97,8 +97,10 @@ def blur_score(image: Image.Image) -> float:
     """
     gray = np.asarray(image.convert("L"), dtype=np.int32)
     gray = np.pad(gray, 1, mode="reflect")
-    neighbors = gray[:-2, 1:-1] + gray[2:, 1:-1] + gray[1:-1, :-2] + gray[1:-1, 2:]
-    return float((neighbors - 4 * gray[1:-1, 1:-1]).var(dtype=np.float64))
+    above, below = gray[:-2, 1:-1], gray[2:, 1:-1]
+    left, right = gray[1:-1, :-2], gray[1:-1, 2:]
+    laplacian = above + below + left + right - 4 * gray[1:-1, 1:-1]
+    return float(laplacian.var(dtype=np.float64))
 
 
 def plan(count: int, sampling: Sampling) -> list[range]:
@@ -108,10 +110,11 @@ def plan(count: int, sampling: Sampling) -> list[range]:
     the last window may be shorter (A.2.1; a clip of exactly 6 s, which the paper leaves open, counts as short).
     """
     if count > sampling.long * sampling.fps:
-        bounds = [count * part // sampling.parts for part in range(sampling.parts + 1)]
+        starts = [count * part // sampling.parts for part in range(sampling.parts)]
     else:
-        bounds = [*range(0, count, sampling.window), count]
-    return [range(start, end) for start, end in pairwise(bounds) if start < end]
+        starts = [*range(0, count, sampling.window)]
+    windows = [range(start, end) for start, end in pairwise([*starts, count])]
+    return [window for window in windows if window]
 
 
 def positions(times: NDArray[np.float64], sampling: Sampling) -> tuple[list[int], int]:

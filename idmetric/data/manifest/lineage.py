@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from functools import cache
 from hashlib import blake2b
@@ -33,12 +33,12 @@ def matched_sets(
     Returns:
         (identity, source, n) -> view -> row: the n-th image by that source of each view, n from 0.
     """
-    samples: dict[tuple[Any, Any, int], dict[int, int]] = {}
+    samples: dict[tuple[Any, Any, int], dict[int, int]] = defaultdict(dict)
     counts: Counter[tuple[Any, int, Any]] = Counter()
     for identity, view, source, row in images:
         number = counts[identity, view, source]
-        samples.setdefault((identity, source, number), {})[view] = row
         counts[identity, view, source] += 1
+        samples[identity, source, number][view] = row
     return samples
 
 
@@ -61,18 +61,21 @@ def with_parents_found(manifest: Manifest) -> Manifest:
         copies.setdefault(source, name)
         copies_in_group.setdefault((source, group), name)
 
-    parents = manifest.column("parent")
     present = {None, *ids}
-    for row, (parent, group) in enumerate(zip(parents, groups, strict=True)):
+    parents = []
+    for parent, group in zip(manifest.column("parent"), groups, strict=True):
         if parent not in present:
-            parents[row] = copies_in_group.get((parent, group)) or copies.get(parent, parent)
+            copy = copies_in_group.get((parent, group)) or copies.get(parent)
+            parent = copy or parent
+        parents.append(parent)
     return manifest.replace(parent=parents)
 
 
 def has_image(manifest: Manifest, column: str = "path") -> Flags:
     """Whether each row (N,) has an image, or a mask or part_mask (`column`); rows without an image are texts alone."""
-    table = manifest.table
-    return np.asarray(pc.or_(table[column].is_valid(), table[PATHS[column]].is_valid()), dtype=bool)
+    table, bytes_column = manifest.table, PATHS[column]
+    shows = pc.or_(table[column].is_valid(), table[bytes_column].is_valid())
+    return np.asarray(shows, dtype=bool)
 
 
 def image_keys(manifest: Manifest) -> list[str]:

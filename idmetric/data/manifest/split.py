@@ -15,6 +15,7 @@ from idmetric.data.manifest.table import Manifest
 
 Parts = Mapping[str, float]
 Shares = NDArray[np.float64]
+Counts = NDArray[np.int64]
 
 
 def split(manifest: Manifest, parts: Parts, seed: int = 0, by_dataset: bool = True) -> Manifest:
@@ -95,7 +96,7 @@ def _shares(parts: Parts) -> Shares | None:
     return None
 
 
-def _shared_out(shares: Shares, count: int, owed: Shares) -> list[int]:
+def _shared_out(shares: Shares, count: int, owed: Shares) -> Counts:
     """Size of each part of a pool of `count`, by largest remainders.
 
     Args:
@@ -105,21 +106,22 @@ def _shared_out(shares: Shares, count: int, owed: Shares) -> list[int]:
     exact = shares * (count / shares.sum()) + owed
     sizes = np.floor(exact + 1e-9).clip(0).astype(int)
     while sizes.sum() < count:
-        sizes[np.argmax(np.round(exact - sizes, 9))] += 1
+        remainders = np.round(exact - sizes, 9)
+        sizes[np.argmax(remainders)] += 1
     while sizes.sum() > count:  # an earlier pool gave a part more than this one's whole share
         remainders = np.where(sizes > 0, np.round(exact - sizes, 9), np.inf)
         sizes[np.argmin(remainders)] -= 1
     owed[:] = exact - sizes
-    return [int(size) for size in sizes[:-1]]
+    return np.asarray(sizes[:-1])
 
 
-def _numbers(parts: Parts, count: int) -> list[int]:
+def _numbers(parts: Parts, count: int) -> Counts:
     """Size of each part of a pool of `count`, by numbers and perhaps a rest (-1)."""
-    sizes = [int(size) for size in parts.values()]
-    rest = count - sum(size for size in sizes if size >= 0)
-    if rest < 0:
-        raise ValueError(f"the splits ask for {count - rest} identities; there are {count}")
-    return [rest if size < 0 else size for size in sizes]
+    sizes = np.array([*parts.values()], dtype=int)
+    asked = sizes.clip(0).sum()
+    if asked > count:
+        raise ValueError(f"the splits ask for {asked} identities; there are {count}")
+    return np.where(sizes < 0, count - asked, sizes)
 
 
 def leaks(manifest: Manifest) -> dict[str, tuple[str, ...]]:
@@ -127,11 +129,17 @@ def leaks(manifest: Manifest) -> dict[str, tuple[str, ...]]:
 
     The name is that of the block's first identity, or the id of its row if the identity is unknown.
     """
-    identities, ids, parts = (manifest.column(name) for name in ("identity", "id", "split"))
+    identities, ids, parts = map(manifest.column, ("identity", "id", "split"))
     names: dict[int, str] = {}
     splits: dict[int, dict[str, None]] = defaultdict(dict)
     for row, block in enumerate(blocks(manifest).tolist()):
-        names.setdefault(block, identities[row] or ids[row])
-        if parts[row] is not None:
-            splits[block][parts[row]] = None
-    return {names[block]: tuple(several) for block, several in splits.items() if len(several) > 1}
+        name, part = identities[row] or ids[row], parts[row]
+        names.setdefault(block, name)
+        if part is not None:
+            splits[block][part] = None
+
+    leaking = {}
+    for block, names_of_splits in splits.items():
+        if len(names_of_splits) > 1:
+            leaking[names[block]] = tuple(names_of_splits)
+    return leaking

@@ -106,7 +106,7 @@ class Manifest:
         """Values of a column as a list; parameters are JSON text."""
         return cast("list[Any]", self.table[name].to_pylist())
 
-    def take(self, rows: Sequence[int] | NDArray[np.integer] | NDArray[np.bool_]) -> Manifest:
+    def take(self, rows: Sequence[int] | NDArray[Any]) -> Manifest:
         """The rows of these numbers in this order, or the rows where a boolean mask is true."""
         chosen = np.asarray(rows)
         if chosen.dtype == bool:
@@ -121,11 +121,13 @@ class Manifest:
         chosen = np.ones(len(self), dtype=bool)
         for name, wanted in values.items():
             options = set(wanted) if isinstance(wanted, list | tuple | set | frozenset) else {wanted}
-            chosen &= np.array([value in options for value in self.column(name)], dtype=bool)
+            fits = [value in options for value in self.column(name)]
+            chosen &= np.array(fits, dtype=bool)
         manifest = self.take(chosen)
         if keep is None:
             return manifest
-        return manifest.take(np.array([keep(row) for row in manifest], dtype=bool))
+        fits = [keep(row) for row in manifest]
+        return manifest.take(np.array(fits, dtype=bool))
 
     def replace(self, **columns: Sequence[Any] | Any) -> Manifest:
         """The manifest with these columns replaced by a sequence of one value per row, or by one value for all rows."""
