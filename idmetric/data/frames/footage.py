@@ -26,9 +26,9 @@ from PIL import Image
 from idmetric.data.frames.annotations import decode
 from idmetric.data.frames.clips import BOXES, Box, Clip, ClipError, is_image, read_text
 from idmetric.data.frames.video import Video
-from idmetric.metric.images.masks import SeveralLabelsError, read_mask
+from idmetric.metric.images.masks import SeveralLabels, read_mask
 from idmetric.metric.images.paths import natural
-from idmetric.metric.images.read import read_image
+from idmetric.metric.images.read import ImageReadError, read_image
 
 if TYPE_CHECKING:
     from idmetric.data.generate.masks import Sam
@@ -130,7 +130,9 @@ class Footage:
                 raise ClipError(f"{self.clip.frames}: {error}") from error
         try:
             return [FrameObject(0, read_mask(mask()).numpy() >= 0.5)]
-        except SeveralLabelsError as error:
+        except ImageReadError as error:
+            if not isinstance(error.__cause__, SeveralLabels):
+                raise
             advice = "save one in masks of 0 and 255, or all as run-length codes of YouTube-VIS"
             raise ClipError(f"{error.source}: the mask shows several objects: {advice}") from error
 

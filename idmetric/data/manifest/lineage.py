@@ -7,13 +7,13 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from functools import cache
 from hashlib import blake2b
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.table import PATHS, Manifest
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
 
 Rows = NDArray[np.int64]
 Flags = NDArray[np.bool_]
@@ -73,9 +73,10 @@ def with_parents_found(manifest: Manifest) -> Manifest:
 
 def has_image(manifest: Manifest, column: str = "path") -> Flags:
     """Whether each row (N,) has an image, or a mask or part_mask (`column`); rows without an image are texts alone."""
-    table, bytes_column = manifest.table, PATHS[column]
-    shows = pc.or_(table[column].is_valid(), table[bytes_column].is_valid())
-    return np.asarray(shows, dtype=bool)
+    bytes_column = "image_bytes" if column == "path" else f"{column}_bytes"
+    has_path, has_bytes = manifest.table[column].is_valid(), manifest.table[bytes_column].is_valid()
+    shows: Flags = np.asarray(has_path, dtype=bool) | np.asarray(has_bytes, dtype=bool)
+    return shows
 
 
 def image_keys(manifest: Manifest) -> list[str]:

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from idmetric.metric.files.settings import shown
 from idmetric.metric.files.tables import first_few
+from idmetric.metric.files.typed import shown
 from idmetric.metric.images.paths import is_address
 
 ROLES = ("real", "context-edit", "identity-edit", "distractor", "part-edit")
