@@ -81,7 +81,7 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     files.add_argument("--plots", choices=("png", "svg"), help=text)
     text = "also write a page: table, plots, the hardest items with their images (pip install 'idmetric[report]')"
     files.add_argument("--html", type=Path, metavar="FILE", help=text)
-    options.add_format(files, FORMATS)
+    options.add_shared(files, "--format", choices=FORMATS)
     shown = parser.add_argument_group("table", "of --format table, markdown, latex, and of --out's .md and .tex files")
     text = "pivot: the values of these two become rows and columns: model, metric, or a label of the rows (method, ...)"
     shown.add_argument("--rows", metavar="NAME", help=text)
@@ -91,23 +91,22 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     text = "95 %% intervals, small, in LaTeX too; --no-intervals leaves them out everywhere"
     shown.add_argument("--intervals", action=argparse.BooleanOptionalAction, help=text)
     shown.add_argument("--explain", action="store_true", help="also print what each column is, in a sentence")
-    options.add_quiet(files)
+    options.add_shared(files, "--quiet")
     add_options(parser.add_argument_group(name), protocol.options)
 
     run = parser.add_argument_group("run")
-    options.add_distance(run, "default: %(default)s, as in the papers")
+    options.add_shared(run, "--distance", help="default: %(default)s, as in the papers")
     text = "compare subjects alone, by the manifest's masks, and replace the other pixels so"
     run.add_argument("--subject", choices=options.OUTSIDE, help=text)
-    options.add_mask_id(run)
-    options.add_decode(run)
+    options.add_shared(run, "--mask-id", "--decode")
     text = "resamples of identities for 95 %% intervals, 0 = no intervals (default: %(default)s)"
     run.add_argument("--bootstrap", type=int, default=1000, metavar="N", help=text)
     run.add_argument("--seed", type=int, default=0, help="seed of the resampling (default: %(default)s)")
-    options.add_on_error(run, fail="stop and list all", skip="leave them out")
-    options.add_batch_size(run)
-    options.add_workers(run, "one per core")
-    options.add_device(run)
-    options.add_dtype(run)
+    text = "unreadable images: stop and list all (default), or leave them out"
+    options.add_shared(run, "--on-error", help=text)
+    options.add_shared(run, "--batch-size")
+    options.add_shared(run, "--workers", help="threads that read images (default: one per core)")
+    options.add_shared(run, "--device", "--dtype")
     text = "the most pairs of images that SSIM, LPIPS and DiffSim may compare; more are an error (default: %(default)s)"
     run.add_argument("--max-pairs", type=options.positive, default=1_000_000, metavar="N", help=text)
 
