@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from idmetric.gallery.index import Item, files_of
+from idmetric.gallery.index import Item, files_of, stamp_of
 from idmetric.gallery.parts import META, WRITING, Output, ScaleError, Stored, Summary, files_below, locate, schema_of
 from idmetric.gallery.read import load
 from idmetric.gallery.sources import Entry, entries
 from idmetric.gallery.sources import Source as LocalSource
-from idmetric.gallery.update import stamp_of
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.lock import locked
