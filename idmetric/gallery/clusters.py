@@ -145,7 +145,12 @@ def _groups(
             yield [row for row in rows if row["reason"]]
 
 
-def _rows(images: Sequence[Item], gallery: Gallery, looks: Looks, max_distance: float | None) -> list[Record]:
+def _rows(
+    images: Sequence[Item],
+    gallery: Gallery,
+    looks: Looks,
+    max_distance: float | None,
+) -> list[Record]:
     """Compare images with the first, which is kept; `reason` is empty where one does not repeat it."""
     first = images[0]
     vectors = gallery.table().rows_of([image.key for image in images])
@@ -175,7 +180,12 @@ def _rows(images: Sequence[Item], gallery: Gallery, looks: Looks, max_distance: 
     return rows
 
 
-def _later_frames_agree(a: Item, b: Item, gallery: Gallery, looks: Looks) -> bool:
+def _later_frames_agree(
+    a: Item,
+    b: Item,
+    gallery: Gallery,
+    looks: Looks,
+) -> bool:
     """Whether two files have as many frames or pages, and those after the first are copies of each other.
 
     Files of more than `_MOST_FRAMES` are not compared: counted as different.
@@ -206,7 +216,11 @@ def _later_frames_agree(a: Item, b: Item, gallery: Gallery, looks: Looks) -> boo
     return True
 
 
-def _image_to_keep(images: Sequence[Item], sharpness: Mapping[str, float], keep: Keep) -> Item:
+def _image_to_keep(
+    images: Sequence[Item],
+    sharpness: Mapping[str, float],
+    keep: Keep,
+) -> Item:
     """See `near_duplicates`."""
 
     def largest(candidates: Sequence[Item]) -> list[Item]:
@@ -239,7 +253,11 @@ def nearest_pairs(neighbors: Ints, distance: Double) -> tuple[Ints, Ints, Double
     return a, b, pair_distance[order]
 
 
-def _connected(count: int, a: Ints, b: Ints) -> list[list[int]]:
+def _connected(
+    count: int,
+    a: Ints,
+    b: Ints,
+) -> list[list[int]]:
     """Return the connected components of rows 0 to count - 1, where rows a and b are linked."""
     label, before = np.arange(count), np.array([])
     while not np.array_equal(label, before):

@@ -149,6 +149,12 @@ def _similar(hashes: Bits, most_bits: int) -> Iterator[list[tuple[int, int, bool
             yield list(zip((start + rows).tolist(), bits.tolist(), is_mirrored.tolist(), strict=True))
 
 
-def _row(item: Item, reason: str, relative: bool, bits: int = 0, mirrored: bool = False) -> Record:
+def _row(
+    item: Item,
+    reason: str,
+    relative: bool,
+    bits: int = 0,
+    mirrored: bool = False,
+) -> Record:
     row = {"keep": reason in ("kept", FIRST_FRAME), "reason": reason, **row_of(item, relative)}
     return {**row, "bytes": item.size, "bits": bits, "mirrored": mirrored}

@@ -147,7 +147,11 @@ def _item(line: str) -> Item:
     return item
 
 
-def write_index(store: Path, head: dict[str, Any], items: Sequence[Item]) -> None:
+def write_index(
+    store: Path,
+    head: dict[str, Any],
+    items: Sequence[Item],
+) -> None:
     """Write the list atomically."""
     records = [{"kind": KIND, "format": FORMAT, **head, "images": len(items)}, *map(asdict, items)]
     with replacing(store / IMAGES) as path:

@@ -16,7 +16,11 @@ LARGEST = 20_000  # most images for average and complete linkage at once (3.2 GB
 _CELLS = 2**24  # similarities held at once (64 MB)
 
 
-def cluster(vectors: NDArray[np.floating], threshold: float, linkage: Linkage = "average") -> Ints:
+def cluster(
+    vectors: NDArray[np.floating],
+    threshold: float,
+    linkage: Linkage = "average",
+) -> Ints:
     """Cluster vectors agglomeratively by 1 - cos, and cut at a distance.
 
     Args:
@@ -86,7 +90,14 @@ def _components(table: Single, threshold: float) -> Ints:
     return label
 
 
-def _joined(label: Ints, table: Single, threshold: float, a: Ints, b: Ints, is_near: NDArray[np.bool_]) -> Ints:
+def _joined(
+    label: Ints,
+    table: Single,
+    threshold: float,
+    a: Ints,
+    b: Ints,
+    is_near: NDArray[np.bool_],
+) -> Ints:
     """Return the labels of components (their first rows) after pairs of rows a and b are connected, if they are near.
 
     Pairs that are not near for sure are measured.

@@ -53,7 +53,12 @@ class Looks:
         GalleryError: for an image that has changed since the gallery was brought up to date, or cannot be read.
     """
 
-    def __init__(self, gallery: Gallery, items: Sequence[Item], progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        gallery: Gallery,
+        items: Sequence[Item],
+        progress: Progress | None = None,
+    ) -> None:
         self.gallery, self.folder = gallery, gallery.store / LOOKS
         self.progress = progress or (lambda done, count: None)
         self.sharpness: dict[str, float] = {}
@@ -94,7 +99,12 @@ class Looks:
         except (SafetensorError, ValueError, TypeError, LookupError) as error:
             raise ShardError(path, f"does not hold pictures of a gallery ({error}): remove it") from error
 
-    def _write(self, kind: str, keys: Sequence[str], tensors: dict[str, NDArray[np.generic]]) -> None:
+    def _write(
+        self,
+        kind: str,
+        keys: Sequence[str],
+        tensors: dict[str, NDArray[np.generic]],
+    ) -> None:
         """Write a file, for this run alone if the gallery cannot be written."""
         data = save(tensors, {"keys": " ".join(keys)})
         try:
@@ -120,7 +130,12 @@ class Looks:
 
     # Images
 
-    def _read(self, items: Sequence[Item], begin: int, count: int) -> None:
+    def _read(
+        self,
+        items: Sequence[Item],
+        begin: int,
+        count: int,
+    ) -> None:
         """Read images, and write what they show."""
         self.gallery.read(items[0])  # here, not in each thread, manifests are read
         pictures = np.empty((len(items), SIZE, SIZE, 3), np.uint8)
@@ -167,7 +182,11 @@ class Looks:
 
     # Pairs
 
-    def agreements(self, pairs: Sequence[Pair], copies_only: bool = True) -> list[Agreement]:
+    def agreements(
+        self,
+        pairs: Sequence[Pair],
+        copies_only: bool = True,
+    ) -> list[Agreement]:
         """How far images are copies of each other; see `evaluate.copies.compare_pairs`.
 
         Args:

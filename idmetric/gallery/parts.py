@@ -97,7 +97,12 @@ def files_below(system: Any, root: str) -> dict[str, str]:
 # The folder
 
 
-def schema_of(metric: Embedder, patches: bool, stored: Stored, sources: Sequence[str]) -> Any:
+def schema_of(
+    metric: Embedder,
+    patches: bool,
+    stored: Stored,
+    sources: Sequence[str],
+) -> Any:
     """Find the schema of a model's files by embedding one image; its metadata names model, settings and sources."""
     blank = Input(None, pixels=torch.zeros(3, *metric.image_size))
     embedding, _ = embed(metric, [blank], patches)
@@ -229,7 +234,11 @@ class Output:
         return Summary(len(errors), embedded, len(parts), unreadable, self.removed)
 
 
-def check_same(path: str, metadata: dict[bytes, bytes], schema: Any) -> None:
+def check_same(
+    path: str,
+    metadata: dict[bytes, bytes],
+    schema: Any,
+) -> None:
     """Raise ScaleError for a file of another model, settings or sources; the package's version may differ."""
     if META not in metadata:
         raise ScaleError(f"{path!r} is another Parquet file: name a folder of its own")

@@ -69,7 +69,12 @@ def _read(system: Any, path: str) -> bytes:
         return bytes(file.read())
 
 
-def _table_entry(prefix: str, column: str, column_id: str, row: dict[str, Any]) -> Entry:
+def _table_entry(
+    prefix: str,
+    column: str,
+    column_id: str,
+    row: dict[str, Any],
+) -> Entry:
     """Return the image in a row of a table."""
     name = str(row[column_id])
     return Entry(name, f"{prefix}{row['path']}#{name}", (), partial(_cell, row[column]))

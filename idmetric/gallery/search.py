@@ -108,7 +108,12 @@ def search(
     return Records(rows, tuple(columns)), faults
 
 
-def _check_options(k: int, distance: str, rerank: int | None, unknown_above: float | None) -> None:
+def _check_options(
+    k: int,
+    distance: str,
+    rerank: int | None,
+    unknown_above: float | None,
+) -> None:
     """Raise ValueError for options that do not fit."""
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
@@ -182,7 +187,12 @@ def _shortlists(
         yield hits
 
 
-def _reranked(contents: Contents, query: Embedding, hits: Hits, distance: str) -> Hits:
+def _reranked(
+    contents: Contents,
+    query: Embedding,
+    hits: Hits,
+    distance: str,
+) -> Hits:
     """Sort hits by a distance of patches; equally near ones stay in order."""
     if not hits:
         return []

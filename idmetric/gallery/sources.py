@@ -153,7 +153,12 @@ def mask_of(folder: str, image: str) -> str:
     return inputs.mask_of(folder, image) or inputs.absent_mask(folder, image)[0]
 
 
-def _file(path: Path, name: str, source: Source, masked: bool) -> Entry:
+def _file(
+    path: Path,
+    name: str,
+    source: Source,
+    masked: bool,
+) -> Entry:
     image = str(path)
     if not masked or source.mask_dir is None:
         return Entry(name, image, (image,), partial(content, path))
@@ -161,7 +166,14 @@ def _file(path: Path, name: str, source: Source, masked: bool) -> Entry:
     return Entry(name, image, (image, mask), partial(content, path), partial(content, mask))
 
 
-def _row(manifest: Manifest, path: str, row: int, name: str, identity: str | None, masked: bool) -> Entry:
+def _row(
+    manifest: Manifest,
+    path: str,
+    row: int,
+    name: str,
+    identity: str | None,
+    masked: bool,
+) -> Entry:
     def cell(column: str) -> Any:
         return manifest.table[column][row].as_py()
 

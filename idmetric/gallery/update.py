@@ -51,7 +51,12 @@ class Update:
         return ", ".join([f"{self.images} images", f"{self.embedded} embedded", *changes])
 
 
-def difference(before: dict[tuple[str, ...], Item], after: Sequence[Item], embedded: int, damaged: list[str]) -> Update:
+def difference(
+    before: dict[tuple[str, ...], Item],
+    after: Sequence[Item],
+    embedded: int,
+    damaged: list[str],
+) -> Update:
     """Compare the images before and after an update."""
     now = {item.where: item for item in after}
     gone = {item.key: item for where, item in before.items() if where not in now and item.key}
