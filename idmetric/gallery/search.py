@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric.gallery.contents import Contents
 from idmetric.gallery.index import Item, by_key, row_of
-from idmetric.gallery.read import load_pixels
+from idmetric.gallery.read import source_of
 from idmetric.gallery.sources import GalleryError
 from idmetric.gallery.table import Table
 from idmetric.metric.distance.embedding import Embedding, concatenate
@@ -210,8 +210,9 @@ def _with_patches(contents: Contents, items: list[Item]) -> Embedding:
 
     def read(item: Item) -> Input[Item]:
         image, mask = contents.read(item)
-        pixels = load_pixels(metric, item, image, mask, contents.outside, contents.mask_id)
-        return Input(item, item.key, *pixels)
+        source = source_of(item, image, mask)
+        pixels, cover = metric.load_image(source.image, source.mask, contents.outside, mask_id=contents.mask_id)
+        return Input(item, item.key, pixels, cover)
 
     missing = {item.key: item for item in items if item.key not in embeddings}
     for batch in batches(missing.values(), read, batch_size=_RERANKED):

@@ -21,11 +21,14 @@ def in_order(
 
     Args:
         items: taken one by one, by the caller's thread, as there is room.
-        threads: at least 1. waiting: at least 1.
+        threads: 0: work in the caller's thread, one item at a time. waiting: at least 1.
 
     Raises:
         Whatever `work` raises, where its result would have come; what has not begun then never does.
     """
+    if not threads:
+        yield from map(work, items)
+        return
     with ThreadPoolExecutor(threads) as pool:
         ahead: deque[Future[Done]] = deque()
         try:

@@ -24,6 +24,7 @@ from idmetric.metric.images.arrays import convert, float_pixels, image_of_pixels
 from idmetric.metric.images.fit import SQUASH, Fit
 from idmetric.metric.images.kinds import (
     CUT,
+    NAME,
     STORED,
     WHITE,
     Color,
@@ -119,7 +120,9 @@ def read_image(
         return image_of_pixels(float_pixels(source, name, background))
     image = open_image(source, upright=preprocessing == "standard", needed=needed)
     if preprocessing == "release":
-        return arrays.released_rgb(image, name)
+        image = arrays.released_rgb(image, name)
+        image.info[NAME] = name
+        return image
 
     # floats and 16-bit values
     stored_orientation = image.info.get(STORED)
@@ -140,6 +143,7 @@ def read_image(
         image = image.copy()
     if stored_orientation is not None:
         image.info[STORED] = stored_orientation
+    image.info[NAME] = name
     return image
 
 

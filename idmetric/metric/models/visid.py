@@ -227,18 +227,15 @@ class VisIDEmbed(Embedder):
         words = [self.settings.joiner.join(x for x in pair if x) for pair in zip(asked, written, strict=True)]
         patches = patches and all(image is not None for image in singles)  # a text alone has none
 
-        Items = tuple[list[tuple[Tensor | None, Tensor | None]], list[str]]
+        def load(number: int) -> tuple[Tensor | None, Tensor | None, str]:
+            image = singles[number]
+            if image is None:
+                return None, None, words[number]
+            return *self.load_image(image, covers[number], outside), words[number]
 
-        def load(part: slice) -> Items:
-            items: list[tuple[Tensor | None, Tensor | None]] = [
-                (None, None) if image is None else self.load_image(image, mask, outside)
-                for image, mask in zip(singles[part], covers[part], strict=True)
-            ]
-            return items, words[part]
-
-        def run(loaded: Items) -> Embedding:
-            items, said = loaded
-            return self._run([pixels for pixels, _ in items], said, [cover for _, cover in items])
+        def run(items: list[tuple[Tensor | None, Tensor | None, str]]) -> Embedding:
+            pixels, item_covers, item_words = zip(*items, strict=True)
+            return self._run(pixels, item_words, item_covers)
 
         return in_batches(load, run, singles, self.dtype, batch_size, patches, progress, workers)
 
