@@ -104,14 +104,15 @@ def near_duplicates(
     if max_distance is not None:
         linked = comparable(distance) <= comparable(max_distance)
     rest = np.flatnonzero(~linked)
-    pairs = [(table.keys[a[number]], table.keys[b[number]]) for number in rest]
+    keys = np.array(table.keys, object)
+    pairs = list(zip(keys[a[rest]], keys[b[rest]], strict=True))
     linked[rest] = [agreement >= THRESHOLD for agreement, _ in looks.agreements(pairs)]
 
     groups: list[list[Record]] = []
-    for rows in _connected(len(table.keys), a[linked], b[linked]):
+    for rows in _connected(len(keys), a[linked], b[linked]):
         images: list[Item] = []
-        for row in rows:
-            images += items.get(table.keys[row], ())
+        for key in keys[rows]:
+            images += items.get(key, ())
         groups += _groups(images, gallery, looks, keep, max_distance)
     looks.save()
     return numbered(groups, DUPLICATES)
@@ -153,15 +154,17 @@ def _rows(
 ) -> list[Record]:
     """Compare images with the first, which is kept; `reason` is empty where one does not repeat it."""
     first = images[0]
-    vectors = gallery.table().rows_of([image.key for image in images])
-    distances_to_first = distances(np.broadcast_to(vectors[0], vectors.shape), vectors).tolist()
-    keys = list(dict.fromkeys(image.key for image in images if image.key != first.key))
-    agreements = looks.agreements([(first.key, key) for key in keys], copies_only=max_distance is None)
+    image_keys = [image.key for image in images]
+    vectors = gallery.table().rows_of(image_keys)
+    far = distances(np.broadcast_to(vectors[0], vectors.shape), vectors)
+    keys = [key for key in dict.fromkeys(image_keys) if key != first.key]
+    pairs = [(first.key, key) for key in keys]
+    agreements = looks.agreements(pairs, copies_only=max_distance is None)
     copies = dict(zip(keys, agreements, strict=True))
     copies[first.key] = (1.0, False)
 
     rows: list[Record] = []
-    for image, distance in zip(images, distances_to_first, strict=True):
+    for image, distance in zip(images, far.tolist(), strict=True):
         agreement, mirrored = copies[image.key]
         is_near = max_distance is not None and comparable(distance) <= comparable(max_distance)
         if image is first:
@@ -174,9 +177,18 @@ def _rows(
             reason = FIRST_FRAME
         else:
             reason = "copy" if agreement >= THRESHOLD else "near"
-        row = {"keep": reason in ("kept", FIRST_FRAME), "reason": reason, **row_of(image, gallery.relative)}
-        row |= {"bytes": image.size, "sharpness": looks.sharpness[image.key], "distance": distance}
-        rows.append({**row, "copy_agreement": agreement, "mirrored": mirrored})
+        rows.append(
+            {
+                "keep": reason in ("kept", FIRST_FRAME),
+                "reason": reason,
+                **row_of(image, gallery.relative),
+                "bytes": image.size,
+                "sharpness": looks.sharpness[image.key],
+                "distance": distance,
+                "copy_agreement": agreement,
+                "mirrored": mirrored,
+            }
+        )
     return rows
 
 
@@ -223,16 +235,15 @@ def _image_to_keep(
 ) -> Item:
     """See `near_duplicates`."""
 
-    def largest(candidates: Sequence[Item]) -> list[Item]:
-        most = max(image.width * image.height for image in candidates)
-        return [image for image in candidates if image.width * image.height == most]
-
-    def sharpest(candidates: Sequence[Item]) -> list[Item]:
-        least = _AS_SHARP * max(sharpness[image.key] for image in candidates)
-        return [image for image in candidates if sharpness[image.key] >= least]
-
-    best = sharpest(largest(images)) if keep == "largest" else largest(sharpest(images))
-    return min(best, key=lambda image: (-image.size, image.place))
+    area = {image: float(image.width * image.height) for image in images}
+    sharp = {image: sharpness[image.key] for image in images}
+    measures = [(area, 1.0), (sharp, _AS_SHARP)]
+    if keep == "sharpest":
+        measures.reverse()
+    for measure, share in measures:
+        least = share * max(measure[image] for image in images)
+        images = [image for image in images if measure[image] >= least]
+    return min(images, key=lambda image: (-image.size, image.place))
 
 
 def nearest_pairs(neighbors: Ints, distance: Double) -> tuple[Ints, Ints, Double]:
@@ -244,9 +255,11 @@ def nearest_pairs(neighbors: Ints, distance: Double) -> tuple[Ints, Ints, Double
     count = len(neighbors)
     row = np.broadcast_to(np.arange(count)[:, None], neighbors.shape)
     is_pair = row != neighbors
-    low, high = np.minimum(row, neighbors)[is_pair], np.maximum(row, neighbors)[is_pair]
+    low = np.minimum(row, neighbors)
+    high = np.maximum(row, neighbors)
+    code = low * count + high
 
-    pair, position = np.unique(low * count + high, return_index=True)
+    pair, position = np.unique(code[is_pair], return_index=True)
     pair_distance = distance[is_pair][position]
     order = np.lexsort((pair, comparable(pair_distance)))
     a, b = np.divmod(pair[order], count)
@@ -309,10 +322,11 @@ def identities(
     for number, images in enumerate(groups, 1):
         vectors = table.rows_of(image.key for image in images)
         total = vectors.sum(0, dtype=np.float64)  # nearest to it: nearest on average, as 1 - cos is linear
-        center = int((vectors.astype(np.float64) @ total).argmax())
-        to_center = distances(np.broadcast_to(vectors[center], vectors.shape), vectors).tolist()
-        for position, image in enumerate(images):
-            row = {"group": number, "size": len(images), "center": position == center, "distance": to_center[position]}
+        closeness = vectors.astype(np.float64) @ total
+        center = int(closeness.argmax())
+        far = distances(np.broadcast_to(vectors[center], vectors.shape), vectors)
+        for position, (image, distance) in enumerate(zip(images, far.tolist(), strict=True)):
+            row = {"group": number, "size": len(images), "center": position == center, "distance": distance}
             rows.append({**row, **row_of(image, gallery.relative)})
     return Records(rows, IDENTITIES)
 
@@ -332,7 +346,10 @@ def calibrated_threshold(gallery: Gallery, false_accept_rate: float, distance: s
         )
     calibration.check_distance(distance)
     calibration.check_outside(gallery.about["outside"])
-    thresholds = {round(float(t["false_accept_rate"]), 9): float(t["distance"]) for t in calibration.thresholds}
+    thresholds = {}
+    for threshold in calibration.thresholds:
+        rate = round(float(threshold["false_accept_rate"]), 9)
+        thresholds[rate] = float(threshold["distance"])
     rate = round(false_accept_rate, 9)
     if rate not in thresholds:
         raise ValueError(

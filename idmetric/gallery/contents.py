@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.gallery.index import Item, file_of, files_of, models_of, read_index, shown, stamp_of
+from idmetric.gallery.index import Item, Where, by_key, file_of, files_of, models_of, read_index, shown, stamp_of
 from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError, Source, StaleError, StaleWarning, entries
 from idmetric.gallery.table import Table
 from idmetric.metric.files import StrPath
@@ -42,14 +42,23 @@ class Contents:
         opened: str = "",
         opened_revision: str = "",
     ) -> None:
-        self.folder, self.metric, self.masked, self.patches = Path(folder), metric, masked, patches
+        self.folder = Path(folder)
+        self.metric = metric
+        self.masked = masked
+        self.patches = patches
         self.outside: Outside = outside
-        self.opened, self.opened_revision = opened or metric.name, opened_revision
         self.mask_id = mask_id if masked else None
-        self.about = metric.about(outside if masked else None, self.mask_id)
+        self.opened = opened or metric.name
+        self.opened_revision = opened_revision
+        self.about = self._about()
         self.store = self.folder / folder_name(self.about)
-        self.stale: dict[tuple[str, ...], str] = {}
+        self.stale: dict[Where, str] = {}
         self.reload()
+
+    def _about(self) -> dict[str, str]:
+        """The model, its weights and its settings as they are now."""
+        outside = self.outside if self.masked else None
+        return self.metric.about(outside, self.mask_id)
 
     def reload(self) -> None:
         """Read the files again, which another process may have changed."""
@@ -65,7 +74,7 @@ class Contents:
             self._damage = error
         self._shards = Store(self.store, self.patches)
         self._table: Table | None = None
-        self._manifests: dict[tuple[object, ...], dict[tuple[str, ...], Entry]] = {}
+        self._manifests: dict[object, dict[Where, Entry]] = {}
 
     # Images
 
@@ -136,7 +145,7 @@ class Contents:
         return self._table
 
     def _read_table(self) -> Table:
-        keys = list(dict.fromkeys(item.key for item in self.items))
+        keys = list(by_key(self.items))
         missing = [key for key in keys if key not in self._shards]
         if missing:
             raise GalleryError(
@@ -191,13 +200,14 @@ class Contents:
         self._leave_out(faults)
         return [item for item in items if not faults[item.where]]
 
-    def _leave_out(self, faults: dict[tuple[str, ...], str]) -> None:
+    def _leave_out(self, faults: dict[Where, str]) -> None:
         """Note that an answer leaves out the images with a fault, and warn."""
         self.stale = {where: fault for where, fault in faults.items() if fault}
         if not self.stale:
             return
-        count, first = len(self), next(iter(self.stale))[0]
+        count = len(self)
         if len(self.stale) == count and set(self.stale.values()) == {"missing"}:
+            (first, *_), *_ = self.stale
             raise GalleryError(
                 f"all {count} images of the gallery are missing, such as {first!r}: if they were "
                 f"moved, name their folder: idmetric gallery build FOLDER --gallery {self.folder} embeds none again"
@@ -211,11 +221,13 @@ class Contents:
         """Return the entry to read an image from; None if its manifest does not hold it any more."""
         if item.place in item.files:
             image, *masks = [partial(content, file) for file in item.files]
-            return Entry(item.name, item.place, item.files, image, masks[0] if masks else None)
+            mask = masks[0] if masks else None
+            return Entry(item.name, item.place, item.files, image, mask)
         manifest = file_of(item)
         if not (manifest.endswith(MANIFESTS) and os.path.isfile(manifest)):
             return None
         version = (manifest, stamp_of([manifest]))
         if version not in self._manifests:
-            self._manifests[version] = {entry.where: entry for entry in entries([Source(manifest)], self.masked)}
+            listed = entries([Source(manifest)], self.masked)
+            self._manifests[version] = {entry.where: entry for entry in listed}
         return self._manifests[version].get(item.where)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -61,7 +62,8 @@ def fast_duplicates(
     Raises:
         GalleryError: if a source is missing or holds no image.
     """
-    wanted = list(entries([Source(os.path.abspath(source)) for source in sources], masked=False))
+    folders = [Source(os.path.abspath(source)) for source in sources]
+    wanted = list(entries(folders, masked=False))
     images: list[HashedImage] = []
     problems: dict[str, str] = {}
     for done, image in enumerate(in_order(_read, wanted, threads=threads(None), waiting=64), 1):
@@ -71,7 +73,7 @@ def fast_duplicates(
             images.append(image)
         if progress is not None:
             progress(done, len(wanted))
-    images.sort(key=lambda image: (-image.item.width * image.item.height, -image.item.size, image.item.place))
+    images.sort(key=_largest_first)
 
     relative = not any(map(os.path.isabs, sources))
     hashes = np.array([image.hashes for image in images]).reshape(-1, 2, 64)
@@ -98,6 +100,11 @@ def fast_duplicates(
     return numbered(groups, HASHED), problems
 
 
+def _largest_first(image: HashedImage) -> tuple[int, int, str]:
+    item = image.item
+    return -item.width * item.height, -item.size, item.place
+
+
 def perceptual_hash(gray: NDArray[np.floating]) -> Bits | None:
     """The hash of grays (32, 32), 0-255, and of the mirrored image: (2, 64) of -1 and 1; None for a plain image.
 
@@ -116,29 +123,35 @@ def perceptual_hash(gray: NDArray[np.floating]) -> Bits | None:
 
 
 def _read(entry: Entry) -> HashedImage:
+    item = Item(entry.name, entry.place, entry.files, "", entry.identity)
     try:
         data = entry.image()
         key = content_key(data, None)
-        image = read_image(Named(data, entry.place), needed=lambda *_: (_SIDE, _SIDE)).convert("L")
-        hashes = perceptual_hash(np.asarray(image.resize((_SIDE, _SIDE)), np.float64))
+        image = read_image(Named(data, entry.place), needed=lambda *_: (_SIDE, _SIDE))
+        gray = image.convert("L").resize((_SIDE, _SIDE))
+        hashes = perceptual_hash(np.asarray(gray, np.float64))
         if hashes is None:  # random bits of its content
             rng = np.random.default_rng(int(key[:16], 16))
             hashes = rng.choice(np.array([-1, 1], np.float32), (2, 64))
         with open_file(io.BytesIO(data)) as file:
-            item = Item(entry.name, entry.place, entry.files, key, entry.identity, *file.size, len(data))
+            width, height = file.size
+            item = replace(item, key=key, width=width, height=height, size=len(data))
             return HashedImage(item, hashes, is_animated(file))
-    except (OSError, ImageReadError) as error:
-        problem = error.reason if isinstance(error, ImageReadError) else str(error)
-        item = Item(entry.name, entry.place, entry.files, "", problem=problem)
-        return HashedImage(item, np.zeros((2, 64), np.float32), False)
+    except ImageReadError as error:
+        problem = error.reason
+    except OSError as error:
+        problem = str(error)
+    return HashedImage(replace(item, problem=problem), np.zeros((2, 64), np.float32), False)
 
 
 def _similar(hashes: Bits, most_bits: int) -> Iterator[list[tuple[int, int, bool]]]:
     """Yield for each row of hashes (N, 2, 64) the later rows that differ in few bits: row, bits, whether mirrored."""
     least = 64 - 2 * most_bits  # product of two hashes
     for start in range(0, len(hashes), _ROWS):
-        block, later = hashes[start : start + _ROWS], hashes[start:, 0]
-        plain_products, mirrored_products = block[:, 0] @ later.T, block[:, 1] @ later.T
+        block = hashes[start : start + _ROWS]
+        later = hashes[start:, 0].T
+        plain_products = block[:, 0] @ later
+        mirrored_products = block[:, 1] @ later
         for row, (plain, mirrored) in enumerate(zip(plain_products, mirrored_products, strict=True)):
             is_similar = np.maximum(plain, mirrored) >= least
             is_similar[: row + 1] = False
@@ -146,7 +159,8 @@ def _similar(hashes: Bits, most_bits: int) -> Iterator[list[tuple[int, int, bool
             is_mirrored = plain[rows] < least
             products = np.where(is_mirrored, mirrored[rows], plain[rows])
             bits = (64 - products).astype(int) // 2
-            yield list(zip((start + rows).tolist(), bits.tolist(), is_mirrored.tolist(), strict=True))
+            columns = (start + rows).tolist(), bits.tolist(), is_mirrored.tolist()
+            yield list(zip(*columns, strict=True))
 
 
 def _row(

@@ -71,14 +71,16 @@ class Gallery(Contents):
         self._check_model()
         if not sources:
             raise GalleryError("name the gallery's sources: folders, images or manifests")
-        if self.masked and mask_dir is None and not all(os.fspath(source).endswith(MANIFESTS) for source in sources):
+        paths = [os.path.abspath(source) for source in sources]
+        if self.masked and mask_dir is None and not all(path.endswith(MANIFESTS) for path in paths):
             raise GalleryError("a gallery of masked subjects needs the masks of its folders: mask_dir=, --mask-dir")
         if mask_dir is not None and not (self.masked and os.path.isdir(mask_dir)):
             raise GalleryError(f"mask_dir={os.fspath(mask_dir)!r} must be a folder, and needs masked=True")
         masks = None if mask_dir is None else os.path.abspath(mask_dir)
-        wanted = list(entries([Source(os.path.abspath(path), masks) for path in sources], self.masked))
+        wanted = list(entries([Source(path, masks) for path in paths], self.masked))
         if self.masked:
-            check_masks(sum(entry.mask is not None for entry in wanted), len(wanted))
+            masked = [entry for entry in wanted if entry.mask is not None]
+            check_masks(len(masked), len(wanted))
 
         with writing(self.folder):
             self.store.mkdir(parents=True, exist_ok=True)
@@ -127,7 +129,8 @@ class Gallery(Contents):
         with locked_store(self.store):
             self.reload()
             before, removed = size_of(self.folder), []
-            count = prune_shards(self.store, {item.key for item in self._all()})
+            keys = {item.key for item in self._all()}
+            count = prune_shards(self.store, keys)
             for store in stores_in(self.folder, IMAGES) if others else []:
                 if store == self.store:
                     continue
@@ -211,15 +214,16 @@ class Gallery(Contents):
         columns = {"image": [item.place for item in items]}
         for name in ("name", "identity", "width", "height", "key"):
             columns[name] = [getattr(item, name) for item in items]
-        types = {"image": pa.string(), "name": pa.string(), "identity": pa.string(), "width": pa.int32()}
-        types |= {"height": pa.int32(), "key": pa.string()}
+        types = dict.fromkeys(columns, pa.string())
+        types["width"] = types["height"] = pa.int32()
         schema = pa.schema(types, {"idmetric.gallery": json.dumps(self.about)})
-        embeddings = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), vectors.shape[1])
+        numbers = pa.array(vectors.ravel())
+        embeddings = pa.FixedSizeListArray.from_arrays(numbers, vectors.shape[1])
         table = pa.table(columns, schema=schema).append_column("embedding", embeddings)
         with replacing(Path(path)) as temporary:
             pq.write_table(table, temporary, write_page_checksum=True)
 
     def _check_model(self) -> None:
         """Refuse a model with other weights or settings than when the gallery was opened."""
-        if self.metric.about(self.outside if self.masked else None, self.mask_id) != self.about:
+        if self._about() != self.about:
             raise GalleryError(f"{self.metric.label} has changed since the gallery was opened: open the gallery again")

@@ -23,6 +23,9 @@ LOCK = ".lock"
 _IN_MANIFEST = re.compile(rf"(.+?(?:{'|'.join(map(re.escape, MANIFESTS))}))#", re.DOTALL)  # of an item's place
 
 
+Where = tuple[str, ...]  # an image's identity in the gallery: its place, and its files
+
+
 @dataclass(frozen=True)
 class Item:
     """An image of a gallery.
@@ -47,7 +50,7 @@ class Item:
     problem: str = ""
 
     @property
-    def where(self) -> tuple[str, ...]:
+    def where(self) -> Where:
         """The image's identity in the gallery."""
         return (self.place, *self.files)
 
@@ -87,7 +90,7 @@ def stamp_of(files: Sequence[str]) -> tuple[tuple[int, ...], ...]:
 def shown(item: Item, relative: bool) -> str:
     """An image's place as answers show it, perhaps relative to the current folder."""
     file = file_of(item)
-    return f"{os.path.relpath(file)}{item.place.removeprefix(file)}" if relative else item.place
+    return os.path.relpath(file) + item.place.removeprefix(file) if relative else item.place
 
 
 def row_of(item: Item, relative: bool) -> dict[str, Any]:
@@ -137,12 +140,13 @@ def read_index(store: Path) -> tuple[dict[str, Any], list[Item]] | None:
 def _item(line: str) -> Item:
     """Return the image of a line, which may come from somebody else."""
     values = json_file.parse(line)
-    values["stamp"] = tuple(tuple(map(int, part)) for part in values["stamp"])
+    values["stamp"] = tuple(tuple(map(int, stamp)) for stamp in values["stamp"])
     values["files"] = tuple(map(str, list.copy(values["files"])))  # TypeError for text
     item = Item(**{field.name: values[field.name] for field in fields(Item)})
     texts = (item.name, item.place, item.key, item.problem, item.identity or "")
     numbers = (item.width, item.height, item.size)
-    if not all(isinstance(text, str) for text in texts) or not all(isinstance(number, int) for number in numbers):
+    are_texts = all(isinstance(text, str) for text in texts)
+    if not are_texts or not all(isinstance(number, int) for number in numbers):
         raise ValueError(f"an image has values of the wrong types: {settings.shown(item)}")
     return item
 
@@ -153,9 +157,10 @@ def write_index(
     items: Sequence[Item],
 ) -> None:
     """Write the list atomically."""
-    records = [{"kind": KIND, "format": FORMAT, **head, "images": len(items)}, *map(asdict, items)]
+    lines = [json.dumps({"kind": KIND, "format": FORMAT, **head, "images": len(items)})]
+    lines += [json.dumps(asdict(item)) for item in items]
     with replacing(store / IMAGES) as path:
-        path.write_text("".join(json.dumps(record) + "\n" for record in records), encoding="utf-8")
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _head(path: Path, line: str) -> dict[str, Any]:

@@ -50,11 +50,12 @@ def _row(store: Path, check: bool) -> Record:
     head, items = index
     about = head["about"]
     usable = [item for item in items if not item.problem]
-    faults = [fault for item in usable if (fault := _fault(item, check))]
+    faults = list(filter(None, [_fault(item, check) for item in usable]))
 
     shards, with_patches = Store(store), Store(store, patches=True)
     keys = [item.key for item in usable if item.key in shards]
-    updated = datetime.fromtimestamp((store / IMAGES).stat().st_mtime, UTC)
+    changed_at = (store / IMAGES).stat().st_mtime
+    updated = datetime.fromtimestamp(changed_at, UTC)
     return {
         "model": about.get("model"),
         "revision": about.get("revision"),

@@ -60,7 +60,8 @@ def cluster(
             tree = hierarchy.linkage(_distances(table[rows]), linkage)
             clusters = hierarchy.fcluster(tree, comparable(threshold), "distance")
             for label in np.unique(clusters):
-                labels[rows[clusters == label]] = len(table) + rows[clusters == label].min()
+                joined = rows[clusters == label]
+                labels[joined] = len(table) + joined.min()
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse.reshape(-1)]
 
@@ -68,7 +69,8 @@ def cluster(
 def members(labels: Ints) -> list[Ints]:
     """Return the rows of each label."""
     order = np.argsort(labels, kind="stable")
-    return np.split(order, np.flatnonzero(np.diff(labels[order])) + 1)
+    starts = np.flatnonzero(np.diff(labels[order])) + 1
+    return np.split(order, starts)
 
 
 def _components(table: Single, threshold: float) -> Ints:
@@ -79,7 +81,7 @@ def _components(table: Single, threshold: float) -> Ints:
     step = max(1, _CELLS // max(1, count))
     for start in range(0, count, step):
         similarity = table[start : start + step] @ table[start:].T
-        a, b = np.divmod(np.flatnonzero(similarity >= 1 - threshold - slack), similarity.shape[1])
+        a, b = np.nonzero(similarity >= 1 - threshold - slack)
         is_near = similarity[a, b] >= 1 - threshold + slack
         a, b = a + start, b + start
         apart = label[a] != label[b]
@@ -106,12 +108,16 @@ def _joined(
     from scipy.sparse.csgraph import connected_components
 
     unsure = np.flatnonzero(~is_near)
-    is_near[unsure] = comparable(distances(table[a[unsure]], table[b[unsure]])) <= comparable(threshold)
-    edges = (label[a[is_near]], label[b[is_near]])
-    graph = coo_matrix((np.ones(len(edges[0]), bool), edges), (len(label), len(label)))
-    component: Ints = connected_components(graph, directed=False)[1][label]
-    first_rows = np.full(len(label), len(label))
-    np.minimum.at(first_rows, component, np.arange(len(label)))
+    measured = distances(table[a[unsure]], table[b[unsure]])
+    is_near[unsure] = comparable(measured) <= comparable(threshold)
+    a, b = label[a[is_near]], label[b[is_near]]
+
+    count = len(label)
+    graph = coo_matrix((np.ones(len(a), bool), (a, b)), (count, count))
+    _, component_of = connected_components(graph, directed=False)
+    component: Ints = component_of[label]
+    first_rows = np.full(count, count)
+    np.minimum.at(first_rows, component, np.arange(count))
     return first_rows[component]
 
 

@@ -76,7 +76,8 @@ class Looks:
             except FileNotFoundError:  # another process has just removed it
                 continue
 
-        missing = list({item.key: item for item in items if item.key not in self._where}.values())
+        by_key = {item.key: item for item in items}
+        missing = [item for key, item in by_key.items() if key not in self._where]
         for begin in range(0, len(missing), _IMAGES):
             self._read(missing[begin : begin + _IMAGES], begin, len(missing))
 
@@ -147,8 +148,13 @@ class Looks:
             animated.append(is_animation)
             thumbs.append(np.frombuffer(thumb, np.uint8))
             self.progress(begin + row + 1, count)
-        tensors = {"pictures": pictures, "sharpness": np.array(sharpnesses), "animated": np.array(animated)}
-        tensors |= {"thumbs": np.concatenate(thumbs), "ends": np.cumsum([len(thumb) for thumb in thumbs])}
+        tensors = {
+            "pictures": pictures,
+            "sharpness": np.array(sharpnesses),
+            "animated": np.array(animated),
+            "thumbs": np.concatenate(thumbs),
+            "ends": np.cumsum(list(map(len, thumbs))),
+        }
         self._write("pictures", [item.key for item in items], tensors)
 
     def _look(self, item: Item) -> tuple[NDArray[np.uint8], float, bool, bytes]:
@@ -207,8 +213,10 @@ class Looks:
             def done(count: int, _: int, begin: int = begin) -> None:
                 self.progress(begin + count, len(missing))
 
-            agreement, mirrored = compare_pairs(self._pictures(keys), a, b, copies_only=copies_only, done=done)
-            compared = dict(zip(part, zip(agreement.tolist(), mirrored.tolist(), strict=True), strict=True))
+            pictures = self._pictures(keys)
+            agreement, mirrored = compare_pairs(pictures, a, b, copies_only=copies_only, done=done)
+            results = zip(agreement.tolist(), mirrored.tolist(), strict=True)
+            compared = dict(zip(part, results, strict=True))
             agreements |= compared
             if copies_only:
                 self._agreements |= compared
@@ -223,17 +231,17 @@ class Looks:
             return
         pairs, self._unsaved = self._unsaved, []
         keys, a, b = _numbered(pairs)
-        agreement = np.array([self._agreements[pair][0] for pair in pairs])
-        mirrored = np.array([self._agreements[pair][1] for pair in pairs], np.uint8)
-        self._write("pairs", keys, {"a": a, "b": b, "agreement": agreement, "mirrored": mirrored})
+        agreement, mirrored = np.array([self._agreements[pair] for pair in pairs]).T
+        tensors = {"a": a, "b": b, "agreement": agreement.copy(), "mirrored": mirrored.astype(np.uint8)}
+        self._write("pairs", keys, tensors)
 
 
 def _numbered(pairs: Sequence[Pair]) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
     """The keys of pairs, each once, and both sides of the pairs as positions among them."""
     keys = list(dict.fromkeys(chain.from_iterable(pairs)))
     number = {key: position for position, key in enumerate(keys)}
-    a, b = np.array([(number[a], number[b]) for a, b in pairs]).T.copy()
-    return keys, a, b
+    rows = np.array([(number[a], number[b]) for a, b in pairs])
+    return keys, rows[:, 0].copy(), rows[:, 1].copy()
 
 
 def sharpness(image: Image.Image) -> float:

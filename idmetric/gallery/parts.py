@@ -86,10 +86,13 @@ def locate(address: StrPath) -> tuple[Any, str, str]:
 def files_below(system: Any, root: str) -> dict[str, str]:
     """Return path -> stamp of the files in and below a folder, sorted and without hidden ones, or of a file."""
     info = system.get_file_info(root)
-    infos = [info] if info.is_file else system.get_file_info(fs.FileSelector(root, recursive=True))
+    infos = [info]
+    if not info.is_file:
+        infos = system.get_file_info(fs.FileSelector(root, recursive=True))
     stamps = {}
     for info in sorted(infos, key=lambda info: str(info.path)):
-        if info.is_file and not any(map(is_hidden, info.path[len(root) :].split("/"))):
+        names = info.path[len(root) :].split("/")
+        if info.is_file and not any(map(is_hidden, names)):
             stamps[info.path] = f"{info.size} {info.mtime_ns}"
     return stamps
 
@@ -144,7 +147,8 @@ class Output:
 
     def stamp(self, image: str) -> str | None:
         """Return the stamp of an image, or of the table in which it is a row; None if it is in no source."""
-        return self.stamps.get(image, self.stamps.get(image.rpartition("#")[0]))
+        table, _, _ = image.rpartition("#")
+        return self.stamps.get(image, self.stamps.get(table))
 
     def table(self, records: list[dict[str, Any]]) -> pa.Table:
         """Return rows of a file; ScaleError for an unreadable image at which the run stops."""
@@ -181,6 +185,7 @@ class Output:
         Raises:
             ScaleError: for a Parquet file of another origin. OSError: if a file cannot be read now.
         """
+        columns = [name for name in self.schema.names if name != "patches"]
         parts: dict[str, list[dict[str, Any]]] = {}
         for path in files_below(self.system, self.folder):
             if not path.endswith(".parquet"):
@@ -194,7 +199,7 @@ class Output:
                     pq.ParquetFile(file, page_checksum_verification=True) as part,
                 ):
                     check_same(path, part.schema_arrow.metadata or {}, self.schema)
-                    table = part.read(columns=[name for name in self.schema.names if name != "patches"])
+                    table = part.read(columns=columns)
                 parts[path] = table.select(["image", "stamp", "key", "error"]).to_pylist()
             except (pa.ArrowException, KeyError, ValueError):
                 continue

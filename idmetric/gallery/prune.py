@@ -37,7 +37,8 @@ class Pruned:
     def __str__(self) -> str:
         parts = [f"{self.embeddings} embeddings"]
         if self.others:
-            parts.append(f"the embeddings of {len(self.others)} other models or weights ({', '.join(self.others)})")
+            names = ", ".join(self.others)
+            parts.append(f"the embeddings of {len(self.others)} other models or weights ({names})")
         return f"removed {' and '.join(parts)}: {self.bytes / 1e6:.1f} MB"
 
 
@@ -72,9 +73,9 @@ def prune_shards(store: Path, wanted: Container[str]) -> int:
         shards.save()
 
         # a shard with exactly the wanted rows has the name of the one that was just written
-        needed = {path for path, keys in shards.files().items() if any(key in wanted for key in keys)}
+        keys_by_file = shards.files()
         for path in outdated:
-            if path not in needed:
+            if not any(key in wanted for key in keys_by_file.get(path, [])):
                 remove(path, root=store.parent)
 
     if removed:

@@ -5,174 +5,31 @@ An image is embedded unless a file has it with its present size and time, so eit
 
 from __future__ import annotations
 
-import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import torch
-
-from idmetric.gallery.index import Item, files_of, stamp_of
-from idmetric.gallery.parts import META, WRITING, Output, ScaleError, Stored, Summary, files_below, locate, schema_of
-from idmetric.gallery.read import load
-from idmetric.gallery.sources import Entry, entries
-from idmetric.gallery.sources import Source as LocalSource
+from idmetric.gallery.parts import WRITING, Output, ScaleError, Stored, Summary, files_below, locate, schema_of
+from idmetric.gallery.sources import Entry
+from idmetric.gallery.worker import Model, Worker, listed, opened, table_entry
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.lock import locked
 from idmetric.metric.files.output import writing
-from idmetric.metric.images.paths import is_image
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.models.load import load as load_model
-from idmetric.metric.scoring.pipeline import Input, batches, embed
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 __all__ = ["ScaleError", "Summary", "embed_dataset", "embed_on_ray"]
 
-Model = Embedder | str | Callable[[], Embedder]
 OnError = Literal["skip", "fail"]
 ROWS = 256  # images of a file
 LARGE = 2**27  # bytes of embeddings after which a file is written, even if it has few rows
-
-
-def listed(sources: Sequence[StrPath]) -> tuple[list[Entry], dict[str, str]]:
-    """List all images, each once, and image -> stamp: size and time of its file."""
-    images: dict[str, Entry] = {}
-    stamps: dict[str, str] = {}
-    for source in sources:
-        system, root, prefix = locate(source)
-        if not prefix:
-            for entry in entries([LocalSource(root)], masked=False):
-                name = as_text(entry.place)
-                images[name] = replace(entry, name=as_text(entry.name), place=name)
-                stamps[name] = str(stamp_of(files_of(entry)))
-            continue
-        for path, stamp in files_below(system, root).items():
-            if path == root or is_image(path):
-                name = path[len(root) + 1 :] or os.path.basename(path)
-                images[prefix + path] = Entry(name, prefix + path, (), partial(_read, system, path))
-                stamps[prefix + path] = stamp
-    if not images:
-        raise ScaleError("the sources hold no images: check their addresses")
-    return list(images.values()), stamps
-
-
-def _read(system: Any, path: str) -> bytes:
-    with system.open_input_stream(path) as file:
-        return bytes(file.read())
-
-
-def _table_entry(
-    prefix: str,
-    column: str,
-    column_id: str,
-    row: dict[str, Any],
-) -> Entry:
-    """Return the image in a row of a table."""
-    name = str(row[column_id])
-    return Entry(name, f"{prefix}{row['path']}#{name}", (), partial(_cell, row[column]))
-
-
-def _cell(value: Any) -> bytes:
-    """Return the image in a table's cell: bytes, or datasets' struct with them."""
-    data = value.get("bytes") if isinstance(value, dict) else value
-    if not isinstance(data, bytes):
-        raise OSError(f"the row holds no image bytes, but {value!r:.80}; paths and addresses in tables are not opened")
-    return data
-
-
-def as_text(name: str) -> str:
-    """Escape a name that may not be UTF-8."""
-    return name.encode("utf-8", "backslashreplace").decode()
-
-
-# Embedding
-
-
-class Worker:
-    """Embeds images; Ray Data opens one in each process.
-
-    Args:
-        output: the folder of embeddings. entry_of: returns the image in a row of Ray Data.
-    """
-
-    def __init__(
-        self,
-        model: Model,
-        output: Output,
-        batch_size: int,
-        workers: int | None,
-        entry_of: Callable[[dict[str, Any]], Entry] | None = None,
-    ) -> None:
-        self.metric, self.output, self.entry_of = opened(model), output, entry_of
-        self.batch_size, self.workers = batch_size, workers
-        self.facts = json.loads(output.schema.metadata[META])
-        if not self.metric.about().items() <= self.facts.items():
-            raise ScaleError("the model on this machine differs from that of the driver")
-
-    def __call__(self, rows: pa.Table) -> Iterator[pa.Table]:
-        """Yield tables of embeddings for a block of Ray Data."""
-        assert self.entry_of is not None
-        yield from self.tables(map(self.entry_of, rows.to_pylist()))
-
-    def tables(self, images: Iterable[Entry]) -> Iterator[pa.Table]:
-        """Yield a table of embeddings for each batch of the images that are not done."""
-        todo = (entry for entry in images if entry.place not in self.output.done)
-        with closing(batches(todo, self._load, batch_size=self.batch_size, workers=self.workers)) as loaded:
-            for batch in loaded:
-                yield self.output.table(self._records(batch))
-
-    def _load(self, entry: Entry) -> Input[Item]:
-        item = Item(entry.name, entry.place, entry.files, "")
-        return load(self.metric, entry, item, lambda key: False, masked=False)
-
-    def _records(self, images: Sequence[Input[Item]]) -> list[dict[str, Any]]:
-        """Embed the images with pixels in one batch, and return a row for each image."""
-        records = [record_of(image) for image in images]
-        readable = [row for row, image in enumerate(images) if image.pixels is not None]
-        if not readable:
-            return records
-
-        has_patches, stored = bool(self.facts["patches"]), self.facts["stored"]
-        embedding, errors = embed(self.metric, [images[row] for row in readable], has_patches)
-        embedding = embedding.to("cpu", getattr(torch, stored))
-        for position in (~embedding.finite()).nonzero().flatten().tolist():
-            errors.setdefault(position, f"its embedding exceeds what {stored} can hold")
-        for position, row in enumerate(readable):
-            if position in errors:
-                records[row]["error"] = errors[position]
-                continue
-            records[row]["embedding"] = embedding.cls[position].numpy()
-            if has_patches and embedding.patches is not None:
-                records[row]["patches"] = embedding.patches[position].flatten().numpy()
-        return records
-
-
-def record_of(image: Input[Item]) -> dict[str, Any]:
-    """Return an image's row, without its embedding."""
-    item = image.item
-    return {
-        "image": item.place,
-        "name": item.name,
-        "key": item.key or None,
-        "width": item.width or None,
-        "height": item.height or None,
-        "error": as_text(image.problem) or None,
-    }
-
-
-def opened(model: Model) -> Embedder:
-    """Open a model, unless it is open."""
-    if isinstance(model, Embedder):
-        return model
-    return load_model(model) if isinstance(model, str) else model()
 
 
 @contextmanager
@@ -248,12 +105,13 @@ def embed_dataset(
         if progress is not None:
             progress(count, len(images))
 
-        waiting: list[Any] = []
+        waiting: list[pa.Table] = []
         for table in Worker(metric, output, batch_size, workers).tables(images):
             waiting.append(table)
             count += len(table)
-            is_full = sum(map(len, waiting)) >= rows or sum(table.nbytes for table in waiting) >= LARGE
-            if is_full or count == len(images):
+            is_full = sum(map(len, waiting)) >= rows
+            is_large = sum(table.nbytes for table in waiting) >= LARGE
+            if is_full or is_large or count == len(images):
                 output.write(waiting)
                 waiting = []
                 if progress is not None:
@@ -305,9 +163,10 @@ def embed_on_ray(
         stamps = {}
         for source in paths:
             system, root, prefix = locate(source)
-            found = {path: stamp for path, stamp in files_below(system, root).items() if path.endswith(".parquet")}
-            tables += found
-            stamps |= {prefix + path: stamp for path, stamp in found.items()}
+            for path, stamp in files_below(system, root).items():
+                if path.endswith(".parquet"):
+                    tables.append(path)
+                    stamps[prefix + path] = stamp
         if not tables:
             raise ScaleError("the sources hold no .parquet files: leave --column out if they hold images")
 
@@ -322,7 +181,8 @@ def embed_on_ray(
             ray.init(address, logging_level="WARNING")
         free = ray.cluster_resources()
         free["CPU"] = free.get("CPU", 0) - bool(tables)  # Ray Data lists tables in a task of its own
-        room = [free.get(kind, 0) / amount for kind, amount in (("CPU", cpus), ("GPU", gpus)) if amount]
+        wanted = {"CPU": cpus, "GPU": gpus}
+        room = [free.get(kind, 0) / amount for kind, amount in wanted.items() if amount]
         processes = int(min(room, default=1))
         if processes < 1:
             raise ScaleError(f"the cluster has no room for a process of {cpus:g} CPUs and {gpus:g} GPUs: ask for less")
@@ -332,9 +192,10 @@ def embed_on_ray(
             dataset = ray.data.read_parquet(
                 tables, filesystem=system, columns=[column, column_id], include_paths=True, num_cpus=0
             )
-            entry_of = partial(_table_entry, prefix, column, column_id)
+            entry_of = partial(table_entry, prefix, column, column_id)
         else:
-            dataset = ray.data.from_items(list(range(len(todo))), override_num_blocks=math.ceil(len(todo) / rows))
+            blocks = math.ceil(len(todo) / rows)
+            dataset = ray.data.range(len(todo), override_num_blocks=blocks)
             entry_of = partial(_listed_entry, todo)
         threads = workers or max(1, round(cpus))
         embeddings = dataset.map_batches(
@@ -361,7 +222,7 @@ def embed_on_ray(
 
 
 def _listed_entry(images: list[Entry], row: dict[str, Any]) -> Entry:
-    position: int = row["item"]
+    position: int = row["id"]
     return images[position]
 
 

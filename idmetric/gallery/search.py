@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from idmetric.gallery.contents import Contents
-from idmetric.gallery.index import Item, by_key, row_of
+from idmetric.gallery.index import Item, Where, by_key, row_of
 from idmetric.gallery.read import source_of
 from idmetric.gallery.sources import GalleryError
 from idmetric.gallery.table import Table
@@ -34,7 +34,7 @@ UNKNOWN = "unknown"
 _RERANKED = 16  # images without stored patches that are embedded at once
 
 Hits = list[tuple[Item, float]]
-Faults = dict[tuple[str, ...], str]  # `Item.where` -> why the image is not as it was embedded, or ""
+Faults = dict[Where, str]  # `Item.where` -> why the image is not as it was embedded, or ""
 
 
 def search(
@@ -71,7 +71,7 @@ def search(
     own_keys = [""] * len(queries)
     if exclude_same and not isinstance(images, Embedding):
         singles = split_images(images)
-        own_keys = [_key(image, mask) for image, mask in zip(singles, split_masks(masks, singles), strict=True)]
+        own_keys = list(map(_key, singles, split_masks(masks, singles)))
     faults: Faults = {}
     vectors = queries.cls.float().numpy()
 
@@ -152,9 +152,12 @@ def _embedded(
 
 def _key(image: Any, mask: Any) -> str:
     """Return the key of a query given by its file or bytes, else ""."""
-    cover = mask.source if isinstance(mask, Labeled) else mask
-    files = isinstance(image, str | bytes | os.PathLike) and isinstance(cover, str | bytes | os.PathLike | None)
-    return key_of(image, cover) if files else ""
+    if isinstance(mask, Labeled):
+        mask = mask.source
+    files = (str, bytes, os.PathLike)
+    if isinstance(image, files) and (mask is None or isinstance(mask, files)):
+        return key_of(image, mask)
+    return ""
 
 
 def _shortlists(
@@ -176,14 +179,14 @@ def _shortlists(
             hits += [(item, distance) for item in items[key] if is_current(item)]
         return hits[:length]
 
-    all_rows, all_distances = nearest(queries, table.vectors, length + 1)
-    for query, own_key, rows, distances in zip(queries, own_keys, all_rows, all_distances, strict=True):
-        hits = current(rows, distances, own_key)
+    nearest_rows, nearest_distances = nearest(queries, table.vectors, length + 1)
+    for number, own_key in enumerate(own_keys):
+        hits = current(nearest_rows[number], nearest_distances[number], own_key)
         searched = length + 1
         while len(hits) < length and searched < len(table.keys):  # files have changed
             searched *= 2
-            more_rows, more_distances = nearest(query[None], table.vectors, searched)
-            hits = current(more_rows[0], more_distances[0], own_key)
+            (rows,), (distances,) = nearest(queries[[number]], table.vectors, searched)
+            hits = current(rows, distances, own_key)
         yield hits
 
 
@@ -196,17 +199,21 @@ def _reranked(
     """Sort hits by a distance of patches; equally near ones stay in order."""
     if not hits:
         return []
-    metric, items = contents.metric, [item for item, _ in hits]
-    candidates = _with_patches(contents, items)
-    distances = distance_matrix(query.to(metric.device), candidates.to(metric.device), distance)[0].double()
+    metric = contents.metric
+    items = [item for item, _ in hits]
+    candidates = _with_patches(contents, items).to(metric.device)
+    matrix = distance_matrix(query.to(metric.device), candidates, distance)
+    distances = matrix[0].double()
     check_distances(distances, metric.dtype)
-    return sorted(zip(items, distances.cpu().tolist(), strict=True), key=lambda hit: comparable(hit[1]))
+    reranked = zip(items, distances.cpu().tolist(), strict=True)
+    return sorted(reranked, key=lambda hit: comparable(hit[1]))
 
 
 def _with_patches(contents: Contents, items: list[Item]) -> Embedding:
     """Return embeddings with patches, from the store or computed now."""
     metric = contents.metric
-    embeddings = Store(contents.store, True, metric.model_id).readable([item.key for item in items])
+    store = Store(contents.store, True, metric.model_id)
+    embeddings = store.readable([item.key for item in items])
 
     def read(item: Item) -> Input[Item]:
         image, mask = contents.read(item)
@@ -219,5 +226,6 @@ def _with_patches(contents: Contents, items: list[Item]) -> Embedding:
         embedded, problems = embed(metric, batch, patches=True)
         for row, problem in problems.items():
             raise GalleryError(f"{batch[row].item.place}: {problem}")
-        embeddings |= zip([image.key for image in batch], embedded.cpu(), strict=True)
+        keys = [image.key for image in batch]
+        embeddings |= zip(keys, embedded.cpu(), strict=True)
     return concatenate([embeddings[item.key] for item in items])

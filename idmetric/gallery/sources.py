@@ -163,7 +163,8 @@ def _file(
     if not masked or source.mask_dir is None:
         return Entry(name, image, (image,), partial(content, path))
     mask = mask_of(source.mask_dir, image)
-    return Entry(name, image, (image, mask), partial(content, path), partial(content, mask))
+    files = (image, mask)
+    return Entry(name, image, files, partial(content, path), partial(content, mask))
 
 
 def _row(
@@ -186,7 +187,8 @@ def _row(
     files = [str(manifest.root / file) for file in files if file is not None]
     is_inside = cell("image_bytes") is not None or not files
     place = f"{path}#{name}" if is_inside else files[0]
-    return Entry(name, place, tuple(files), partial(_content, manifest, row, "path"), mask, identity)
+    image = partial(_content, manifest, row, "path")
+    return Entry(name, place, tuple(files), image, mask, identity)
 
 
 def _content(manifest: Manifest, row: int, column: str) -> bytes:

@@ -26,8 +26,10 @@ class Table:
 
     def near(self, k: int) -> tuple[Ints, Double]:
         """Rows of the k nearest vectors of each, itself among them, and their distances; found once."""
-        if self._near is None or self._near[0].shape[1] < min(k, len(self.keys)):
-            self._near = nearest(self.vectors, self.vectors, max(k, NEIGHBORS + 1))
+        k = min(k, len(self.keys))
+        if self._near is None or self._near[0].shape[1] < k:
+            count = max(k, NEIGHBORS + 1)
+            self._near = nearest(self.vectors, self.vectors, count)
         rows, distances = self._near
         return rows[:, :k], distances[:, :k]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from idmetric.gallery.contents import Contents
-from idmetric.gallery.index import Item, files_of, stamp_of
+from idmetric.gallery.index import Item, Where, files_of, stamp_of
 from idmetric.gallery.read import load
 from idmetric.metric.scoring.keys import MASKED
 from idmetric.metric.scoring.pipeline import Input, batches, embed, keep
@@ -52,26 +52,27 @@ class Update:
 
 
 def difference(
-    before: dict[tuple[str, ...], Item],
+    before: dict[Where, Item],
     after: Sequence[Item],
     embedded: int,
     damaged: list[str],
 ) -> Update:
     """Compare the images before and after an update."""
     now = {item.where: item for item in after}
-    gone = {item.key: item for where, item in before.items() if where not in now and item.key}
+    gone = [item for where, item in before.items() if where not in now]
+    gone_by_key = {item.key: item for item in gone if item.key}
     new, changed, moved = [], [], []
     for where, item in now.items():
         if where in before:
             if before[where].key != item.key:
                 changed.append(item.place)
-        elif item.key in gone:
-            moved.append((gone.pop(item.key).place, item.place))
+        elif item.key in gone_by_key:
+            old = gone_by_key.pop(item.key)
+            moved.append((old.place, item.place))
         else:
             new.append(item.place)
 
     moved_from = {place for place, _ in moved}
-    places_gone = [item.place for where, item in before.items() if where not in now]
     unreadable = {item.place: item.problem for item in after if item.problem}
     return Update(
         images=sum(not item.problem for item in after),
@@ -79,7 +80,7 @@ def difference(
         new=new,
         changed=changed,
         moved=moved,
-        deleted=[place for place in places_gone if place not in moved_from],
+        deleted=[item.place for item in gone if item.place not in moved_from],
         unreadable=unreadable,
         damaged=damaged,
     )
@@ -89,7 +90,7 @@ def current_items(
     gallery: Contents,
     store: Store,
     entries: Sequence[Entry],
-    before: Mapping[tuple[str, ...], Item],
+    before: Mapping[Where, Item],
     *,
     batch_size: int,
     workers: int | None,
@@ -103,7 +104,8 @@ def current_items(
     metric = gallery.metric
 
     def read(entry: Entry) -> Input[Item]:
-        stamp, item = stamp_of(files_of(entry)), before.get(entry.where)
+        stamp = stamp_of(files_of(entry))
+        item = before.get(entry.where)
         if item is not None and stamp and stamp == item.stamp:
             is_embedded = item.key.endswith(MASKED) == gallery.masked and item.key in store
             if is_embedded or item.problem:
@@ -121,7 +123,8 @@ def current_items(
 
     items: list[Item] = []
     problems: dict[str, str] = {}  # of content without a usable embedding
-    with closing(batches(entries, read, batch_size=batch_size, workers=workers)) as loaded:
+    loaded = batches(entries, read, batch_size=batch_size, workers=workers)
+    with closing(loaded):
         for batch in loaded:
             items += [image.item for image in batch]
             problems |= keep(store, batch, lambda fresh: embed(metric, fresh, store.patches))

@@ -19,7 +19,7 @@ import torch
 import idmetric
 from idmetric import IDSim
 from idmetric.cli.main import main
-from idmetric.gallery import parts, scale
+from idmetric.gallery import parts, scale, worker
 from idmetric.gallery.scale import ScaleError, embed_dataset, embed_on_ray
 from idmetric.gallery.sources import GalleryError
 from idmetric.metric.files.threads import in_order
@@ -329,7 +329,8 @@ def test_addresses_are_read_and_written(
         path = str(address).removeprefix("s3://")
         return (store, path, "s3://") if path != str(address) else original(address)
 
-    monkeypatch.setattr(scale, "locate", locate_in_store)
+    for module in (scale, worker):
+        monkeypatch.setattr(module, "locate", locate_in_store)
     (photos / ".hidden.png").write_bytes(images(photos)[0].read_bytes())
     done = embed_dataset("s3://photos", "s3://out", model=metric, **SMALL_ROWS)
     assert (done.images, done.embedded) == (23, 23)
@@ -368,11 +369,11 @@ def test_addresses_of_web_servers_and_inside_addresses_are_not_opened(address: s
 def test_paths_and_addresses_in_tables_of_images_are_never_opened(photos: Path) -> None:
     image = images(photos)[0]
     for value in (str(image), f"file://{image}", "http://h/d.png", {"bytes": None, "path": str(image)}, None):
-        entry = scale._table_entry("", "image", "id", {"id": 1, "path": "t.parquet", "image": value})
+        entry = worker.table_entry("", "image", "id", {"id": 1, "path": "t.parquet", "image": value})
         with pytest.raises(OSError, match="paths and addresses in tables are not opened"):
             entry.image()
     data = image.read_bytes()
-    assert scale._cell(data) == scale._cell({"bytes": data, "path": "a.png"}) == data
+    assert worker._cell(data) == worker._cell({"bytes": data, "path": "a.png"}) == data
 
 
 def test_no_other_module_opens_addresses() -> None:
