@@ -24,22 +24,21 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from idmetric.data.look import Look, UnreadableError
 from idmetric.data.manifest.table import Manifest
 from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.files.tables import first_few
 from idmetric.metric.images.kinds import WHITE, Color, ImageLike
-from idmetric.metric.images.masks import MaskId, MaskLike, check_masks, labeled
+from idmetric.metric.images.masks import MaskLike, labeled
 from idmetric.metric.images.read import Outside, Preprocessing, describe, read_image
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.models.visid import VisIDEmbed
-from idmetric.metric.scoring.keys import MASK_RULES, folder_name, settings_digest
+from idmetric.metric.scoring.keys import settings_digest
 from idmetric.metric.scoring.pipeline import Input, Source, batches, keep, usable
 from idmetric.metric.scoring.store import Store
 
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]
 Item = tuple[str | bytes | None, str | bytes | None, str | None]  # an image, its mask, and the text that goes with it
-_SHOWN = 20  # unreadable images that an error lists
 _TEXT = "text"  # key of a row without an image, before that of its words
 
 
@@ -137,55 +136,6 @@ class EmbedderModel(VectorModel):
 
 
 @dataclass(frozen=True)
-class Look:
-    """Which part of each image the models see.
-
-    Attributes:
-        masked: show the models only the subject that the manifest's masks select; images without a mask are seen whole.
-        outside: how pixels outside the mask are replaced, see `Embedder.embed`.
-        mask_id: the subject's label, if the masks hold several.
-    """
-
-    masked: bool = False
-    outside: Outside = "black"
-    mask_id: MaskId | None = None
-
-    def mask_of(self, manifest: Manifest, row: int) -> Any:
-        """The mask to apply to a row; None if its whole image is embedded."""
-        return labeled(manifest.source(row, "mask"), self.mask_id) if self.masked else None
-
-    def check(self, manifest: Manifest) -> None:
-        """Warn if only some images have the masks that are needed; a ValueError if none has one."""
-        if not self.masked:
-            return
-        valid = {
-            name: np.asarray(manifest.table[name].is_valid()) for name in ("path", "image_bytes", "mask", "mask_bytes")
-        }
-        has_image, has_mask = valid["path"] | valid["image_bytes"], valid["mask"] | valid["mask_bytes"]
-        check_masks(int((has_image & has_mask).sum()), int(has_image.sum()))
-
-    def folder(self, model: Any) -> str:
-        """The folder of a model's embeddings: its name, and a digest of everything that they depend on."""
-        facts = {**model.signature(), "background": str(getattr(model, "background", ""))}
-        if self.masked:
-            facts |= {"outside": self.outside, "masks": f"{MASK_RULES} {self.mask_id or ''}"}
-        return folder_name({"model": "model", **facts})
-
-
-class UnreadableError(ValueError):
-    """Images cannot be used; `problems` maps each row to the reason."""
-
-    def __init__(self, manifest: Manifest, problems: Mapping[int, str]) -> None:
-        names = manifest.column("id")
-        lines = [f"{names[row]}: {reason}" for row, reason in problems.items()]
-        listed = "\n  ".join(first_few(lines, _SHOWN))
-        super().__init__(
-            f"{len(lines)} images cannot be used; fix them, or leave them out (--on-error skip):\n  {listed}"
-        )
-        self.problems = dict(problems)
-
-
-@dataclass(frozen=True)
 class Stored:
     """The embeddings of a manifest's images by one model; rows are numbered as in the manifest.
 
@@ -214,7 +164,7 @@ def embed(
     *,
     store: Path | None = None,
     patches: bool = False,
-    look: Look = Look(),
+    look: Look = Look(),  # noqa: B008  # immutable
     words: Mapping[int, str] | None = None,
     batch_size: int = 32,
     workers: int | None = None,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError
-from idmetric.metric.files import StrPath, json_file, settings
+from idmetric.metric.files import StrPath, json_file, typed
 from idmetric.metric.files.lock import locked
 from idmetric.metric.files.output import refuse_irregular, replacing
 from idmetric.metric.scoring.keys import stores_in
@@ -147,7 +147,7 @@ def _item(line: str) -> Item:
     numbers = (item.width, item.height, item.size)
     are_texts = all(isinstance(text, str) for text in texts)
     if not are_texts or not all(isinstance(number, int) for number in numbers):
-        raise ValueError(f"an image has values of the wrong types: {settings.shown(item)}")
+        raise ValueError(f"an image has values of the wrong types: {typed.shown(item)}")
     return item
 
 
@@ -168,7 +168,7 @@ def _head(path: Path, line: str) -> dict[str, Any]:
     if not isinstance(head, dict) or head.get("kind") != KIND:
         raise ValueError("it does not belong to a gallery")
     if head.get("format") != FORMAT:
-        form = settings.shown(head.get("format"))
+        form = typed.shown(head.get("format"))
         raise GalleryError(f"{str(path)!r} has format {form}; this version of idmetric reads {FORMAT}")
     for name, kind in {"about": dict, "opened": str, "opened_revision": str, "images": int}.items():
         if not isinstance(head.get(name), kind):

@@ -15,7 +15,8 @@ import torch
 from PIL import Image
 
 from idmetric import Backbone, IDSim
-from idmetric.data.embed import EmbedderModel, Look, UnreadableError, embed
+from idmetric.data.embed import EmbedderModel, embed
+from idmetric.data.look import Look, UnreadableError
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common import baselines, scorers
 from idmetric.evaluate.protocols.common.models import BRANCHES, open_model

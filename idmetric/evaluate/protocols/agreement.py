@@ -15,19 +15,47 @@ Intervals are by identity: the identities of both images of a pair, and the anch
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from idmetric.data.manifest.lineage import image_keys
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, groups, texts
 from idmetric.evaluate.protocols.common.intervals import any_statistic, auc, codes, mean
+from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind
-from idmetric.evaluate.protocols.options import AgreementOptions
+from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.statistics.agreement import kendall, spearman
 from idmetric.evaluate.statistics.ranking import average_precision
+from idmetric.metric.files.settings import Checked, option
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
+
+
+@dataclass(frozen=True)
+class AgreementOptions(Checked):
+    """Options of the protocol `agreement`."""
+
+    agreement: float = option(
+        0.8,
+        "share of votes for one answer from which a label counts, above 0.5 (default 0.8, as in ID-Sim)",
+        metavar="SHARE",
+    )
+    undecided: Literal["drop", "different"] = option(
+        "drop", "pairs with less agreement: drop (default) leaves them out of AP and AUC, different is ID-Sim's rule"
+    )
+
+    def __post_init__(self) -> None:
+        if not 0.5 < self.agreement <= 1:
+            raise ValueError(f"agreement is above 0.5 and at most 1, got {self.agreement}")
+
+
+COLUMNS = {
+    "2AFC": Column("share of triplets in which the model chooses as people do", 1, "NIGHTS"),
+}
 
 Task = Literal["pairs", "triplets"]
 SLOTS: dict[Task, tuple[str, ...]] = {"pairs": ("anchor", "candidate"), "triplets": ("anchor", "left", "right")}
@@ -170,3 +198,11 @@ def _measure(
     a, b = shown.values()
     result.keep("pairs", a=a[kept], b=b[kept], score=scores[kept], same=same[kept], share=share[kept])
     result.keep("votes", a=a, b=b, score=scores, share=share)
+
+
+PROTOCOL = Protocol(
+    name="agreement",
+    run=run,
+    options=AgreementOptions,
+    columns=COLUMNS,
+)

@@ -19,18 +19,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, Ints, free, known, named, texts
 from idmetric.evaluate.protocols.common.intervals import mean
+from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.ranked import Found, Search, answerable, blocks, ranking
 from idmetric.evaluate.protocols.common.result import Result, Row
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind
-from idmetric.evaluate.protocols.options import ILIASOptions
+from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.statistics.ranking import average_precision, precision_at_1, recall_at_k
+from idmetric.metric.files.settings import Checked, option
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
+
+
+@dataclass(frozen=True)
+class ILIASOptions(Checked):
+    """Options of the protocol `ilias`."""
+
+    k: int = option(1000, "depth of mAP and of the oracle", least=1, metavar="K")
+
+
+COLUMNS = {
+    "oracle": Column("the mAP@k of a perfect re-ranking of the first k", 0),
+}
 
 # lower edges of the groups after the first: SCALE_GROUPS and CLUTTER_GROUPS of the released code
 EDGES: dict[str, tuple[float, ...]] = {
@@ -132,3 +150,11 @@ def _categories(precision: Array, data: Manifest, search: Search, settings: Eval
         for name in sorted({name for name in names if name is not None}):
             own = names == name
             yield {"by": by, "group": name, column: mean(means[own], objects[own], settings)}
+
+
+PROTOCOL = Protocol(
+    name="ilias",
+    run=run,
+    options=ILIASOptions,
+    columns=COLUMNS,
+)

@@ -13,23 +13,37 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common import intervals
 from idmetric.evaluate.protocols.common.columns import Truths, texts
+from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Row
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, VectorScorer, bind
-from idmetric.evaluate.protocols.options import MatchesOptions
-from idmetric.metric.images.masks import read_mask
-from idmetric.metric.scoring.heatmaps import coverage, layout
-from idmetric.metric.scoring.matches import Tokens, matches_of, strongest, tokens_of
+from idmetric.evaluate.protocols.common.table_columns import Column
+from idmetric.metric.files.settings import Checked, option
 
-COLUMNS = {"on subject": "strength", "by cosine": "cosine", "area": "area"}
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
+    from idmetric.metric.scoring.matches import Tokens
+
+
+@dataclass(frozen=True)
+class MatchesOptions(Checked):
+    """Options of the protocol `matches`."""
+
+    count: int = option(10, "matches of a pair", least=1)
+
+
+COLUMNS = {
+    "on subject": Column("share of the strongest patch matches with both ends on the subject"),
+}
+
+_SHARES = {"on subject": "strength", "by cosine": "cosine", "area": "area"}
 
 
 def run(
@@ -54,12 +68,12 @@ def run(
     for scorer, result in bound.results("matches", {**settings.as_dict(), "distance": "patch", "count": options.count}):
         found = list(_measured(cast(VectorScorer, scorer), bound.manifest, options.count))
         a, b = (np.array(side, dtype=np.int64) for side in zip(*((a, b) for a, b, _ in found), strict=True))
-        columns = {name: np.array([shares[name] for *_, shares in found]) for name in COLUMNS.values()}
+        columns = {name: np.array([shares[name] for *_, shares in found]) for name in _SHARES.values()}
         result.keep("pairs", reference=ids[a], image=ids[b], **columns)
         for one in sorted(set(dataset[a])):
             own = dataset[a] == one
             row: Row = {"dataset": one}
-            for title, name in COLUMNS.items():
+            for title, name in _SHARES.items():
                 row[title] = intervals.mean(columns[name][own], names[a][own], settings)
             result.rows.append(row)
         results.append(result)
@@ -85,6 +99,8 @@ def pairs(data: Manifest) -> Iterator[tuple[int, int]]:
 
 def _measured(scorer: VectorScorer, data: Manifest, count: int) -> Iterator[tuple[int, int, dict[str, float]]]:
     """Both rows of each pair, and its shares of matches on the subject."""
+    from idmetric.metric.scoring.matches import matches_of, strongest
+
     read = lru_cache(16)(partial(_tokens, scorer, data))  # a row is in two pairs, mostly in a row
     for a, b in pairs(data):
         (reference, first), (image, second) = read(a), read(b)
@@ -97,6 +113,10 @@ def _measured(scorer: VectorScorer, data: Manifest, count: int) -> Iterator[tupl
 
 def _tokens(scorer: VectorScorer, data: Manifest, row: int) -> tuple[Tokens, Truths]:
     """An image's patch tokens, and which of them (P,) its mask covers by half."""
+    from idmetric.metric.images.masks import read_mask
+    from idmetric.metric.scoring.heatmaps import coverage, layout
+    from idmetric.metric.scoring.matches import tokens_of
+
     embedding, picture = scorer.stored.embedding([row]), data.image(row)
     where = layout(scorer.model.metric, picture.height, picture.width, embedding)
     tokens = tokens_of(where, embedding)
@@ -105,3 +125,11 @@ def _tokens(scorer: VectorScorer, data: Manifest, row: int) -> tuple[Tokens, Tru
     mask = read_mask(cast("str | bytes", data.source(row, "mask")), (picture.height, picture.width), image=picture)
     found: Truths = (coverage(mask, where).flatten() >= 0.5).numpy()
     return tokens, found
+
+
+PROTOCOL = Protocol(
+    name="matches",
+    run=run,
+    options=MatchesOptions,
+    columns=COLUMNS,
+)

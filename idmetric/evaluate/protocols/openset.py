@@ -14,20 +14,59 @@ gallery of its own; with several, last rows hold the means.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, listed, named, texts
 from idmetric.evaluate.protocols.common.intervals import any_statistic, averages
+from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.ranked import Search, blocks
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind, by_label, calibrated
-from idmetric.evaluate.protocols.options import OpenSetOptions
+from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.statistics import open_set
 from idmetric.evaluate.statistics.open_set import Answers
 from idmetric.metric.distance.ties import first_highest
+from idmetric.metric.files.settings import Checked, option
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
+
+
+@dataclass(frozen=True)
+class OpenSetOptions(Checked):
+    """Options of the protocol `openset`."""
+
+    unknown: float | None = option(
+        None,
+        "make the splits, with this share of the identities unknown (default: the manifest's splits, else 0.5)",
+        metavar="SHARE",
+    )
+    threshold: tuple[float, ...] = option(
+        (),
+        "similarities under which a query is new (default: the threshold of the model's calibration)",
+        metavar="TAU",
+    )
+    calibration: Path | None = option(None, "calibration for the threshold (default: the model's own)", metavar="FILE")
+    rate: tuple[float, ...] = option((0.01,), "false-accept rates of the calibration's thresholds", metavar="RATE")
+
+    def __post_init__(self) -> None:
+        if self.unknown is not None and not 0 <= self.unknown < 1:
+            raise ValueError(f"--unknown {self.unknown:g}: a share of the identities, 0 or more and below 1")
+
+
+COLUMNS = {
+    "closed": Column("share of queries of known identities with their identity nearest, mean over identities"),
+    "OSCR": Column("area under BAKS over 1 - BAUS at all thresholds", 1, "open-set classification rate"),
+    "tau": Column("the threshold, a similarity", 0),
+    "BAKS": Column("balanced accuracy on queries of known identities"),
+    "score": Column("sqrt(BAKS x BAUS), in 0..1", 1, "AnimalCLEF 2025"),
+    "BAUS": Column("balanced accuracy on queries of unknown identities, which count if they are called new"),
+}
 
 GALLERY, QUERY = ("database", "gallery", "index", "train"), ("query", "test")
 ORACLE, EVERY = "oracle", "every"
@@ -187,3 +226,11 @@ def _means(rows: Sequence[Row]) -> list[Row]:
             del out["tau"]  # each dataset has its own
         found.append(out)
     return found
+
+
+PROTOCOL = Protocol(
+    name="openset",
+    run=run,
+    options=OpenSetOptions,
+    columns=COLUMNS,
+)

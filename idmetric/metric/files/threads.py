@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any, TypeVar
 
@@ -51,8 +51,10 @@ def one_thread() -> Iterator[None]:
 
     Without threadpoolctl, which scikit-learn brings along, nothing is limited.
     """
-    pools = _pools() if threading.current_thread() is threading.main_thread() else None
-    with pools.limit(limits=1, user_api="blas") if pools is not None else nullcontext():
+    limit: AbstractContextManager[Any] = nullcontext()
+    if threading.current_thread() is threading.main_thread() and _pools() is not None:
+        limit = _pools().limit(limits=1, user_api="blas")
+    with limit:
         yield
 
 

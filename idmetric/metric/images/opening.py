@@ -23,11 +23,13 @@ from idmetric.metric.images.kinds import (
     MAX_PIXELS,
     MAX_SIDE,
     STORED,
+    TOO_LARGE,
     ImageLike,
     ImageReadError,
     MultiFrameWarning,
     describe,
     is_array,
+    naming,
 )
 from idmetric.metric.images.paths import ABSENT, InputError, existing, is_address
 
@@ -62,7 +64,6 @@ LEAST = 192  # no side becomes smaller: the search for copies compares images of
 
 _CLOSED = "this PIL image is closed: use it inside its with block, or open the file again"
 _EMPTY = "the file is empty: fetch or write it again"
-TOO_LARGE = "it does not fit in memory: make it smaller"
 
 
 class Named(io.BytesIO):
@@ -108,7 +109,8 @@ def open_image(source: ImageLike, upright: bool = True, needed: Needed | None = 
     """
     name = describe(source)
     if is_array(source):
-        return image_of_array(source, name)
+        with naming(source):
+            return image_of_array(source)
     if isinstance(source, Image.Image):
         is_decoded = not getattr(source, "tile", None)
         if not is_decoded and source.format not in (None, *IMAGE_FORMATS):
@@ -154,8 +156,9 @@ def scale(image: Image.Image, needed: Needed, upright: bool) -> None:
         least_height, least_width = (max(MARGIN * side, LEAST) for side in needed(height, width))
     except ValueError:  # of a shape that the model refuses: reported when it is resized
         return
-    least_size = (least_height, least_width) if turned else (least_width, least_height)  # as it is stored
-    image.draft(None, least_size)  # None keeps the mode
+    if turned:  # as it is stored
+        least_width, least_height = least_height, least_width
+    image.draft(None, (least_width, least_height))  # None keeps the mode
 
 
 def is_animated(image: Image.Image) -> bool:

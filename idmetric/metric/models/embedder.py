@@ -14,7 +14,7 @@ from idmetric.metric.distance.finite import checked_distances
 from idmetric.metric.distance.matrix import distance as embedding_distance
 from idmetric.metric.distance.matrix import distance_matrix, needs_patches
 from idmetric.metric.images.arrays import check_pixels
-from idmetric.metric.images.kinds import MaskId, Outside
+from idmetric.metric.images.kinds import MaskId, Outside, naming
 from idmetric.metric.images.masks import Images, Masks, labeled, split_masks
 from idmetric.metric.images.paths import check_partners
 from idmetric.metric.images.read import split_images
@@ -58,7 +58,8 @@ class Embedder(SentenceEncoder):
             ImageReadError: if the values leave [0, 1]; the message gives the range found.
         """
         if not torch.compiler.is_compiling():
-            check_pixels(pixels)
+            with naming(pixels):
+                check_pixels(pixels)
         return self.embed_pixels(self.fit_pixels(pixels))
 
     def embed_pixels(self, pixels: Tensor) -> Embedding:

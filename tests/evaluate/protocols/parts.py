@@ -56,6 +56,9 @@ class Scripted:
         self.manifest = manifest
         return self
 
+    def report(self) -> str:
+        return "nothing was asked"
+
     def pairs(self, a: Sequence[int], b: Sequence[int]) -> np.ndarray:
         return self.scores(self.manifest, np.asarray(a), np.asarray(b))
 

@@ -17,7 +17,7 @@ from PIL import Image, ImageOps
 
 from idmetric import Backbone, IDSim
 from idmetric.cli import eval as cli
-from idmetric.data.embed import Look
+from idmetric.data.look import Look
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common import tables
 from idmetric.evaluate.protocols.common.models import open_model
@@ -25,8 +25,7 @@ from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.generator.example import example
 from idmetric.evaluate.protocols.generator.outputs import read
-from idmetric.evaluate.protocols.generator.protocol import add_differences, run, value_of
-from idmetric.evaluate.protocols.options import GeneratorOptions
+from idmetric.evaluate.protocols.generator_methods import GeneratorOptions, add_differences, run, value_of
 from idmetric.evaluate.report.evaluation import eval_page
 from idmetric.evaluate.report.verdict import verdict
 from idmetric.metric.calibration.apply import CalibrationError

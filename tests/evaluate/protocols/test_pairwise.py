@@ -11,7 +11,8 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric.data.embed import ImageModel, UnreadableError
+from idmetric.data.embed import ImageModel
+from idmetric.data.look import UnreadableError
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common import baselines, pairwise
 from idmetric.evaluate.protocols.common.pairwise import PairScorer

@@ -13,7 +13,8 @@ import torch
 from PIL import Image
 
 from idmetric import IDSim, load, score
-from idmetric.data.embed import EmbedderModel, Look, embed, embed_rows
+from idmetric.data.embed import EmbedderModel, embed, embed_rows
+from idmetric.data.look import Look
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.gallery import Gallery, GalleryError
 from idmetric.gallery.scale import embed_dataset
@@ -22,7 +23,7 @@ from idmetric.metric.images.opening import Named, read_file
 from idmetric.metric.scoring.keys import folder_name
 from tests.conftest import random_model
 from tests.embed_parts import pictures
-from tests.metric.checkpoints.test_fingerprint import merge_as_peft, step
+from tests.metric.checkpoints.test_fingerprint import step
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def swap_rows(model: IDSim) -> None:
         model.mlp_cls.fc2.weight[[3, 4]] = model.mlp_cls.fc2.weight[[4, 3]]
 
 
-CHANGES = [swap_rows, step, merge_as_peft]
+CHANGES = [swap_rows, step]
 
 
 # Models

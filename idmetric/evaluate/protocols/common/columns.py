@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.table import Manifest
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
+
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]

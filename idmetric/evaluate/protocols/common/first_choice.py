@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, plain, texts
 from idmetric.evaluate.protocols.common.intervals import average, mean
 from idmetric.evaluate.protocols.common.paper_numbers import printed
@@ -18,6 +17,9 @@ from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Scorer
 from idmetric.evaluate.statistics.ranking import precision_at_1
 from idmetric.metric.distance.ties import first_highest
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
 
 P1 = "P@1"
 IND, OOD = "IND", "OOD"  # in domain, out of domain

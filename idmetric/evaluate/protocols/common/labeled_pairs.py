@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.lineage import image_keys, lineages, parent_rows
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Ints, Truths, named, texts
 from idmetric.evaluate.protocols.common.intervals import codes
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
 
 _DRAWS = 20  # tries for a new pair
 _LIST = 100_000  # pairs of an identity, up to which all are listed to draw from

@@ -6,18 +6,20 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.lineage import VIEW_ROLES, image_keys, matched_sets, parent_rows
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, parameters
 from idmetric.evaluate.protocols.common.intervals import any_statistic, mean, ratio
 from idmetric.evaluate.protocols.common.result import Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Scorer
 from idmetric.evaluate.statistics.margins import OracleAgreement, directed_margins, margin_rates, oracle_agreement
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
 
 _MANY = 64  # views of an identity, at most: a table of more views is probably a mistake
 

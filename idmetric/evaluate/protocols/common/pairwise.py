@@ -10,23 +10,26 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from idmetric.data.embed import ImageModel, Item, Look, UnreadableError, items_of, read_item
+from idmetric.data.embed import ImageModel, Item, items_of, read_item
+from idmetric.data.look import Look, UnreadableError
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, Ints
 from idmetric.metric.scoring.pipeline import Input, batches
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
 
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]
 Prepared = tuple[Tensor, Mapping[int, int]]  # pixels (N, ...) of different images, and row -> its image
 
-MAX_PAIRS = 1_000_000  # of 1,413 images; about half an hour of SSIM on one core
 _TILE_BYTES = 2**30  # of features in a tile, of which two are held
 _BATCH = 32  # images read at once
 _AT_ONCE = 2**24  # bytes of features compared in one step: they fit a processor's cache
@@ -101,7 +104,7 @@ class PairScorer:
         images: Prepared,
         *,
         batch_size: int = 32,
-        max_pairs: int = MAX_PAIRS,
+        max_pairs: int,
         progress: Progress | None = None,
     ) -> None:
         self.model, self.batch_size, self.max_pairs, self.progress = model, batch_size, max_pairs, progress

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
 
+PAPER_HELP = "the paper's row to compare with (default: by the model)"  # of the option --paper
 Pair = tuple[float | None, float | None]
 NONE: Pair = (None, None)
 ALL_ENGINES, PART_EDITS = "all", "MTG"  # rows of NearID's Table 5

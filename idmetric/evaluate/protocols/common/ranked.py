@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.lineage import image_keys
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, known, listed
 from idmetric.evaluate.protocols.common.intervals import codes
 from idmetric.evaluate.protocols.common.scorers import Scorer, slices
 from idmetric.metric.distance.ties import STEP, comparable, first_highest
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
 
 # of one query's ranking: scores and relevance of the images that rank no lower than its last positive
 Measure = Callable[[Array, Truths], float]

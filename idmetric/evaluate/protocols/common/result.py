@@ -92,13 +92,13 @@ class Result:
 
 def copying(result: Result) -> list[str]:
     """The methods with a share of copies above `MANY`, or the training steps above the one that the best may have."""
-    label = "step" if result.protocol == "checkpoints" else "method"
     most = float(result.settings.get("max_copies", MANY))
     copiers = []
     for row in result.rows:
+        name = row.get("method", row.get("step"))
         share = row.get("copies")
-        if label in row and row.get("group", "all") == "all" and isinstance(share, Value) and share.value > most:
-            copiers.append(str(row[label]))
+        if name and row.get("group", "all") == "all" and isinstance(share, Value) and share.value > most:
+            copiers.append(str(name))
     return copiers
 
 

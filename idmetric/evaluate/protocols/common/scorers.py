@@ -14,30 +14,30 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from idmetric.data.embed import EmbedderModel, Look, Stored, UnreadableError, embed
-from idmetric.data.manifest.check import without
-from idmetric.data.manifest.table import Manifest
-from idmetric.evaluate.protocols.common import pairwise
+from idmetric.data.look import Look, UnreadableError
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.paper_numbers import missing_rows, open_points
 from idmetric.evaluate.protocols.common.result import Result
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.calibration.apply import read as read_calibration
-from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.matrix import distance, distance_matrix, needs_patches
-from idmetric.metric.models.embedder import Embedder
+
+if TYPE_CHECKING:
+    from idmetric.data.embed import Stored
+    from idmetric.data.manifest.table import Manifest
+    from idmetric.metric.distance.embedding import Embedding
 
 Rows = Sequence[int] | NDArray[np.integer]
 Models = Mapping[str, Any]  # name -> an `Embedder`, or a result of `models.open_model`
 Progress = Callable[[int, int], None]
 _PATCH_BYTES = 2**28  # of patch tokens held at once, on each side of a matrix
 _COLUMNS = 2**16  # of a matrix of cosines, in double precision at once
+MAX_PAIRS = 1_000_000  # of 1,413 images; about half an hour of SSIM on one core
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,9 @@ class EvalSettings:
         progress: called with (images done, images to do).
         max_pairs: pairs of images that a metric of pairs may compare in all, see `pairwise.PairScorer`.
         pair_progress: called with (pairs done, pairs to do) by metrics of pairs and judges.
+        out: folder for files that a protocol writes itself; None: it writes none.
+        data_name: the data's name, for these files.
+        device: of models that a protocol opens itself, such as a CLIP; None: the best one.
     """
 
     distance: str = "cls"
@@ -65,8 +68,11 @@ class EvalSettings:
     batch_size: int = 32
     workers: int | None = None
     progress: Progress | None = None
-    max_pairs: int = pairwise.MAX_PAIRS
+    max_pairs: int = MAX_PAIRS
     pair_progress: Progress | None = None
+    out: Path | None = None
+    data_name: str = ""
+    device: str | None = None
 
     def __post_init__(self) -> None:
         needs_patches(self.distance)  # raises for an unknown one
@@ -94,6 +100,17 @@ class Scorer(Protocol):
 
     def pairs(self, a: Rows, b: Rows) -> Array:
         """Similarities (P,) of a's rows to b's, one by one."""
+
+
+@runtime_checkable
+class Judge(Protocol):
+    """A model that is asked about pairs of images, and binds itself to a manifest; see `judges.scorer`."""
+
+    def bind(self, manifest: Manifest, settings: EvalSettings, rows: Rows | None = None) -> Scorer:
+        """The judge for a manifest's rows (default all)."""
+
+    def report(self) -> str:
+        """Its cost so far."""
 
 
 @dataclass(frozen=True)
@@ -134,6 +151,9 @@ def bind(
             given, which number the manifest's rows.
         ValueError: if a model has no patches, and the distance needs them.
     """
+    from idmetric.data.embed import EmbedderModel
+    from idmetric.metric.models.embedder import Embedder
+
     own = {name: EmbedderModel(m) if isinstance(m, Embedder) else m for name, m in models.items()}
 
     if needs_patches(settings.distance):
@@ -157,6 +177,8 @@ def left_out(manifest: Manifest, error: UnreadableError, notes: list[str]) -> Ma
     Raises:
         UnreadableError: the given one, if no row is left.
     """
+    from idmetric.data.manifest.check import without
+
     kept = without(manifest, set(error.problems))
     if not len(kept):
         raise error
@@ -172,12 +194,15 @@ def _bind(
     rows: Rows | None,
     words: Mapping[int, str] | None,
 ) -> dict[str, Scorer]:
+    from idmetric.data.embed import embed
+    from idmetric.evaluate.protocols.common import pairwise
+
     vectors = {name: m for name, m in models.items() if hasattr(m, "embed")}
     stored = embed(
         manifest, vectors, rows, store=settings.store, patches=needs_patches(settings.distance), look=settings.look,
         words=words, batch_size=settings.batch_size, workers=settings.workers, progress=settings.progress,
     ) if vectors else {}  # fmt: skip
-    prepared = {name: m for name, m in models.items() if name not in vectors and not hasattr(m, "bind")}
+    prepared = {name: m for name, m in models.items() if name not in vectors and not isinstance(m, Judge)}
     images = pairwise.prepare(
         manifest, prepared, rows, look=settings.look, workers=settings.workers, progress=settings.progress
     ) if prepared else {}  # fmt: skip
@@ -186,7 +211,7 @@ def _bind(
     for name, model in models.items():
         if name in stored:
             bound[name] = VectorScorer(model, stored[name], settings.distance)
-        elif hasattr(model, "bind"):  # judges.scorer.JudgeModel
+        elif isinstance(model, Judge):
             bound[name] = model.bind(manifest, settings, rows)
         else:
             bound[name] = pairwise.PairScorer(
@@ -201,8 +226,10 @@ class VectorScorer:
     """Similarity 1 - distance of embeddings."""
 
     def __init__(self, model: Any, stored: Stored, distance: str = "cls") -> None:
+        from idmetric.data.embed import EmbedderModel
+
         self.model, self.stored, self.distance = model, stored, distance
-        self.device = model.metric.device if isinstance(model, EmbedderModel) else torch.device("cpu")
+        self.device = model.metric.device if isinstance(model, EmbedderModel) else "cpu"
         self._rows = np.array(sorted(stored.keys), dtype=np.int64)
         self._vectors = _unit(stored.vectors(self._rows)) if distance == "cls" else None
 
@@ -296,6 +323,8 @@ def calibrated(model: Any, settings: EvalSettings, file: Path | None = None, rat
         CalibrationError: for a file of another model, distance or way of masking.
         ValueError: if the calibration has no threshold at this false-accept rate.
     """
+    from idmetric.metric.models.embedder import Embedder
+
     if not isinstance(model, Embedder):
         return None
     found: Calibration | None = model.calibration

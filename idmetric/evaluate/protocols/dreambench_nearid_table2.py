@@ -13,17 +13,15 @@ docs/protocols-dreambench.md says where the data are.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from idmetric.data.importers.dreambench import Ratings
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.intervals import any_statistic
 from idmetric.evaluate.protocols.common.paper_numbers import (
@@ -37,10 +35,12 @@ from idmetric.evaluate.protocols.common.paper_numbers import (
     printed,
     row_of,
 )
+from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bind
-from idmetric.evaluate.protocols.nearid_table2_dreambench import ratings as dreambench_ratings
-from idmetric.evaluate.protocols.nearid_table2_dreambench.ratings import (
+from idmetric.evaluate.protocols.common.table_columns import Column
+from idmetric.evaluate.protocols.dreambench import ratings as dreambench_ratings
+from idmetric.evaluate.protocols.dreambench.ratings import (
     CATEGORIES,
     Item,
     category_of,
@@ -49,16 +49,38 @@ from idmetric.evaluate.protocols.nearid_table2_dreambench.ratings import (
     pairs,
     rated_methods,
 )
-from idmetric.evaluate.protocols.options import DreamBenchOptions
 from idmetric.evaluate.statistics.agreement import fisher_mean, kendall, pearson, spearman
 from idmetric.evaluate.statistics.bootstrap import FEW, percentiles
 from idmetric.evaluate.statistics.resampled import draws, resampled_pearson
+from idmetric.metric.files.settings import Checked, option
+
+if TYPE_CHECKING:
+    from idmetric.data.importers.dreambench import Ratings
+    from idmetric.data.manifest.table import Manifest
+
+
+@dataclass(frozen=True)
+class DreamBenchOptions(Checked):
+    """Options of the protocol `dreambench`."""
+
+    category: tuple[str, ...] = option(
+        tuple(CATEGORIES),
+        "only images of this category; may be repeated (default: all four)",
+        choices=tuple(CATEGORIES),
+        repeated=True,
+    )
+    ratings: Path | None = option(None, "the published folder of ratings (default: those of an imported manifest)")
+
+
+COLUMNS = {
+    "M-H": Column("Pearson's r with the ratings of people, mean over two groups", 1, "NearID, Table 2"),
+    "±": Column("half the difference of the two groups, or the standard error over methods", 0),
+}
 
 _MH, _SPREAD = "M-H", "±"
 _LIMIT = 0.9999  # correlations are clipped there before atanh, as in the released code
 _fisher = partial(fisher_mean, limit=_LIMIT)
 PATCHES = ("patch", "patch_pooled", "patch_biased")  # ID-Sim does not say which of them Table 2b uses
-OPTIONAL = ("data", "model")
 RANKED = ("animal", "object")  # 45 + 65 collections: ID-Sim's "110 reference subjects"
 
 
@@ -222,25 +244,6 @@ def rank(ratings: Ratings, rater: str, settings: EvalSettings, paper_row: str | 
     return row
 
 
-def command(args: argparse.Namespace, data: Manifest | None, models: Models, settings: EvalSettings) -> list[Result]:
-    """Run with the options of the command line: published ratings without data, models' own scores with it.
-
-    Raises:
-        ValueError: if there are neither ratings nor data, or data without a model or a model without data.
-    """
-    options: DreamBenchOptions = args.options
-    if data is None and options.ratings is None:
-        raise ValueError("--ratings PATH is needed, or --data with an imported manifest that holds ratings")
-    if (data is None) != (not models):
-        raise ValueError("--model scores the images of --data: give both, or neither for the published scores alone")
-
-    ratings = None if options.ratings is None else dreambench_ratings.read(options.ratings)
-    if data is None:
-        assert ratings is not None
-        return published(ratings, settings, options)
-    return run(data, models, settings, options, ratings=ratings)
-
-
 def published(
     ratings: Ratings, settings: EvalSettings = EvalSettings(), options: DreamBenchOptions = DreamBenchOptions()
 ) -> list[Result]:
@@ -321,3 +324,30 @@ def _result(
                 result.keep("images", category=[category] * count, method=[method] * count, collection=collection,
                             prompt=prompt, **columns)  # fmt: skip
     return result
+
+
+def run_command(data: Manifest, models: Models, settings: EvalSettings, options: DreamBenchOptions) -> list[Result]:
+    """Models' own scores of the data's images; without data, the published scores.
+
+    Raises:
+        ValueError: for data without a model, a model without data, or neither data nor ratings.
+    """
+    if not len(data) and options.ratings is None:
+        raise ValueError("--ratings PATH is needed, or --data with an imported manifest that holds ratings")
+    if bool(len(data)) != bool(models):
+        raise ValueError("--model scores the images of --data: give both, or neither for the published scores alone")
+    ratings = None if options.ratings is None else dreambench_ratings.read(options.ratings)
+    if ratings is not None and not len(data):
+        return published(ratings, settings, options)
+    return run(data, models, settings, options, ratings=ratings)
+
+
+PROTOCOL = Protocol(
+    name="dreambench",
+    run=run_command,
+    options=DreamBenchOptions,
+    columns=COLUMNS,
+    needs_data=False,
+    needs_model=False,
+    data_options=("ratings",),
+)

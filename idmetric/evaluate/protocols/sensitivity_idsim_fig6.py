@@ -24,17 +24,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, free, groups, parameters
 from idmetric.evaluate.protocols.common.intervals import student_mean
+from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind
-from idmetric.evaluate.protocols.options import SensitivityOptions
+from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.statistics.sensitivity import Fit, fits
+from idmetric.metric.files.settings import Checked, option
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
+
+
+@dataclass(frozen=True)
+class SensitivityOptions(Checked):
+    """Options of the protocol `sensitivity`."""
+
+    rescale: bool = option(False, "divide identity changes, and each factor's changes, by their largest")
+
+
+COLUMNS = {
+    "identity": Column("similarity lost per unit of a change of identity", 1, "ID-Sim, 4.4"),
+    "context": Column("similarity lost per unit of a change of context; nearer to 0 is better", 0, "ID-Sim, 4.4"),
+    "R^2": Column("share of the variance that the fit explains", 0),
+}
 
 ALL = "all"
 NONE = "none"  # the factor of pictures without a change of context
@@ -204,3 +222,11 @@ def measure(scorer: Scorer, grid: Sequence[Cell], settings: EvalSettings, result
 def _mean(values: Sequence[float], settings: EvalSettings) -> Value:
     """The mean over instances."""
     return student_mean(np.array(values), np.arange(len(values)), settings)
+
+
+PROTOCOL = Protocol(
+    name="sensitivity",
+    run=run,
+    options=SensitivityOptions,
+    columns=COLUMNS,
+)

@@ -19,21 +19,41 @@ docs/protocols-idsim.md has sources, licenses and the papers' numbers (Fig. 25, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from idmetric.data.embed import UnreadableError
-from idmetric.data.manifest.table import Manifest
+from idmetric.data.look import UnreadableError
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, texts
 from idmetric.evaluate.protocols.common.intervals import any_statistic, auc, average, codes, mean, owners
-from idmetric.evaluate.protocols.common.paper_numbers import printed, row_of
+from idmetric.evaluate.protocols.common.paper_numbers import PAPER_HELP, printed, row_of, rows
+from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.ranked import Measure, Search, answerable, searched
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind, left_out
-from idmetric.evaluate.protocols.idsim_table2b_retrieval.plan import BENCHMARKS, BenchmarkPlan, members, plans
-from idmetric.evaluate.protocols.options import IDSimOptions
+from idmetric.evaluate.protocols.common.table_columns import Column
+from idmetric.evaluate.protocols.idsim.plan import BENCHMARKS, BenchmarkPlan, members, plans
 from idmetric.evaluate.statistics.ranking import average_precision, ndcg, precision_at_1, roc_auc
 from idmetric.metric.distance.ties import comparable
+from idmetric.metric.files.settings import Checked, option
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
+
+
+@dataclass(frozen=True)
+class IDSimOptions(Checked):
+    """Options of the protocol `idsim`."""
+
+    set: str | None = option(None, "which benchmark all rows are (default: by dataset)", choices=tuple(BENCHMARKS))
+    paper: str | None = option(None, PAPER_HELP, choices=rows("idsim", "fig_25", "table_2b", "table_2a"))
+
+
+COLUMNS = {
+    "nDCG": Column("normalized discounted cumulative gain, mean over queries, in 0..1"),
+    "accuracy": Column("share of triplets with the positive nearer than the negative"),
+}
 
 # distance -> table; the paper does not say which distance of patches Table 2b uses
 TABLES = {"cls": "fig_25", "patch": "table_2b", "patch_pooled": "table_2b", "patch_biased": "table_2b"}
@@ -163,3 +183,11 @@ class _Model:
             lost = int((~there).sum())
             self.result.notes.append(f"{name}: {lost} of {len(scores)} comparisons have no answer and are left out")
         return there
+
+
+PROTOCOL = Protocol(
+    name="idsim",
+    run=run,
+    options=IDSimOptions,
+    columns=COLUMNS,
+)

@@ -14,22 +14,40 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from idmetric.data.embed import UnreadableError
+from idmetric.data.look import UnreadableError
 from idmetric.data.manifest.lineage import image_keys
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Group, Truths
 from idmetric.evaluate.protocols.common.first_choice import Benchmark, Questions, measure_sets, reads_words
 from idmetric.evaluate.protocols.common.intervals import codes, owners
-from idmetric.evaluate.protocols.common.paper_numbers import visme_row
+from idmetric.evaluate.protocols.common.paper_numbers import PAPER_HELP, rows, visme_row
+from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.ranked import Search
 from idmetric.evaluate.protocols.common.result import Result
 from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, Models, Scorer, bind, left_out
-from idmetric.evaluate.protocols.options import MVEBOptions
-from idmetric.metric.models import visid
+from idmetric.metric.files.settings import Checked, option
+from idmetric.metric.models.visid_config import TASKS
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
+
+
+@dataclass(frozen=True)
+class MVEBOptions(Checked):
+    """Options of the protocol `mveb`."""
+
+    task: tuple[str, ...] = option(
+        (),
+        "a set's meta-task (ID-Rec, Re-ID, ID-Grd, ID-Edit), where it is not one of MVEB's; may be repeated",
+        metavar="DATASET=TASK",
+        repeated=True,
+    )
+    paper: str | None = option(None, PAPER_HELP, choices=rows("visme", "mveb"))
+
 
 # meta-task -> its data sets; * = out of domain, for evaluation alone
 _SETS = {
@@ -76,7 +94,7 @@ def instructed(data: Manifest, sets: Sequence[Questions]) -> dict[int, str]:
     text, said = data.column("text"), dict[int, str]()
     for one in sets:
         if one.task is not None:
-            said |= dict.fromkeys(one.queries.tolist(), visid.TASKS[INSTRUCTIONS[one.task]])
+            said |= dict.fromkeys(one.queries.tolist(), TASKS[INSTRUCTIONS[one.task]])
         said |= {row: text[row] for row in one.rows().tolist() if text[row]}
     return said
 
@@ -219,3 +237,10 @@ def _bind(
             if settings.on_error != "skip":
                 raise
             data = left_out(data, error, lost)
+
+
+PROTOCOL = Protocol(
+    name="mveb",
+    run=run,
+    options=MVEBOptions,
+)

@@ -6,14 +6,16 @@ import zlib
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import numpy as np
 
 from idmetric.data.manifest.lineage import image_keys
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Ints, Truths, free, groups, listed, plain, texts
-from idmetric.evaluate.protocols.ilgen_table2_retrieval import GALLERY
+from idmetric.evaluate.protocols.retrieval_ilgen_table2 import GALLERY
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
 
 Mode = Literal["easy", "hard"]
 MODES: tuple[Mode, ...] = ("easy", "hard")

@@ -17,20 +17,35 @@ The paper leaves the division of mAP@k open; here it is by min(k, positives), as
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Ints, named, parameters, texts
 from idmetric.evaluate.protocols.common.intervals import average, mean
-from idmetric.evaluate.protocols.common.paper_numbers import printed, row_of
+from idmetric.evaluate.protocols.common.paper_numbers import PAPER_HELP, printed, row_of, rows
+from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.ranked import Measure, Search, answerable, measure
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bind
-from idmetric.evaluate.protocols.options import RetrievalOptions
 from idmetric.evaluate.statistics.ranking import average_precision, precision_at_1, trapezoid_average_precision
+from idmetric.metric.files.settings import Checked, option
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
+
+
+@dataclass(frozen=True)
+class RetrievalOptions(Checked):
+    """Options of the protocol `retrieval`."""
+
+    k: int | None = option(
+        None, "depth of mAP for datasets not in ILGen's Table 2 (default: all)", least=1, metavar="K"
+    )
+    paper: str | None = option(None, PAPER_HELP, choices=rows("ilgen", "table_5"))
+
 
 GALLERY = ("gallery", "database", "index")
 DEPTHS: dict[str, int | None] = {"met": 100, "gldv2": 100, "sop": 100, "instre": None, "mini_ilias": 1000}  # Table 2
@@ -151,3 +166,10 @@ def _summaries(rows: Sequence[Row], paper: Mapping[str, float]) -> list[Row]:
         whole = average([value[name] for name in six], papers.get("avg"), independent=False)
         found.append({"dataset": "avg", "measure": "mean of the six", "mAP": whole})
     return found
+
+
+PROTOCOL = Protocol(
+    name="retrieval",
+    run=run,
+    options=RetrievalOptions,
+)
