@@ -132,7 +132,7 @@ def _tokens(scorer: VectorScorer, data: Manifest, row: int) -> tuple[Tokens, Tru
 
     embedding = scorer.stored.embedding([row])
     picture = data.image(row)
-    patch_layout = layout(scorer.model.metric, picture.height, picture.width, embedding)
+    patch_layout = layout(scorer.embedder, picture.height, picture.width, embedding)
     tokens = tokens_of(patch_layout, embedding)
     if tokens is None:
         raise ValueError(f"{data.column('id')[row]}: this model's patches cannot be placed on it")

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from idmetric.evaluate.protocols.common.paper_numbers import PAPER_HELP, rows, v
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.ranked import Search
 from idmetric.evaluate.protocols.common.result import Result
-from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, Models, Scorer, bind, left_out
+from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, Model, Models, Scorer, bind, left_out
 from idmetric.metric.files.settings import Checked, option
 from idmetric.metric.models.visid_config import TASKS
 
@@ -228,9 +228,11 @@ def _pooled(data: Manifest, dataset: str, task: str | None, asked: Sequence[Ques
     return Questions(dataset, task, search.queries, search.identity[search.queries], pool=search)
 
 
-def _follows(model: Any) -> str:
+def _follows(model: Model) -> str:
     """The texts that a model takes: "instructions", "edits" or "nothing"."""
-    if getattr(model, "averages_words", False):
+    from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
+
+    if isinstance(model, DualEncoder):
         return "edits"
     return "instructions" if reads_words(model) else "nothing"
 
