@@ -193,12 +193,12 @@ def _questions(
         notes.append(f"{dataset}: {count} queries without a wrong candidate are left out")
     if not with_choice:
         return None
-    queries = np.array([question.query for question in with_choice], dtype=np.int64)
+    query_rows = np.array([question.query for question in with_choice], dtype=np.int64)
     return Questions(
         dataset,
         task,
-        queries,
-        owners(codes(name), queries),
+        query_rows,
+        owners(codes(name), query_rows),
         [question.candidates for question in with_choice],
         [question.right for question in with_choice],
     )

@@ -223,7 +223,7 @@ def measure(scorer: Scorer, grid: Sequence[Cell], settings: EvalSettings, result
     if not has_score.all():
         lost = int((~has_score).sum())
         result.notes.append(f"{lost} of {len(scores)} comparisons of edit grids have no answer and are left out")
-        grid = [grid[number] for number in np.flatnonzero(has_score)]
+        grid = [grid[number] for number in np.flatnonzero(has_score).tolist()]
         scores = scores[has_score]
     names = ("instance", "factor", "factor_change", "identity_change")
     result.keep("grid", **{name: [getattr(cell, name) for cell in grid] for name in names}, score=scores)

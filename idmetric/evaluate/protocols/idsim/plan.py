@@ -151,7 +151,7 @@ def members(data: Manifest, which: str | None = None) -> dict[str, Ints]:
     """
     if which is not None:
         return {which: np.arange(len(data))}
-    benchmark_of = {}
+    benchmark_of: dict[str, str] = {}
     for name, benchmark in BENCHMARKS.items():
         benchmark_of |= dict.fromkeys((name, *benchmark.names), name)
 
