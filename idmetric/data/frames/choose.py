@@ -126,8 +126,9 @@ def positions(times: NDArray[np.float64], sampling: Sampling) -> tuple[list[int]
     if len(times) > 1:
         duration = times[-1] / (len(times) - 1)
     times = np.append(times, times[-1] + duration)
-    ticks = np.floor(times * sampling.fps + 0.5).astype(int).tolist()
-    return ticks[:-1], max(ticks[-1], ticks[-2] + 1)
+    rounded = np.floor(times * sampling.fps + 0.5)
+    *ticks, end = rounded.astype(int).tolist()
+    return ticks, max(end, ticks[-1] + 1)
 
 
 def candidates(ticks: Sequence[int], annotated: Sequence[bool], stride: int) -> list[int]:
@@ -175,7 +176,8 @@ def choose(footage: Footage, sampling: Sampling, seed: int, faults: Faults) -> I
                     if reason:
                         faults.reasons[reason] += 1
                     else:
-                        best[shown.number] = Pick(window, shown, frame.index, rank, frame.image(), blur())
+                        image = frame.image()
+                        best[shown.number] = Pick(window, shown, frame.index, rank, image, blur())
             except ImageReadError as error:
                 faults.unreadable.append(str(error))
         yield from (best[number] for number in sorted(best))

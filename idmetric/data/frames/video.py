@@ -29,7 +29,8 @@ class Video:
         with _opened(path) as container:
             stream = container.streams.video[0]
             # an empty packet marks the end; an edit list cuts discarded ones off
-            stamps = [packet.pts for packet in container.demux(stream) if packet.size and not packet.is_discard]
+            packets = container.demux(stream)
+            stamps = [packet.pts for packet in packets if packet.size and not packet.is_discard]
             time_base, rate = stream.time_base, stream.average_rate
 
         if not stamps:

@@ -46,8 +46,8 @@ class Record:
     @property
     def where(self) -> str:
         """The name of the row for messages, counted from 1."""
-        split = f" of {self.shard.split}" if self.shard.split else ""
-        return f"{self.source.name}: row {self.number + 1}{split}"
+        row = f"{self.source.name}: row {self.number + 1}"
+        return f"{row} of {self.shard.split}" if self.shard.split else row
 
     @property
     def origin(self) -> Columns:

@@ -19,7 +19,9 @@ def rows(job: Job) -> Iterator[Row]:
     for record in job.records(source):
         values = record.values
         pair = values.get("pair_id")
-        group = str(record.number if pair is None else pair)
+        if pair is None:
+            pair = record.number
+        group = str(pair)
         label = float(values["binary_label"])
         candidate_identity = group if label == 1 else f"{group}/other"
         votes = [int(vote) for vote in values.get("human_votes") or ()]
