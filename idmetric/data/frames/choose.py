@@ -110,7 +110,8 @@ def plan(count: int, sampling: Sampling) -> list[range]:
     the last window may be shorter (A.2.1; a clip of exactly 6 s, which the paper leaves open, counts as short).
     """
     if count > sampling.long * sampling.fps:
-        starts = [count * part // sampling.parts for part in range(sampling.parts)]
+        parts = range(sampling.parts)
+        starts = [count * part // sampling.parts for part in parts]
     else:
         starts = [*range(0, count, sampling.window)]
     windows = [range(start, end) for start, end in pairwise([*starts, count])]

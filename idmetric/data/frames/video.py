@@ -37,10 +37,12 @@ class Video:
             raise ClipError(f"{path}: a video without frames")
         self._index_of: dict[int, int] = {}  # time stamps; empty without them
         self.times = np.arange(len(stamps)) / float(rate or 25)
-        if None not in stamps and len(set(stamps)) == len(stamps) and time_base:
-            stamps = sorted(stamps)
+        are_unique = None not in stamps and len(set(stamps)) == len(stamps)
+        if are_unique and time_base:
+            stamps.sort()
             self._index_of = {stamp: index for index, stamp in enumerate(stamps)}
-            self.times = (np.array(stamps, np.float64) - stamps[0]) * float(time_base)
+            ticks = np.array(stamps, np.float64) - stamps[0]
+            self.times = ticks * float(time_base)
 
     def read(self, indices: Sequence[int]) -> Iterator[Callable[[], Image.Image]]:
         """For each of these ascending indices, a function that returns the frame upright as RGB.

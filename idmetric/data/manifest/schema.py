@@ -191,8 +191,9 @@ def checked(table: pa.Table, name: str) -> pa.Table:
         columns.setdefault(column, table[column])
 
     table = pa.table(columns)
-    if problems := [f"row {row + 1}, column {column!r}: {reason}" for row, column, reason in _faults(table)]:
-        raise ManifestError(f"{name}: " + "; ".join(first_few(problems)))
+    problems = [f"row {row + 1}, column {column!r}: {reason}" for row, column, reason in _faults(table)]
+    if problems:
+        raise ManifestError(f"{name}: {'; '.join(first_few(problems))}")
     return table
 
 
