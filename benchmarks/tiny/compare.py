@@ -23,9 +23,9 @@ from world.rendered import rendered_objects
 from idmetric import load
 from idmetric.data.manifest.table import read
 from idmetric.evaluate.protocols import calibrate, matches, photos
+from idmetric.evaluate.protocols.calibrate import CalibrateOptions
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.protocols.options import CalibrateOptions
 from idmetric.metric.models.embedder import Embedder
 
 RATES = (0.01, 0.001)

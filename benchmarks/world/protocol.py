@@ -22,7 +22,7 @@ from idmetric.evaluate.protocols.common.matched import Matched, margins_of, matc
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.result import Result
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Progress, Scorer, bind
-from idmetric.evaluate.protocols.idsim_fig6_sensitivity import Cell, cells, measure
+from idmetric.evaluate.protocols.sensitivity_idsim_fig6 import Cell, cells, measure
 from world.rendered import rendered
 from world.structures import FACTORS
 from world.write import WorldPlan

@@ -7,16 +7,20 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.metric.distance.ties import STEP, comparable
+from idmetric.metric.distance.ties import comparable
 from idmetric.metric.files.hints import need
-from idmetric.metric.scoring.nearest import Single, distances
+from idmetric.metric.scoring.nearest import Double, Ints
 
 Linkage = Literal["average", "complete", "single"]
 LARGEST = 20_000  # most images for average and complete linkage at once (3.2 GB of distances)
-_CELLS = 2**24  # similarities held at once (64 MB)
+_CELLS = 2**22  # distances held at once (32 MB)
 
 
-def cluster(vectors: NDArray[np.floating], threshold: float, linkage: Linkage = "average") -> NDArray[np.int64]:
+def cluster(
+    vectors: NDArray[np.floating],
+    threshold: float,
+    linkage: Linkage = "average",
+) -> Ints:
     """Cluster vectors agglomeratively by 1 - cos, and cut at a distance.
 
     Args:
@@ -42,58 +46,53 @@ def cluster(vectors: NDArray[np.floating], threshold: float, linkage: Linkage = 
         )
     need("gallery", "clustering", scipy="SciPy")
     from scipy.cluster import hierarchy
+    from scipy.spatial.distance import squareform
 
-    table = np.ascontiguousarray(vectors, np.float32)
-    component = _components(table, threshold)
-    labels = component.copy()
-    if linkage != "single":
-        order = np.argsort(component, kind="stable")
-        for rows in np.split(order, np.flatnonzero(np.diff(component[order])) + 1):
-            if len(rows) > LARGEST:
-                raise ValueError(
-                    f"{len(rows)} images hang together at the threshold {threshold}, more than the {LARGEST} that "
-                    f"{linkage} linkage takes: lower the threshold, or linkage='single'"
-                )
-            if len(rows) > 2:
-                tree = hierarchy.linkage(_distances(table[rows]), linkage)
-                inside = hierarchy.fcluster(tree, comparable(threshold), "distance")
-                labels[rows] = len(table) + np.array([rows[inside == own].min() for own in inside])
+    unit = np.asarray(vectors, np.float64)
+    unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
+    labels = _components(unit, threshold)
+    for rows in members(labels) if linkage != "single" else []:
+        if len(rows) > LARGEST:
+            raise ValueError(
+                f"{len(rows)} images hang together at the threshold {threshold}, more than the {LARGEST} that "
+                f"{linkage} linkage takes: lower the threshold, or linkage='single'"
+            )
+        if len(rows) > 2:
+            pairs = squareform(_distances(unit[rows], unit[rows]), checks=False)
+            tree = hierarchy.linkage(pairs, linkage)
+            clusters = hierarchy.fcluster(tree, comparable(threshold), "distance")
+            labels[rows] = labels.max() + clusters  # which begin at 1
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse.reshape(-1)]
 
 
-def _components(table: Single, threshold: float) -> NDArray[np.int64]:
-    """Return the first row of each row's component, where pairs at most `threshold` apart are connected."""
+def members(labels: Ints) -> list[Ints]:
+    """Return the rows of each label."""
+    order = np.argsort(labels, kind="stable")
+    starts = np.flatnonzero(np.diff(labels[order])) + 1
+    return np.split(order, starts)
+
+
+def _components(unit: Double, threshold: float) -> Ints:
+    """Return a label for each row, the same for rows that are connected by pairs at most `threshold` apart."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
-    count, slack = len(table), table.shape[1] * 2.0**-23 if len(table) else 0.0
-    label = np.arange(count)
+    count = len(unit)
+    label: Ints = np.arange(count)
     step = max(1, _CELLS // max(1, count))
     for start in range(0, count, step):
-        similarity = table[start : start + step] @ table[start:].T
-        a, b = np.divmod(np.flatnonzero(similarity >= 1 - threshold - slack - STEP), similarity.shape[1])
-        sure = similarity[a, b] >= 1 - threshold + slack + STEP
-        a, b = a + start, b + start
-        apart = label[a] != label[b]
-        a, b, sure = a[apart], b[apart], sure[apart]
-        for part in range(0, len(a), 2**16):
-            x, y, near = (of[part : part + 2**16] for of in (a, b, sure))
-            unsure = np.flatnonzero(~near)  # float32 may be off by a little
-            near[unsure] = comparable(distances(table[x[unsure]], table[y[unsure]])) <= comparable(threshold)
-            graph = coo_matrix((np.ones(int(near.sum()), bool), (label[x[near]], label[y[near]])), (count, count))
-            found = connected_components(graph, directed=False)[1][label]
-            first = np.full(count, count)
-            np.minimum.at(first, found, np.arange(count))
-            label = first[found]
+        distances = _distances(unit[start : start + step], unit[start:])
+        a, b = np.nonzero(distances <= comparable(threshold))
+        a, b = label[a + start], label[b + start]
+        apart = a != b
+        edges = (a[apart], b[apart])
+        graph = coo_matrix((np.ones(len(edges[0]), bool), edges), (count, count))
+        _, component = connected_components(graph, directed=False)
+        label = component[label]
     return label
 
 
-def _distances(vectors: Single) -> NDArray[np.float64]:
-    """Return 1 - cos of each pair of unit vectors, in float64, in the order of SciPy's `pdist`."""
-    from scipy.spatial.distance import squareform
-
-    x = vectors.astype(np.float64)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    pairs: NDArray[np.float64] = squareform(1 - x @ x.T, checks=False)
-    return comparable(np.maximum(pairs, 0))
+def _distances(a: Double, b: Double) -> Double:
+    """Return 1 - cos of unit vectors (N, D) and (M, D): (N, M)."""
+    return comparable(np.maximum(1 - a @ b.T, 0))

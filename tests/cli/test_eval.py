@@ -121,9 +121,12 @@ def test_a_manifest_in_the_folder_is_read_before_its_folders(album: Path) -> Non
 
 
 @pytest.mark.parametrize("name", cli.PROTOCOLS)
-def test_every_protocol_has_what_the_command_calls(name: str, capsys: pytest.CaptureFixture[str], run: Runner) -> None:
+def test_every_protocol_has_the_name_of_its_file_and_a_line_for_the_help(
+    name: str, capsys: pytest.CaptureFixture[str], run: Runner
+) -> None:
     module = importlib.import_module(cli.PROTOCOLS[name][0])
-    assert callable(getattr(module, "command", module.run))
+    assert module.PROTOCOL.name == name
+    assert cli.PROTOCOLS[name][1] == module.__doc__.splitlines()[0].rstrip(".")
     assert run(name, "--help") == 0
     assert module.__doc__.splitlines()[0] in capsys.readouterr().out
 

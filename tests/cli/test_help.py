@@ -8,11 +8,10 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from idmetric.cli import train
 from idmetric.cli.eval import PROTOCOLS
-from idmetric.evaluate.protocols import options
 
 ROOT = Path(__file__).parents[2]
 # names that Python imports, where they differ from the package's
@@ -114,13 +113,3 @@ def test_missing_extras_are_one_line_before_any_work(tmp_path: Path) -> None:
         assert (status, out, err.count("\n"), loaded) == (1, "", 1, []), (words, err)
         assert f"pip install 'idmetric[{runs[' '.join(words)]}]'" in err, words
     assert not list(tmp_path.iterdir())
-
-
-def test_literals_of_the_options_are_those_of_the_protocols() -> None:
-    from idmetric.evaluate.protocols.idsim_table2b_retrieval.plan import BENCHMARKS
-    from idmetric.evaluate.protocols.nearid_table2_dreambench.ratings import CATEGORIES
-    from idmetric.evaluate.statistics.calibration.fitting import METHODS
-
-    assert tuple(BENCHMARKS) == options.BENCHMARKS
-    assert tuple(CATEGORIES) == options.CATEGORIES
-    assert get_args(get_type_hints(options.CalibrateOptions)["method"]) == METHODS

@@ -13,7 +13,7 @@ from idmetric.data.generate.engines import open_engine
 from idmetric.data.generate.grid import STRENGTHS, grid_context_task, grid_identity_task, grid_sources, plain
 from idmetric.data.generate.weights import GenerateError, Place
 from idmetric.data.manifest.table import Manifest, merge, read
-from idmetric.evaluate.protocols.idsim_fig6_sensitivity import cells
+from idmetric.evaluate.protocols.sensitivity_idsim_fig6 import cells
 from tests.data.test_generate import (
     WORDS,
     call,

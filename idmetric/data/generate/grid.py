@@ -107,5 +107,5 @@ def grid_context_task(photos: Manifest, engine: Engine, words: Wording, seed: in
 
 
 def _changes(factor: str, change: float, identity: float) -> dict[str, Any]:
-    """The parameters that `idmetric.evaluate.protocols.idsim_fig6_sensitivity` reads."""
+    """The parameters that `idmetric.evaluate.protocols.sensitivity_idsim_fig6` reads."""
     return {"factor": factor, "factor_change": change, "identity_change": identity}

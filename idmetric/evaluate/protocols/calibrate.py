@@ -16,21 +16,20 @@ out" measure a curve and thresholds made from the other datasets.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, Truths, texts
 from idmetric.evaluate.protocols.common.intervals import any_statistic, auc
 from idmetric.evaluate.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
+from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Columns, Result, Row, Value, slug
 from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, Models, bind
-from idmetric.evaluate.protocols.options import CalibrateOptions
+from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.statistics.calibration.fitting import METHODS, Method, fit, held_out
 from idmetric.evaluate.statistics.calibration.quality import (
     brier_score,
@@ -42,18 +41,51 @@ from idmetric.evaluate.statistics.calibration.thresholds import accepted, thresh
 from idmetric.metric.calibration.apply import Calibration, CalibrationError, read
 from idmetric.metric.calibration.curves import from_log_odds
 from idmetric.metric.distance.ties import comparable
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.files.settings import Checked, option
 from idmetric.version import __version__
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
+    from idmetric.metric.models.embedder import Embedder
+
+
+@dataclass(frozen=True)
+class CalibrateOptions(Checked):
+    """Options of the protocol `calibrate`."""
+
+    method: Method = option(
+        "isotonic",
+        "curve to keep; the other one is measured too. isotonic (default) assumes no shape; platt, a logistic curve, "
+        "is better where identities are few",
+    )
+    rates: tuple[float, ...] = option((0.1, 0.05, 0.01), "false-accept rates to find thresholds for", metavar="RATE")
+    pairs: int = option(10, "of one identity, at most", least=1)
+    strangers: int = option(
+        0, "further pairs of two identities, which only thresholds see: low rates such as 0.001 need thousands", least=0
+    )
+    check: str | None = option(
+        None,
+        "measure that calibration on the pairs instead of making one; 'stored': the one in each model's folder "
+        "(default: make one)",
+        metavar="FILE",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not all(0 < rate < 1 for rate in self.rates):
+            raise ValueError(f"rates lie between 0 and 1, got {self.rates}")
+
+
+COLUMNS = {
+    "ECE": Column("expected calibration error of probabilities, in 0..1", -1, "Naeini et al. 2015"),
+    "log loss": Column("mean of -log P(true label), in nats", -1),
+    "Brier": Column("mean squared error of probabilities", -1, "Brier 1950"),
+    "true accept": Column("share of pairs of one identity under the distance"),
+    "false accept": Column("share of pairs of two identities under the distance", -1),
+}
 
 FOLDS = 5  # of cross-fitting
 STORED = "stored"  # as --check: the calibration in the model's folder
-
-
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: EvalSettings) -> list[Result]:
-    """Run with the options of the command line."""
-    if args.options.check is None and args.out is None:
-        raise ValueError("no place for the calibration: give --out DIR")
-    return run(data, models, settings, args.options, args.out, args.data.name)
 
 
 def run(
@@ -61,13 +93,8 @@ def run(
     models: Models,
     settings: EvalSettings = EvalSettings(),
     options: CalibrateOptions = CalibrateOptions(),
-    out: Path | None = None,
-    about: str = "",
 ) -> list[Result]:
-    """A result for each model, and its calibration, in `out` as MODEL.calibration.json.
-
-    Args:
-        about: a description of the data, kept in the calibration.
+    """A result for each model, and its calibration, in `settings.out` as MODEL.calibration.json.
 
     Raises:
         ValueError: as `calibrations`.
@@ -75,10 +102,10 @@ def run(
     """
     if options.check is not None:
         return checked(data, models, settings, options)
-    made = calibrations(data, models, settings, options, about)
+    made = calibrations(data, models, settings, options)
     for name, (calibration, _) in made.items():
-        if out is not None:
-            calibration.write(out / f"{slug(name)}.calibration.json")
+        if settings.out is not None:
+            calibration.write(settings.out / f"{slug(name)}.calibration.json")
     return [result for _, result in made.values()]
 
 
@@ -87,17 +114,17 @@ def calibrations(
     models: Models,
     settings: EvalSettings = EvalSettings(),
     options: CalibrateOptions = CalibrateOptions(),
-    about: str = "",
 ) -> dict[str, tuple[Calibration, Result]]:
     """The calibration of each model, and its measurements.
 
     Raises:
         ValueError: if a model's weights have no revision, or there are too few identities or pairs.
     """
+    embedders = check_models(models)
     bound, pairs = _bound(data, models, settings, options)
-    facts = _facts(bound.manifest, pairs, about, settings)
+    facts = _facts(bound.manifest, pairs, settings)
     return {
-        name: _calibrated(name, models[name], bound, pairs, scorer.pairs(pairs.a, pairs.b), settings, options, facts)
+        name: _calibrated(name, embedders[name], bound, pairs, scorer.pairs(pairs.a, pairs.b), settings, options, facts)
         for name, scorer in bound.models.items()
     }
 
@@ -109,9 +136,9 @@ def checked(
     options: CalibrateOptions = CalibrateOptions(),
 ) -> list[Result]:
     """Measure the calibrations named by `options.check` on pairs of this data; errors as in `run`."""
-    check_models(models)
+    embedders = check_models(models)
     given: dict[str, Calibration] = {}
-    for name, metric in models.items():
+    for name, metric in embedders.items():
         found = metric.calibration if options.check == STORED else read(options.check or "")
         if found is None:
             raise CalibrationError(f"{name} has no calibration in its folder: name a file, --check FILE")
@@ -132,38 +159,45 @@ def checked(
         notes = [f"calibration: {calibration.data.get('about', 'of unknown data')}", calibration.basis]
         notes += [*bound.notes, *_notes(pairs)]
         items = items_of(bound.manifest, pairs.take(even), scores[even], p[even])
-        results.append(Result("calibrate", name, rows, models[name].signature(settings.distance), about, items, notes))
+        results.append(
+            Result("calibrate", name, rows, embedders[name].signature(settings.distance), about, items, notes)
+        )
     return results
 
 
-def check_models(models: Models) -> None:
-    """Refuse models whose weights have no name that a calibration could be for.
+def check_models(models: Models) -> dict[str, Embedder]:
+    """The models, each with weights of a name that a calibration could be for.
 
     Raises:
         ValueError: naming the model.
     """
+    from idmetric.metric.models.embedder import Embedder
+
+    embedders = {}
     for name, metric in models.items():
         if not isinstance(metric, Embedder):
             raise ValueError(f"{name} cannot be calibrated: only models that idmetric.load opens can")
         if not metric.revision or metric.revision.endswith("+changed"):
             raise ValueError(f"the weights of {name} have no revision: save the model first (save_pretrained)")
+        embedders[name] = metric
+    return embedders
 
 
 def _bound(data: Manifest, models: Models, settings: EvalSettings, options: CalibrateOptions) -> tuple[Bound, Pairs]:
-    check_models(models)
     known = usable(data)
     draw_pairs(known, options.pairs, settings.seed)  # before anything is embedded
     bound = bind(known, models, settings)
     return bound, draw_pairs(bound.manifest, options.pairs, settings.seed, options.strangers)
 
 
-def _facts(data: Manifest, pairs: Pairs, about: str, settings: EvalSettings) -> dict[str, Any]:
+def _facts(data: Manifest, pairs: Pairs, settings: EvalSettings) -> dict[str, Any]:
     """What a calibration keeps of its data."""
     used = np.unique([pairs.a, pairs.b])
     datasets, identities, engines = (set(texts(data, name)[used]) for name in ("dataset", "identity", "engine"))
     origin = "generated" if any(engines) else "photos"
     return {
-        "about": about, "origin": origin, "datasets": sorted(n for n in datasets if n), "images": len(used),
+        "about": settings.data_name, "origin": origin,
+        "datasets": sorted(n for n in datasets if n), "images": len(used),
         "identities": len(identities), "families": len(np.unique(pairs.family)),
         "pairs": pairs.counts(), "seed": settings.seed,
     }  # fmt: skip
@@ -301,3 +335,18 @@ def _alarm_values(threshold: float, scores: Array, pairs: Pairs) -> dict[str, Va
 def _alarms(threshold: float, scores: Array, pairs: Pairs) -> dict[str, float]:
     """False-accept rate of each kind of pairs of two identities."""
     return {kind: accepted(scores[pairs.kind == kind], threshold) for kind in pairs.counts() if kind != "same"}
+
+
+def run_command(data: Manifest, models: Models, settings: EvalSettings, options: CalibrateOptions) -> list[Result]:
+    """`run`, which refuses to make calibrations that nobody keeps."""
+    if options.check is None and settings.out is None:
+        raise ValueError("no place for the calibration: give --out DIR")
+    return run(data, models, settings, options)
+
+
+PROTOCOL = Protocol(
+    name="calibrate",
+    run=run_command,
+    options=CalibrateOptions,
+    columns=COLUMNS,
+)

@@ -17,17 +17,20 @@ a place (`idmetric.evaluate.statistics.ranking`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import listed, named, texts
 from idmetric.evaluate.protocols.common.intervals import averages, mean
+from idmetric.evaluate.protocols.common.protocol import NoOptions, Protocol
 from idmetric.evaluate.protocols.common.ranked import Measure, Search, measure
 from idmetric.evaluate.protocols.common.result import Result, Row
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind
 from idmetric.evaluate.statistics.ranking import average_precision, precision_at_1
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
 
 REAL = "real photos"  # the method of the row that takes training images as queries
 MEASURES: dict[str, Measure] = {"mAP": average_precision, "P@1": precision_at_1}
@@ -41,7 +44,9 @@ class Task(NamedTuple):
     search: Search
 
 
-def run(data: Manifest, models: Models, settings: EvalSettings = EvalSettings()) -> list[Result]:
+def run(
+    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: NoOptions = NoOptions()
+) -> list[Result]:
     """A result for each model: a row for each method and species, and the means over species.
 
     Raises:
@@ -105,3 +110,10 @@ def _measure(scorer: Scorer, data: Manifest, task: Task, settings: EvalSettings,
                 identity=texts(data, "identity")[queries], **values, **near.columns(ids))  # fmt: skip
     owner = task.search.identity[queries]
     return {**labels, **{name: mean(of, owner, settings) for name, of in values.items()}}
+
+
+PROTOCOL = Protocol(
+    name="finer",
+    run=run,
+    options=NoOptions,
+)

@@ -13,18 +13,30 @@ Intervals are by identity: whole identities are drawn again. With several datase
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import listed, named, texts
 from idmetric.evaluate.protocols.common.intervals import auc, averages, mean
+from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.ranked import Measure, Search, searched
 from idmetric.evaluate.protocols.common.result import Result, Row
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bind
-from idmetric.evaluate.protocols.options import FolderOptions
 from idmetric.evaluate.statistics.ranking import average_precision, hit_at_k, precision_at_1, recall_at_k
+from idmetric.metric.files.settings import Checked, option
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
+
+
+@dataclass(frozen=True)
+class FolderOptions(Checked):
+    """Options of the protocol `folder`."""
+
+    k: tuple[int, ...] = option((5,), "of recall@k and hit@k", least=1, metavar="K")
 
 
 def run(
@@ -90,3 +102,10 @@ def measures(ks: Sequence[int]) -> dict[str, Measure]:
     at: dict[str, Measure] = {"mAP": average_precision, "P@1": precision_at_1}
     at |= {f"recall@{k}": partial(recall_at_k, k=k) for k in ks}
     return at | {f"hit@{k}": partial(hit_at_k, k=k) for k in ks}
+
+
+PROTOCOL = Protocol(
+    name="folder",
+    run=run,
+    options=FolderOptions,
+)

@@ -14,16 +14,42 @@ The released code counts each sample's mean margin as one more trial of PA, and 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.matched import Matched, margins_of, matched, part_edits, rates
 from idmetric.evaluate.protocols.common.paper_numbers import ALL_ENGINES, NONE, PART_EDITS, Pair, printed, row_of
+from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind
-from idmetric.evaluate.protocols.options import NearIDOptions
+from idmetric.evaluate.protocols.common.table_columns import Column
+from idmetric.metric.files.settings import Checked, option
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
+
+
+@dataclass(frozen=True)
+class NearIDOptions(Checked):
+    """Options of the protocol `nearid`."""
+
+    released_pa: bool = option(
+        False, "count each sample's mean margin as a trial of PA, as the code that printed the paper's tables does"
+    )
+
+
+COLUMNS = {
+    "SSR": Column(
+        "share of samples with all views nearer to each other than to any distractor", 1, "NearID, Eq. 4 and 5"
+    ),
+    "PA": Column("share of pairs of views that are nearer than the view and its distractor", 1, "NearID, Eq. 5"),
+    "M-O": Column("correlation of similarity to part edits with the share of the object that they keep", 1, "NearID"),
+    "M-O-pair": Column("the same between a view and its own part edit alone", 1, "NearID"),
+}
 
 # averages of Table 5 -> the engines they are over, by their names on the Hub
 GROUPS = {
@@ -131,3 +157,11 @@ def _keep(result: Result, samples: Matched, margins: Array) -> None:
     valid = [row[~np.isnan(row)].tolist() for row in margins]
     won = [len(own) > 0 and min(own) > 0 for own in valid]
     result.keep("samples", source=samples.source, identity=samples.identity, margins=valid, won=won)
+
+
+PROTOCOL = Protocol(
+    name="nearid",
+    run=run,
+    options=NearIDOptions,
+    columns=COLUMNS,
+)

@@ -10,16 +10,22 @@ queries that have a positive, AUC is over all unordered pairs. --split dev2 meas
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols import folder
+from idmetric.evaluate.protocols.common.protocol import NoOptions, Protocol
 from idmetric.evaluate.protocols.common.result import Result
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
 
 SPLITS = ("dev", "dev2")  # in the order of their age
 
 
-def run(data: Manifest, models: Models, settings: EvalSettings = EvalSettings()) -> list[Result]:
+def run(
+    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: NoOptions = NoOptions()
+) -> list[Result]:
     """A result for each model: a row for each dataset of the first of `SPLITS` that the data have, and their means.
 
     Raises:
@@ -30,3 +36,10 @@ def run(data: Manifest, models: Models, settings: EvalSettings = EvalSettings())
         raise ValueError(f"no split {SPLITS[0]!r} in the manifest; for other data there is `idmetric eval folder`")
     chosen = data.filter(split=own[0]) if own else data
     return [replace(result, protocol="photos") for result in folder.run(chosen, models, settings)]
+
+
+PROTOCOL = Protocol(
+    name="photos",
+    run=run,
+    options=NoOptions,
+)

@@ -68,11 +68,18 @@ class Album:
             return None
         return tokens_of(layout(self._metric, *self._sizes[file], embedding), embedding)
 
-    def add(self, row: dict[str, Any], image: File, reference: File, own: Tokens | None, other: Tokens | None) -> None:
+    def add(
+        self,
+        row: dict[str, Any],
+        image: File,
+        reference: File,
+        image_tokens: Tokens | None,
+        reference_tokens: Tokens | None,
+    ) -> None:
         """Add a row, with the tokens of its image and of the reference."""
         matches = None
-        if own is not None and other is not None:
-            matches = matches_of(other, own, self._metric.device)
+        if image_tokens is not None and reference_tokens is not None:
+            matches = matches_of(reference_tokens, image_tokens, self._metric.device)
         self.references.setdefault(reference)
         self.entries.append(Entry(row, image, reference, matches))
         if self.details and len(self.entries) % (2 * self.details) == 0:
@@ -81,14 +88,16 @@ class Album:
     def finish(self, rows: Sequence[dict[str, Any]]) -> list[Entry]:
         """Return the entries in the order of the rows."""
         self._forget()
-        own = {id(entry.row): entry for entry in self.entries}
-        return [own[id(row)] for row in rows]
+        entry_of = {id(entry.row): entry for entry in self.entries}
+        return [entry_of[id(row)] for row in rows]
 
     def _forget(self) -> None:
         """Keep the matches of the nearest images, as far as `details` and the room allow."""
-        kept, size = 0, 0
-        for entry in sorted(self.entries, key=lambda e: e.row["distance"]):
-            if entry.matches is not None:
-                kept, size = kept + 1, size + entry.matches.size
-                if kept > self.details or size > _MATCHES:
-                    entry.matches = None
+        count, size = 0, 0
+        for entry in sorted(self.entries, key=lambda entry: entry.row["distance"]):
+            if entry.matches is None:
+                continue
+            count += 1
+            size += entry.matches.size
+            if count > self.details or size > _MATCHES:
+                entry.matches = None

@@ -9,7 +9,10 @@ from dataclasses import dataclass
 
 def percent(value: float, low: float, high: float) -> float:
     """The position of a value between two ends, 0..100; NaN lies at the far end."""
-    return round(100 * min(1.0, max(0.0, (value - low) / (high - low))), 2) if math.isfinite(value) else 100.0
+    if not math.isfinite(value):
+        return 100.0
+    share = (value - low) / (high - low)
+    return round(100 * min(1.0, max(0.0, share)), 2)
 
 
 def round_step(least: float) -> float:
@@ -30,11 +33,15 @@ class Scale:
     @classmethod
     def of(cls, name: str, values: Sequence[float]) -> Scale:
         """The axis that holds these values."""
-        unit = round_step(round(max(values) - min(values), 9) / 4 or abs(max(values)) or 1.0)
-        first, last = math.floor(min(values) / unit), math.ceil(max(values) / unit)
-        count = max(1, last - first)
-        ticks = [(round(100 * k / count, 2), f"{round((first + k) * unit, 9) + 0.0:g}") for k in range(count + 1)]
-        return cls(name, first * unit, (first + count) * unit, ticks)
+        extent = round(max(values) - min(values), 9)
+        unit = round_step(extent / 4 or abs(max(values)) or 1.0)
+        first = math.floor(min(values) / unit)
+        last = max(first + 1, math.ceil(max(values) / unit))
+        ticks = []
+        for number in range(first, last + 1):
+            position = round(100 * (number - first) / (last - first), 2)
+            ticks.append((position, f"{round(number * unit, 9) + 0.0:g}"))
+        return cls(name, first * unit, last * unit, ticks)
 
     def at(self, value: float) -> float:
         """The position of a value in percent."""

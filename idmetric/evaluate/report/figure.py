@@ -21,11 +21,12 @@ def new_figure(rows: int, columns: int, width: float = 4.8) -> tuple[Figure, lis
     need("report", "a plot", matplotlib="matplotlib")
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width * columns, 3.6 * rows if rows == 1 else 2.4 * rows), layout="constrained")
+    height = 3.6 if rows == 1 else 2.4 * rows
+    figure = Figure(figsize=(width * columns, height), layout="constrained")
     axes: list[Axes] = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
-    for one in axes:
-        one.grid(alpha=0.3)
-        one.spines[["top", "right"]].set_visible(False)
+    for panel in axes:
+        panel.grid(alpha=0.3)
+        panel.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 

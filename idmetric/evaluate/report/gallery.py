@@ -5,21 +5,21 @@ See `idmetric.evaluate.report.page` for the common parts of all pages.
 
 from __future__ import annotations
 
-import base64
 import os
-from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
-from itertools import groupby
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, groupby
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
 
 from idmetric.evaluate.report.page import render
+from idmetric.evaluate.report.pictures import webp_uri
 from idmetric.gallery import Gallery, Item
 from idmetric.gallery.index import file_of
 from idmetric.gallery.looks import Looks
-from idmetric.gallery.search import NEIGHBORS
+from idmetric.gallery.table import NEIGHBORS
 from idmetric.metric.scoring.records import Record, Records
 
 ROOM = 18_000_000  # bytes of all pictures; text adds a third
@@ -47,56 +47,87 @@ def gallery_page(
     Raises:
         ImportError: without jinja2. GalleryError: as `Gallery.query`.
     """
-    items, faults = {gallery.shown(item): item for item in gallery.items}, faults or {}
-    copies, clusters = (
-        [list(rows) for _, rows in groupby(some or (), itemgetter("group"))] for some in (duplicates, groups)
-    )
-    copies = [_removable(rows, items) for rows in copies]
-    clusters = [_marked(rows) for rows in clusters if len(rows) > 1]
-    grouped = dict.fromkeys(row["image"] for rows in (*copies, *clusters) for row in rows)
-    number = {name: k for k, name in enumerate((*grouped, *(name for name in items if name not in grouped)))}
-    some = [items[name] for name in number]
+    items = {gallery.shown(item): item for item in gallery.items}
+    faults = faults or {}
+    copies = [_removable(rows, items) for rows in _by_group(duplicates)]
+    clusters = [_marked(rows) for rows in _by_group(groups or ()) if len(rows) > 1]
 
-    shown, pictures = _pictures(gallery, some, faults, room)
-    place = {key: k for k, key in enumerate(pictures)}
-    near = _neighbors(gallery, some[:shown])
-    images = [
-        {"path": name, "name": item.name, "picture": place.get(item.key, -1) if item.where not in faults else -1,
-         "fault": faults.get(item.where, "" if k < shown else "too many for one page"),
-         "manifest": "" if item.place in item.files else file_of(item),
-         "width": item.width, "height": item.height, "bytes": item.size, "near": near[k] if k < shown else ""}
-        for k, (name, item) in enumerate(zip(number, some, strict=True))
-    ]  # fmt: skip
+    # images are numbered in the order in which the page shows them
+    grouped = dict.fromkeys(row["image"] for row in chain(*copies, *clusters))
+    number = {name: index for index, name in enumerate(dict.fromkeys([*grouped, *items]))}
+    for row in chain(*copies, *clusters):
+        row["image"] = number[row["image"]]
+
+    ordered = [items[name] for name in number]
+    shown, pictures = _pictures(gallery, ordered, faults, room)
+    picture_number = {key: index for index, key in enumerate(pictures)}
+    neighbors = _neighbors(gallery, ordered[:shown])
+    images = []
+    for index, (name, item) in enumerate(zip(number, ordered, strict=True)):
+        fault = faults.get(item.where, "")
+        images.append(
+            {
+                "path": name,
+                "name": item.name,
+                "picture": -1 if fault else picture_number.get(item.key, -1),
+                "fault": fault or ("" if index < shown else "too many for one page"),
+                "manifest": "" if item.place in item.files else file_of(item),
+                "width": item.width,
+                "height": item.height,
+                "bytes": item.size,
+                "near": neighbors[index] if index < shown else "",
+            }
+        )
+
     record = {
-        "images": images, "pictures": list(pictures.values()),
+        "images": images,
+        "pictures": list(pictures.values()),
         "base": os.getcwd() if gallery.relative else "",
-        "copies": [[{**row, "image": number[row["image"]]} for row in rows] for rows in copies],
-        "clusters": [[{**row, "image": number[row["image"]]} for row in rows] for rows in clusters],
+        "copies": copies,
+        "clusters": clusters,
         "single": list(range(len(grouped), len(number))),
-    }  # fmt: skip
-    counts = {"copies": len(copies), "clusters": len(clusters), "single": len(number) - len(grouped)}
+    }
     return render(
-        "gallery", ("theme.js", "gallery.js"), {"record": record}, counts=counts, count=len(items), signature=signature,
-        problems=gallery.problems, note=note, neighbors=NEIGHBORS,
-    )  # fmt: skip
+        "gallery",
+        ("theme.js", "gallery.js"),
+        {"record": record},
+        counts={"copies": len(copies), "clusters": len(clusters), "single": len(number) - len(grouped)},
+        count=len(items),
+        signature=signature,
+        problems=gallery.problems,
+        note=note,
+        neighbors=NEIGHBORS,
+    )
+
+
+def _by_group(rows: Iterable[Record]) -> list[list[Record]]:
+    return [list(members) for _, members in groupby(rows, itemgetter("group"))]
 
 
 def _removable(rows: Sequence[Record], items: Mapping[str, Item]) -> list[Record]:
     """The columns of a group's rows that the page shows, and `fixed`, why it cannot remove the row's file."""
     times = Counter(os.path.realpath(row["image"]) for row in rows)
-
-    def fixed(name: str) -> str:
+    shown = []
+    for row in rows:
+        name = row["image"]
+        fixed = ""
         if items[name].place not in items[name].files:
-            return "inside a manifest"
-        if os.fsencode(name).decode(errors="ignore") != name:
-            return "its name is not UTF-8"
-        return "linked to another file of the group" if times[os.path.realpath(name)] > 1 else ""
-
-    return [
-        {"image": row["image"], "keep": row["keep"], "reason": row["reason"], "distance": round(row["distance"], 4),
-         "agreement": round(row["copy_agreement"], 4), "fixed": fixed(row["image"])}
-        for row in rows
-    ]  # fmt: skip
+            fixed = "inside a manifest"
+        elif os.fsencode(name).decode(errors="ignore") != name:
+            fixed = "its name is not UTF-8"
+        elif times[os.path.realpath(name)] > 1:
+            fixed = "linked to another file of the group"
+        shown.append(
+            {
+                "image": name,
+                "keep": row["keep"],
+                "reason": row["reason"],
+                "distance": round(row["distance"], 4),
+                "agreement": round(row["copy_agreement"], 4),
+                "fixed": fixed,
+            }
+        )
+    return shown
 
 
 def _marked(rows: Sequence[Record]) -> list[Record]:
@@ -105,43 +136,54 @@ def _marked(rows: Sequence[Record]) -> list[Record]:
     Outliers of four members or more, without the center itself, lie above Tukey's fence, Q3 + 1.5 (Q3 - Q1)
     (Exploratory Data Analysis, 1977).
     """
-    fence, far = np.inf, [row["distance"] for row in rows if not row["center"]]
-    if len(far) >= 4:
-        low, high = np.quantile(far, (0.25, 0.75))
+    distances = [row["distance"] for row in rows if not row["center"]]
+    fence = np.inf
+    if len(distances) >= 4:
+        low, high = np.quantile(distances, (0.25, 0.75))
         fence = high + 1.5 * (high - low)
-    return [
-        {"image": row["image"], "center": row["center"], "distance": round(row["distance"], 4),
-         "outlier": not row["center"] and bool(row["distance"] > fence)}
-        for row in sorted(rows, key=lambda row: (not row["center"], row["distance"]))
-    ]  # fmt: skip
+
+    shown = []
+    for row in sorted(rows, key=lambda row: (not row["center"], row["distance"])):
+        outlier = not row["center"] and bool(row["distance"] > fence)
+        distance = round(row["distance"], 4)
+        shown.append({"image": row["image"], "center": row["center"], "distance": distance, "outlier": outlier})
+    return shown
 
 
 def _pictures(
     gallery: Gallery, items: Sequence[Item], faults: Mapping[tuple[str, ...], str], room: int
 ) -> tuple[int, dict[str, str]]:
     """Return how many of the first images there is room for, and key -> data address of their pictures."""
-    there = [item for item in items if item.where not in faults]
-    keys = list(dict.fromkeys(item.key for item in there))[: room // 100]
-    found: dict[str, str] = {}
-    for key, thumb in zip(keys, Looks(gallery, there).thumbs(keys), strict=True):
+    readable = [item for item in items if item.where not in faults]
+    keys = list(dict.fromkeys(item.key for item in readable))[: room // 100]
+    pictures: dict[str, str] = {}
+    for key, thumb in zip(keys, Looks(gallery, readable).thumbs(keys), strict=True):
         room -= len(thumb)
         if room < 0:
             break
-        found[key] = f"data:image/webp;base64,{base64.b64encode(thumb).decode('ascii')}"
-    lacking = (k for k, item in enumerate(items) if item.where not in faults and item.key not in found)
-    return next(lacking, len(items)), found
+        pictures[key] = webp_uri(thumb)
+
+    for index, item in enumerate(items):
+        if item.where not in faults and item.key not in pictures:
+            return index, pictures
+    return len(items), pictures
 
 
 def _neighbors(gallery: Gallery, items: Sequence[Item]) -> list[str]:
     """Return the numbers of each image's nearest among these, nearest first, each followed by its distance."""
-    table, images = gallery.table(), defaultdict(list)
-    for k, item in enumerate(items):
-        images[item.key].append(k)
-    rows, far = (found.tolist() for found in table.near(NEIGHBORS + 1))
+    images: dict[str, list[int]] = {}
+    for index, item in enumerate(items):
+        images.setdefault(item.key, []).append(index)
 
-    def near(k: int, row: int) -> str:
-        pairs = zip(rows[row], far[row], strict=True)
-        found = [f"{n} {d:.4f}" for r, d in pairs for n in images.get(table.keys[r], ()) if n != k]
-        return " ".join(found[:NEIGHBORS])
-
-    return [near(k, table.number[item.key]) for k, item in enumerate(items)]
+    table = gallery.table()
+    nearest, distances = table.near(NEIGHBORS + 1)
+    texts = []
+    for index, item in enumerate(items):
+        row = table.number[item.key]
+        near = []
+        for other_row, distance in zip(nearest[row].tolist(), distances[row].tolist(), strict=True):
+            for other in images.get(table.keys[other_row], ()):
+                if other != index:
+                    near.append(f"{other} {distance:.4f}")
+        texts.append(" ".join(near[:NEIGHBORS]))
+    return texts

@@ -25,11 +25,15 @@ def colors(values: ArrayLike, low: float | None = None, high: float | None = Non
     v = np.asarray(values, dtype=np.float64)
     if v.ndim != 2 or not v.size or not np.isfinite(v).all():
         raise ValueError(f"a heatmap needs finite values (H, W), got shape {v.shape}")
-    start, end = v.min() if low is None else low, v.max() if high is None else high
-    at = (v - start) / (end - start) if end > start else np.zeros_like(v)
-    bands = [np.interp(at, np.linspace(0, 1, len(_STOPS)), band) for band in _STOPS.T]
-    found: NDArray[np.uint8] = np.rint(np.stack(bands, -1)).astype(np.uint8)
-    return found
+    darkest = v.min() if low is None else low
+    brightest = v.max() if high is None else high
+    shares = np.zeros_like(v)
+    if brightest > darkest:
+        shares = (v - darkest) / (brightest - darkest)
+    stops = np.linspace(0, 1, len(_STOPS))
+    bands = [np.interp(shares, stops, band) for band in _STOPS.T]
+    rgb: NDArray[np.uint8] = np.rint(np.stack(bands, axis=-1)).astype(np.uint8)
+    return rgb
 
 
 def overlay(image: ImageLike, heat: ArrayLike, *, low: float | None = None, high: float | None = None) -> Image.Image:

@@ -51,65 +51,69 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
         ImportError: without jinja2.
     """
     entries = album.finish(sorted(scores.rows, key=lambda row: row["rank"]))
-    thresholds, found = _offers(scores), scores.to_dict()
+    facts = scores.to_dict()
+    offers = _offers(scores)
+    real = scores.baseline.distances if scores.baseline is not None else {}
+    distances = [entry.row["distance"] for entry in entries]
+    axis = _axis(distances, real, [offer.distance for offer in offers])
+
     references = list(album.references)
-    names = _short([file[0] for file in references] + [entry.image[0] for entry in entries])
-    finite = [e.row["distance"] for e in entries if math.isfinite(e.row["distance"])] or [math.nan]
-    baseline = found.get("baseline")
-    real = baseline["distances"] if baseline else {}
-    axis = _axis([e.row["distance"] for e in entries], real, [offer.distance for offer in thresholds])
-    number = {file: k for k, file in enumerate(references)}
-    beside = Counter(entry.reference for entry in entries)
-    cards = [
-        {
-            "row": entry.row, "name": name, "path": entry.image[0], "picture": album.pictures[entry.image],
-            "reference": number[entry.reference], "bar": percent(entry.row["distance"], axis.low, axis.high),
-            "itself": _is_itself(entry), "copied": bool(entry.row.get("copy")) and not _is_itself(entry),
-            "agreement": entry.row.get("copy_agreement", 0.0), "closer": _closer(entry.row, real),
-        }
-        for entry, name in zip(entries, names[len(references) :], strict=True)
-    ]  # fmt: skip
-    shown = [
-        {"path": file[0], "name": name, "picture": album.pictures[file], "apart": real.get(file[0]),
-         "nearest": beside[file]}
-        for file, name in zip(references, names, strict=False)
-    ]  # fmt: skip
-    rows = [entry.row for entry in entries]
+    paths = [path for path, _ in (*references, *(entry.image for entry in entries))]
+    names = dict(zip(paths, _short(paths), strict=True))
+    cards = []
+    for entry in entries:
+        itself = os.path.realpath(entry.image[0]) == os.path.realpath(entry.reference[0])
+        cards.append(
+            {
+                "row": entry.row,
+                "path": entry.image[0],
+                "picture": album.pictures[entry.image],
+                "reference": references.index(entry.reference),
+                "bar": percent(entry.row["distance"], axis.low, axis.high),
+                "itself": itself,  # no copy
+                "copied": bool(entry.row.get("copy")) and not itself,
+                "closer": _closer(entry.row, real),
+            }
+        )
+
+    finite = [distance for distance in distances if math.isfinite(distance)] or [math.nan]
     return render(
-        "score", ("theme.js", "score.js", "compare.js"), {"record": found, "matches": _matches(entries)},
-        signature=found["signature"], skipped=found["skipped"], details=album.details,
+        "score",
+        ("theme.js", "score.js", "compare.js"),
+        {"record": facts, "matches": _matches(entries)},
+        **facts,
+        names=names,
+        details=album.details,
         messages=[message for message in messages if _COPY not in message],
         copy_messages=[message for message in messages if _COPY in message],
-        baseline=baseline, baseline_note=found.get("baseline_note"), named=found["summary"].get("named"),
-        summary=found["summary"], new=found["summary"].get("without_copies"),
-        pairs=baseline is None and "baseline_note" not in found, cards=cards, references=shown, axis=axis,
-        thresholds=thresholds, enough=ENOUGH,
-        basis=next((row["probability_basis"] for row in rows if "probability_basis" in row), None),
-        nearest=min(finite), farthest=max(finite), median=statistics.median(finite),
+        cards=cards,
+        references=references,
+        pictures=album.pictures,
+        nearest_of=Counter(entry.reference for entry in entries),
+        axis=axis,
+        thresholds=offers,
+        enough=ENOUGH,
+        nearest=min(finite),
+        farthest=max(finite),
+        median=statistics.median(finite),
         mean=statistics.fmean(finite),
-        copies=sum(card["copied"] for card in cards), themselves=sum(card["itself"] for card in cards),
-        has={"probability": any("probability" in row for row in rows),
-             "percentile": any("real_percentile" in row for row in rows),
-             "matches": sum(entry.matches is not None for entry in entries)},
-    )  # fmt: skip
+        matched=sum(entry.matches is not None for entry in entries),
+    )
 
 
 def _offers(scores: Scores) -> list[Offer]:
     """Return the thresholds that the page offers."""
-    offered = [] if scores.threshold is None else [Offer("your threshold", scores.threshold)]
+    offers = []
+    if scores.threshold is not None:
+        offers.append(Offer("your threshold", scores.threshold))
     if scores.baseline is not None:
-        firm = len(scores.baseline.distances) >= ENOUGH
-        offered.append(Offer("farthest real photo", scores.baseline.max, firm))
-    if (curve := scores.calibration) is not None:
-        for one in curve.thresholds:
-            label = f"false accepts {100 * one['false_accept_rate']:g} %"
-            offered.append(Offer(label, float(one["distance"]), curve.rests_on_photos))
-    return offered
-
-
-def _is_itself(entry: Entry) -> bool:
-    """Whether an image is the same file as the reference next to it, which makes it no copy."""
-    return os.path.realpath(entry.image[0]) == os.path.realpath(entry.reference[0])
+        is_firm = len(scores.baseline.distances) >= ENOUGH
+        offers.append(Offer("farthest real photo", scores.baseline.max, is_firm))
+    if scores.calibration is not None:
+        for threshold in scores.calibration.thresholds:
+            label = f"false accepts {100 * threshold['false_accept_rate']:g} %"
+            offers.append(Offer(label, float(threshold["distance"]), scores.calibration.rests_on_photos))
+    return offers
 
 
 def _closer(row: Mapping[str, Any], real: Mapping[str, float]) -> str | None:
@@ -118,7 +122,8 @@ def _closer(row: Mapping[str, Any], real: Mapping[str, float]) -> str | None:
         return None
     if len(real) >= ENOUGH:
         return f"{row['real_percentile']:.0f} % of real photos"
-    return f"{sum(d < row['distance'] for d in real.values())} of {len(real)} real photos"
+    closer = sum(distance < row["distance"] for distance in real.values())
+    return f"{closer} of {len(real)} real photos"
 
 
 # The strip of distances
@@ -137,41 +142,52 @@ class Axis:
     low: float
     high: float
     step: float
-    ticks: list[dict[str, Any]]
-    dots: list[dict[str, float]]
+    ticks: list[tuple[float, str]]
+    dots: list[tuple[float, float]]
     height: float
     real: list[tuple[str, float]]
 
 
 def _axis(distances: Sequence[float], real: Mapping[str, float], thresholds: Sequence[float]) -> Axis:
-    known = [d for d in (*distances, *real.values()) if math.isfinite(d)] or [1.0]
-    farthest = max(max(known), 1e-3)
-    known += [t for t in thresholds if 0 <= t <= 2 * farthest]
-    unit = round_step((max(farthest, *known) - min(0.0, *known)) / 5)
-    low, high = math.floor(min(0.0, *known) / unit) * unit, math.ceil(max(farthest, *known) / unit) * unit
-    count = round((high - low) / unit)
-    bins = [int(percent(d, low, high) * _BINS / 100.001) for d in distances]
-    stacked: Counter[int] = Counter()
-    places = []
-    apart = min(_DOT, _STRIP / max(Counter(bins).values()))
-    for distance, cell in zip(distances, bins, strict=True):
-        # a few dots stand at their distances, many in columns
-        x = percent(distance, low, high) if apart == _DOT else round(100 * (cell + 0.5) / _BINS, 2)
-        places.append({"x": x, "y": round(2 + apart * stacked[cell], 1)})
-        stacked[cell] += 1
+    finite = [distance for distance in (*distances, *real.values()) if math.isfinite(distance)]
+    farthest = max(1e-3, *finite) if finite else 1.0
+    ends = [0.0, farthest, *finite, *(t for t in thresholds if 0 <= t <= 2 * farthest)]
+    unit = round_step((max(ends) - min(ends)) / 5)
+    first, last = math.floor(min(ends) / unit), math.ceil(max(ends) / unit)
+    low, high = first * unit, last * unit
+    ticks = []
+    for number in range(first, last + 1):
+        text = f"{round(number * unit, 9) + 0.0:.4f}"
+        ticks.append((round(100 * (number - first) / (last - first), 2), text))
+
+    # a few dots stand at their distances, many in columns
+    columns = [int(percent(distance, low, high) * _BINS / 100.001) for distance in distances]
+    gap = min(_DOT, _STRIP / max(Counter(columns).values()))
+    heights: Counter[int] = Counter()
+    dots = []
+    for distance, column in zip(distances, columns, strict=True):
+        x = percent(distance, low, high)
+        if gap < _DOT:
+            x = round(100 * (column + 0.5) / _BINS, 2)
+        dots.append((x, round(2 + gap * heights[column], 1)))
+        heights[column] += 1
+
     return Axis(
-        round(low, 10), round(high, 10), round(unit / 200, 12),
-        [{"x": round(100 * k / count, 2), "text": f"{round(low + k * unit, 9) + 0.0:.4f}"} for k in range(count + 1)],
-        places, round(max(36.0, apart * max(stacked.values()) + 10)),
-        [(name, percent(d, low, high)) for name, d in real.items()],
-    )  # fmt: skip
+        low=round(low, 10),
+        high=round(high, 10),
+        step=round(unit / 200, 12),
+        ticks=ticks,
+        dots=dots,
+        height=round(max(36.0, gap * max(heights.values()) + 10)),
+        real=[(name, percent(distance, low, high)) for name, distance in real.items()],
+    )
 
 
 def _short(paths: Sequence[str]) -> list[str]:
     """Remove the folders that all paths share."""
     try:
-        shared = os.path.commonpath([os.path.dirname(path) for path in paths]) if paths else ""
-    except ValueError:  # absolute and relative paths, or several drives
+        shared = os.path.commonpath([os.path.dirname(path) for path in paths])
+    except ValueError:  # absolute and relative paths, several drives, or no paths
         shared = ""
     return [os.path.relpath(path, shared) if shared else path for path in paths]
 
@@ -181,14 +197,19 @@ def _short(paths: Sequence[str]) -> list[str]:
 
 def _matches(entries: Sequence[Entry]) -> dict[str, Any]:
     """Return the data that the script draws; all heatmaps of a page share one scale."""
-    found = [entry.matches for entry in entries if entry.matches is not None]
-    strengths = [side.strength for m in found for side in (m.reference, m.image)]
-    known = np.concatenate(strengths) if strengths else np.array([0.0, 1.0])
-    low, high = (float(q) for q in np.quantile(known, (0.05, 0.95)))  # beyond them the colors no longer change
+    matches = [entry.matches for entry in entries if entry.matches is not None]
+    note = "This page has no matched patches; the foot of the page says why."
+    strengths = [np.array([0.0, 1.0])]
+    if matches:
+        note = f"Matched patches are kept for the {len(matches)} nearest images (--html-details)."
+        strengths = [side.strength for match in matches for side in (match.reference, match.image)]
+
+    low, high = np.quantile(np.concatenate(strengths), (0.05, 0.95)).tolist()  # colors do not change beyond them
+    palette = colors(np.linspace(0, 1, 256)[None])
     return {
-        "low": round(max(low, 0), 4), "high": round(max(low + 0.01, high), 4),
-        "palette": base64.b64encode(colors(np.linspace(0, 1, 256)[None]).tobytes()).decode("ascii"),
-        "note": f"Matched patches are kept for the {len(found)} nearest images (--html-details)." if found else
-        "This page has no matched patches; the foot of the page says why.",
-        "items": [None if entry.matches is None else entry.matches.packed() for entry in entries],
-    }  # fmt: skip
+        "low": round(max(low, 0), 4),
+        "high": round(max(low + 0.01, high), 4),
+        "palette": base64.b64encode(palette.tobytes()).decode("ascii"),
+        "note": note,
+        "items": [entry.matches and entry.matches.packed() for entry in entries],
+    }

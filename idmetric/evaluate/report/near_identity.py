@@ -48,38 +48,42 @@ def draw_near_identity(
     need("eval", "the figure of near-identities", sklearn="scikit-learn")
     from sklearn.decomposition import KernelPCA
 
-    chosen = _choose(manifest, identities)
-    images = [manifest.image(row) for row, _, _ in chosen]
-    owner, view = np.array([k for _, k, _ in chosen]), np.array([is_view for *_, is_view in chosen])
+    groups = _choose(manifest, identities)
+    rows = [row for _, members in groups for row in members]
+    images = [manifest.image(row) for row in rows]
+
     figure, axes = new_figure(1, len(metrics))
     for panel, (name, metric) in zip(axes, metrics.items(), strict=True):
-        vectors = metric.embed(images, patches=False).cls
-        places = KernelPCA(2, **{"kernel": "cosine", **kernel}).fit_transform(vectors.double().cpu().numpy())
-        for k in range(identities):
-            for shown, marker in ((owner == k) & view, "o"), ((owner == k) & ~view, "x"):
-                x, y = places[shown].T
-                panel.scatter(x, y, s=28, marker=marker, color=f"C{k % 10}", label=f"S{k + 1}" * (marker == "o"))
+        vectors = metric.embed(images, patches=False).cls.double().cpu().numpy()
+        points = KernelPCA(2, **{"kernel": "cosine", **kernel}).fit_transform(vectors)
+        for index, (is_view, members) in enumerate(groups):
+            x, y = points[: len(members)].T
+            points = points[len(members) :]
+            number = index // 2
+            label = f"S{number + 1}" if is_view else ""
+            panel.scatter(x, y, s=28, marker="o" if is_view else "x", color=f"C{number % 10}", label=label)
         panel.set(title=name, xticks=[], yticks=[])
     save_figure(figure, path)
 
 
-def _choose(manifest: Manifest, count: int) -> list[tuple[int, int, bool]]:
-    """Rows of the first `count` identities: row, number of the identity, and whether it is a view, no distractor."""
+def _choose(manifest: Manifest, count: int) -> list[tuple[bool, list[int]]]:
+    """The rows of the first `count` identities: of each the views (True), then their distractors (False)."""
     names, roles, parents = manifest.column("identity"), manifest.column("role"), parent_rows(manifest)
-    views: dict[str, list[int]] = {}
-    near: dict[str, list[int]] = {}
-    for row, (name, role) in enumerate(zip(names, roles, strict=True)):
-        if name is not None and role in VIEW_ROLES:
-            views.setdefault(name, []).append(row)
+    views: dict[str | None, list[int]] = {}
+    near: dict[str | None, list[int]] = {}
     for row, role in enumerate(roles):
-        parent = parents[row]
-        if role in _NEAR and parent >= 0 and row not in views.get(names[parent] or "", []):
-            near.setdefault(str(names[parent]), []).append(row)
+        if role in VIEW_ROLES and names[row] is not None:
+            views.setdefault(names[row], []).append(row)
+        elif role in _NEAR and parents[row] >= 0:
+            near.setdefault(names[parents[row]], []).append(row)
 
-    found = [name for name, own in views.items() if len(own) > 1 and name in near][:count]
-    if len(found) < count:
-        raise ValueError(f"the manifest has {len(found)} identities with two views and a distractor, not {count}")
-    return [(row, k, own is views) for k, name in enumerate(found) for own in (views, near) for row in own[name]]
+    groups: list[tuple[bool, list[int]]] = []
+    for name, rows in views.items():
+        if len(rows) > 1 and name in near:
+            groups += [(True, rows), (False, near[name])]
+    if len(groups) < 2 * count:
+        raise ValueError(f"the manifest has {len(groups) // 2} identities with two views and a distractor, not {count}")
+    return groups[: 2 * count]
 
 
 def draw_attention(metrics: Mapping[str, Embedder], images: Mapping[str, ImageLike], path: Place) -> None:
@@ -91,18 +95,19 @@ def draw_attention(metrics: Mapping[str, Embedder], images: Mapping[str, ImageLi
         metrics: name -> model that pools by attention; a row each.
         images: title -> image; a column each.
     """
-    figure, axes = new_figure(1 + len(metrics), len(images), width=2.4)
     pictures = [read_image(image) for image in images.values()]
-    for panel, title, picture in zip(axes, images, pictures, strict=False):
+    shown = [*pictures]  # row by row
+    for metric in metrics.values():
+        maps = attention_maps(metric, [*pictures])
+        shown += [overlay(picture, heat.double().cpu()) for picture, heat in zip(pictures, maps, strict=True)]
+
+    figure, axes = new_figure(1 + len(metrics), len(images), width=2.4)
+    for panel, picture in zip(axes, shown, strict=True):
         panel.imshow(np.asarray(picture))
-        panel.set(title=title)
-    for row, (name, metric) in enumerate(metrics.items(), 1):
-        maps = attention_maps(metric, list(pictures))
-        for column, (picture, heat) in enumerate(zip(pictures, maps, strict=True)):
-            panel = axes[row * len(images) + column]
-            panel.imshow(np.asarray(overlay(picture, heat.double().cpu())))
-            panel.set_ylabel(name if column == 0 else "")
-    for panel in axes:
         panel.set(xticks=[], yticks=[])
         panel.grid(False)
+    for panel, title in zip(axes, images, strict=False):
+        panel.set(title=title)
+    for panel, name in zip(axes[len(images) :: len(images)], metrics, strict=True):
+        panel.set(ylabel=name)
     save_figure(figure, path)

@@ -54,11 +54,11 @@ def _environment() -> Environment:
     need("report", "an HTML page", jinja2="jinja2")
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    made = Environment(
+    environment = Environment(
         loader=FunctionLoader(_text), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    made.filters |= {"breaking": _breaking, "number": number}
-    return made
+    environment.filters |= {"breaking": _breaking, "number": number}
+    return environment
 
 
 def number(value: float) -> str:

@@ -35,6 +35,11 @@ def data_uri(picture: Image.Image, limit: int, side: int = SIDE, quality: int = 
         small.save(file, "webp", quality=quality, method=1)
         data = file.getvalue()
         if len(data) <= limit or side <= _LEAST:
-            return f"data:image/webp;base64,{base64.b64encode(data).decode('ascii')}"
+            return webp_uri(data)
         # the bytes grow a little more slowly than the area
         side = max(_LEAST, int(side * min(0.9, 0.95 * math.sqrt(limit / len(data)))))
+
+
+def webp_uri(data: bytes) -> str:
+    """A WebP file as a data address."""
+    return f"data:image/webp;base64,{base64.b64encode(data).decode('ascii')}"

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from idmetric.metric.distance.ties import comparable, numbers, paired
-
-Array = NDArray[np.float64]
 
 
 def pearson(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> float:
@@ -30,28 +25,42 @@ def pearson(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> flo
     Raises:
         ValueError: if x or y does not vary (see `constant`), shapes differ, or a number is not finite.
     """
-    return _correlation(lambda a, b: np.corrcoef(a, b)[0, 1], x, y, constant)
+    a, b = paired(x, y)
+    if len(a) < 2:
+        raise ValueError(f"a correlation needs two items at least, got {len(a)}")
+
+    for name, values in ("x", a), ("y", b):
+        if values.std() > 1e-12 * np.abs(values).max():  # less is rounding
+            continue
+        if constant is None:
+            raise ValueError(f"{name} does not vary over its {len(a)} items: no correlation is defined")
+        return constant
+
+    return float(np.corrcoef(a, b)[0, 1])
 
 
-def spearman(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> float:
+def spearman(x: ArrayLike, y: ArrayLike) -> float:
     """Spearman's rank correlation: Pearson's of the ranks, equal values (`arrays.comparable`) sharing their mean rank.
 
     Arguments, range and errors as in `pearson`; needs SciPy (extra `eval`).
     """
-    from scipy import stats
+    from scipy.stats import rankdata
 
-    return _correlation(lambda a, b: stats.spearmanr(a, b).statistic, comparable(x), comparable(y), constant)
+    a, b = paired(x, y)
+    return pearson(rankdata(comparable(a)), rankdata(comparable(b)))
 
 
-def kendall(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> float:
+def kendall(x: ArrayLike, y: ArrayLike) -> float:
     """Kendall's tau-b: pairs in the same order minus pairs in opposite order, over the pairs that ties allow.
 
     tau_b = (C - D) / sqrt((T - T_x) (T - T_y)), T = N (N - 1) / 2 pairs, T_x and T_y of them tied in x and y (Kendall
     1945). Arguments, range and errors as in `pearson`; needs SciPy (extra `eval`).
     """
-    from scipy import stats
+    from scipy.stats import kendalltau
 
-    return _correlation(lambda a, b: stats.kendalltau(a, b).statistic, comparable(x), comparable(y), constant)
+    a, b = comparable(x), comparable(y)
+    pearson(a, b)  # raises where no correlation is defined
+    return float(kendalltau(a, b).statistic)
 
 
 def fisher_mean(correlations: ArrayLike, *, limit: float = 0.999) -> tuple[float, float | None]:
@@ -70,8 +79,11 @@ def fisher_mean(correlations: ArrayLike, *, limit: float = 0.999) -> tuple[float
     r = numbers("correlations", correlations).astype(np.float64)
     if np.abs(r).max() > 1 + 1e-9:
         raise ValueError(f"correlations must be in [-1, 1], got {r[np.abs(r).argmax()]}")
-    mean = float(np.tanh(np.arctanh(r.clip(-limit, limit)).mean()))
-    return mean, float(r.std(ddof=1) / np.sqrt(len(r))) if len(r) > 1 else None
+    z = np.arctanh(r.clip(-limit, limit))
+    mean = float(np.tanh(z.mean()))
+    if len(r) == 1:
+        return mean, None
+    return mean, float(r.std(ddof=1) / np.sqrt(len(r)))
 
 
 def krippendorff_alpha(votes: ArrayLike) -> float:
@@ -100,20 +112,13 @@ def krippendorff_alpha(votes: ArrayLike) -> float:
     if not len(counts):
         raise ValueError("alpha needs an item with two votes")
 
-    each, total = counts.sum(0), counts.sum()
-    by_chance = total * (total - 1) - (each * (each - 1)).sum()
-    if by_chance == 0:
+    total = counts.sum()
+    by_category = counts.sum(0)
+    agreeing_by_chance = (by_category * (by_category - 1)).sum()
+    disagreeing_by_chance = total * (total - 1) - agreeing_by_chance
+    if disagreeing_by_chance == 0:
         raise ValueError("all votes are for one category: alpha is undefined")
 
-    agreeing = (counts * (counts - 1) / (counts.sum(1, keepdims=True) - 1)).sum()
-    return float(((total - 1) * agreeing - (each * (each - 1)).sum()) / by_chance)
-
-
-def _correlation(statistic: Callable[[Array, Array], Any], x: ArrayLike, y: ArrayLike, constant: float | None) -> float:
-    a, b = paired(x, y)
-    if len(a) < 2:
-        raise ValueError(f"a correlation needs two items at least, got {len(a)}")
-    flat = [name for name, v in (("x", a), ("y", b)) if v.std() <= 1e-12 * np.abs(v).max()]  # but for rounding
-    if flat and constant is None:
-        raise ValueError(f"{flat[0]} does not vary over its {len(a)} items: no correlation is defined")
-    return float(statistic(a, b)) if not flat else float(constant or 0)
+    by_item = counts.sum(1, keepdims=True)
+    agreeing = (counts * (counts - 1) / (by_item - 1)).sum()
+    return float(((total - 1) * agreeing - agreeing_by_chance) / disagreeing_by_chance)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -67,16 +66,18 @@ def bootstrap(
     if identities < FEW:
         return student(statistic, groups)
 
-    drawn = (_rows(number, draw(identities, seed, k)) for k in range(samples))
-    values = [v for rows in drawn if len(rows) and (v := _value(statistic, rows, undefined=True)) is not None]
-    between = percentiles(values, samples)
-    if between is None:
-        raise ValueError(
-            f"the statistic is defined in {len(values)} of {samples} bootstrap samples of {identities} identities: too "
-            "few identities for an interval"
-        )
+    values = []
+    for sample in range(samples):
+        times = weights(number, draw(identities, seed, sample))
+        values.append(_defined(statistic, np.repeat(np.arange(len(times)), times)))
 
-    return Interval(value, *between)
+    ends = percentiles(values, samples)
+    if ends is None:
+        raise ValueError(
+            f"the statistic is defined in {np.isfinite(values).sum()} of {samples} bootstrap samples of {identities} "
+            "identities: too few identities for an interval"
+        )
+    return Interval(value, *ends)
 
 
 def student(statistic: Callable[[Rows], float], groups: ArrayLike) -> Interval:
@@ -95,46 +96,46 @@ def student(statistic: Callable[[Rows], float], groups: ArrayLike) -> Interval:
     from scipy.special import stdtrit
 
     value, number, identities = _on_the_data(statistic, groups)
-    without = []
+    members = number.reshape(len(number), -1)  # of an item: one identity, or the two of a pair
+    values = []
     for identity in range(identities):
-        rows = np.flatnonzero(number != identity if number.ndim == 1 else (number != identity).all(1))
-        left = _value(statistic, rows, undefined=True) if len(rows) else None
-        if left is None:
-            raise ValueError(
-                f"the statistic is undefined without one of the {identities} identities: too few identities for an "
-                "interval"
-            )
-        without.append(left)
+        rows = np.flatnonzero((members != identity).all(1))
+        values.append(_defined(statistic, rows))
+    if np.isnan(values).any():
+        raise ValueError(
+            f"the statistic is undefined without one of the {identities} identities: too few identities for an interval"
+        )
 
-    spread = np.sqrt((identities - 1) * np.var(without))
+    spread = np.sqrt((identities - 1) * np.var(values))
     half = float(stdtrit(identities - 1, 0.975) * spread)
     return Interval(value, value - half, value + half)
 
 
 def _on_the_data(statistic: Callable[[Rows], float], groups: ArrayLike) -> tuple[float, Rows, int]:
     """The statistic on the data as it is, the number of each item's identity, or of both, and how many there are."""
-    names, number = np.unique(np.asarray(groups), return_inverse=True)
+    names, number = np.unique(groups, return_inverse=True)
     if len(names) < 2:
         raise ValueError(f"an interval by identity needs two identities at least, got {len(names)}")
+
     number = number.reshape(np.shape(groups))
-    value = _value(statistic, np.arange(len(number)))
-    if value is None:
+    value = float(statistic(np.arange(len(number))))
+    if not np.isfinite(value):
         raise ValueError("the statistic is not finite on the data itself")
     return value, number, len(names)
 
 
-def percentiles(found: ArrayLike, samples: int) -> tuple[float, float] | None:
+def percentiles(values: ArrayLike, samples: int) -> tuple[float, float] | None:
     """The 95 % interval of a statistic's values in bootstrap samples; None if too few are defined.
 
     Args:
-        found: values, NaN for undefined ones.
+        values: NaN for undefined ones.
         samples: number of samples; at least nine tenths of them, and two, must be defined.
     """
-    values = np.asarray(found, dtype=np.float64)
-    values = values[np.isfinite(values)]
-    if len(values) < max(2, _DEFINED * samples):
+    defined = np.asarray(values, dtype=np.float64)
+    defined = defined[np.isfinite(defined)]
+    if len(defined) < max(2, _DEFINED * samples):
         return None
-    low, high = np.quantile(values, [0.025, 0.975])
+    low, high = np.quantile(defined, [0.025, 0.975])
     return float(low), float(high)
 
 
@@ -144,20 +145,26 @@ def draw(count: int, seed: int, sample: int) -> Rows:
     return np.bincount(chosen, minlength=count)
 
 
-def _rows(number: Rows, times: Rows) -> Rows:
+def weights(number: Rows, times: Rows) -> Rows:
+    """How often each item (N,) is in a sample, see `bootstrap`.
+
+    Args:
+        number: the number of each item's identity (N,), or of both of a pair (N, 2).
+        times: how often each identity is drawn.
+    """
     if number.ndim == 1:
-        weight = times[number]
-    else:
-        first, second = number.T
-        weight = np.where(first == second, times[first], times[first] * times[second])
-    return np.repeat(np.arange(len(number)), weight)
+        return times[number]
+    a, b = number.T
+    of_pairs: Rows = np.where(a == b, times[a], times[a] * times[b])
+    return of_pairs
 
 
-def _value(statistic: Callable[[Rows], Any], rows: Rows, undefined: bool = False) -> float | None:
+def _defined(statistic: Callable[[Rows], float], rows: Rows) -> float:
+    """The statistic of some rows; NaN where it is undefined."""
+    if not len(rows):
+        return np.nan
     try:
         value = float(statistic(rows))
     except ValueError:
-        if undefined:
-            return None
-        raise
-    return value if np.isfinite(value) else None
+        return np.nan
+    return value if np.isfinite(value) else np.nan

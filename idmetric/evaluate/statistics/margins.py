@@ -75,9 +75,8 @@ def directed_margins(positives: Array, distractors: Array) -> Array:
         (V * (V - 1),) or (..., V * (V - 1)) margins; NaN where any of the images is missing.
     """
     views = distractors.shape[-1]
-    own, other = np.nonzero(~np.eye(views, dtype=bool))
-    first, last = np.minimum(own, other), np.maximum(own, other)
-    margins: Array = positives[..., first, last] - distractors[..., own]
+    i, j = np.nonzero(~np.eye(views, dtype=bool))
+    margins: Array = positives[..., np.minimum(i, j), np.maximum(i, j)] - distractors[..., i]
     return margins
 
 
@@ -92,18 +91,20 @@ def margin_rates(margins: Sequence[Array] | Array, *, count_mean: bool = False) 
             tables (3 trials of a sample of two views, 7 of three). Equation 5 does not.
     """
     table = np.full((len(margins), max(map(len, margins), default=0)), np.nan)
-    for row, own in zip(table, margins, strict=True):
-        row[: len(own)] = own
-    valid = ~np.isnan(table)
-    some = np.flatnonzero(valid.any(1))
-    if not len(some):
+    for row, sample_margins in zip(table, margins, strict=True):
+        row[: len(sample_margins)] = sample_margins
+
+    samples = np.flatnonzero((~np.isnan(table)).any(1))
+    if not len(samples):
         raise ValueError("no sample has a valid margin: each needs two views and a distractor of one of them")
-    won, valid = (comparable(table) > 0)[some], valid[some]
-    wins, trials = won.sum(1), valid.sum(1)
+    table = table[samples]
+    wins = (comparable(table) > 0).sum(1)
+    trials = (~np.isnan(table)).sum(1)
+    success = wins == trials
     if count_mean:
-        trials = trials + 1
-        wins = wins + (comparable(np.nansum(table[some], axis=1)) > 0)  # the mean has the sum's sign
-    return Margins(some, np.all(won | ~valid, axis=1), wins, trials)
+        trials += 1
+        wins += comparable(np.nansum(table, axis=1)) > 0  # the mean has the sum's sign
+    return Margins(samples, success, wins, trials)
 
 
 def oracle_agreement(similarity: Array, oracle: Array) -> OracleAgreement:
@@ -122,20 +123,20 @@ def oracle_agreement(similarity: Array, oracle: Array) -> OracleAgreement:
     Raises:
         ValueError: if no set of a view with its own edit has two pairs.
     """
-    views = oracle.shape[-1]
-    there = ~np.isnan(similarity) & ~np.isnan(oracle)[:, None]
-    count = there.sum(0)
-    found = {
-        (i, j): pearson(similarity[there[:, i, j], i, j], oracle[there[:, i, j], j], constant=0.0)
-        for i in range(views)
-        for j in range(views)
-        if count[i, j] > 1
-    }
-    own = [key for key in found if key[0] == key[1]]
-    if not own:
-        raise ValueError("the oracle's correlation needs two samples with a view, its part-edit and that one's oracle")
+    correlations = {}
+    counts = {}
+    for view, edit in np.ndindex(similarity.shape[1:]):
+        x, y = similarity[:, view, edit], oracle[:, edit]
+        valid = ~np.isnan(x) & ~np.isnan(y)
+        if valid.sum() > 1:
+            correlations[view, edit] = pearson(x[valid], y[valid], constant=0.0)
+            counts[view, edit] = int(valid.sum())
 
-    pair = fisher_mean([found[key] for key in own])[0]
-    whole = fisher_mean(list(found.values()))[0] if len(found) > len(own) else None
-    used = int(sum(count[key] for key in found)), int(sum(count[key] for key in own))
-    return OracleAgreement(whole, pair, used)
+    own_edits = [key for key in correlations if key[0] == key[1]]
+    if not own_edits:
+        raise ValueError("the oracle's correlation needs two samples with a view, its part-edit and that one's oracle")
+    pair, _ = fisher_mean([correlations[key] for key in own_edits])
+    whole = None
+    if len(correlations) > len(own_edits):
+        whole, _ = fisher_mean(list(correlations.values()))
+    return OracleAgreement(whole, pair, (sum(counts.values()), sum(counts[key] for key in own_edits)))

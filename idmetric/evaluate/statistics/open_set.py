@@ -45,9 +45,9 @@ class Answers:
     @classmethod
     def of(cls, score: ArrayLike, right: ArrayLike, known: ArrayLike, identity: ArrayLike) -> Answers:
         """The answers to queries of these identities (Q,), of any type that sorts."""
-        s, r = labeled(score, right, ("score", "right"))
-        _, place, count = np.unique(np.asarray(identity), return_inverse=True, return_counts=True)
-        return cls(s, r, truths("known", known), 1 / count[place.ravel()])
+        scores, is_right = labeled(score, right, ("score", "right"))
+        _, number, count = np.unique(identity, return_inverse=True, return_counts=True)
+        return cls(scores, is_right, truths("known", known), weight=1 / count[number])
 
     def rows(self, chosen: NDArray[Any]) -> Answers:
         """Some of the answers with their weights, such as a bootstrap sample of identities."""
@@ -92,16 +92,19 @@ def curve(answers: Answers) -> tuple[Array, Array, Array]:
 
     The thresholds are the scores, and a last one at which every query is new.
     """
-    known, unknown = _total(answers.known, answers), _total(~answers.known, answers)
-    thresholds, place = np.unique(answers.score, return_inverse=True)
+    known_weight = _total(answers.known, answers)
+    unknown_weight = _total(~answers.known, answers)
+    thresholds, index = np.unique(answers.score, return_inverse=True)
     thresholds = np.append(thresholds, thresholds[-1] + STEP)
 
     def reaching(chosen: Truths) -> Array:
         """The weight of the chosen queries that reach each threshold."""
-        here = np.bincount(place.ravel(), np.where(chosen, answers.weight, 0), len(thresholds))
-        return np.asarray(here[::-1].cumsum()[::-1])
+        at_threshold = np.bincount(index[chosen], answers.weight[chosen], len(thresholds))
+        from_the_highest: Array = at_threshold[::-1].cumsum()
+        return from_the_highest[::-1]
 
-    baks, accepted = reaching(answers.right) / known, reaching(~answers.known) / unknown
+    baks = reaching(answers.right) / known_weight
+    accepted = reaching(~answers.known) / unknown_weight
     return thresholds, baks, (1 - accepted).clip(0, 1)
 
 
@@ -114,22 +117,26 @@ def best_threshold(answers: Answers) -> float:
     return float(thresholds[np.argmax((baks * baus).round(12))])
 
 
-def _share(good: Truths, among: Truths, answers: Answers) -> float:
-    return min(1.0, float(answers.weight[good & among].sum() / _total(among, answers)))
+def _share(correct: Truths, queries: Truths, answers: Answers) -> float:
+    return min(1.0, float(answers.weight[correct & queries].sum() / _total(queries, answers)))
 
 
-def _total(among: Truths, answers: Answers) -> float:
-    if not among.any():
+def _total(queries: Truths, answers: Answers) -> float:
+    if not queries.any():
         raise ValueError("open-set numbers need queries of known identities, and of unknown ones")
-    return float(answers.weight[among].sum())
+    return float(answers.weight[queries].sum())
 
 
 def _beaten(answers: Answers, counted: Truths) -> float:
     """The weighted share of (known, unknown) pairs with a counted, more similar known query; ties half."""
-    known, unknown = _total(answers.known, answers), _total(~answers.known, answers)
-    order = np.argsort(answers.score[~answers.known])
-    others = answers.score[~answers.known][order]
-    below = np.append(0, answers.weight[~answers.known][order].cumsum())  # weight of the lowest so many
-    score = answers.score[counted]
-    won = (below[np.searchsorted(others, score, "left")] + below[np.searchsorted(others, score, "right")]) / 2
-    return min(1.0, float((answers.weight[counted] * won).sum() / (known * unknown)))  # sums are rounded
+    pairs = _total(answers.known, answers) * _total(~answers.known, answers)
+
+    unknown = answers.rows(~answers.known)
+    unknown = unknown.rows(np.argsort(unknown.score))
+    weight_of_lowest = np.append(0, unknown.weight.cumsum())  # weight of the lowest 0, 1, 2, ... queries
+
+    scores = answers.score[counted]
+    below = weight_of_lowest[np.searchsorted(unknown.score, scores, "left")]
+    not_above = weight_of_lowest[np.searchsorted(unknown.score, scores, "right")]
+    won = (below + not_above) / 2
+    return min(1.0, float(answers.weight[counted] @ won / pairs))  # sums are rounded

@@ -57,15 +57,17 @@ class Comparison:
         least = smallest_p(self.subjects, self.tests)
         if least <= LEVEL:
             return ""
+        subjects = f"{self.subjects} subject{'s' * (self.subjects > 1)}"
+        comparisons = f"{self.tests} comparison{'s' * (self.tests > 1)}"
         return (
-            f"no winner can be shown: the smallest p of {self.subjects} subject{'s' * (self.subjects > 1)} in "
-            f"{self.tests} comparison{'s' * (self.tests > 1)} is {least:.3f}; {subjects_needed(self.tests)} subjects "
-            "would do"
+            f"no winner can be shown: the smallest p of {subjects} in {comparisons} is {least:.3f}; "
+            f"{subjects_needed(self.tests)} subjects would do"
         )
 
     def reversed(self) -> Comparison:
         """The comparison of b with a."""
-        low, high = (None if end is None else -end for end in (self.high, self.low))
+        low = None if self.high is None else -self.high
+        high = None if self.low is None else -self.low
         return replace(self, a=self.b, b=self.a, difference=-self.difference, low=low, high=high)
 
 
@@ -82,21 +84,37 @@ def compare(scores: Mapping[str, Mapping[Place, float]], against: str | None = N
     comparisons = []
     for a, b in pairs:
         places = [place for place in scores[a] if place in scores[b]]
-        if not places:
-            continue
-        differences = np.array([scores[a][place] - scores[b][place] for place in places])
-        subject = np.array([place[0] for place in places], dtype=object)
-        subjects = len(set(subject))
-        low = high = None
-        if subjects > 1:
-            interval = student(lambda rows, values=differences: values[rows].mean(), subject)  # type: ignore[misc]
-            low, high = interval.low, interval.high
-        p = sign_flip(differences, subject)
-        comparisons.append(Comparison(a, b, float(differences.mean()), low, high, p, p, subjects, len(places), 1))
+        if places:
+            comparisons.append(_compared(a, b, scores, places))
 
-    corrected = holm([comparison.p for comparison in comparisons]).tolist()
+    corrected = holm([comparison.p for comparison in comparisons])
     tests = len(comparisons)
-    return [replace(c, p_holm=p_holm, tests=tests) for c, p_holm in zip(comparisons, corrected, strict=True)]
+    return [replace(c, p_holm=float(p), tests=tests) for c, p in zip(comparisons, corrected, strict=True)]
+
+
+def _compared(a: str, b: str, scores: Mapping[str, Mapping[Place, float]], places: list[Place]) -> Comparison:
+    """One comparison, without a correction for others."""
+    differences = np.array([scores[a][place] - scores[b][place] for place in places])
+    subjects = np.array([place[0] for place in places], dtype=object)
+    count = len(set(subjects))
+    low = high = None
+    if count > 1:
+        interval = student(lambda rows: differences[rows].mean(), subjects)
+        low, high = interval.low, interval.high
+
+    p = sign_flip(differences, subjects)
+    return Comparison(
+        a=a,
+        b=b,
+        difference=float(differences.mean()),
+        low=low,
+        high=high,
+        p=p,
+        p_holm=p,
+        subjects=count,
+        pairs=len(places),
+        tests=1,
+    )
 
 
 def sign_flip(differences: ArrayLike, identity: ArrayLike, *, seed: int = 0) -> float:
@@ -109,23 +127,28 @@ def sign_flip(differences: ArrayLike, identity: ArrayLike, *, seed: int = 0) -> 
     Args:
         differences: (N,). identity: (N,), any type that sorts.
     """
-    values = numbers("differences", differences).astype(np.float64)
-    _, unit = np.unique(np.asarray(identity), return_inverse=True)
-    sizes = np.bincount(unit.ravel())
-    sums = comparable(np.bincount(unit.ravel(), values) / sizes) * sizes
-    least = np.abs(sums.sum()) - 1e-9  # equal sums may differ by rounding
+    values = numbers("differences", differences)
+    _, number = np.unique(identity, return_inverse=True)
+    sizes = np.bincount(number)
+    means = comparable(np.bincount(number, values) / sizes)
+    sums = means * sizes
     count = len(sums)
+
+    def as_large(tails: NDArray[np.integer]) -> NDArray[np.bool_]:
+        """Which tosses, 1 for a flipped sign, give a mean as large as that of the data."""
+        flipped = np.abs((1 - 2 * tails) @ sums)
+        observed = np.abs(sums.sum())
+        return np.asarray(flipped >= observed - 1e-9)  # equal sums may differ by rounding
 
     # the opposite of each flip has the same size, so half of them are enough
     if count <= _EXACT:
-        flips = 1 - 2 * (np.arange(2 ** (count - 1))[:, None] >> np.arange(count) & 1)
-        return float((np.abs(flips @ sums) >= least).mean())
+        codes = np.arange(2 ** (count - 1))[:, None]
+        return float(as_large(codes >> np.arange(count) & 1).mean())
 
     rng = np.random.default_rng(seed)
     hits = 0
     for _ in range(10):
-        flips = 1 - 2 * rng.integers(2, size=(_FLIPS // 10, count), dtype=np.int8)
-        hits += int((np.abs(flips @ sums) >= least).sum())
+        hits += int(as_large(rng.integers(2, size=(_FLIPS // 10, count), dtype=np.int8)).sum())
     return (1 + hits) / (1 + _FLIPS)
 
 
@@ -150,8 +173,9 @@ def holm(p: ArrayLike) -> Array:
     >>> holm([0.01, 0.04, 0.03]).round(2).tolist()
     [0.03, 0.06, 0.06]
     """
-    given = np.asarray(p, dtype=np.float64)
-    order = np.argsort(given, kind="stable")
-    corrected = np.empty_like(given)
-    corrected[order] = np.maximum.accumulate((len(given) - np.arange(len(given))) * given[order]).clip(0, 1)
+    values = np.asarray(p, dtype=np.float64)
+    order = np.argsort(values)
+    tests_left = np.arange(len(values), 0, -1)
+    corrected = np.empty_like(values)
+    corrected[order] = np.maximum.accumulate(tests_left * values[order]).clip(max=1)
     return corrected

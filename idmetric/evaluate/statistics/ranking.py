@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmetric.metric.distance.ties import Numbers, Truths, comparable, labeled, paired
+from idmetric.metric.files.hints import need
 
-Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 # One query
@@ -52,13 +53,14 @@ def average_precision(scores: ArrayLike, relevant: ArrayLike, k: int | None = No
     """
     s, r = _query(scores, relevant, "average precision")
     depth = len(s) if k is None else _depth(k)
-    own = s[r]
-    start, end = _places(s, own)
-    hits_before, hits = _places(own, own)
-    cut = np.minimum(end, depth)
-    share = np.clip(cut - start, 0, None) / (end - start)
-    precision = (hits_before + (hits - hits_before) * share) / cut
-    return float((share * precision).sum() / min(depth, len(own)))
+    relevant_scores = s[r]
+    hits_above, hits = _counts(relevant_scores, relevant_scores)
+    above, end = _counts(s, relevant_scores)  # items of equal score take the places from above + 1 to end
+
+    last = np.minimum(end, depth)
+    share_among_k = (last - above).clip(min=0) / (end - above)
+    precision = (hits_above + (hits - hits_above) * share_among_k) / last
+    return float(share_among_k @ precision / min(depth, len(relevant_scores)))
 
 
 def trapezoid_average_precision(scores: ArrayLike, relevant: ArrayLike) -> float:
@@ -74,17 +76,17 @@ def trapezoid_average_precision(scores: ArrayLike, relevant: ArrayLike) -> float
         In (0, 1]; a little below or above `average_precision`.
     """
     s, r = _query(scores, relevant, "average precision")
-    rank = _ranks(s, r)  # from 1
-    found = np.arange(len(rank))
-    before = np.where(rank == 1, 1.0, found / np.maximum(rank - 1, 1))
-    return float(((before + (found + 1) / rank) / 2).mean())
+    ranks = _ranks(s, r)
+    hits = np.arange(1, len(ranks) + 1)
+    precision_before = np.where(ranks == 1, 1, (hits - 1) / np.maximum(ranks - 1, 1))
+    return float((precision_before + hits / ranks).mean() / 2)
 
 
 def ndcg(scores: ArrayLike, gains: ArrayLike, k: int | None = None) -> float:
     """Normalized discounted cumulative gain: sum of gain / log2(place + 1), over that of the best order.
 
-    Equal scores share their mean gain, as in scikit-learn's `ndcg_score`. In ID-Sim (PODS, supplement D) an item is of
-    the query's instance or not: gains of 1 and 0.
+    Equal scores share their mean gain, by scikit-learn's `ndcg_score` (extra `eval`). In ID-Sim (PODS, supplement D) an
+    item is of the query's instance or not: gains of 1 and 0.
 
     Args:
         scores: (N,). gains: (N,), >= 0, higher = more relevant; booleans are 1 and 0.
@@ -97,19 +99,16 @@ def ndcg(scores: ArrayLike, gains: ArrayLike, k: int | None = None) -> float:
         ValueError: if no gain is above 0 or one is below it, shapes differ, or a number is not finite.
     """
     s, g = paired(scores, gains, ("scores", "gains"))
-    s = comparable(s)
     if g.min() < 0 or g.max() <= 0:
         raise ValueError(f"nDCG needs gains >= 0 with one above 0, got {g.min():g} to {g.max():g}")
+    depth = None if k is None else _depth(k)
+    if len(s) == 1:
+        return 1.0  # scikit-learn refuses a single item
 
-    depth = len(s) if k is None else min(_depth(k), len(s))
-    total = np.r_[0, np.cumsum(1 / np.log2(np.arange(2, len(s) + 2)))]  # of the first 0, 1, 2, ... places
-    some = g > 0
-    start, end = _places(s, s[some])
-    share = (total[np.minimum(end, depth)] - total[np.minimum(start, depth)]) / (end - start)
-    order = np.sort(g[some])[::-1][:depth]
-    best = order @ np.diff(total[: len(order) + 1])
+    need("eval", "nDCG", sklearn="scikit-learn")
+    from sklearn.metrics import ndcg_score
 
-    return min(float(g[some] @ share / best), 1.0)
+    return min(float(ndcg_score(g[None], comparable(s)[None], k=depth)), 1.0)  # sums are rounded
 
 
 def precision_at_1(scores: ArrayLike, relevant: ArrayLike) -> float:
@@ -171,13 +170,11 @@ def roc_auc(scores: ArrayLike, relevant: ArrayLike) -> float:
     if r.all() or not r.any():
         raise ValueError("ROC AUC needs both relevant and irrelevant items")
 
-    own, others = np.sort(s[r]), np.sort(s[~r])
-    fewer = len(own) <= len(others)
-    few, many = (own, others) if fewer else (others, own)
-    # each of the few against all of the many: twice its wins, in whole numbers
-    wins = int(np.searchsorted(many, few, "left").sum()) + int(np.searchsorted(many, few, "right").sum())
-    share = wins / (2 * len(few) * len(many))
-    return share if fewer else 1 - share
+    irrelevant = np.sort(s[~r])
+    lower = np.searchsorted(irrelevant, s[r], "left")
+    not_higher = np.searchsorted(irrelevant, s[r], "right")
+    wins = int(lower.sum() + not_higher.sum()) / 2
+    return wins / (len(lower) * len(irrelevant))
 
 
 def _query(scores: ArrayLike, relevant: ArrayLike, what: str) -> tuple[Numbers, Truths]:
@@ -187,20 +184,22 @@ def _query(scores: ArrayLike, relevant: ArrayLike, what: str) -> tuple[Numbers, 
     return s, r
 
 
-def _places(scores: Numbers, of: Numbers) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Count the scores above each of `of`, and the scores that are not below it."""
-    if len(of) <= min(64, len(scores) // 200):  # counting beats sorting
-        counts = [(np.count_nonzero(scores > one), np.count_nonzero(scores >= one)) for one in of.tolist()]
-        above, reaching = np.array(counts, np.int64).reshape(-1, 2).T
-        return above, reaching
-    ordered = np.sort(scores)
-    return len(scores) - np.searchsorted(ordered, of, "right"), len(scores) - np.searchsorted(ordered, of, "left")
+def _counts(scores: Numbers, levels: Numbers) -> tuple[Ints, Ints]:
+    """Count the scores above each level, and the scores that are not below it."""
+    if len(levels) <= min(64, len(scores) // 200):  # counting beats sorting
+        above = [np.count_nonzero(scores > level) for level in levels]
+        not_below = [np.count_nonzero(scores >= level) for level in levels]
+        return np.array(above), np.array(not_below)
+
+    negated = np.sort(-scores)
+    return np.searchsorted(negated, -levels, "left"), np.searchsorted(negated, -levels, "right")
 
 
-def _ranks(scores: Numbers, relevant: Truths) -> NDArray[np.int64]:
+def _ranks(scores: Numbers, relevant: Truths) -> Ints:
     """Places (from 1) of the relevant items, best first; after irrelevant ones of equal score."""
-    own = np.sort(scores[relevant])[::-1]
-    return np.arange(1, len(own) + 1) + _places(scores[~relevant], own)[1]
+    relevant_scores = np.sort(scores[relevant])[::-1]
+    _, irrelevant_before = _counts(scores[~relevant], relevant_scores)
+    return irrelevant_before + np.arange(1, len(relevant_scores) + 1)
 
 
 def _depth(k: int) -> int:

@@ -7,12 +7,10 @@ the same values.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.statistics.bootstrap import draw
+from idmetric.evaluate.statistics.bootstrap import draw, weights
 from idmetric.metric.distance.ties import labeled, paired
 
 Array = NDArray[np.float64]
@@ -27,14 +25,17 @@ def resampled_ratio(
         parts, wholes: (N,); wholes >= 0. identity: (N,), any type that sorts.
     """
     a, b = paired(parts, wholes, ("parts", "wholes"))
-    _, place = np.unique(np.asarray(identity), return_inverse=True)
-    part, whole = np.bincount(place.ravel(), a), np.bincount(place.ravel(), b)
-    found = np.full(samples, np.nan)
-    for k in range(samples):
-        times = draw(len(part), seed, k)
-        if (below := float(times @ whole)) > 0:
-            found[k] = float(times @ part) / below
-    return found
+    names, number = np.unique(identity, return_inverse=True)
+    part_of_identity = np.bincount(number, a)
+    whole_of_identity = np.bincount(number, b)
+
+    values = np.full(samples, np.nan)
+    for sample in range(samples):
+        times = draw(len(names), seed, sample)
+        total = times @ whole_of_identity
+        if total > 0:
+            values[sample] = times @ part_of_identity / total
+    return values
 
 
 def resampled_auc(
@@ -46,45 +47,35 @@ def resampled_auc(
         scores: (P,). same: bool (P,).
         identity: (P, 2), of a pair's members; see `bootstrap` for the weight of a pair in a sample.
     """
-    s, r = labeled(scores, same, ("scores", "same"))
-    names, place = np.unique(np.asarray(identity), return_inverse=True)
-    ends = place.reshape(-1, 2)
-    order = np.argsort(s[~r])
-    others = s[~r][order]
-    above, not_below = np.searchsorted(others, s[r], "left"), np.searchsorted(others, s[r], "right")
-    hits, misses = _weights(ends[r]), _weights(ends[~r][order])
-    found, beaten = np.full(samples, np.nan), np.zeros(len(others) + 1)
+    s, is_same = labeled(scores, same, ("scores", "same"))
+    names, number = np.unique(identity, return_inverse=True)
+    pairs = number.reshape(-1, 2)
 
-    for k in range(samples):
-        times = draw(len(names), seed, k).astype(np.float32)
-        won = hits(times).astype(np.float64)
-        np.cumsum(misses(times), dtype=np.float64, out=beaten[1:])  # by scores above so many of the others
-        pairs = won.sum() * beaten[-1]
-        if pairs > 0:
-            found[k] = won @ (beaten[above] + beaten[not_below]) / 2 / pairs  # a tie is half a win
+    # pairs of two identities in the order of their scores, and where those of one identity lie among them
+    order = np.argsort(s[~is_same])
+    positives = pairs[is_same]
+    negatives = pairs[~is_same][order]
+    negative_scores = s[~is_same][order]
+    lower = np.searchsorted(negative_scores, s[is_same], "left")
+    not_higher = np.searchsorted(negative_scores, s[is_same], "right")
 
-    return found
+    values = np.full(samples, np.nan)
+    weight_of_lowest = np.zeros(len(negatives) + 1)  # of the lowest 0, 1, 2, ... negatives
+    for sample in range(samples):
+        times = draw(len(names), seed, sample)
+        positive_weights = weights(positives, times)
+        np.cumsum(weights(negatives, times), out=weight_of_lowest[1:])
+        total = positive_weights.sum() * weight_of_lowest[-1]
+        if total > 0:
+            wins = weight_of_lowest[lower] + weight_of_lowest[not_higher]
+            values[sample] = positive_weights @ wins / 2 / total  # a tie is half a win
 
-
-def _weights(ends: NDArray[np.int64]) -> Callable[[NDArray[np.float32]], NDArray[np.float32]]:
-    """Multiplicities of pairs of identities (P, 2) in a sample: the product of both, or that of a single identity.
-
-    They are whole numbers and thus exact in float32, which halves the memory traffic of millions of pairs.
-    """
-    first, second = (np.ascontiguousarray(side) for side in ends.T)
-    alone = np.flatnonzero(first == second)
-
-    def of(times: NDArray[np.float32]) -> NDArray[np.float32]:
-        weight: NDArray[np.float32] = times[first] * times[second]
-        weight[alone] = times[first[alone]]
-        return weight
-
-    return of
+    return values
 
 
 def draws(identities: int, samples: int, seed: int = 0) -> NDArray[np.int64]:
     """Return how often each identity is in each sample of `bootstrap`: (samples, identities)."""
-    return np.stack([draw(identities, seed, k) for k in range(samples)])
+    return np.stack([draw(identities, seed, sample) for sample in range(samples)])
 
 
 def resampled_pearson(x: ArrayLike, y: ArrayLike, identity: ArrayLike, times: NDArray[np.int64]) -> Array:
@@ -99,14 +90,26 @@ def resampled_pearson(x: ArrayLike, y: ArrayLike, identity: ArrayLike, times: ND
         (S,); NaN where x or y does not vary, or a sample has fewer than two items.
     """
     a, b = paired(x, y)
-    # at mean 0 and unit spread, which keeps differences of sums exact; values that do not vary become 0
-    a, b = ((v - v.mean()) / (v.std() if v.std() > 1e-12 * np.abs(v).max() else np.inf) for v in (a, b))
-    moments = np.stack([np.ones_like(a), a, b, a * a, b * b, a * b])
-    sums = np.stack([np.bincount(np.asarray(identity), m, times.shape[1]) for m in moments])
-    n, sum_a, sum_b, aa, bb, ab = sums @ times.T
-    with np.errstate(divide="ignore", invalid="ignore"):
-        spread_a, spread_b = aa - sum_a**2 / n, bb - sum_b**2 / n
-        r = (ab - sum_a * sum_b / n) / np.sqrt(spread_a) / np.sqrt(spread_b)
-    defined = (n >= 2) & (spread_a > 1e-9 * n) & (spread_b > 1e-9 * n)  # less is rounding: values have unit spread
+    a, b = _standardized(a), _standardized(b)
+    item_weights = times[:, np.asarray(identity)]
+    counts = item_weights.sum(1)
 
-    return np.asarray(np.where(defined, r.clip(-1, 1), np.nan))
+    def covariance(u: Array, v: Array) -> Array:
+        """Of each sample."""
+        result: Array = shares @ (u * v) - (shares @ u) * (shares @ v)
+        return result
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = item_weights / counts[:, None]
+        variance_a, variance_b = covariance(a, a), covariance(b, b)
+        r = covariance(a, b) / np.sqrt(variance_a) / np.sqrt(variance_b)
+    varies = (variance_a > 1e-9) & (variance_b > 1e-9)  # less is rounding
+    return np.asarray(np.where((counts >= 2) & varies, r.clip(-1, 1), np.nan))
+
+
+def _standardized(values: Array) -> Array:
+    """Values at mean 0 and unit spread, which keeps differences of sums exact; 0 where they do not vary."""
+    standardized: Array = np.zeros_like(values)
+    if values.std() > 1e-12 * np.abs(values).max():  # less is rounding
+        standardized = (values - values.mean()) / values.std()
+    return standardized

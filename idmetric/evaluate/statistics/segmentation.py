@@ -39,9 +39,9 @@ def subject_ious(intersections: ArrayLike, unions: ArrayLike, subjects: ArrayLik
     Returns:
         (S,), in the order in which `numpy.unique` gives the subjects.
     """
-    _, place = np.unique(np.asarray(subjects), return_inverse=True)
-    found: Array = np.bincount(place, np.asarray(intersections)) / np.bincount(place, np.asarray(unions))
-    return found
+    _, number = np.unique(subjects, return_inverse=True)
+    ious: Array = np.bincount(number, intersections) / np.bincount(number, unions)
+    return ious
 
 
 # Heatmaps
@@ -63,18 +63,17 @@ def best_iou(heat: ArrayLike, truth: ArrayLike) -> tuple[float, float]:
     An oracle for each image: the best cut of its heatmap. Arguments as in `pointing`.
     """
     thresholds = np.unique(numbers("heat", heat, 2))
-    curve = iou_curve(heat, truth, thresholds)
-    best = len(curve) - 1 - int(curve[::-1].argmax())
-    return float(thresholds[best]), float(curve[best])
+    return shared_threshold(iou_curve(heat, truth, thresholds)[None], thresholds)
 
 
 def iou_curve(heat: ArrayLike, truth: ArrayLike, thresholds: ArrayLike) -> Array:
     """IoU (K,) of the masks `heat >= threshold`, at thresholds (K,) in any order; otherwise as `pointing`."""
-    h, t = numbers("heat", heat, 2), truths("truth", truth)
-    at = numbers("thresholds", thresholds).astype(np.float64)
-    kept = h.size - np.searchsorted(np.sort(h, axis=None).astype(np.float64), at, "left")
-    hits = int(t.sum()) - np.searchsorted(np.sort(h[t]).astype(np.float64), at, "left")
-    curve: Array = hits / (kept + int(t.sum()) - hits)
+    h = numbers("heat", heat, 2).astype(np.float64)
+    t = truths("truth", truth)
+    subject = h[t]
+    predicted = h.size - np.searchsorted(np.sort(h, axis=None), thresholds)  # pixels at or above each threshold
+    hits = subject.size - np.searchsorted(np.sort(subject), thresholds)
+    curve: Array = hits / (predicted + subject.size - hits)
     return curve
 
 
@@ -86,9 +85,10 @@ def shared_threshold(curves: ArrayLike, thresholds: ArrayLike) -> tuple[float, f
     Args:
         curves: (N, K), `iou_curve` of each image. thresholds: (K,).
     """
-    mean, at = np.asarray(curves).mean(0, dtype=np.float64), np.asarray(thresholds)
-    best = max(range(len(at)), key=lambda k: (mean[k], at[k]))
-    return float(at[best]), float(mean[best])
+    means = np.asarray(curves).mean(axis=0, dtype=np.float64)
+    levels = np.asarray(thresholds)
+    best = np.lexsort((levels, means))[-1]
+    return float(levels[best]), float(means[best])
 
 
 def otsu(heat: ArrayLike) -> float:
@@ -104,12 +104,17 @@ def otsu(heat: ArrayLike) -> float:
     h = numbers("heat", heat, 2).astype(np.float64)
     if h.min() == h.max():
         return float(h.max())  # nothing stands out
-    count, edges = np.histogram(h, _BINS)
-    middle = (edges[:-1] + edges[1:]) / 2
-    below, above = np.cumsum(count)[:-1], np.cumsum(count[::-1])[::-1][1:]
-    sums = np.cumsum(count * middle)
-    low, high = sums[:-1] / below, (sums[-1] - sums[:-1]) / above  # the lowest and highest bins hold a pixel
-    return float(middle[np.argmax(below * above * (low - high) ** 2)])
+    counts, edges = np.histogram(h, _BINS)
+    middles = (edges[:-1] + edges[1:]) / 2
+
+    # the classes of each cut; both hold a pixel, since the lowest and the highest bin do
+    below = np.cumsum(counts)[:-1]
+    above = h.size - below
+    sums = np.cumsum(counts * middles)
+    mean_below = sums[:-1] / below
+    mean_above = (sums[-1] - sums[:-1]) / above
+    between_classes = below * above * (mean_below - mean_above) ** 2
+    return float(middles[between_classes.argmax()])
 
 
 # A mask in each of many images
@@ -129,7 +134,8 @@ def mask_map(ious: ArrayLike, scores: ArrayLike, present: ArrayLike) -> float:
     Returns:
         In [0, 1].
     """
-    return float(_precisions(ious, scores, present)[0].mean())
+    precision, _ = _precisions(ious, scores, present)
+    return float(precision.mean())
 
 
 def mask_f1(ious: ArrayLike, scores: ArrayLike, present: ArrayLike) -> float:
@@ -140,31 +146,34 @@ def mask_f1(ious: ArrayLike, scores: ArrayLike, present: ArrayLike) -> float:
     COCO's classes of area, which are one for subjects above 96 x 96 pixels. Otherwise as `mask_map`.
     """
     precision, recall = _precisions(ious, scores, present)
-    sums = precision + recall[:, None]
-    found = np.divide(2 * precision * recall[:, None], sums, out=np.zeros_like(sums), where=sums > 0)
-    return float(found.mean())
+    recall = recall[:, None]
+    sums = precision + recall
+    f1 = 2 * precision * recall / np.where(sums > 0, sums, 1)
+    return float(f1.mean())
 
 
 def _precisions(ious: ArrayLike, scores: ArrayLike, present: ArrayLike) -> tuple[Array, Array]:
     """At each IoU threshold: interpolated precision (T, 101), and the highest recall (T,)."""
-    overlaps, there, s = np.asarray(ious), truths("present", present), comparable(scores)
-    if not there.any():
+    shows_subject = truths("present", present)
+    if not shows_subject.any():
         raise ValueError("mAP and F1 need an image that shows the subject")
-    kept = np.isfinite(s)
-    precision, reached = np.zeros((len(COCO_IOUS), len(_RECALLS))), np.zeros(len(COCO_IOUS))
+    s = comparable(scores)
+    has_mask = np.isfinite(s)
+    precisions = np.zeros((len(COCO_IOUS), len(_RECALLS)))
+    highest_recalls = np.zeros(len(COCO_IOUS))
+    if not has_mask.any():
+        return precisions, highest_recalls
 
-    for k, t in enumerate(COCO_IOUS):
-        hit = ((overlaps >= t) & there)[kept]
-        order = np.lexsort((hit, -s[kept]))  # of equal scores, misses first
-        hits = np.cumsum(hit[order])
-        if not len(hits):
-            continue
-        exact = hits / np.arange(1, len(hits) + 1)
-        envelope = np.maximum.accumulate(exact[::-1])[::-1]
-        recall = hits / there.sum()
-        place = np.searchsorted(recall, _RECALLS, "left")
-        inside = place < len(recall)
-        precision[k, inside] = envelope[place[inside]]
-        reached[k] = recall[-1]
+    for row, least_iou in enumerate(COCO_IOUS):
+        is_hit = ((np.asarray(ious) >= least_iou) & shows_subject)[has_mask]
+        order = np.lexsort((is_hit, -s[has_mask]))  # of equal scores, misses first
+        hits = np.cumsum(is_hit[order])
+        precision = hits / np.arange(1, len(hits) + 1)
+        recall = hits / shows_subject.sum()
 
-    return precision, reached
+        # the highest precision at each recall or beyond it; 0 where no recall is as high
+        interpolated = np.maximum.accumulate(precision[::-1])[::-1]
+        precisions[row] = np.append(interpolated, 0)[np.searchsorted(recall, _RECALLS)]
+        highest_recalls[row] = recall[-1]
+
+    return precisions, highest_recalls

@@ -6,18 +6,17 @@ light), and the similarity of each edit to the anchor. A good metric falls fast 
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.statistics.bootstrap import Interval, student
-from idmetric.metric.distance.ties import numbers, paired
+from idmetric.metric.distance.ties import paired
 
-Array = NDArray[np.float64]
-Name = TypeVar("Name", bound=Hashable)
+Names = Sequence[Any] | NDArray[Any]
 _FLAT = 1e-9  # a change that varies by no more than this share of its size is constant
 
 
@@ -47,31 +46,32 @@ def fit(similarity: ArrayLike, identity_change: ArrayLike, factor_change: ArrayL
         ValueError: if a number is not finite, shapes differ, there are fewer points than coefficients (3), or a change
             is constant or varies with the other, which leaves their effects undefined.
     """
-    s, identity, factor = _grid(similarity, identity_change, factor_change)
+    s, identity = paired(similarity, identity_change, ("similarity", "identity_change"))
+    _, factor = paired(similarity, factor_change, ("similarity", "factor_change"))
     if len(s) < 3:
         raise ValueError(f"needs three points for its three coefficients, got {len(s)}")
-    changes = np.stack([identity, factor], 1)
-    x = changes - changes.mean(0)
-    size = np.sqrt((x**2).sum(0))
-    constant = np.ptp(changes, axis=0) <= _FLAT * np.abs(changes).max(0)
-    slopes, _, rank, _ = np.linalg.lstsq(x / np.where(constant, 1, size), s - s.mean(), rcond=_FLAT)
-    if constant.any() or rank < 2:
+
+    # centered changes of unit length, since their units differ
+    changes = np.stack([identity, factor], axis=1)
+    is_constant = np.ptp(changes, axis=0) <= _FLAT * np.abs(changes).max(0)
+    centered = changes - changes.mean(0)
+    lengths = np.where(is_constant, 1, np.linalg.norm(centered, axis=0))
+    solution, _, rank, _ = np.linalg.lstsq(centered / lengths, s - s.mean(), rcond=_FLAT)
+    if is_constant.any() or rank < 2:
         raise ValueError("identity_change and factor_change must both vary, and not together: cross them in a grid")
 
-    slopes = slopes / size
-    left = float(((s - s.mean() - x @ slopes) ** 2).sum())
-    whole = float(((s - s.mean()) ** 2).sum())
-    flat = np.ptp(s) <= 1e-12 * np.abs(s).max()
-    intercept = float(s.mean() - changes.mean(0) @ slopes)
-    return Fit(-float(slopes[0]), -float(slopes[1]), intercept, 0.0 if flat else max(0.0, 1 - left / whole))
+    slopes = solution / lengths
+    intercept = s.mean() - changes.mean(0) @ slopes
+    residuals = s - intercept - changes @ slopes
+    r2 = 0.0
+    if np.ptp(s) > 1e-12 * np.abs(s).max():  # less is rounding
+        r2 = max(0.0, 1 - residuals @ residuals / (len(s) * s.var()))
+    return Fit(identity=-float(slopes[0]), factor=-float(slopes[1]), intercept=float(intercept), r2=float(r2))
 
 
 def fits(
-    similarity: ArrayLike,
-    identity_change: ArrayLike,
-    factor_change: ArrayLike,
-    instance: Sequence[Name] | NDArray[Any],
-) -> dict[Name, Fit]:
+    similarity: ArrayLike, identity_change: ArrayLike, factor_change: ArrayLike, instance: Names
+) -> dict[Any, Fit]:
     """`fit` of each instance, in order of first appearance.
 
     A data set's sensitivity is the mean of these, with Student's interval over them. The paper fits again in bootstrap
@@ -80,21 +80,18 @@ def fits(
     Args:
         similarity, identity_change, factor_change: (N,), grids of all instances. instance: (N,), of each point.
     """
-    s, identity, factor = _grid(similarity, identity_change, factor_change)
-    found: dict[Name, Fit] = {}
-    for name, rows in _instances(instance, len(s)).items():
+    columns = np.stack([similarity, identity_change, factor_change])
+    names = np.asarray(instance, dtype=object)
+    fit_of_instance = {}
+    for name in dict.fromkeys(names):
         try:
-            found[name] = fit(s[rows], identity[rows], factor[rows])
+            fit_of_instance[name] = fit(*columns[:, names == name])
         except ValueError as error:
             raise ValueError(f"instance {name!r}: {error}") from error
-    return found
+    return fit_of_instance
 
 
-def trend(
-    similarity: ArrayLike,
-    change: ArrayLike,
-    instance: Sequence[Hashable] | NDArray[Any],
-) -> dict[float, Interval]:
+def trend(similarity: ArrayLike, change: ArrayLike, instance: Names) -> dict[float, Interval]:
     """Mean similarity at each level of a change, over instances: a curve of Fig. 6's bottom row.
 
     Points of one instance at one level are averaged first. Levels of a single instance, such as the angles of one
@@ -107,33 +104,15 @@ def trend(
         Level -> mean with interval, levels rising.
     """
     s, x = paired(similarity, change, ("similarity", "change"))
-    members = _instances(instance, len(s))
-    found = {}
-
-    for step in np.unique(x):
-        at = [s[rows][x[rows] == step] for rows in members.values()]
-        means = np.array([values.mean() for values in at if len(values)])
+    names = np.asarray(instance, dtype=object)
+    curve = {}
+    for level in np.unique(x):
+        at_level = x == level
+        means = [s[at_level & (names == name)].mean() for name in dict.fromkeys(names[at_level])]
         if len(means) > 1:
-            found[float(step)] = student(
-                lambda rows, means=means: means[rows].mean(),  # type: ignore[misc]  # mypy infers no default's type
-                np.arange(len(means)),
-            )
-    return found
+            curve[float(level)] = _mean(np.array(means))
+    return curve
 
 
-def _grid(similarity: ArrayLike, identity_change: ArrayLike, factor_change: ArrayLike) -> tuple[Array, Array, Array]:
-    names = ("similarity", "identity_change", "factor_change")
-    values = (similarity, identity_change, factor_change)
-    s, i, f = (numbers(name, x).astype(np.float64) for name, x in zip(names, values, strict=True))
-    if not s.shape == i.shape == f.shape:
-        raise ValueError(f"{', '.join(names)} must be of one shape (N,), got {s.shape}, {i.shape} and {f.shape}")
-    return s, i, f
-
-
-def _instances(instance: Sequence[Name] | NDArray[Any], count: int) -> dict[Name, NDArray[np.int64]]:
-    """Points of each instance, in order of first appearance."""
-    names: list[Name] = instance.tolist() if isinstance(instance, np.ndarray) else list(instance)
-    places: dict[Name, list[int]] = {}
-    for place, name in zip(range(count), names, strict=True):
-        places.setdefault(name, []).append(place)
-    return {name: np.array(rows, dtype=np.int64) for name, rows in places.items()}
+def _mean(values: NDArray[np.float64]) -> Interval:
+    return student(lambda rows: values[rows].mean(), np.arange(len(values)))

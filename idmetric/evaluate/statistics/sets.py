@@ -40,8 +40,8 @@ def vendi_score(similarities: ArrayLike) -> float:
     values = np.linalg.eigvalsh((k + k.T) / 2 / len(k))
     if values[0] < -1e-4:
         raise ValueError("similarities must be positive semi-definite: use cosines of embeddings")
-    kept = values[values > 1e-12]
-    return float(np.exp(-(kept * np.log(kept)).sum()))
+    positive = values[values > 1e-12]
+    return float(np.exp(-(positive @ np.log(positive))))
 
 
 def _square(similarities: ArrayLike, least: int) -> Array:
@@ -74,11 +74,16 @@ def cmmd(x: ArrayLike, y: ArrayLike) -> float:
 
     a, b = _sets(x, y)
 
-    def kernel(left: Array, right: Array) -> float:
-        return float(np.exp(-cdist(left, right, "sqeuclidean") / (2 * _SIGMA**2)).sum())
+    def kernel(left: Array, right: Array) -> Array:
+        squared: Array = cdist(left, right, "sqeuclidean")
+        return np.exp(-squared / (2 * _SIGMA**2))
 
-    own = sum((kernel(s, s) - len(s)) / (len(s) * (len(s) - 1)) for s in (a, b))
-    return float(_SCALE * (own - 2 * kernel(a, b) / (len(a) * len(b))))
+    def mean_within(images: Array) -> float:
+        """Mean over ordered pairs of different images; the kernel of an image with itself is 1."""
+        count = len(images)
+        return float((kernel(images, images).sum() - count) / (count * (count - 1)))
+
+    return float(_SCALE * (mean_within(a) + mean_within(b) - 2 * kernel(a, b).mean()))
 
 
 def frechet_distance(x: ArrayLike, y: ArrayLike) -> float:
@@ -94,11 +99,12 @@ def frechet_distance(x: ArrayLike, y: ArrayLike) -> float:
         x: (N, D). y: (M, D). N and M are at least 2.
     """
     a, b = _sets(x, y)
-    root_a, root_b = (_root(s) for s in (a, b))
+    root_a, root_b = _root(a), _root(b)
     # C_x C_y has the eigenvalues of (A B^T) (A B^T)^T for C_x = A^T A and C_y = B^T B
-    common = np.linalg.svd(root_a @ root_b.T, compute_uv=False).sum()
-    apart = np.square(a.mean(0) - b.mean(0)).sum()
-    return float(max(0.0, apart + np.square(root_a).sum() + np.square(root_b).sum() - 2 * common))
+    common = np.linalg.norm(root_a @ root_b.T, "nuc")
+    means = np.square(a.mean(0) - b.mean(0)).sum()
+    covariances = np.square(root_a).sum() + np.square(root_b).sum() - 2 * common
+    return float(max(0.0, means + covariances))
 
 
 def centroid_similarity(x: ArrayLike, y: ArrayLike) -> float:
@@ -107,7 +113,8 @@ def centroid_similarity(x: ArrayLike, y: ArrayLike) -> float:
     Args:
         x: (N, D). y: (M, D), of unit length, so that images count equally.
     """
-    a, b = (s.mean(0) for s in _sets(x, y, least=1))
+    a, b = _sets(x, y, least=1)
+    a, b = a.mean(0), b.mean(0)
     length = np.linalg.norm(a) * np.linalg.norm(b)
     if length == 0:
         raise ValueError("the vectors of a set cancel out: its centroid has no direction")
@@ -115,7 +122,8 @@ def centroid_similarity(x: ArrayLike, y: ArrayLike) -> float:
 
 
 def _sets(x: ArrayLike, y: ArrayLike, least: int = 2) -> tuple[Array, Array]:
-    a, b = numbers("x", x, 2).astype(np.float64), numbers("y", y, 2).astype(np.float64)
+    a = numbers("x", x, 2).astype(np.float64)
+    b = numbers("y", y, 2).astype(np.float64)
     if a.shape[1] != b.shape[1] or min(len(a), len(b)) < least:
         raise ValueError(f"sets must be (N, D) and (M, D) of at least {least} images each, got {a.shape}, {b.shape}")
     return a, b
@@ -123,5 +131,7 @@ def _sets(x: ArrayLike, y: ArrayLike, least: int = 2) -> tuple[Array, Array]:
 
 def _root(x: Array) -> Array:
     """A matrix A (at most D rows) with A^T A = the covariance of x."""
-    centered = (x - x.mean(0)) / np.sqrt(len(x) - 1)
-    return np.asarray(np.linalg.qr(centered, mode="r"), np.float64) if len(x) > x.shape[1] else centered
+    centered: Array = (x - x.mean(0)) / np.sqrt(len(x) - 1)
+    if len(x) <= x.shape[1]:
+        return centered
+    return np.asarray(np.linalg.qr(centered, mode="r"))

@@ -105,7 +105,8 @@ def _of_kind(
     if kind == "joint_pooled":
         return cosine(a.cls, b.cls) + cosine(_pooled(a), _pooled(b))
     if kind == "joint":
-        return cosine(a.cls, b.cls) + joint_weight * _sinkhorn(a, b, "patch", matrix, self_b)
+        transport = _sinkhorn(a, b, "patch", matrix, self_b)
+        return cosine(a.cls, b.cls) + joint_weight * transport
     return _sinkhorn(a, b, kind, matrix, self_b)
 
 
@@ -127,7 +128,7 @@ def _sinkhorn(a: Embedding, b: Embedding, kind: str, matrix: bool, self_b: Tenso
 
     x = _tokens(a)
     y = x if b is a else _tokens(b)  # the matrix of one tensor with itself takes half the time
-    options: dict[str, Any] = {"weights_a": a.weights, "weights_b": b.weights, **_SINKHORN[kind]}
+    options = dict(_SINKHORN[kind], weights_a=a.weights, weights_b=b.weights)
     if matrix:
         return sinkhorn_matrix(x, y, self_b=self_b, **options)
     return sinkhorn_distance(x, y, **options)
@@ -139,7 +140,8 @@ def _pooled(embedding: Embedding) -> Tensor:
     if embedding.weights is None:
         return tokens.mean(1)
     weights = embedding.weights.to(tokens.dtype)
-    return (tokens * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
+    sums = (tokens * weights.unsqueeze(2)).sum(1)
+    return sums / weights.sum(1, keepdim=True)
 
 
 def _tokens(embedding: Embedding) -> Tensor:

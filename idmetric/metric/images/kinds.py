@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Union
 
 from PIL import Image
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 # floats in [0, 1]. Where several images are asked for, tensors (B, C, H, W) and arrays (B, H, W, C) count as B images.
 ImageLike = Union[str, os.PathLike[str], bytes, BinaryIO, Image.Image, "NDArray[Any]", "Tensor"]
 Color = tuple[int, int, int]
+Sides = tuple[int, int]  # height and width
 MaskId = int | str  # of several subjects in a mask one: an index or a value, or a color "#rrggbb"
 Outside = Literal["black", "white", "crop", "keep"]  # what becomes of the pixels outside a mask
 Preprocessing = Literal["standard", "release"]  # how files and PIL images become RGB: as above, or by `released_rgb`
@@ -33,7 +36,9 @@ WHITE: Color = (255, 255, 255)
 MAX_PIXELS = 178_956_970
 MAX_SIDE = 1_000_000  # Pillow takes 50 bytes for each pixel of a side while it resizes an image
 STORED = "stored_orientation"  # in a decoded image's `info`: the EXIF orientation that its file was stored in
+NAME = "image_name"  # in a decoded image's `info`: the name of its file in messages
 CUT = "cut_to_8_bits"  # in a decoded image's `info`: the file has 16 bits a channel, of which Pillow keeps the upper 8
+TOO_LARGE = "it does not fit in memory: make it smaller"
 SLACK = 1e-4  # float rounding beyond [0, 1] that is not worth an error
 
 
@@ -47,6 +52,19 @@ class ImageReadError(ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:  # so that data-loader workers can send it
         return type(self), (self.source, self.reason)
+
+
+@contextmanager
+def naming(source: Any) -> Iterator[None]:
+    """Turn an error about an image into an ImageReadError that names it."""
+    try:
+        yield
+    except ImageReadError:
+        raise
+    except ValueError as error:
+        raise ImageReadError(describe(source), str(error)) from error
+    except MemoryError as error:
+        raise ImageReadError(describe(source), TOO_LARGE) from error
 
 
 class MultiFrameWarning(UserWarning):
@@ -98,7 +116,7 @@ def describe(source: Any) -> str:
     anonymous = f"<{type(source).__name__}>"
     if isinstance(source, Image.Image):
         anonymous = f"<PIL image {source.width}x{source.height} {source.mode}>"
-        name = getattr(source, "filename", "")  # set on images opened from a path
+        name = getattr(source, "filename", "") or source.info.get(NAME)  # of images opened from a path, or decoded
     elif isinstance(source, str | os.PathLike):
         name = os.fspath(source) or "''"
     else:
@@ -124,8 +142,9 @@ def parse_mask_id(text: str) -> MaskId:
 
 def color_of(label: MaskId) -> Color:
     """The color that a label names."""
-    if isinstance(label, str) and re.fullmatch("#[0-9a-fA-F]{6}", label) and label != "#000000":
-        red, green, blue = bytes.fromhex(label[1:])
+    text = str(label)
+    if re.fullmatch("#[0-9a-fA-F]{6}", text) and text != "#000000":
+        red, green, blue = bytes.fromhex(text[1:])
         return red, green, blue
     raise ValueError(f"mask_id {label!r} is not a color of a mask: give '#rrggbb', such as '#ff0000', and not black")
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import warnings
 from collections.abc import Callable
 from typing import Any, BinaryIO, Literal, cast, get_args
@@ -16,17 +17,21 @@ from typing import Any, BinaryIO, Literal, cast, get_args
 from PIL import ExifTags, Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
 from idmetric.metric.files import StrPath
+from idmetric.metric.files.json_file import MOST
 from idmetric.metric.images.arrays import image_of_array
 from idmetric.metric.images.kinds import (
     CUT,
     MAX_PIXELS,
     MAX_SIDE,
     STORED,
+    TOO_LARGE,
     ImageLike,
     ImageReadError,
     MultiFrameWarning,
+    Sides,
     describe,
     is_array,
+    naming,
 )
 from idmetric.metric.images.paths import ABSENT, InputError, existing, is_address
 
@@ -52,7 +57,7 @@ IMAGE_FORMATS = (
 )
 
 Decode = Literal["exact", "fast"]  # all pixels of a file, or as many as `scale` leaves
-Needed = Callable[[int, int], tuple[int, int]]  # (height, width) of an upright image -> those that it is resized to
+Needed = Callable[[int, int], Sides]  # (height, width) of an upright image -> those that it is resized to
 
 # Both sides stay at least this many times those of the model's resize: its filter still averages over several pixels.
 # At once these sides, images of the packaged model move three to six times as far (benchmarks/reports/speed.md).
@@ -60,7 +65,7 @@ MARGIN = 2
 LEAST = 192  # no side becomes smaller: the search for copies compares images of 96 x 96 pixels
 
 _CLOSED = "this PIL image is closed: use it inside its with block, or open the file again"
-TOO_LARGE = "it does not fit in memory: make it smaller"
+_EMPTY = "the file is empty: fetch or write it again"
 
 
 class Named(io.BytesIO):
@@ -69,6 +74,19 @@ class Named(io.BytesIO):
     def __init__(self, data: bytes, name: str) -> None:
         super().__init__(data)
         self.name = name
+
+
+def read_file(path: StrPath) -> Named:
+    """All bytes of a file; ImageReadError as for `open_image`, or if it has more than `MOST` bytes."""
+    name = describe(path)
+    existing_path = _checked_path(path, name)
+    try:
+        if os.path.getsize(existing_path) > MOST:
+            raise ImageReadError(name, f"it has more than {MOST} bytes: make it smaller")
+        with open(existing_path, "rb") as file:
+            return Named(file.read(), name)
+    except OSError as error:
+        raise ImageReadError(name, _explain(error)) from error
 
 
 def checked(decode: str) -> Decode:
@@ -93,7 +111,8 @@ def open_image(source: ImageLike, upright: bool = True, needed: Needed | None = 
     """
     name = describe(source)
     if is_array(source):
-        return image_of_array(source, name)
+        with naming(source):
+            return image_of_array(source)
     if isinstance(source, Image.Image):
         is_decoded = not getattr(source, "tile", None)
         if not is_decoded and source.format not in (None, *IMAGE_FORMATS):
@@ -139,8 +158,9 @@ def scale(image: Image.Image, needed: Needed, upright: bool) -> None:
         least_height, least_width = (max(MARGIN * side, LEAST) for side in needed(height, width))
     except ValueError:  # of a shape that the model refuses: reported when it is resized
         return
-    least_size = (least_height, least_width) if turned else (least_width, least_height)  # as it is stored
-    image.draft(None, least_size)  # None keeps the mode
+    if turned:  # as it is stored
+        least_width, least_height = least_height, least_width
+    image.draft(None, (least_width, least_height))  # None keeps the mode
 
 
 def is_animated(image: Image.Image) -> bool:
@@ -154,29 +174,12 @@ def is_animated(image: Image.Image) -> bool:
 def _file(source: Any, name: str) -> BinaryIO | str:
     """The source as Pillow opens it: an existing file's path, or bytes in memory."""
     if isinstance(source, str | os.PathLike):
-        path = os.fspath(source)
-        if isinstance(source, str) and is_address(source):
-            raise ImageReadError(name, "addresses (URLs) are not fetched: download it and give the file's path")
-        try:
-            path = existing(path)
-        except InputError as error:
-            raise ImageReadError(name, error.reason) from error
-        try:
-            os.stat(path)
-        except PermissionError as error:
-            raise ImageReadError(name, _explain(error)) from error
-        except (OSError, ValueError) as error:
-            raise ImageReadError(name, ABSENT) from error
-        if os.path.isdir(path):
-            raise ImageReadError(name, "it is a folder: give the image files in it")
-        if not os.path.isfile(path):  # opening one may wait for ever
-            raise ImageReadError(name, "it is a pipe or a device: give a file, or its bytes")
-        if os.path.getsize(path) == 0:
-            raise ImageReadError(name, "the file is empty: fetch or write it again")
-        return path
+        return _checked_path(source, name)
 
     if isinstance(source, bytes | bytearray | memoryview):
         data: Any = bytes(source)
+    elif isinstance(source, Named):  # may be read again
+        data = source.getvalue()
     elif hasattr(source, "read"):
         try:
             data = source.read()
@@ -186,22 +189,38 @@ def _file(source: Any, name: str) -> BinaryIO | str:
         raise TypeError(f"{type(source).__name__} is not an image: give a path, bytes, PIL image, array or tensor")
     if isinstance(data, str):
         raise ImageReadError(name, "it gives text: open the file in mode 'rb'")
+    if not data and isinstance(source, Named):
+        raise ImageReadError(name, _EMPTY)
     if not data:
         raise ImageReadError(name, "it is empty: a file object already read needs seek(0)")
     return io.BytesIO(data)
 
 
+def _checked_path(source: StrPath, name: str) -> str:
+    """The path of a file that can be opened, as the disk spells it."""
+    if isinstance(source, str) and is_address(source):
+        raise ImageReadError(name, "addresses (URLs) are not fetched: download it and give the file's path")
+    try:
+        path = existing(os.fspath(source))
+        status = os.stat(path)
+    except InputError as error:
+        raise ImageReadError(name, error.reason) from error
+    except PermissionError as error:
+        raise ImageReadError(name, _explain(error)) from error
+    except (OSError, ValueError) as error:
+        raise ImageReadError(name, ABSENT) from error
+
+    if stat.S_ISDIR(status.st_mode):
+        raise ImageReadError(name, "it is a folder: give the image files in it")
+    if not stat.S_ISREG(status.st_mode):  # opening one may wait for ever
+        raise ImageReadError(name, "it is a pipe or a device: give a file, or its bytes")
+    if status.st_size == 0:
+        raise ImageReadError(name, _EMPTY)
+    return path
+
+
 def _decode(image: Image.Image, name: str, upright: bool, needed: Needed | None = None) -> Image.Image:
-    width, height = image.size
-    if width < 1 or height < 1:
-        raise ImageReadError(name, f"it has no pixels ({width} x {height})")
-    if width * height > MAX_PIXELS:
-        reason = f"{width} x {height} pixels are more than the {MAX_PIXELS} allowed: make it smaller"
-        raise ImageReadError(name, reason)
-    longer = max(width, height)
-    if longer > MAX_SIDE:
-        reason = f"a side of {longer} pixels is longer than the {MAX_SIDE} allowed: make it smaller"
-        raise ImageReadError(name, reason)
+    _check_size(image, name)
 
     # What decoding forgets
     key_bits = _key_bits(image)
@@ -229,9 +248,9 @@ def _decode(image: Image.Image, name: str, upright: bool, needed: Needed | None 
     if not upright:
         return image
 
+    turned = image
     try:
         stored = stored or _orientation(image)
-        turned = image
         if type(image) is not Image.Image or stored is not None:
             turned = ImageOps.exif_transpose(image)
     except Exception:  # a damaged EXIF block must not lose a good image
@@ -247,6 +266,21 @@ def _decode(image: Image.Image, name: str, upright: bool, needed: Needed | None 
     if is_cut:
         turned.info[CUT] = True
     return turned
+
+
+def _check_size(image: Image.Image, name: str) -> None:
+    width, height = image.size
+    pixels = width * height
+    longer = max(width, height)
+    if pixels < 1:
+        reason = f"it has no pixels ({width} x {height})"
+    elif pixels > MAX_PIXELS:
+        reason = f"{width} x {height} pixels are more than the {MAX_PIXELS} allowed: make it smaller"
+    elif longer > MAX_SIDE:
+        reason = f"a side of {longer} pixels is longer than the {MAX_SIDE} allowed: make it smaller"
+    else:
+        return
+    raise ImageReadError(name, reason)
 
 
 def _check_tiff(image: Image.Image, name: str) -> None:
@@ -292,9 +326,7 @@ def _with_colormap(image: Image.Image) -> Image.Image:
 def _orientation(image: Image.Image) -> int | None:
     """EXIF's orientation, 1 to 8; None without one."""
     value = image.getexif().get(ExifTags.Base.Orientation)
-    if value in range(1, 9):
-        return value
-    return None
+    return value if value in range(1, 9) else None
 
 
 def _key_bits(image: Image.Image) -> int | None:

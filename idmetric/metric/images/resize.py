@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idmetric.metric.images.kinds import check_interpolation
+from idmetric.metric.images.kinds import Sides, check_interpolation
 
 _PIXELS_AT_ONCE = 2**18
 
 
-def resize_pixels(pixels: Tensor, size: tuple[int, int], interpolation: str = "bicubic") -> Tensor:
+def resize_pixels(pixels: Tensor, size: Sides, interpolation: str = "bicubic") -> Tensor:
     """Resize (B, C, H, W) to (B, C, *size) with antialiasing, clamped to [0, 1]; differentiable.
 
     float64 stays float64; other types are computed and returned in float32. At the right size nothing changes.
@@ -31,7 +31,7 @@ def resize_pixels(pixels: Tensor, size: tuple[int, int], interpolation: str = "b
     return resize_antialiased(pixels, size, interpolation).clamp(0, 1)  # bicubic interpolation overshoots at edges
 
 
-def resize_antialiased(x: Tensor, size: tuple[int, int], interpolation: str) -> Tensor:
+def resize_antialiased(x: Tensor, size: Sides, interpolation: str) -> Tensor:
     """Resize (B, C, H, W), of any range of values, to (B, C, *size); differentiable, computed in float32 or better.
 
     Returns the type of x on its device.
@@ -44,9 +44,8 @@ def resize_antialiased(x: Tensor, size: tuple[int, int], interpolation: str) -> 
     if x.device.type == "mps":
         wide = wide.cpu()
 
-    # torch.export (which torch 2.8 and later report) should write operators of torch alone
-    exporting = getattr(torch.compiler, "is_exporting", bool)()
-    if torch.compiler.is_compiling() and not exporting:
+    # torch.export should write operators of torch alone
+    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
         resized: Tensor = _resize(wide, *size, interpolation)
     else:
         resized = F.interpolate(wide, tuple(size), mode=interpolation, align_corners=False, antialias=True)
@@ -63,7 +62,7 @@ def place(pixels: Tensor, device: torch.device | str | None) -> Tensor:
 # Averages of masks
 
 
-def average_to(cover: Tensor, size: tuple[int, int], full: float = 1) -> Tensor:
+def average_to(cover: Tensor, size: Sides, full: float = 1) -> Tensor:
     """Coverage (..., H, W) averaged to (..., *size), so that values are exact fractions of area; differentiable.
 
     Args:
@@ -71,35 +70,39 @@ def average_to(cover: Tensor, size: tuple[int, int], full: float = 1) -> Tensor:
     """
     if cover.shape[-2:] == tuple(size) and full == 1:
         return cover
-    height, width = size
     dtype = cover.dtype if cover.is_floating_point() else torch.float32
 
     def average_columns(columns: Tensor) -> Tensor:
-        means = _average(columns, height) / full
+        means = _average(columns, size[0]) / full
         return means.clamp(0, 1).to(dtype)
 
-    narrow = _in_parts(lambda rows: _average(rows, width), cover)
+    narrow = _in_parts(lambda rows: _average(rows, size[1]), cover)
     return _in_parts(average_columns, narrow.mT).mT.contiguous()
 
 
 def _in_parts(average: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Averages of rows, of a large mask in parts: sums take 16 bytes a pixel."""
-    if x.ndim != 2 or x.numel() <= _PIXELS_AT_ONCE:
+    if x.ndim != 2:
         return average(x)
     rows = max(1, _PIXELS_AT_ONCE // x.shape[1])
-    return torch.cat([average(part) for part in torch.split(x, rows)])
+    parts = [average(part) for part in torch.split(x, rows)]
+    return torch.cat(parts)
 
 
 def _average(x: Tensor, count: int) -> Tensor:
     """Means over `count` equal stretches of the last axis, ends counted by the fraction they cover."""
-    dtype = torch.float32 if x.device.type == "mps" else torch.float64  # MPS has no float64
+    dtype = torch.float64
+    if x.device.type == "mps":  # which has no float64
+        dtype = torch.float32
     length = x.shape[-1]
-    edges = torch.arange(count + 1, dtype=dtype, device=x.device) * length / count
+    edges = torch.arange(count + 1, dtype=dtype, device=x.device)
+    edges = edges * length / count
 
     # the sum up to each edge: of whole pixels, less what of the last one lies beyond the edge
     last_pixel = edges.long().clamp(max=length - 1)
     whole_sums = x.cumsum(-1, dtype=dtype)[..., last_pixel]
-    sums = whole_sums + (edges - last_pixel - 1) * x[..., last_pixel]
+    beyond = edges - last_pixel - 1
+    sums = whole_sums + beyond * x[..., last_pixel]
     return sums.diff(dim=-1) * (count / length)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,9 +16,10 @@ TASKS = {
 }
 CANDIDATE = "Represent the image"  # the example the paper gives
 
-IMAGE, STEP = "<|image_pad|>", 28  # one token stands for 28 x 28 pixels
+IMAGE = "<|image_pad|>"
+STEP = 28  # one token stands for 28 x 28 pixels
 _MOST = 2**25  # pixels, 42,799 tokens; Qwen2.5-VL's processor takes 16,384
-MOST_RATIO = 200  # of an image's longer side to its shorter one, as in Qwen2-VL's processor
+MOST_RATIO = 200  # most of an image's longer side to its shorter one, in Qwen2-VL's processor
 # what stands before, with an image after that, and at the end
 STYLES = {
     "vlm2vec": ("", IMAGE, ""),
@@ -75,26 +75,27 @@ class VisIDConfig:
         if not STEP**2 <= low <= high <= _MOST:
             raise ValueError(f"need {STEP**2} <= min_pixels <= max_pixels <= {_MOST}, got {low}, {high}")
 
+    @property
+    def separator_or_default(self) -> str:
+        """What stands between image and words."""
+        if self.separator is not None:
+            return self.separator
+        return " " if self.prompt_style == "vlm2vec" else ""
+
     def size_for(self, height: int, width: int) -> tuple[int, int]:
         """The nearest multiples of 28, scaled to lie within min_pixels and max_pixels, as Qwen2-VL's processor does.
 
         In the vlm2vec style images with a side under 28 pixels become 56 x 56, as VLM2Vec makes them.
         """
+        from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+
         low, high = self.min_pixels, self.max_pixels
-        if max(height, width) > MOST_RATIO * min(height, width):
-            raise ValueError(
-                f"Qwen2.5-VL takes no side ratio above {MOST_RATIO}, this one has {width} x {height}: crop it"
-            )
+        rows, columns = smart_resize(height, width, STEP, low, high)  # refuses side ratios above MOST_RATIO
         if self.prompt_style == "vlm2vec" and min(height, width) < STEP and low <= 4 * STEP**2 <= high:
             return 2 * STEP, 2 * STEP
-        rows, columns = (round(side / STEP) * STEP for side in (height, width))
-        if rows * columns > high:
-            scale = math.sqrt(height * width / high)
-            rows, columns = (max(STEP, math.floor(side / scale / STEP) * STEP) for side in (height, width))
-        elif rows * columns < low:
-            scale = math.sqrt(low / (height * width))
-            rows, columns = (math.ceil(side * scale / STEP) * STEP for side in (height, width))
-        if rows * columns > high:  # a narrow limit and a long image: the processor would exceed it
-            short, long = min(rows, columns), max(STEP, high // (min(rows, columns) * STEP) * STEP)
-            rows, columns = (long, short) if rows > columns else (short, long)
+        if rows * columns > high:  # a narrow limit and a long image
+            if rows > columns:
+                rows = max(STEP, high // (columns * STEP) * STEP)
+            else:
+                columns = max(STEP, high // (rows * STEP) * STEP)
         return rows, columns

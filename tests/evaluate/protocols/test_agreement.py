@@ -10,9 +10,8 @@ from scipy import stats
 from sklearn.metrics import average_precision_score, roc_auc_score
 
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.evaluate.protocols.agreement import owners, run
+from idmetric.evaluate.protocols.agreement import AgreementOptions, owners, run
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.protocols.options import AgreementOptions
 from tests.evaluate.protocols.parts import PLAIN, Scripted, picture, values
 
 PEOPLE = [f"{k:016x}" for k in range(1, 12)]

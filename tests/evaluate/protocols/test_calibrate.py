@@ -15,11 +15,10 @@ from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.data.manifest.table import read as read_manifest
 from idmetric.evaluate.protocols import calibrate
-from idmetric.evaluate.protocols.calibrate import left_out_rows
+from idmetric.evaluate.protocols.calibrate import CalibrateOptions, left_out_rows
 from idmetric.evaluate.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
 from idmetric.evaluate.protocols.common.result import Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.protocols.options import CalibrateOptions
 from idmetric.evaluate.statistics.calibration.fitting import fit
 from idmetric.metric.calibration.apply import CalibrationError, read
 from idmetric.metric.calibration.curves import from_log_odds

@@ -14,13 +14,12 @@ from scipy import stats
 from idmetric import IDSim
 from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import Manifest
-from idmetric.evaluate.protocols.checkpoints.protocol import best_step, drift_of, run
 from idmetric.evaluate.protocols.checkpoints.reading import read
+from idmetric.evaluate.protocols.checkpoints_steps import CheckpointsOptions, best_step, drift_of, run
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.generator.example import STEPS, checkpoints_example
-from idmetric.evaluate.protocols.options import CheckpointsOptions
 from idmetric.evaluate.report.plots import draw, step_curves
 from tests.evaluate.protocols.parts import PLAIN, picture, values
 from tests.evaluate.protocols.test_generator import cosine

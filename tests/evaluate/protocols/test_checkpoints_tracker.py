@@ -15,13 +15,12 @@ from PIL import Image
 from torch import nn
 
 from idmetric import IDSim, ImageReadError
-from idmetric.data.embed import UnreadableError
-from idmetric.evaluate.protocols.checkpoints.protocol import run
+from idmetric.data.look import UnreadableError
 from idmetric.evaluate.protocols.checkpoints.reading import read
 from idmetric.evaluate.protocols.checkpoints.tracker import Tracker
+from idmetric.evaluate.protocols.checkpoints_steps import CheckpointsOptions, run
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.common.tables import table
-from idmetric.evaluate.protocols.options import CheckpointsOptions
 from tests.evaluate.protocols.parts import PLAIN, picture, values
 
 PROMPTS, CLASS = ("sks dog runs", "sks dog sits"), "a dog"

@@ -12,9 +12,10 @@ import pytest
 from PIL import Image
 
 from idmetric.cli.eval import main as eval_command
-from idmetric.data.embed import Look
 from idmetric.data.importers.run import import_dataset
+from idmetric.data.look import Look
 from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.protocols import dreambench_nearid_table2 as dreambench
 from idmetric.evaluate.protocols.common.baselines import hsv_vector
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.paper_numbers import (
@@ -27,11 +28,9 @@ from idmetric.evaluate.protocols.common.paper_numbers import (
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.common.tables import table
-from idmetric.evaluate.protocols.nearid_table2_dreambench import protocol as dreambench
-from idmetric.evaluate.protocols.nearid_table2_dreambench import ratings as dreambench_ratings
-from idmetric.evaluate.protocols.nearid_table2_dreambench.protocol import rate
-from idmetric.evaluate.protocols.nearid_table2_dreambench.ratings import CATEGORIES
-from idmetric.evaluate.protocols.options import DreamBenchOptions
+from idmetric.evaluate.protocols.dreambench import ratings as dreambench_ratings
+from idmetric.evaluate.protocols.dreambench.ratings import CATEGORIES
+from idmetric.evaluate.protocols.dreambench_nearid_table2 import DreamBenchOptions, rate
 from idmetric.evaluate.statistics.agreement import fisher_mean, pearson
 from idmetric.evaluate.statistics.bootstrap import bootstrap
 from idmetric.evaluate.statistics.resampled import resampled_pearson

@@ -16,10 +16,9 @@ from idmetric.data.manifest.table import Manifest, Row, merge
 from idmetric.evaluate.protocols.common import paper_numbers as paper
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.protocols.idsim_table2b_retrieval import plan as cute_triplets
-from idmetric.evaluate.protocols.idsim_table2b_retrieval.plan import members, plans
-from idmetric.evaluate.protocols.idsim_table2b_retrieval.protocol import run
-from idmetric.evaluate.protocols.options import IDSimOptions
+from idmetric.evaluate.protocols.idsim import plan as cute_triplets
+from idmetric.evaluate.protocols.idsim.plan import members, plans
+from idmetric.evaluate.protocols.idsim_fig25_table2b import IDSimOptions, run
 from idmetric.metric.models.idsim import IDSim
 from tests.evaluate.protocols.parts import PLAIN, Scripted, picture, values
 

@@ -16,7 +16,7 @@ from idmetric.evaluate.protocols import ilias
 from idmetric.evaluate.protocols.common import ranked
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.protocols.options import ILIASOptions
+from idmetric.evaluate.protocols.ilias import ILIASOptions
 from idmetric.evaluate.statistics.bootstrap import bootstrap
 from tests.data.test_ilias import write
 from tests.evaluate.protocols.parts import PLAIN, Drawn, Images

@@ -20,7 +20,7 @@ import torch
 from PIL import Image
 
 from idmetric.cli.eval import main as eval_command
-from idmetric.data.embed import Look, UnreadableError
+from idmetric.data.look import Look, UnreadableError
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common.scorers import EvalSettings as Protocol
 from idmetric.evaluate.protocols.common.scorers import bind

@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from PIL import Image
 
 from idmetric import IDSim
-from idmetric.data.embed import Look
+from idmetric.data.look import Look
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols import matches
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.protocols.options import MatchesOptions
+from idmetric.evaluate.protocols.matches import MatchesOptions
 from tests.evaluate.protocols.parts import values
 
 PLAIN = EvalSettings(bootstrap=0, workers=1)

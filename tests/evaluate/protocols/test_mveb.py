@@ -18,13 +18,12 @@ from safetensors.torch import load_file, save_file
 from idmetric import CheckpointError, VisIDEmbed
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.evaluate.protocols import visme_table1_mveb as mveb
+from idmetric.evaluate.protocols import mveb_visme_table1 as mveb
 from idmetric.evaluate.protocols.common import paper_numbers
 from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.protocols.options import MVEBOptions
-from idmetric.evaluate.protocols.visme_table1_mveb import ask, edits, instructed, run
+from idmetric.evaluate.protocols.mveb_visme_table1 import MVEBOptions, ask, edits, instructed, run
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.images.read import read_image
 from idmetric.metric.models.idsim import IDSim

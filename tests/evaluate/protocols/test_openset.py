@@ -15,8 +15,7 @@ from idmetric.evaluate.protocols import openset
 from idmetric.evaluate.protocols.common import ranked, scorers
 from idmetric.evaluate.protocols.common.result import Result
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.protocols.openset import run
-from idmetric.evaluate.protocols.options import OpenSetOptions
+from idmetric.evaluate.protocols.openset import OpenSetOptions, run
 from idmetric.metric.calibration.apply import CalibrationError
 from tests.evaluate.protocols.parts import PLAIN, Drawn, Images, values
 

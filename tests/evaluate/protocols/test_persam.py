@@ -12,7 +12,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from idmetric import CheckpointError
-from idmetric.evaluate.protocols.idsim_table2c_segmentation.persam import PerSAM, pick_points
+from idmetric.evaluate.protocols.segmentation.persam import PerSAM, pick_points
 
 transformers = pytest.importorskip("transformers")
 

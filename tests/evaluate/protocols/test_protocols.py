@@ -12,15 +12,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from idmetric.data.embed import Look
+from idmetric.data.look import Look
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols import folder, photos
-from idmetric.evaluate.protocols import ilgen_table2_retrieval as retrieval
 from idmetric.evaluate.protocols import nearid_table1_margins as nearid
+from idmetric.evaluate.protocols import retrieval_ilgen_table2 as retrieval
 from idmetric.evaluate.protocols.common import intervals, matched, paper_numbers, ranked
 from idmetric.evaluate.protocols.common.result import Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.protocols.options import FolderOptions, NearIDOptions, RetrievalOptions
+from idmetric.evaluate.protocols.folder import FolderOptions
+from idmetric.evaluate.protocols.nearid_table1_margins import NearIDOptions
+from idmetric.evaluate.protocols.retrieval_ilgen_table2 import RetrievalOptions
 from idmetric.evaluate.statistics.bootstrap import bootstrap
 from idmetric.evaluate.statistics.margins import margin_rates
 from idmetric.evaluate.statistics.ranking import roc_auc

@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from PIL import Image
 
 from idmetric import IDSim
-from idmetric.data.embed import Look
+from idmetric.data.look import Look
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.evaluate.protocols import segmentation_idsim_table2c as segmentation
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.protocols.idsim_table2c_segmentation import protocol as segmentation
-from idmetric.evaluate.protocols.options import SegmentationOptions
+from idmetric.evaluate.protocols.segmentation.search import Found, tasks
 from idmetric.evaluate.report.heatmap import colors, overlay
 from idmetric.evaluate.statistics import segmentation as measures
 from idmetric.metric.scoring.heatmaps import heatmaps
@@ -129,7 +129,7 @@ def test_a_perfect_sam_scores_one(scenes: Manifest, metric: IDSim) -> None:
 def test_table_2c_stands_beside_pods_alone(tmp_path: Path, metric: IDSim) -> None:
     parts = ["train", "test_dense", "test"] * 4
     data = make(tmp_path, dataset="pods").replace(x_part=parts)
-    found = segmentation.Found([("a", "i", True, 0.5, 0.7, 7, 10, True, 0.8)])
+    found = Found([("a", "i", True, 0.5, 0.7, 7, 10, True, 0.8)])
     for label, printed in (
         ("IDSim:dinov3_vitl16", (0.436, 0.409)),
         ("Backbone:vit_large_patch16_dinov3.lvd1689m", (0.153, 0.18)),
@@ -144,10 +144,9 @@ def test_table_2c_stands_beside_pods_alone(tmp_path: Path, metric: IDSim) -> Non
 
 
 def test_drawn_others_are_others_and_follow_the_seed(scenes: Manifest) -> None:
-    options = SegmentationOptions(others=3)
-    looked, _ = segmentation.tasks(scenes, PLAIN, options)
-    again, _ = segmentation.tasks(scenes, PLAIN, options)
-    other, _ = segmentation.tasks(scenes, EvalSettings(seed=1), options)
+    looked, _ = tasks(scenes, PLAIN, 3)
+    again, _ = tasks(scenes, PLAIN, 3)
+    other, _ = tasks(scenes, EvalSettings(seed=1), 3)
     assert looked == again != other
     names = scenes.column("identity")
     for task in looked:

@@ -13,8 +13,7 @@ from scipy import stats
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.protocols.idsim_fig6_sensitivity import cells, run
-from idmetric.evaluate.protocols.options import SensitivityOptions
+from idmetric.evaluate.protocols.sensitivity_idsim_fig6 import SensitivityOptions, cells, run
 from idmetric.metric.models.idsim import IDSim
 from tests.evaluate.protocols.parts import PLAIN, Scripted, values
 

@@ -13,15 +13,15 @@ import torch
 from PIL import Image
 
 from idmetric.cli import eval as cli
+from idmetric.data.embed import VectorModel
 from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.protocols import sets
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.result import Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.protocols.generator import sets
 from idmetric.evaluate.protocols.generator.outputs import read
 from idmetric.evaluate.protocols.generator.pattern import OutputsError
-from idmetric.evaluate.protocols.generator.sets import MEASURES, run
-from idmetric.evaluate.protocols.options import SetsOptions
+from idmetric.evaluate.protocols.sets import MEASURES, SetsOptions, run
 from idmetric.metric.distance.embedding import Embedding
 from tests.evaluate.protocols.parts import PLAIN, values
 from tests.runner import Runner
@@ -31,11 +31,9 @@ SUBJECTS, PHOTOS, IMAGES = 3, 9, 5
 METHODS = {"good": 0, "swap": 1, "same": 0}
 
 
-class Colors:
+class Colors(VectorModel):
     """A model whose features are drawn by the image's color: (subject, number, kind)."""
 
-    background = (255, 255, 255)
-    reads_words = has_patches = False
     size = 6
 
     def signature(self) -> dict[str, str]:

@@ -19,7 +19,7 @@ from PIL import Image
 
 from idmetric.cli import eval as eval_cli
 from idmetric.cli.score import main
-from idmetric.evaluate.protocols.common.measures import measure
+from idmetric.evaluate.protocols.common.protocol import column_of
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from tests.browser_parts import Open, faults_of, overflows
 from tests.report_parts import EVERYTHING, NAMES, inside, make_folder, make_photos, score
@@ -587,7 +587,7 @@ def test_the_summary_has_five_numbers_as_bars_and_sorts(visit: Open, close: Path
     heads = [text.split("\n")[0] for text in page.locator(".bars thead th").all_inner_texts()]
     assert heads == ["method", "identity", "worst", "diversity", "CLIP-T", "SCR"]
     for name in heads[1:]:
-        about = str(measure(name, "generator"))
+        about = str(column_of(name, "generator"))
         button = page.locator(".bars thead button", has_text=re.compile(f"^{name}$"))
         assert button.get_attribute("title") == about
         assert about in page.locator("#legend dd").all_text_contents()

@@ -11,16 +11,17 @@ import pytest
 
 from idmetric.cli.eval import main
 from idmetric.data.manifest.table import Manifest
-from idmetric.evaluate.protocols.checkpoints.protocol import run as run_checkpoints
 from idmetric.evaluate.protocols.checkpoints.reading import read as read_checkpoints
+from idmetric.evaluate.protocols.checkpoints_steps import CheckpointsOptions
+from idmetric.evaluate.protocols.checkpoints_steps import run as run_checkpoints
 from idmetric.evaluate.protocols.common import tables
+from idmetric.evaluate.protocols.common.grids import View
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.protocols.common.tables import View
 from idmetric.evaluate.protocols.generator.outputs import read as read_outputs
-from idmetric.evaluate.protocols.generator.protocol import run as run_generator
-from idmetric.evaluate.protocols.options import CheckpointsOptions, GeneratorOptions
+from idmetric.evaluate.protocols.generator_methods import GeneratorOptions
+from idmetric.evaluate.protocols.generator_methods import run as run_generator
 from idmetric.evaluate.report import evaluation
 from idmetric.evaluate.report.html import score_page
 from tests.evaluate.protocols.parts import clip_folder, picture

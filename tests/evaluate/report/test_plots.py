@@ -85,7 +85,7 @@ def test_names_of_near_methods_do_not_overlap(tmp_path: Path, monkeypatch: pytes
     drawn = []
     monkeypatch.setattr(plots, "save_figure", lambda figure, path: drawn.append(figure))
     found = {f"a-method-with-a-name-{k}": (Value(0.5, 0.4, 0.6, 9), Value(0.5, 0.4, 0.6, 9)) for k in range(8)}
-    trade_off({"tiny": found, "other": found}, tmp_path / "a.png", ("identity", "diversity"))
+    trade_off({"tiny": found, "other": found}, tmp_path / "a.png", ("identity", "diversity"), copying={})
     [figure] = drawn
     figure.savefig(tmp_path / "a.png")
     boxes = [text.get_window_extent() for axes in figure.axes for text in axes.get_legend().get_texts()]

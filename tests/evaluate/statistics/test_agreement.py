@@ -32,7 +32,7 @@ def test_a_column_that_does_not_vary_is_an_error_or_the_value_asked_for() -> Non
             measure([2.0, 2.0, 2.0], [1.0, 2.0, 3.0])
         with pytest.raises(ValueError, match="y does not vary over its 3 items"):
             measure([1.0, 2.0, 3.0], [0.0, 0.0, 0.0])
-        assert measure([1.0, 2.0, 3.0], [0.3, 0.3, 0.3], constant=0.0) == 0
+    assert pearson([1.0, 2.0, 3.0], [0.3, 0.3, 0.3], constant=0.0) == 0
     rounding = np.array([0.1 + 0.2, 0.3, 0.3])
     assert pearson(rounding, [1.0, 2.0, 3.0], constant=0.0) == 0
 

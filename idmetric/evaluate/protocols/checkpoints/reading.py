@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.generator.outputs import (
     as_manifest,
     images_below,
@@ -30,6 +30,9 @@ from idmetric.evaluate.protocols.generator.pattern import (
     fields_of,
 )
 from idmetric.metric.files import json_file
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
 
 _END = r"\.[A-Za-z0-9]+"
 _STEP = r"(?:.*/)?(?:checkpoint|step|epoch)[-_](?P<step>[0-9]+)/"

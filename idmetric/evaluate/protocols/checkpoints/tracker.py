@@ -22,15 +22,21 @@ from typing import Any
 
 import torch
 
-from idmetric.evaluate.protocols.checkpoints.protocol import Best, add_rows, best_step, identities_of, measured
 from idmetric.evaluate.protocols.checkpoints.reading import BASE
+from idmetric.evaluate.protocols.checkpoints_steps import (
+    Best,
+    CheckpointsOptions,
+    add_rows,
+    best_step,
+    identities_of,
+    measured,
+)
 from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
 from idmetric.evaluate.protocols.generator.columns import CLIP
 from idmetric.evaluate.protocols.generator.outputs import as_manifest
 from idmetric.evaluate.protocols.generator.pattern import GENERATED, ONLY, REFERENCE, TRAINING, Picture
-from idmetric.evaluate.protocols.options import CheckpointsOptions
 from idmetric.metric.files.progress import check_writer, log_scalars
 from idmetric.metric.images.masks import Images
 from idmetric.metric.images.read import read_image, split_images

@@ -7,34 +7,33 @@ any number of images.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from idmetric.data.embed import Look, UnreadableError, content_keys
+from idmetric.data.embed import ImageModel, Item, items_of, read_item
+from idmetric.data.look import Look, UnreadableError
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, Ints
-from idmetric.metric.images.read import ImageReadError, read_image
-from idmetric.metric.scoring.pipeline import threads
+from idmetric.metric.scoring.pipeline import Input, batches
 
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]
 Prepared = tuple[Tensor, Mapping[int, int]]  # pixels (N, ...) of different images, and row -> its image
 
-MAX_PAIRS = 1_000_000  # of 1,413 images; about half an hour of SSIM on one core
 _TILE_BYTES = 2**30  # of features in a tile, of which two are held
+_BATCH = 32  # images read at once
 _AT_ONCE = 2**24  # bytes of features compared in one step: they fit a processor's cache
 
 
 def prepare(
     manifest: Manifest,
-    models: Mapping[str, Any],
+    models: Mapping[str, ImageModel],
     rows: Rows | None = None,
     *,
     look: Look = Look(),
@@ -50,59 +49,79 @@ def prepare(
     Raises:
         UnreadableError: naming all images that cannot be used.
     """
-    chosen = range(len(manifest)) if rows is None else sorted({int(row) for row in rows})
-
-    def read(row: int) -> tuple[dict[str, Tensor], str]:
-        try:
-            picture, mask = read_image(manifest.source(row) or b""), look.mask_of(manifest, row)
-            return {name: model.prepare(picture, mask, look.outside) for name, model in models.items()}, ""
-        except (ImageReadError, OSError) as error:
-            return {}, str(error)
-
-    with ThreadPoolExecutor(threads(workers)) as pool:
-        keys = content_keys(manifest, chosen, look, pool)
-        first: dict[str, int] = {}
-        for row, key in keys.items():
-            first.setdefault(key, row)
-        found: dict[str, tuple[dict[str, Tensor], str]] = {}
-        for key, one in zip(first, pool.map(read, first.values()), strict=True):
-            found[key] = one
-            if progress is not None:
-                progress(len(found), len(first))
-
-    problems = {row: found[key][1] for row, key in keys.items() if found[key][1]}
+    items, problems = items_of(manifest, rows, look)
     if problems:
         raise UnreadableError(manifest, problems)
-    number = {key: k for k, key in enumerate(found)}
-    place = {row: number[key] for row, key in keys.items()}
-    return {name: (torch.stack([pixels[name] for pixels, _ in found.values()]), place) for name in models}
+    readers: dict[str, Item] = {}  # key of content -> the item that is prepared for all equal ones
+
+    def read(item: Item) -> Input[Item]:
+        return read_item(item, models, look, lambda name, key: readers.setdefault(key, item) is not item)
+
+    numbers: dict[str, int] = {}  # key of content -> place among the pixels
+    pixels: dict[str, list[Tensor]] = {name: [] for name in models}
+    keys: dict[int, str] = {}
+    broken: dict[str, str] = {}  # key of content -> why it cannot be used
+    done = 0
+    with closing(batches(items, read, batch_size=_BATCH, workers=workers)) as ahead:
+        for batch in ahead:
+            for image in batch:
+                keys |= dict.fromkeys(items[image.item], image.key)
+                if image.problem:
+                    problems |= dict.fromkeys(items[image.item], image.problem)
+                    broken[image.key] = image.problem
+                if image.pixels is not None:
+                    numbers[image.key] = len(numbers)
+                    for name, prepared in image.pixels.items():
+                        pixels[name].append(prepared)
+            done += len(batch)
+            if progress is not None:
+                progress(done, len(items))
+
+    for row, key in keys.items():
+        if key in broken:
+            problems.setdefault(row, broken[key])
+    if problems:
+        raise UnreadableError(manifest, dict(sorted(problems.items())))
+    number_of_row = {row: numbers[key] for row, key in keys.items()}
+    return {name: (torch.stack(images), number_of_row) for name, images in pixels.items()}
+
+
+class PairModel(ImageModel):
+    """A symmetric metric of two images: features of each image alone, and similarities of features."""
+
+    def features(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Features of prepared images, each (B, ...)."""
+        raise NotImplementedError
+
+    def between(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+        """Similarities (B,) of features; the batch of `a` may be 1."""
+        raise NotImplementedError
 
 
 class PairScorer:
-    """A metric of pairs bound to images.
+    """A metric of pairs bound to images, which compares each two of them once.
 
     Args:
-        max_pairs: how many pairs it may compare in all.
+        batch_size: of images that features are computed of. max_pairs: how many pairs it may compare in all.
         progress: called with (pairs compared, pairs to compare).
     """
 
     def __init__(
         self,
-        model: Any,
+        model: PairModel,
         images: Prepared,
         *,
-        batch_size: int = 32,
-        max_pairs: int = MAX_PAIRS,
+        batch_size: int,
+        max_pairs: int,
         progress: Progress | None = None,
     ) -> None:
         self.model, self.batch_size, self.max_pairs, self.progress = model, batch_size, max_pairs, progress
         self.pixels, self.place = images
-        self._cells, self._values = np.empty(0, np.int64), np.empty(0)  # known pairs, ascending, and their similarities
+        self._known_pairs, self._known_values = np.empty(0, np.int64), np.empty(0)  # pairs ascend
 
     def signature(self) -> dict[str, str]:
         """See `Scorer`."""
-        found: dict[str, str] = self.model.signature()
-        return found
+        return self.model.signature()
 
     def matrix(self, rows: Rows, columns: Rows) -> Array:
         """See `Scorer`."""
@@ -116,49 +135,54 @@ class PairScorer:
         return np.array([self.place[int(row)] for row in rows], dtype=np.int64)
 
     def _similarities(self, a: Ints, b: Ints) -> Array:
-        cells = np.minimum(a, b) * len(self.pixels) + np.maximum(a, b)
-        new = np.setdiff1d(cells, self._cells)
-        name = str(self.model.signature()["model"])
-        if len(self._cells) + len(new) > self.max_pairs:
-            raise ValueError(
-                f"{name} compares images pair by pair, and {len(new):,} pairs are more than --max-pairs "
-                f"(max_pairs) allows, {self.max_pairs:,}: take fewer images, leave {name} out, or allow more"
-            )
+        low, high = np.minimum(a, b), np.maximum(a, b)
+        pairs = low * len(self.pixels) + high
+        new = np.setdiff1d(pairs, self._known_pairs)
         if len(new):
-            values = np.empty(len(new))
-            done = 0
-            for at, own in self._tiled(*np.divmod(new, len(self.pixels))):
-                values[at] = own
-                done += len(at)
-                if self.progress is not None:
-                    self.progress(done, len(new))
-            if not np.isfinite(values).all():
-                raise ValueError(f"{name} gave a similarity that is not finite")
-            at = np.searchsorted(self._cells, new)
-            self._cells, self._values = np.insert(self._cells, at, new), np.insert(self._values, at, values)
-        found: Array = self._values[np.searchsorted(self._cells, cells)]
-        return found
+            values = self._compared(new)
+            places = np.searchsorted(self._known_pairs, new)
+            self._known_pairs = np.insert(self._known_pairs, places, new)
+            self._known_values = np.insert(self._known_values, places, values)
+        return np.asarray(self._known_values[np.searchsorted(self._known_pairs, pairs)])
 
     @torch.no_grad()
-    def _tiled(self, low: Ints, high: Ints) -> Iterator[tuple[Ints, Array]]:
-        """Places of pairs and their similarities, by column tile, row tile and row."""
+    def _compared(self, pairs: Ints) -> Array:
+        """The similarities of pairs of images, tile by tile of their features."""
+        name = self.model.signature()["model"]
+        if len(self._known_pairs) + len(pairs) > self.max_pairs:
+            raise ValueError(
+                f"{name} compares images pair by pair, and {len(pairs):,} pairs are more than --max-pairs "
+                f"(max_pairs) allows, {self.max_pairs:,}: take fewer images, leave {name} out, or allow more"
+            )
+        low, high = np.divmod(pairs, len(self.pixels))
+        bytes_of_image = max(1, sum(feature.nbytes for feature in self._features(self.pixels[:1])))
+        size = max(1, _TILE_BYTES // bytes_of_image)  # images of a tile
+        step = max(1, _AT_ONCE // bytes_of_image)
 
-        def computed(images: Tensor) -> tuple[Tensor, ...]:
-            batches = (images[k : k + self.batch_size] for k in range(0, len(images), self.batch_size))
-            parts = [self.model.features(batch) for batch in batches]
-            return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+        @lru_cache(2)
+        def tile(number: int) -> tuple[Tensor, ...]:
+            return self._features(self.pixels[number * size : (number + 1) * size])
 
-        each = sum(t.nbytes for t in computed(self.pixels[:1]))
-        size, step = (max(1, most // max(1, each)) for most in (_TILE_BYTES, _AT_ONCE))
-        tile = lru_cache(2)(lambda number: computed(self.pixels[number * size : (number + 1) * size]))
+        # by column tile, row tile and row: parts are pairs of one image with images of one tile
         order = np.lexsort((high, low, low // size, high // size))
-        ends = np.flatnonzero(np.diff(low[order]) | np.diff(high[order] // size)) + 1
-        for at in np.split(order, ends):  # pairs of one image with images of one tile
-            row, columns = int(low[at[0]]), high[at]
-            others = tile(int(columns[0]) // size)
-            one = [t[row % size][None] for t in tile(row // size)]
-            parts = [
-                self.model.between(one, [t[torch.from_numpy(columns[k : k + step] % size)] for t in others])
-                for k in range(0, len(columns), step)
-            ]
-            yield at, torch.cat(parts).double().cpu().numpy()
+        is_last = np.diff(low[order]) | np.diff(high[order] // size)
+        values, done = np.empty(len(pairs)), 0
+        for part in np.split(order, np.flatnonzero(is_last) + 1):
+            row, columns = int(low[part[0]]), high[part]
+            columns_tile = tile(int(columns[0]) // size)
+            row_features = [feature[row % size][None] for feature in tile(row // size)]
+            for start in range(0, len(part), step):
+                among = torch.from_numpy(columns[start : start + step] % size)
+                similarities = self.model.between(row_features, [feature[among] for feature in columns_tile])
+                values[part[start : start + step]] = similarities.double().cpu().numpy()
+            done += len(part)
+            if self.progress is not None:
+                self.progress(done, len(pairs))
+        if not np.isfinite(values).all():
+            raise ValueError(f"{name} gave a similarity that is not finite")
+        return values
+
+    def _features(self, images: Tensor) -> tuple[Tensor, ...]:
+        starts = range(0, len(images), self.batch_size)
+        parts = [self.model.features(images[start : start + self.batch_size]) for start in starts]
+        return tuple(torch.cat(column) for column in zip(*parts, strict=True))

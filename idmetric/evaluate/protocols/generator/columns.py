@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common import intervals
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, free, known, listed
 from idmetric.evaluate.protocols.common.result import Result, Row
-from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, Models, VectorScorer
+from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, Judge, Models, VectorScorer
+from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.protocols.generator.images import Copies, Images, Names, Place, Scores
+from idmetric.evaluate.protocols.generator.options import CopyingOptions
 from idmetric.evaluate.protocols.generator.pattern import REFERENCE, TRAINING
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.files.threads import in_order
@@ -23,6 +24,9 @@ from idmetric.metric.scoring.copy_warnings import is_gray, small_picture
 from idmetric.metric.scoring.keys import key_of
 from idmetric.metric.scoring.pipeline import threads
 
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
+
 CLIP = "CLIP-T"
 NOT_CHECKED = "not checked"
 SEVERAL = (
@@ -31,11 +35,34 @@ SEVERAL = (
 )
 
 
+# columns of methods and of training steps
+COLUMNS = {
+    "identity": Column("mean over images x of the mean over references r of s(x, r), in -1..1", 1, "DINO-I, CLIP-I"),
+    "real": Column("mean similarity of each reference to the others of its subject: what real photos get", 0),
+    "copies": Column("share of images that repeat the pixels of a reference or training image", -1),
+    "leaning": Column(
+        "how much nearer images are to training images (1) than to references (-1)", -1, "MultiID-Bench, copy-paste"
+    ),
+    "diversity": Column("mean distance of images of one prompt that differ by seed, in 0..2"),
+    "Vendi": Column("effective number of different images of a prompt, from 1", 1, "Friedman and Dieng 2023, Eq. 1"),
+    "CLIP-T": Column("mean cosine of image and prompt, in -1..1", 1, "CLIPScore without factor and clamp"),
+}
+
+
 def refuse_judges(models: Models) -> None:
     """Refuse models that give no similarities of all pairs."""
-    judges = [name for name, model in models.items() if hasattr(model, "bind")]
+    judges = [name for name, model in models.items() if isinstance(model, Judge)]
     if judges:
         raise ValueError(f"{', '.join(judges)}: judges score pairs one by one; leave them out")
+
+
+def with_clip(models: Models, options: CopyingOptions, settings: EvalSettings) -> Models:
+    """The models, with the dual encoder of --clip-t among them."""
+    if options.clip_t is None:
+        return models
+    from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
+
+    return {**models, CLIP: DualEncoder(options.clip_t, device=settings.device)}
 
 
 # Notes
@@ -122,7 +149,9 @@ def prompt_fidelity(images: Images, bound: Bound, models: Models, notes: list[st
     """
     if CLIP not in models:
         return None
-    clip, scorer = models[CLIP], cast(VectorScorer, bound.models.pop(CLIP))
+    from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
+
+    clip, scorer = cast(DualEncoder, models[CLIP]), cast(VectorScorer, bound.models.pop(CLIP))
     prompts = bound.manifest.column("text")
     words = [prompts[row] for row in images.rows]
     spoken = np.array([k for k, text in enumerate(words) if text is not None], dtype=np.int64)

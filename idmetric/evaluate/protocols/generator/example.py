@@ -13,16 +13,18 @@ Subjects are badges of `idmetric.data.painter`; a prompt stands for two of its c
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import ImageEnhance, ImageOps
 
-from idmetric.data.manifest.table import Manifest
-from idmetric.data.painter import Painter
 from idmetric.evaluate.protocols.common.columns import texts
 from idmetric.evaluate.protocols.generator.outputs import read
 from idmetric.evaluate.protocols.generator.pattern import GENERATED
 from idmetric.metric.files.output import replacing
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
 
 PATTERN = "{method}/{subject}/{prompt}_{seed}.jpg"
 _SUBJECTS, _REFERENCES, _PROMPTS, _SEEDS = 8, 2, ("first_place", "second_place"), 2
@@ -32,6 +34,8 @@ _SEED = 1000
 
 def example(folder: Path) -> Manifest:
     """Paint the example into `folder`/outputs and `folder`/references, and read it."""
+    from idmetric.data.painter import Painter
+
     views = _REFERENCES + len(_PROMPTS) * _SEEDS
     painter = Painter(_SEED, views=views, strengths=(_STRENGTH,), distractors=True)
     painted = painter.paint(folder / "painted", _SUBJECTS)

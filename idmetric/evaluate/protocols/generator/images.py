@@ -6,18 +6,20 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, free
 from idmetric.evaluate.protocols.common.scorers import Scorer, VectorScorer
 from idmetric.evaluate.protocols.generator.pattern import GENERATED, REFERENCE, TRAINING
 from idmetric.evaluate.statistics.sets import mean_pairwise_distance, vendi_score
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.scoring.references import leave_one_out
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
 
 Names = NDArray[Any]
 Place = tuple[str, str, str]  # subject, prompt, seed

@@ -6,7 +6,6 @@ x_held_out, and a column for each further field of the pattern or column of the 
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import warnings
@@ -14,12 +13,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from idmetric.data.importers.source import ENDINGS, SourceError, open_source
-from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common.columns import listed
+from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.generator.layouts import LAYOUTS, Layout, indexed, prompted
+from idmetric.evaluate.protocols.generator.options import OutputsOptions
 from idmetric.evaluate.protocols.generator.pattern import (
     GENERATED,
     ONLY,
@@ -35,6 +35,9 @@ from idmetric.metric.files.output import replacing
 from idmetric.metric.images import paths
 from idmetric.metric.images.read import read_image
 from idmetric.metric.scoring.keys import key_of
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
 
 KNOWN = ("role", "method", "subject", "prompt", "seed", "held_out")
 _HELD_OUT = {**dict.fromkeys(("yes", "true", "1", "y"), "yes"), **dict.fromkeys(("no", "false", "0", "n"), "no")}
@@ -83,12 +86,20 @@ def read(
     return as_manifest(with_photos(found, references, training, skip), outputs=data is not None)
 
 
-def read_options(args: argparse.Namespace, training: str | None = None) -> Manifest:
+def open_outputs(
+    data: Path | None, settings: EvalSettings, options: OutputsOptions, training: str | None = None
+) -> Manifest:
     """`read` what the options of a command name."""
     return read(
-        args.data, args.pattern, layout=args.layout, references=args.references, training=training,
-        benchmark=args.benchmark, cells=None if args.out is None else args.out / "cells", skip=args.on_error == "skip",
-    )  # fmt: skip
+        data,
+        options.pattern,
+        layout=options.layout,
+        references=options.references,
+        training=training,
+        benchmark=options.benchmark,
+        cells=None if settings.out is None else settings.out / "cells",
+        skip=settings.on_error == "skip",
+    )
 
 
 # Tables
@@ -253,6 +264,8 @@ def as_manifest(found: Sequence[Picture], noun: str = "method", outputs: bool = 
     Raises:
         OutputsError: if a place occurs twice, or images have no reference.
     """
+    from idmetric.data.manifest.table import Manifest, Row
+
     made, shown = ({p.fields["subject"] for p in found if p.role == role} for role in (GENERATED, REFERENCE))
     if outputs and not made:
         raise OutputsError("no generated images")

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from idmetric.evaluate.protocols.judges.judge import CallError, JudgeError, Reply
+from idmetric.evaluate.protocols.judges.judge import CUT_OFF, CallError, JudgeError, Reply
 from idmetric.metric.files.hints import need
 from idmetric.version import __version__
 
@@ -96,10 +96,14 @@ class Endpoint:
                 {"type": "image_url", "image_url": {"url": address}},
             ]
         body = {
-            "model": self.model, "messages": [{"role": "user", "content": content}], "max_tokens": max_tokens,
-            "temperature": temperature, "seed": seed,
-        }  # fmt: skip
-        body = {name: value for name, value in {**body, **self.extra}.items() if value is not None}
+            "model": self.model,
+            "messages": [{"role": "user", "content": content}],
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "seed": seed,
+            **self.extra,
+        }
+        body = {name: value for name, value in body.items() if value is not None}
         secret = self._key()
 
         try:
@@ -107,13 +111,19 @@ class Endpoint:
         except (CallError, JudgeError) as error:
             error.args = (_hidden(str(error), secret)[:_SHOWN],)
             raise
-        text, problem, model = (_hidden(text, secret) for text in (reply.text, reply.problem, reply.model))
-        return Reply(text, problem, reply.tokens, model or self.model)
+        return Reply(
+            text=_hidden(reply.text, secret),
+            problem=_hidden(reply.problem, secret),
+            tokens=reply.tokens,
+            model=_hidden(reply.model, secret) or self.model,
+        )
 
     def _post(self, body: Mapping[str, Any], secret: str) -> Reply:
         import httpx
 
-        headers = {"User-Agent": f"idmetric/{__version__}", **({"Authorization": f"Bearer {secret}"} if secret else {})}
+        headers = {"User-Agent": f"idmetric/{__version__}"}
+        if secret:
+            headers["Authorization"] = f"Bearer {secret}"
         try:
             response = self._client.post(f"{self.address}/chat/completions", json=body, headers=headers)
         except httpx.TimeoutException:
@@ -156,20 +166,24 @@ class Endpoint:
         return secret
 
 
-def _reply(found: Any) -> Reply:
+def _reply(completion: Any) -> Reply:
     """The answer in the JSON of a chat completion; raises KeyError, IndexError, TypeError or AttributeError without."""
-    choice = found["choices"][0]
+    choice = completion["choices"][0]
     text, refusal = choice["message"]["content"], choice["message"].get("refusal")
     problem = ""
     if not isinstance(text, str) or not text.strip():
-        text, problem = "", f"the answer is empty{f' (refused: {refusal})' if refusal else ''}"
+        text, problem = "", "the answer is empty"
+        if refusal:
+            problem += f" (refused: {refusal})"
     elif choice.get("finish_reason") == "length":
-        problem = "the answer was cut off at max_tokens: allow more"
-    usage = found.get("usage") or {}
+        problem = CUT_OFF
+    usage = completion.get("usage") or {}
     tokens = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
-    return Reply(text, problem, tokens, str(found.get("model") or ""))
+    return Reply(text, problem, tokens, str(completion.get("model") or ""))
 
 
 def _hidden(text: str, secret: str) -> str:
     """The text without the key; short keys are placeholders of local servers ("EMPTY"), which occur in any text."""
-    return text.replace(secret, "***") if len(secret) >= 8 else text
+    if len(secret) < 8:
+        return text
+    return text.replace(secret, "***")

@@ -35,6 +35,7 @@ _PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # seconds before the second try, doubled for
 _TEMPERATURE_AGAIN = 0.7  # after an unreadable answer: the same request would give the same answer
 _GIVE_UP_AFTER = 20  # failed pairs in a row
 _SEED = 0
+CUT_OFF = "the answer was cut off at max_tokens: allow more"
 
 
 class JudgeError(ValueError):
@@ -116,7 +117,7 @@ class Judge:
         self.counts: Counter[str] = Counter()  # pairs, known, requests, tokens in, tokens out
         self.failed: Counter[str] = Counter()  # reason -> pairs without an answer
         self.seconds = 0.0
-        self._known: dict[str, dict[str, Any]] = {}
+        self._answers: dict[str, dict[str, Any]] = {}
         self._lock = threading.Lock()
         self._stop = threading.Event()
 
@@ -133,11 +134,12 @@ class Judge:
     def report(self) -> str:
         """The work since the judge was created: pairs, requests, tokens as the server counts them, time."""
         c = self.counts
-        text = f"{c['pairs']} pairs, {c['known']} of them known, {self.failed.total()} without an answer"
+        pairs = f"{c['pairs']} pairs, {c['known']} of them known, {self.failed.total()} without an answer"
         if self.failed:
-            text += f" (such as: {self.failed.most_common(1)[0][0]})"
-        text += f"; {c['requests']} requests, {c['tokens in']} + {c['tokens out']} tokens"
-        return f"{text}, {self.seconds:.1f} seconds"
+            [(reason, _)] = self.failed.most_common(1)
+            pairs += f" (such as: {reason})"
+        tokens = f"{c['tokens in']} + {c['tokens out']} tokens"
+        return f"{pairs}; {c['requests']} requests, {tokens}, {self.seconds:.1f} seconds"
 
     def ask(
         self,
@@ -156,7 +158,8 @@ class Judge:
             ImageReadError: naming an image that cannot be read.
             JudgeError: if no pair can be judged (key, address), or too many failed in a row. Answers so far are kept.
         """
-        start, failed = time.monotonic(), 0
+        start = time.monotonic()
+        failed = 0  # in a row
         self._stop.clear()
         pool = ThreadPoolExecutor(self.concurrency)
         try:
@@ -164,9 +167,11 @@ class Judge:
             for done, future in enumerate(as_completed(futures), 1):
                 verdict = future.result()
                 self.counts.update(pairs=1, known=int(verdict.stored))
-                failed = failed + 1 if verdict.similarity is None else 0
-                if failed:
+                if verdict.similarity is None:
+                    failed += 1
                     self.failed[verdict.reason] += 1
+                else:
+                    failed = 0
                 if failed >= _GIVE_UP_AFTER:
                     raise JudgeError(f"{failed} pairs in a row had no answer, the last because: {verdict.reason}")
                 if progress is not None:
@@ -179,82 +184,98 @@ class Judge:
 
     def _one(self, a: Any, b: Any, read: Callable[[Any], Image.Image]) -> Verdict:
         try:
-            images = [read(image) for image in (a, b)]
-            about = {"backend": self.backend.about(), "asked": self._asked(), "prompt": self.question.prompt,
-                     "images": [_pixels(image) for image in images]}  # fmt: skip
+            images = [read(a), read(b)]
+            about = {
+                "backend": self.backend.about(),
+                "asked": self._asked(),
+                "prompt": self.question.prompt,
+                "images": [_pixels(image) for image in images],
+            }
             key = _digest(about)
-            known = self._answer(key)
-            if known is not None:
-                return Verdict(self.question.similarity(known), stored=True)
+            answer = self._stored_answer(key)
+            if answer is not None:
+                return Verdict(self.question.similarity(answer), stored=True)
             return self._try(key, about, [encode(image, self.side) for image in images])
         except BaseException:
             self._stop.set()  # at once: the pool must not send the next request
             raise
 
     def _try(self, key: str, about: dict[str, Any], images: Sequence[bytes]) -> Verdict:
-        unread, reason = 0, "stopped"
+        unreadable = 0
+        reason = "stopped"
         for attempt in range(_TRIES):
             if self._stop.is_set():
                 break
             wait = _PAUSE * 2**attempt
             try:
                 reply = self.backend.ask(
-                    self.question.prompt, images, max_tokens=self.max_tokens, seed=_SEED + unread,
-                    temperature=_TEMPERATURE_AGAIN if unread else 0.0,
-                )  # fmt: skip
+                    self.question.prompt,
+                    images,
+                    max_tokens=self.max_tokens,
+                    seed=_SEED + unreadable,
+                    temperature=_TEMPERATURE_AGAIN if unreadable else 0.0,
+                )
                 self._count(reply.tokens)
                 if reply.problem:
                     raise ValueError(reply.problem)
                 answer = self.question.parse(reply.text)
             except CallError as error:
-                self._count()
-                reason, wait = str(error), wait if error.wait is None else error.wait
+                self._count((0, 0))
+                reason = str(error)
                 if not error.again:
                     break
+                if error.wait is not None:
+                    wait = error.wait
             except JudgeError:
                 raise
             except ValueError as error:
-                unread, reason = unread + 1, f"unreadable answer: {error}"
+                unreadable += 1
+                reason = f"unreadable answer: {error}"
             else:
-                record = {"by": reply.model, "usage": reply.tokens, "tries": attempt + 1, **about}
-                self._keep(key, {"answer": answer, **record})
+                facts = {"by": reply.model, "usage": reply.tokens, "tries": attempt + 1}
+                self._store(key, {"answer": answer, **facts, **about})
                 return Verdict(self.question.similarity(answer))
             if attempt + 1 < _TRIES:
                 self._stop.wait(min(wait, _LONGEST_PAUSE))
         return Verdict(None, reason=reason)
 
-    def _count(self, tokens: tuple[int, int] = (0, 0)) -> None:
+    def _count(self, tokens: tuple[int, int]) -> None:
         with self._lock:
             self.counts.update({"requests": 1, "tokens in": tokens[0], "tokens out": tokens[1]})
 
     def _asked(self) -> dict[str, Any]:
-        return {"max_tokens": self.max_tokens, "seed": _SEED, "side": self.side, "format": "jpeg",
-                "question": self.question.name}  # fmt: skip
+        return {
+            "max_tokens": self.max_tokens,
+            "seed": _SEED,
+            "side": self.side,
+            "format": "jpeg",
+            "question": self.question.name,
+        }
 
     # Answers by the digest of their question, in a JSON file each
 
-    def _answer(self, key: str) -> dict[str, Any] | None:
-        if key in self._known or self.store is None:
-            return self._known.get(key)
+    def _stored_answer(self, key: str) -> dict[str, Any] | None:
+        if key in self._answers or self.store is None:
+            return self._answers.get(key)
         try:
-            return self.question.parse(json.dumps(json_file.read(self.store / key[:2] / f"{key}.json")["answer"]))
+            record = json_file.read(self.store / key[:2] / f"{key}.json")
+            return self.question.parse(json.dumps(record["answer"]))
         except (OSError, ValueError, KeyError, TypeError):  # none, or damaged: ask, and replace the file
             return None
 
-    def _keep(self, key: str, record: Mapping[str, Any]) -> None:
-        self._known[key] = record["answer"]
+    def _store(self, key: str, record: Mapping[str, Any]) -> None:
+        self._answers[key] = record["answer"]
         if self.store is not None:
-            path = self.store / key[:2] / f"{key}.json"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with replacing(path) as temporary:
-                temporary.write_text(json.dumps(record, ensure_ascii=False, indent=1) + "\n", encoding="utf-8")
+            text = json.dumps(record, ensure_ascii=False, indent=1) + "\n"
+            with replacing(self.store / key[:2] / f"{key}.json", parents=True) as temporary:
+                temporary.write_text(text, encoding="utf-8")
 
 
 def encode(image: Image.Image, side: int) -> bytes:
     """Encode an RGB image for a request as JPEG: no larger than `side`, without its file's metadata."""
-    if max(image.size) > side:
-        scale = side / max(image.size)
-        width, height = (max(1, round(length * scale)) for length in image.size)
+    scale = side / max(image.size)
+    if scale < 1:
+        width, height = max(1, round(image.width * scale)), max(1, round(image.height * scale))
         image = image.resize((width, height), Image.Resampling.LANCZOS)
     data = io.BytesIO()
     image.save(data, "jpeg", quality=95, subsampling=0)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from idmetric.evaluate.protocols.judges.judge import JudgeError, Reply
+from idmetric.evaluate.protocols.judges.judge import CUT_OFF, JudgeError, Reply
 from idmetric.metric.checkpoints.hub import Files, Hub, fetch_folder
 from idmetric.metric.files.hints import need
 from idmetric.metric.models.devices import auto_device
@@ -75,27 +75,32 @@ class LocalModel:
             picture = Image.open(io.BytesIO(data)).convert("RGB")
             content += [{"type": "text", "text": f"Image {name}:"}, {"type": "image", "image": picture}]
         messages = [{"role": "user", "content": content}]
-        sampling = {"do_sample": True, "temperature": temperature} if temperature else {"do_sample": False}
+        sampling: dict[str, Any] = {"do_sample": temperature > 0}
+        if temperature:
+            sampling["temperature"] = temperature
 
         devices = [self.model.device] if self.model.device.type == "cuda" else []
-        ends = np.atleast_1d(self.model.generation_config.eos_token_id)  # some models have several
-
         with self._turn, torch.inference_mode(), torch.random.fork_rng(devices):
             torch.manual_seed(seed)
             inputs = self.processor.apply_chat_template(
                 messages, add_generation_prompt=True, tokenize=True, return_dict=True, return_tensors="pt"
             ).to(self.model.device)
-            words = inputs["input_ids"].shape[1]
-            said = self.model.generate(**inputs, max_new_tokens=max_tokens, **sampling)[0, words:]
+            prompt_length = int(inputs["input_ids"].shape[1])
+            tokens = self.model.generate(**inputs, max_new_tokens=max_tokens, **sampling)[0, prompt_length:]
 
-        cut = len(said) >= max_tokens and int(said[-1]) not in ends
-        text = self.processor.batch_decode([said], skip_special_tokens=True)[0]
-        problem = "the answer was cut off at max_tokens: allow more" if cut else ""
-        return Reply(text, problem, (int(words), len(said)), self.name)
+        problem = ""
+        ends = np.atleast_1d(self.model.generation_config.eos_token_id)  # some models have several
+        if len(tokens) >= max_tokens and int(tokens[-1]) not in ends:
+            problem = CUT_OFF
+        [text] = self.processor.batch_decode([tokens], skip_special_tokens=True)
+        return Reply(text, problem, (prompt_length, len(tokens)), self.name)
 
 
 def _state(folder: Path) -> str:
     """A digest that changes with any file of a local model."""
-    files = sorted(p for p in folder.glob("*") if p.is_file())
-    text = ";".join(f"{p.name},{p.stat().st_size},{p.stat().st_mtime_ns}" for p in files)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    facts = []
+    for path in sorted(folder.glob("*")):
+        if path.is_file():
+            state = path.stat()
+            facts.append(f"{path.name},{state.st_size},{state.st_mtime_ns}")
+    return hashlib.sha256(";".join(facts).encode()).hexdigest()[:16]

@@ -49,8 +49,10 @@ class Question:
         """
         body = _THOUGHT.sub("", text, count=1).strip()
         fenced = _FENCE.fullmatch(body)
+        if fenced is not None:
+            body = fenced["body"]
         try:
-            answer = json.loads(fenced["body"] if fenced else body)
+            answer = json.loads(body)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"not JSON ({error}): {text[:120]!r}") from error
 

@@ -22,12 +22,12 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.embed import UnreadableError
+from idmetric.data.look import UnreadableError
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.judges.endpoint import Endpoint
-from idmetric.evaluate.protocols.judges.judge import Judge, JudgeError
+from idmetric.evaluate.protocols.judges.judge import Backend, Judge, JudgeError
 from idmetric.evaluate.protocols.judges.questions import EVIDENCE, QUESTIONS
 from idmetric.metric.files import json_file
 from idmetric.metric.images.read import ImageReadError, read_image
@@ -35,7 +35,7 @@ from idmetric.metric.images.regions import cut_out
 from idmetric.metric.scoring.pipeline import threads
 
 Rows = Sequence[int] | NDArray[np.integer]
-_JUDGE = ("question", "side", "max_tokens", "concurrency")
+_JUDGE = ("side", "max_tokens", "concurrency")
 
 
 @dataclass(frozen=True)
@@ -64,9 +64,10 @@ class JudgeModel:
             self.judge.store = settings.store.parent / "judge"
         settings.look.check(manifest)
         scorer = JudgeModel(self.judge, manifest, settings)
-        chosen = range(len(manifest)) if rows is None else sorted({int(row) for row in rows})
+        chosen = np.arange(len(manifest)) if rows is None else np.unique(rows)
         with ThreadPoolExecutor(threads(settings.workers)) as pool:
-            problems = {row: why for row, why in zip(chosen, pool.map(scorer.problem, chosen), strict=True) if why}
+            reasons = zip(chosen.tolist(), pool.map(scorer.problem, chosen.tolist()), strict=True)
+            problems = {row: reason for row, reason in reasons if reason}
         if problems:
             raise UnreadableError(manifest, problems)
         return scorer
@@ -87,14 +88,11 @@ class JudgeModel:
 
     def pairs(self, a: Rows, b: Rows) -> Array:
         """Similarities (P,) of a's rows to b's, one by one; NaN without an answer."""
-        given = [(int(i), int(j)) for i, j in zip(a, b, strict=True)]
-        asked = list(dict.fromkeys(given))
-        verdicts = self.judge.ask(asked, self.settings.pair_progress, read=self.read)
-        found = {
-            pair: np.nan if one.similarity is None else one.similarity
-            for pair, one in zip(asked, verdicts, strict=True)
-        }
-        return np.array([found[pair] for pair in given], dtype=np.float64)
+        pairs = [(int(i), int(j)) for i, j in zip(a, b, strict=True)]
+        distinct = list(dict.fromkeys(pairs))
+        verdicts = self.judge.ask(distinct, self.settings.pair_progress, read=self.read)
+        similarities = dict(zip(distinct, [verdict.similarity for verdict in verdicts], strict=True))
+        return np.array([similarities[pair] for pair in pairs], dtype=np.float64)  # None becomes NaN
 
     def read(self, row: int) -> Image.Image:
         """The image of a row, whole or the subject alone.
@@ -137,22 +135,23 @@ def open_judge(
     if not Path(path).is_file() and "@" in path:
         path, _, host = path.rpartition("@")
     try:
-        given = json_file.read(path)
-        if not isinstance(given, dict) or ("url" in given) == ("local" in given):
+        options = json_file.read(path)
+        if not isinstance(options, dict) or ("url" in options) == ("local" in options):
             raise ValueError('give {"url": ..., "model": ...} for a server, or {"local": ...} for a model here')
-        if given.get("question", EVIDENCE.name) not in QUESTIONS:
-            raise ValueError(f"unknown question {given['question']!r}: choose {', '.join(QUESTIONS)}")
+        name = options.pop("question", EVIDENCE.name)
+        if name not in QUESTIONS:
+            raise ValueError(f"unknown question {name!r}: choose {', '.join(QUESTIONS)}")
 
-        options: dict[str, Any] = {name: given.pop(name) for name in _JUDGE if name in given}
-        question = QUESTIONS[options.pop("question", EVIDENCE.name)]
-        if "local" not in given:
-            endpoint = Endpoint(**given)
+        judge_options = {key: options.pop(key) for key in _JUDGE if key in options}
+        backend: Backend
+        if "local" in options:
+            from idmetric.evaluate.protocols.judges.local import LocalModel
+
+            backend = LocalModel(options.pop("local"), device=device, dtype=dtype, **options)
+        else:
+            backend = endpoint = Endpoint(**options)
             _check_server(endpoint, path, host)
-            return JudgeModel(Judge(endpoint, question, **options))
-        from idmetric.evaluate.protocols.judges.local import LocalModel
-
-        local = LocalModel(given.pop("local"), device=device, dtype=dtype, **given)
-        return JudgeModel(Judge(local, question, **options))
+        return JudgeModel(Judge(backend, QUESTIONS[name], **judge_options))
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise JudgeError(f"{path}: {error}") from error
 

@@ -51,30 +51,31 @@ def fit(scores: ArrayLike, same: ArrayLike, method: Method = "isotonic", limit: 
     """
     if method not in METHODS:
         raise ValueError(f"unknown method {method!r}: choose {' or '.join(METHODS)}")
-    s, r = both_kinds(scores, same)
+    s, is_same = both_kinds(scores, same)
     need("eval", "fitting a calibration", sklearn="scikit-learn")
     if method == "platt":
-        return _platt(s, r)
+        return _platt(s, is_same)
     if limit is None:
-        limit = 1 / (min(int(r.sum()), int((~r).sum())) + 2)
-    return _isotonic(s, r, limit)
+        limit = 1 / (np.bincount(is_same).min() + 2)
+    return _isotonic(s, is_same, limit)
 
 
-def _isotonic(s: Array, r: Truths, limit: float) -> Isotonic:
+def _isotonic(s: Array, is_same: Truths, limit: float) -> Isotonic:
     from sklearn.isotonic import IsotonicRegression
 
     # the share of pairs of one identity among neighbors in score
-    groups = np.array_split(np.argsort(s, kind="stable"), min(len(s), round(2 * len(s) ** (1 / 3))))
-    sizes = np.array([len(group) for group in groups])
-    centers = np.array([s[group].mean() for group in groups])
-    shares = np.array([r[group].mean() for group in groups])
+    count = min(len(s), round(2 * len(s) ** (1 / 3)))
+    groups = np.array_split(np.argsort(s, kind="stable"), count)
+    sizes = [len(group) for group in groups]
+    centers = [s[group].mean() for group in groups]
+    shares = [is_same[group].mean() for group in groups]
 
     # groups of equal share after the regression become one knot
     rising = IsotonicRegression().fit_transform(centers, shares, sample_weight=sizes)
-    levels, level = np.unique(np.clip(rising, limit, 1 - limit), return_inverse=True)
+    levels, number = np.unique(np.clip(rising, limit, 1 - limit), return_inverse=True)
     if len(levels) < 2:
         raise Flat
-    knots = np.bincount(level, centers * sizes) / np.bincount(level, sizes)
+    knots = np.bincount(number, np.multiply(centers, sizes)) / np.bincount(number, sizes)
 
     # ends beyond all scores: distances of this package lie between 0 and 4
     return Isotonic(
@@ -83,16 +84,17 @@ def _isotonic(s: Array, r: Truths, limit: float) -> Isotonic:
     )
 
 
-def _platt(s: Array, r: Truths) -> Platt:
+def _platt(s: Array, is_same: Truths) -> Platt:
     from sklearn.linear_model import LogisticRegression
 
-    high, low = (r.sum() + 1) / (r.sum() + 2), 1 / ((~r).sum() + 2)
-    target = np.where(r, high, low)
-    center, scale = float(s.mean()), float(s.std()) or 1.0
+    different, same = np.bincount(is_same)
+    target = np.where(is_same, (same + 1) / (same + 2), 1 / (different + 2))
+
     # a target between 0 and 1 is one pair of each kind, weighted
-    x = np.tile((s - center) / scale, 2)[:, None]
+    center, scale = float(s.mean()), float(s.std()) or 1.0
+    x = (s - center) / scale
     model = LogisticRegression(C=1e12, tol=1e-10, max_iter=1000)
-    model.fit(x, np.repeat([1, 0], len(s)), sample_weight=np.concatenate([target, 1 - target]))
+    model.fit(np.tile(x, 2)[:, None], np.repeat([1, 0], len(s)), sample_weight=np.concatenate([target, 1 - target]))
     slope = float(model.coef_[0, 0]) / scale
     if slope <= 0:
         raise Flat
@@ -121,29 +123,28 @@ def held_out(
             distractors made from it) must share one number.
         folds: at most as many as identities are used. seed: for the division into folds.
     """
-    s, r = both_kinds(scores, same)
-    names, place = np.unique(np.asarray(identities), return_inverse=True)
-    place = place.reshape(-1, 2)
-
+    s, is_same = both_kinds(scores, same)
+    names, number = np.unique(identities, return_inverse=True)
     folds = min(folds, len(names))
-    fold = np.random.default_rng(seed).permutation(len(names)) % folds
-    of = np.sort(fold[place], axis=1)
-    out = np.full(len(s), np.nan)
+    fold_of_identity = np.random.default_rng(seed).permutation(len(names)) % folds
+    pair_folds = np.sort(fold_of_identity[number.reshape(-1, 2)], axis=1)
+    probabilities = np.full(len(s), np.nan)
 
     for i, j in combinations_with_replacement(range(folds), 2):
-        asked = (of[:, 0] == i) & (of[:, 1] == j)
-        rest = ~np.isin(of, (i, j)).any(1)
-        if not asked.any():
+        unseen = (pair_folds == (i, j)).all(1)
+        rest = ~np.isin(pair_folds, (i, j)).any(1)
+        if not unseen.any():
             continue
 
-        if r[rest].all() or not r[rest].any():
+        if len(np.unique(is_same[rest])) < 2:
             raise ValueError(
                 f"without the identities of two of {folds} folds no pairs of both kinds are left: more identities than "
                 f"{len(names)} are needed"
             )
         try:
-            out[asked] = from_log_odds(fit(s[rest], r[rest], method, limit).log_odds(s[asked]))
+            curve = fit(s[rest], is_same[rest], method, limit)
+            probabilities[unseen] = from_log_odds(curve.log_odds(s[unseen]))
         except Flat:  # few identities may show no slope; their share is the best constant
-            out[asked] = r[rest].mean()
+            probabilities[unseen] = is_same[rest].mean()
 
-    return out
+    return probabilities

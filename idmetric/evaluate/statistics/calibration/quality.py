@@ -10,9 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.metric.distance.ties import Truths, labeled
-
-Array = NDArray[np.float64]
+from idmetric.metric.distance.ties import Truths, paired, truths
 
 
 @dataclass(frozen=True)
@@ -35,9 +33,13 @@ def reliability(probabilities: ArrayLike, same: ArrayLike, bins: int = 15) -> li
     Args:
         probabilities: (N,), in [0, 1]. same: bool (N,), whether a pair shows one identity.
     """
-    p, r, place = _binned(probabilities, same, bins)
-    return [Bin(float(p[place == k].mean()), float(r[place == k].mean()), int((place == k).sum())) for k in
-            np.unique(place)]  # fmt: skip
+    p, is_same = _checked(probabilities, same)
+    number = np.minimum((p * bins).astype(np.int64), bins - 1)
+    curve = []
+    for bin_number in np.unique(number):
+        pairs = number == bin_number
+        curve.append(Bin(float(p[pairs].mean()), float(is_same[pairs].mean()), int(pairs.sum())))
+    return curve
 
 
 def expected_calibration_error(probabilities: ArrayLike, same: ArrayLike, bins: int = 15) -> float:
@@ -45,27 +47,26 @@ def expected_calibration_error(probabilities: ArrayLike, same: ArrayLike, bins: 
 
     Arguments and errors as for `reliability`; 15 bins as in Guo et al.
     """
-    p, r, place = _binned(probabilities, same, bins)
-    gaps = np.bincount(place, weights=p, minlength=bins) - np.bincount(place, weights=r, minlength=bins)
-    return float(np.abs(gaps).sum() / len(p))
+    curve = reliability(probabilities, same, bins)
+    gaps = [group.count * abs(group.share - group.probability) for group in curve]
+    return sum(gaps) / sum(group.count for group in curve)
 
 
 def log_loss(probabilities: ArrayLike, same: ArrayLike) -> float:
     """Mean of -log(probability of the true label), in nats; lower = better. Arguments as for `reliability`."""
-    p, r, _ = _binned(probabilities, same)
+    p, is_same = _checked(probabilities, same)
     with np.errstate(divide="ignore"):
-        return float(-np.log(np.where(r, p, 1 - p)).mean())
+        return float(-np.log(np.where(is_same, p, 1 - p)).mean())
 
 
 def brier_score(probabilities: ArrayLike, same: ArrayLike) -> float:
     """Mean of (probability - same)^2, in [0, 1]; lower = better (Brier 1950). Arguments as for `reliability`."""
-    p, r, _ = _binned(probabilities, same)
-    return float(((p - r) ** 2).mean())
+    p, is_same = _checked(probabilities, same)
+    return float(((p - is_same) ** 2).mean())
 
 
-def _binned(probabilities: ArrayLike, same: ArrayLike, bins: int = 1) -> tuple[Array, Truths, NDArray[np.int64]]:
-    _, r = labeled(probabilities, same, ("probabilities", "same"))
-    p = np.asarray(probabilities, dtype=np.float64)  # measured, not ranked: not rounded
-    if ((p < 0) | (p > 1)).any():
+def _checked(probabilities: ArrayLike, same: ArrayLike) -> tuple[NDArray[np.float64], Truths]:
+    p, is_same = paired(probabilities, truths("same", same), ("probabilities", "same"))
+    if p.min() < 0 or p.max() > 1:
         raise ValueError(f"probabilities must lie in [0, 1], found {p.min()} to {p.max()}")
-    return p, r, np.minimum((p * bins).astype(np.int64), bins - 1)
+    return p, is_same.astype(bool)

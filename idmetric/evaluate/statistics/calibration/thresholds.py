@@ -34,10 +34,8 @@ def operating_point(scores: ArrayLike, same: ArrayLike, threshold: float) -> Ope
     Args:
         scores: (N,), similarities of pairs, any sign. same: bool (N,), whether a pair shows one identity.
     """
-    s, r = both_kinds(scores, same)
-    accepted = s >= comparable(threshold)
-    hits, alarms = int(accepted[r].sum()), int(accepted[~r].sum())
-    return OperatingPoint(float(threshold), hits / int(r.sum()), alarms / int((~r).sum()))
+    s, is_same = both_kinds(scores, same)
+    return OperatingPoint(float(threshold), accepted(s[is_same], threshold), accepted(s[~is_same], threshold))
 
 
 def threshold_at_false_accept(scores: ArrayLike, same: ArrayLike, rate: float) -> OperatingPoint:
@@ -51,16 +49,18 @@ def threshold_at_false_accept(scores: ArrayLike, same: ArrayLike, rate: float) -
         scores, same: as in `operating_point`.
         rate: highest false-accept rate, in [0, 1].
     """
-    s, r = both_kinds(scores, same)
+    s, is_same = both_kinds(scores, same)
     if not 0 <= rate <= 1:
         raise ValueError(f"rate must be in [0, 1], got {rate}")
 
     need("eval", "a threshold at a false-accept rate", sklearn="scikit-learn")
     from sklearn.metrics import roc_curve
 
-    false, _, thresholds = roc_curve(r, s, drop_intermediate=False)
-    lowest = float(thresholds[false <= rate][-1])
-    return operating_point(s, r, lowest if np.isfinite(lowest) else float(s.max()) + STEP)
+    false_accepts, _, thresholds = roc_curve(is_same, s, drop_intermediate=False)
+    lowest = thresholds[false_accepts <= rate][-1]
+    if np.isinf(lowest):
+        lowest = s.max() + STEP
+    return operating_point(s, is_same, lowest)
 
 
 @dataclass(frozen=True)
@@ -93,19 +93,24 @@ def threshold_intervals(
         scores, same: as in `operating_point`. identities: (N, 2), as in `fitting.held_out`.
         rates: in [0, 1]. samples, seed: of `bootstrap`; fewer than 2 samples = no intervals.
     """
-    s, r = both_kinds(scores, same)
-    found = []
-    for rate in rates:
-        intervals: list[Interval | None] = [None, None]
-        if samples > 1:
-            intervals = [
-                bootstrap(lambda rows, w=what, f=rate: getattr(threshold_at_false_accept(s[rows], r[rows], f), w),  # type: ignore[misc]
-                          identities, samples=samples, seed=seed)
-                for what in ("threshold", "true_accept")
-            ]  # fmt: skip
-        found.append(Threshold(rate, threshold_at_false_accept(s, r, rate), *intervals))
+    s, is_same = both_kinds(scores, same)
 
-    return found
+    def interval(rate: float, name: str) -> Interval | None:
+        """Interval of one attribute of the operating point."""
+        if samples < 2:
+            return None
+        return bootstrap(
+            lambda rows: getattr(threshold_at_false_accept(s[rows], is_same[rows], rate), name),
+            identities,
+            samples=samples,
+            seed=seed,
+        )
+
+    thresholds = []
+    for rate in rates:
+        point = threshold_at_false_accept(s, is_same, rate)
+        thresholds.append(Threshold(rate, point, interval(rate, "threshold"), interval(rate, "true_accept")))
+    return thresholds
 
 
 def accepted(scores: ArrayLike, threshold: float) -> float:
@@ -118,9 +123,10 @@ def accepted(scores: ArrayLike, threshold: float) -> float:
 
 def both_kinds(scores: ArrayLike, same: ArrayLike) -> tuple[NDArray[np.float64], Truths]:
     """Scores (N,), `comparable`, and labels (N,) with pairs of one identity and of two."""
-    s, r = labeled(scores, same, ("scores", "same"))
-    if r.all() or not r.any():
+    s, is_same = labeled(scores, same, ("scores", "same"))
+    if len(np.unique(is_same)) < 2:
         raise ValueError(
-            f"a threshold needs pairs of one identity and pairs of two, got {r.sum()} and {(~r).sum()} of them"
+            "a threshold needs pairs of one identity and pairs of two, got "
+            f"{is_same.sum()} and {(~is_same).sum()} of them"
         )
-    return s, r
+    return s, is_same

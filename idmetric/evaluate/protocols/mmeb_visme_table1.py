@@ -14,23 +14,34 @@ data and the papers' numbers.
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
-from idmetric.data.embed import UnreadableError
-from idmetric.data.importers.mmeb import candidate_id
 from idmetric.data.importers.mmeb_sets import SETS
+from idmetric.data.look import UnreadableError
 from idmetric.data.manifest.lineage import image_keys
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Ints
 from idmetric.evaluate.protocols.common.first_choice import Benchmark, Questions, measure_sets, reads_words
 from idmetric.evaluate.protocols.common.intervals import codes
-from idmetric.evaluate.protocols.common.paper_numbers import visme_row
+from idmetric.evaluate.protocols.common.paper_numbers import PAPER_HELP, rows, visme_row
+from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result
 from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, Models, bind
-from idmetric.evaluate.protocols.options import MMEBOptions
+from idmetric.metric.files.settings import Checked, option
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
+
+
+@dataclass(frozen=True)
+class MMEBOptions(Checked):
+    """Options of the protocol `mmeb`."""
+
+    paper: str | None = option(None, PAPER_HELP, choices=rows("visme", "mmeb"))
+
 
 MMEB = Benchmark("MMEB", SETS, {})
 COLUMN = "x_candidates"
@@ -90,6 +101,10 @@ def ask(data: Manifest, unusable: Collection[int] = ()) -> tuple[list[Questions]
     Raises:
         ValueError: if there are no questions, or a candidate has no row.
     """
+    import pyarrow as pa
+
+    from idmetric.data.importers.mmeb import candidate_id
+
     if COLUMN not in data.table.column_names:
         raise ValueError(f"no column {COLUMN}: make the manifest by idmetric data import mmeb, of an evaluation table")
     kind = data.table.schema.field(COLUMN).type
@@ -133,3 +148,10 @@ def ask(data: Manifest, unusable: Collection[int] = ()) -> tuple[list[Questions]
         right = [np.arange(len(ranked)) == 0 for ranked in candidates]
         made.append(Questions(name, MMEB.task_of.get(name), queries, units[queries], candidates, right))
     return made, notes
+
+
+PROTOCOL = Protocol(
+    name="mmeb",
+    run=run,
+    options=MMEBOptions,
+)

@@ -14,20 +14,21 @@ subject. The best step is the earliest that a test does not find below the highe
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.checkpoints.reading import BASE, read
 from idmetric.evaluate.protocols.common import intervals
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, listed, texts
+from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bind
+from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.protocols.generator.columns import (
     CLIP,
     SEVERAL,
@@ -39,13 +40,51 @@ from idmetric.evaluate.protocols.generator.columns import (
     prompt_fidelity,
     refuse_judges,
     side_by_side,
+    with_clip,
 )
+from idmetric.evaluate.protocols.generator.columns import COLUMNS as generator_columns
 from idmetric.evaluate.protocols.generator.example import checkpoints_example
 from idmetric.evaluate.protocols.generator.images import Images, Names, are_cosines, score
+from idmetric.evaluate.protocols.generator.options import CopyingOptions, ReferencesOptions
 from idmetric.evaluate.protocols.generator.outputs import words
-from idmetric.evaluate.protocols.options import CheckpointsOptions
 from idmetric.evaluate.statistics.paired import LEVEL, compare, smallest_p, subjects_needed
 from idmetric.metric.distance.ties import comparable
+from idmetric.metric.files.settings import option
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
+
+
+@dataclass(frozen=True)
+class CheckpointsOptions(CopyingOptions, ReferencesOptions):
+    """Options of the protocol `checkpoints`."""
+
+    pattern: str | None = option(
+        None,
+        "names of samples below --data, such as '{step}/{prompt}_{seed}.png' (default: as trainers name them)",
+        metavar="PATTERN",
+    )
+    base: Path | None = option(
+        None,
+        "images of the base model for equal prompts and seeds, named as in --data (default: those of step 0)",
+        metavar="DIR",
+    )
+    drift_prompt: tuple[str, ...] = option(
+        (),
+        "a prompt without the subject, for drift alone; may be repeated (default: drift over all prompts)",
+        metavar="PROMPT",
+        repeated=True,
+    )
+    prompts: Path | None = option(
+        None, "a prompt in each line, for samples that are named by the number of their prompt", metavar="FILE"
+    )
+    max_copies: float = option(0.0, "share of copies that the best step may have", metavar="SHARE")
+    clip_tolerance: float = option(0.02, "how far CLIP-T of the best step may lie below the highest", metavar="COSINE")
+
+
+COLUMNS = {
+    "drift": Column("mean of (1 - cos) / 2 with the base model's images, 0 = alike", -1, "peft"),
+}
 
 Identities = Mapping[int, Mapping[tuple[str, ...], float]]  # step -> place, which begins with its unit -> identity
 
@@ -153,19 +192,21 @@ def pairs_with_base(images: Images) -> tuple[Ints, Ints]:
     return own, other
 
 
-OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
-
-
-def open_data(args: argparse.Namespace) -> Manifest:
+def open_data(data: Path | None, settings: EvalSettings, options: CheckpointsOptions) -> Manifest:
     """The manifest of the command's samples and references, or of the painted example."""
-    if args.data is None:
-        if args.out is None:
+    if data is None:
+        if settings.out is None:
             raise ValueError("--out DIR is needed: the example is painted there (or give samples: --data PATH)")
-        return checkpoints_example(args.out / "example")
+        return checkpoints_example(settings.out / "example")
     return read(
-        args.data, args.pattern, references=args.references, training=args.training, base=args.base,
-        prompts=args.prompts, skip=args.on_error == "skip",
-    )  # fmt: skip
+        data,
+        options.pattern,
+        references=options.references,
+        training=options.training,
+        base=options.base,
+        prompts=options.prompts,
+        skip=settings.on_error == "skip",
+    )
 
 
 def run(
@@ -184,6 +225,7 @@ def run(
         ValueError: for an unknown drift prompt, or a model that gives no similarities of all pairs.
         UnreadableError: see `scorers.bind`.
     """
+    models = with_clip(models, options, settings)
     refuse_judges(models)
     _check(Images.of(data), data, options)  # before anything is embedded
     return measured(data, models, settings, options)
@@ -284,3 +326,17 @@ def _units(images: Images) -> tuple[Names, list[str]]:
     if count > 1:
         return images.prompt, [f"one subject: intervals are over its {count} prompts, and hold for this subject alone"]
     return images.prompt, ["one subject and one prompt: no intervals"]
+
+
+PROTOCOL = Protocol(
+    name="checkpoints",
+    run=run,
+    options=CheckpointsOptions,
+    columns={**generator_columns, **COLUMNS},
+    open_data=open_data,
+    data_help="folder of samples, or table of them with a column step (.csv, .parquet, .jsonl)",
+    needs_data=False,
+    data_options=("pattern", "references", "training", "base", "prompts", "clip_t"),
+    packages={"clip_t": "transformers"},
+    compares="step",
+)

@@ -21,25 +21,44 @@ need four photos, and two generated images.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common import intervals
 from idmetric.evaluate.protocols.common.columns import Array, Ints, listed
+from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, VectorScorer, bind
+from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.protocols.generator.images import Images
-from idmetric.evaluate.protocols.generator.outputs import read_options
-from idmetric.evaluate.protocols.options import SetsOptions
+from idmetric.evaluate.protocols.generator.options import OUTPUTS_HELP, OutputsOptions
+from idmetric.evaluate.protocols.generator.outputs import open_outputs
 from idmetric.evaluate.statistics.sets import centroid_similarity, cmmd, frechet_distance
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.files.settings import option
 
-OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
+
+
+@dataclass(frozen=True)
+class SetsOptions(OutputsOptions):
+    """Options of the protocol `sets`."""
+
+    pool: bool = option(False, "take all subjects as one set")
+    draws: int = option(100, "random draws of n images of a set", least=2)
+
+
+COLUMNS = {
+    "score": Column("the measure named in the row", 0),
+    "real": Column("the noise floor: the same of two halves of n real photos each, split at random", 0),
+    "beyond": Column("share of subjects with a score worse than 97.5 % of the splits of their own photos", -1),
+}
+
 ALL, REAL = "all", "real photos"  # of n, of subjects; the method of rows without generated images
 MEASURES: dict[str, Callable[[Array, Array], float]] = {
     "CMMD": cmmd,
@@ -49,11 +68,11 @@ MEASURES: dict[str, Callable[[Array, Array], float]] = {
 _TAIL = 2.5  # % of the floor's draws beyond which a score is worse
 
 
-def open_data(args: argparse.Namespace) -> Manifest:
+def open_data(data: Path | None, settings: EvalSettings, options: SetsOptions) -> Manifest:
     """The manifest of the command's outputs and references."""
-    if args.data is None and args.references is None:
+    if data is None and options.references is None:
         raise ValueError("--references PATH is needed: real photos, a folder for each subject; or --data, a table")
-    return read_options(args)
+    return open_outputs(data, settings, options)
 
 
 def run(
@@ -68,7 +87,7 @@ def run(
         ValueError: if no subject has four references, a model has no features, or for another distance than "cls".
         UnreadableError: see `scorers.bind`.
     """
-    lacking = [name for name, model in models.items() if not (isinstance(model, Embedder) or hasattr(model, "embed"))]
+    lacking = [name for name, model in models.items() if not hasattr(model, "embed")]
     if lacking:
         raise ValueError(f"{', '.join(lacking)}: sets are compared by features, and metrics of pairs have none")
     if settings.distance != "cls":
@@ -225,3 +244,15 @@ def _within_floor(method: str, lines: Sequence[Mapping[str, Any]]) -> list[str]:
         return []
     return [f"WARNING: {method}: within the noise floor at the largest n: {', '.join(inside)}. Two halves of their "
             "real photos differ as much"]  # fmt: skip
+
+
+PROTOCOL = Protocol(
+    name="sets",
+    run=run,
+    options=SetsOptions,
+    columns=COLUMNS,
+    open_data=open_data,
+    data_help=OUTPUTS_HELP,
+    needs_data=False,
+    data_options=("pattern", "layout", "benchmark", "references"),
+)

@@ -15,11 +15,13 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from idmetric.data.importers.dreambench import Ratings, method_of, read_ratings
-from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common.paper_numbers import rows
+
+if TYPE_CHECKING:
+    from idmetric.data.importers.dreambench import Ratings
+    from idmetric.data.manifest.table import Manifest, Row
 
 Item = tuple[str, int]
 METHODS = rows("nearid", "table_2")
@@ -46,6 +48,8 @@ def read(folder: str | Path) -> Ratings:
     Raises:
         ValueError: naming the folder, if it has no human ratings, or two folders of one rater; or a malformed file.
     """
+    from idmetric.data.importers.dreambench import read_ratings
+
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder of ratings")
@@ -75,6 +79,8 @@ def rated_methods(ratings: Ratings) -> list[str]:
 
 def from_manifest(manifest: Manifest) -> Ratings:
     """The ratings of the generated images in an imported manifest (`--option ratings=`)."""
+    from idmetric.data.importers.dreambench import method_of
+
     found: Ratings = {}
     for row in manifest.filter(slot="candidate"):
         about = row.parameters or {}
@@ -123,6 +129,8 @@ def pairs(manifest: Manifest, ratings: Ratings) -> list[Pair]:
     Raises:
         ValueError: if two runs are of one method, or a generated image has no reference.
     """
+    from idmetric.data.importers.dreambench import method_of
+
     groups, methods = [ratings[name] for name in humans(ratings)], sorted(rated_methods(ratings))
     anchors = {row.group: k for k, row in enumerate(manifest) if row.slot == "anchor"}
     found: dict[tuple[str, Item], tuple[str, Pair]] = {}

@@ -17,8 +17,7 @@ from torch import Tensor
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, Truths, free, listed
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Progress, VectorScorer
-from idmetric.evaluate.protocols.idsim_table2c_segmentation.persam import PerSAM
-from idmetric.evaluate.protocols.options import SegmentationOptions
+from idmetric.evaluate.protocols.segmentation.persam import PerSAM
 from idmetric.evaluate.statistics import segmentation as measures
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.patches import Layout, on_grid, prototypes, spread
@@ -41,8 +40,12 @@ class Task:
     others: tuple[int, ...]
 
 
-def tasks(data: Manifest, settings: EvalSettings, options: SegmentationOptions) -> tuple[list[Task], list[str]]:
-    """A task for each identity with a reference and targets, and notes on identities without."""
+def tasks(data: Manifest, settings: EvalSettings, most_others: int | None = None) -> tuple[list[Task], list[str]]:
+    """A task for each identity with a reference and targets, and notes on identities without.
+
+    Args:
+        most_others: images of other subjects to search for each subject, drawn by the seed; None: all.
+    """
     identity, ids, part = data.column("identity"), data.column("id"), free(data, "part")
     masked = [mask is not None for mask in data.sources("mask")]
     shown = next((p for p in _TARGETS if p in part), None) if _REFERENCE in part else None
@@ -70,8 +73,8 @@ def tasks(data: Manifest, settings: EvalSettings, options: SegmentationOptions) 
     found = []
     for k, name in enumerate(able):
         strangers = everyone[owner != name]
-        if options.others is not None and options.others < len(strangers):
-            strangers = np.sort(np.random.default_rng([settings.seed, k]).choice(strangers, options.others, False))
+        if most_others is not None and most_others < len(strangers):
+            strangers = np.sort(np.random.default_rng([settings.seed, k]).choice(strangers, most_others, False))
         found.append(Task(name, reference[name], tuple(targets[name]), tuple(strangers.tolist())))
 
     left = sorted({n for n in identity if n is not None} - set(able))
@@ -128,7 +131,7 @@ def search(
     for done, (row, looked) in enumerate(sorted(wanted.items()), 1):
         target = _unit(scorer.stored.embedding([row]))
         picture = data.image(row)
-        where = layout(scorer.model.metric, picture.height, picture.width, target)
+        where = layout(scorer.embedder, picture.height, picture.width, target)
         truth = _truth(data, row, picture, _SIDE)
         seen = sam.encode(cast("str | bytes", data.source(row))) if sam is not None else None
         for k in looked:
@@ -176,7 +179,7 @@ def _line(
 def _subject(scorer: VectorScorer, data: Manifest, task: Task) -> Subject:
     one = _unit(scorer.stored.embedding([task.reference]))
     picture = data.image(task.reference)
-    where = layout(scorer.model.metric, picture.height, picture.width, one)
+    where = layout(scorer.embedder, picture.height, picture.width, one)
     mask = _truth(data, task.reference, picture)
     assert one.patches is not None  # checked by bind
     cover = torch.zeros(one.patches.shape[:2])

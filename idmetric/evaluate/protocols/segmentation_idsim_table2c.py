@@ -14,30 +14,51 @@ test_dense; elsewhere the first image (by id) of an identity with a mask is its 
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common import intervals
 from idmetric.evaluate.protocols.common.paper_numbers import printed, row_of
+from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, VectorScorer, bind
-from idmetric.evaluate.protocols.idsim_table2c_segmentation.persam import PerSAM
-from idmetric.evaluate.protocols.idsim_table2c_segmentation.search import THRESHOLDS, Found, search, tasks
-from idmetric.evaluate.protocols.options import SegmentationOptions
+from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.statistics import segmentation as measures
+from idmetric.metric.files.settings import Checked, option
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
+    from idmetric.evaluate.protocols.segmentation.persam import PerSAM
+    from idmetric.evaluate.protocols.segmentation.search import Found
 
 
-def command(args: argparse.Namespace, data: Manifest, models: Models, settings: EvalSettings) -> list[Result]:
-    """Run with PerSAM where --sam names a model."""
-    options = args.options
-    sam = None if options.sam is None else PerSAM(options.sam, device=args.device)
-    return run(data, models, settings, options, sam)
+@dataclass(frozen=True)
+class SegmentationOptions(Checked):
+    """Options of the protocol `segmentation`."""
+
+    others: int | None = option(
+        None, "images of other subjects to search for each subject, drawn by the seed (default: all)", least=0
+    )
+    sam: str | None = option(
+        None,
+        "a Segment Anything Model for PerSAM: folder or Hub repository, such as facebook/sam-vit-huge "
+        "(default: the prior alone)",
+        metavar="SOURCE",
+    )
+
+
+COLUMNS = {
+    "pointing": Column("share of images with the map's maximum on the subject"),
+    "IoU": Column("intersection over union of predicted and true mask"),
+    "IoU best": Column("IoU at each image's own best threshold: an oracle", 1),
+    "IoU one": Column("IoU at the single threshold that is best for all images", 1),
+    "mIoU": Column("IoU over all images of a subject together, mean over subjects", 1, "PerSAM"),
+    "F1": Column("F1 of predicted masks, mean over IoU 0.5 to 0.95 and subjects", 1, "ID-Sim, Table 2c"),
+}
 
 
 def run(
@@ -49,16 +70,25 @@ def run(
 ) -> list[Result]:
     """A result for each model: a row for the location prior, and one for PerSAM if there is a SAM.
 
+    Args:
+        sam: in place of the one that `options.sam` names.
+
     Raises:
         ValueError: if no identity has a reference and a target with masks, a model has no patches, or
             settings.look shows subjects alone.
     """
+    from idmetric.evaluate.protocols.segmentation.search import search, tasks
+
     if settings.look.masked:
         raise ValueError("subjects are located in whole images: leave --subject out")
     real = data.take(np.array([r == "real" for r in data.column("role")], dtype=bool))
-    tasks(real, settings, options)  # before anything is embedded
+    tasks(real, settings, options.others)  # before anything is embedded
+    if sam is None and options.sam is not None:
+        from idmetric.evaluate.protocols.segmentation.persam import PerSAM
+
+        sam = PerSAM(options.sam, device=settings.device)
     bound = bind(real, models, replace(settings, distance="patch"))
-    looked, notes = tasks(bound.manifest, settings, options)
+    looked, notes = tasks(bound.manifest, settings, options.others)
     others = "all" if options.others is None else options.others
     about = {**settings.as_dict(), "distance": "patch", "others": others, **({"sam": sam.name} if sam else {})}
     pods = set(data.column("dataset")) == {"pods"}
@@ -75,6 +105,8 @@ def run(
 
 
 def _row(method: str, found: Found, settings: EvalSettings, label: str) -> Row:
+    from idmetric.evaluate.protocols.segmentation.search import THRESHOLDS
+
     table = {name: np.array(column) for name, column in found.columns().items()}
     own = table["present"].astype(bool)
     subject = table["subject"]
@@ -108,3 +140,12 @@ def _detection(table: Mapping[str, Any], names: NDArray[Any], settings: EvalSett
     columns = np.array(values).T
     pairs = zip(("mAP", "F1"), columns, strict=True)
     return {name: intervals.mean(column, names, settings, paper.get(name)) for name, column in pairs}
+
+
+PROTOCOL = Protocol(
+    name="segmentation",
+    run=run,
+    options=SegmentationOptions,
+    columns=COLUMNS,
+    packages={"sam": "transformers"},
+)

@@ -13,18 +13,19 @@ The columns: --explain, or docs/columns.md. Intervals and tests take subjects as
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields, replace
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common import intervals
 from idmetric.evaluate.protocols.common.columns import Array, Truths, free, listed
+from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Row, Value, copying
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bind, by_label, calibrated
+from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.protocols.generator.columns import (
     CLIP,
     NOT_CHECKED,
@@ -37,16 +38,48 @@ from idmetric.evaluate.protocols.generator.columns import (
     notes_on,
     prompt_fidelity,
     refuse_judges,
+    with_clip,
 )
+from idmetric.evaluate.protocols.generator.columns import COLUMNS as generator_columns
 from idmetric.evaluate.protocols.generator.example import example
 from idmetric.evaluate.protocols.generator.images import Images, Names, Scores, score
-from idmetric.evaluate.protocols.generator.outputs import read_options
-from idmetric.evaluate.protocols.options import GeneratorOptions
+from idmetric.evaluate.protocols.generator.options import OUTPUTS_HELP, CopyingOptions, OutputsOptions
+from idmetric.evaluate.protocols.generator.outputs import open_outputs
 from idmetric.evaluate.statistics.paired import Comparison, compare
 from idmetric.metric.distance.ties import comparable
-from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.files.settings import option
 from idmetric.metric.models.named import NamedScore
 from idmetric.metric.scoring.copies import MANY
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
+
+
+@dataclass(frozen=True)
+class GeneratorOptions(CopyingOptions, OutputsOptions):
+    """Options of the protocol `generator`."""
+
+    by: tuple[str, ...] = option(
+        (), "also group by this field or column; may be repeated", metavar="COLUMN", repeated=True
+    )
+    against: str | None = option(None, "compare each method with this one (default: each two)", metavar="METHOD")
+    scr: tuple[float, ...] = option(
+        (),
+        "similarities under which a subject has failed (default: the threshold of the model's calibration)",
+        metavar="TAU",
+    )
+    calibration: Path | None = option(None, "calibration for SCR (default: the model's own)", metavar="FILE")
+    rate: float = option(0.05, "false-accept rate of the calibration's threshold")
+
+
+COLUMNS = {
+    "weakest": Column("mean over images of the lowest identity of their subjects, in -1..1"),
+    "worst": Column("lowest mean identity of a subject, in -1..1"),
+    "SCR": Column("share of subjects with a mean identity under the threshold", -1, "SCR@tau"),
+    "real SCR": Column("share of subjects of which the references themselves are under the threshold", 0),
+    "published": Column("the published score of that name, in its own unit"),
+    "p": Column("sign-flip test over subjects of the differences in identity, corrected by Holm over all pairs", 0),
+}
 
 Scored = Mapping[str, Mapping[tuple[str, ...], float]]  # method -> place, which begins with the subject -> score
 
@@ -124,16 +157,19 @@ def value_of(named: NamedScore, identity: Array, subject: Names, settings: EvalS
     return replace(plain, value=of(plain.value), low=low, high=high)
 
 
-OPTIONAL = ("data",)  # arguments that `idmetric eval` does not require
-
-
-def open_data(args: argparse.Namespace) -> Manifest:
+def open_data(data: Path | None, settings: EvalSettings, options: GeneratorOptions) -> Manifest:
     """The manifest of the command's outputs and references, or of the painted example."""
-    if args.data is None:
-        if args.out is None:
+    if data is None:
+        if settings.out is None:
             raise ValueError("--out DIR is needed: the example is painted there (or give outputs: --data PATH)")
-        return example(args.out / "example")
-    return read_options(args, args.training)
+        return example(settings.out / "example")
+    return open_outputs(data, settings, options, options.training)
+
+
+def with_property(options: GeneratorOptions, names: tuple[str, ...]) -> GeneratorOptions:
+    """Options that also group images by these properties, which a pivot of the table needs."""
+    properties = [name for name in names if name not in ("model", "metric", "method")]
+    return replace(options, by=tuple(dict.fromkeys([*options.by, *properties])))
 
 
 def run(
@@ -153,6 +189,7 @@ def run(
         CalibrationError: for a calibration of another model or distance.
         UnreadableError: see `scorers.bind`.
     """
+    models = with_clip(models, options, settings)
     refuse_judges(models)
     images = Images.of(data)
     if not len(images.rows):
@@ -226,6 +263,8 @@ def _limits(model: Any, settings: EvalSettings, options: GeneratorOptions) -> tu
         return by_label(options.scr, "SCR@"), []
     tau = calibrated(model, settings, options.calibration, options.rate)
     if tau is None:
+        from idmetric.metric.models.embedder import Embedder
+
         lacks = "no SCR: the model has no calibration for this distance; give --scr or --calibration"
         return {}, [lacks] if isinstance(model, Embedder) else []
     return {"SCR": tau}, [
@@ -274,3 +313,18 @@ def _compare(images: Images, found: Scores, settings: EvalSettings, options: Gen
     if found.fidelity is not None:
         scores[CLIP] = by_place(images.method, places, found.fidelity)
     add_differences(result, scores, settings, options.against)
+
+
+PROTOCOL = Protocol(
+    name="generator",
+    run=run,
+    options=GeneratorOptions,
+    columns={**generator_columns, **COLUMNS},
+    open_data=open_data,
+    data_help=OUTPUTS_HELP,
+    needs_data=False,
+    data_options=("pattern", "layout", "benchmark", "references", "training", "clip_t"),
+    packages={"clip_t": "transformers"},
+    group_by=with_property,
+    compares="method",
+)

@@ -1,0 +1,324 @@
+"""The comparisons of rows in ID-Sim's benchmarks: searches, labeled pairs, triplets."""
+
+from __future__ import annotations
+
+import zlib
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeVar
+
+import numpy as np
+
+from idmetric.data.manifest.lineage import image_keys
+from idmetric.evaluate.protocols.common.columns import Ints, Truths, free, groups, listed, plain, texts
+from idmetric.evaluate.protocols.retrieval_ilgen_table2 import GALLERY
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
+
+Mode = Literal["easy", "hard"]
+MODES: tuple[Mode, ...] = ("easy", "hard")
+TRIPLETS = 10  # of each object and mode
+T = TypeVar("T")
+
+
+def draw_triplets(data: Manifest, rows: Ints, mode: Mode, seed: int = 0) -> tuple[Ints, list[str]]:
+    """Triplets (T, 3) of rows (anchor, positive, negative), and the objects that allow none.
+
+    Positive and negative, an object of the same category, are of one scene. An easy anchor is of that scene too, a hard
+    one of another, if its object has one.
+
+    Args:
+        data: with the columns identity, category and background (the scene), as `idmetric data import cute` writes it.
+        rows: the rows of CUTE.
+    """
+    objects, category = _objects_by_scene(data, rows)
+    triplets: list[tuple[int, int, int]] = []
+    without = []
+    for name, scenes in objects.items():
+        others = [objects[other] for other in objects if other != name and category[other] == category[name]]
+        is_elsewhere = mode == "hard" and len(scenes) > 1  # the anchor's scene is another one
+        shared = []  # scenes that can hold positive and negative
+        for scene, views in scenes.items():
+            has_positive = is_elsewhere or len(views) > 1
+            if has_positive and any(scene in other for other in others):
+                shared.append(scene)
+        if not shared:
+            without.append(name)
+            continue
+
+        for number in range(TRIPLETS):
+            rng = np.random.default_rng([seed, zlib.crc32(name.encode()), MODES.index(mode), number])
+            scene = _choose(shared, rng)
+            if is_elsewhere:
+                positive = _choose(scenes[scene], rng)
+                anchor_scene = _choose([other for other in scenes if other != scene], rng)
+                anchor = _choose(scenes[anchor_scene], rng)
+            else:
+                first, second = rng.choice(len(scenes[scene]), 2, replace=False)
+                anchor, positive = scenes[scene][first], scenes[scene][second]
+            negative_object = _choose([other for other in others if scene in other], rng)
+            triplets.append((anchor, positive, _choose(negative_object[scene], rng)))
+
+    return np.array(triplets, dtype=np.int64).reshape(-1, 3), without
+
+
+def _objects_by_scene(data: Manifest, rows: Ints) -> tuple[dict[str, dict[str, list[int]]], dict[str, str | None]]:
+    """Object -> scene -> rows, each image once, all in order of names; and the category of each object."""
+    identity = data.column("identity")
+    scene = data.column("background")
+    kind = data.column("category")
+    names = data.column("id")
+    keys = image_keys(data)
+    seen: set[tuple[str, str]] = set()
+    objects: dict[str, dict[str, list[int]]] = {}
+    category: dict[str, str | None] = {}
+    for row in sorted(rows.tolist(), key=lambda number: names[number]):
+        image = (identity[row], keys[row])
+        if identity[row] is None or scene[row] is None or image in seen:
+            continue
+        seen.add(image)
+        objects.setdefault(identity[row], {}).setdefault(scene[row], []).append(row)
+        category[identity[row]] = kind[row]
+    return {name: dict(sorted(scenes.items())) for name, scenes in sorted(objects.items())}, category
+
+
+def _choose(options: Sequence[T], rng: np.random.Generator) -> T:
+    return options[int(rng.integers(len(options)))]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """One of the paper's sets (appendix D.1).
+
+    Attributes:
+        kind: queries against a gallery, pairs that show one identity or two, or triplets.
+        size: the paper's numbers of queries and gallery images, pairs, or triplets.
+        queries, gallery: names of the parts (columns x_part or split), in order of preference.
+        drawn: whether to draw a query of each identity if the manifest names none of these parts.
+        by: column to group by; each value gets a separate row.
+        names: other names of the set.
+    """
+
+    kind: Literal["search", "pairs", "triplets"]
+    size: tuple[int, ...]
+    queries: tuple[str, ...] = ("query",)
+    gallery: tuple[str, ...] = GALLERY
+    drawn: bool = False
+    by: str | None = None
+    names: tuple[str, ...] = ()
+
+
+BENCHMARKS: dict[str, Benchmark] = {
+    "pods": Benchmark("search", (1200, 300), ("test_dense", "query", "test"), ("train", *GALLERY)),
+    "deepfashion2": Benchmark("search", (1668, 3065), names=("df2",)),
+    "aerialcattle": Benchmark("search", (23, 2306), drawn=True, names=("aerialcattle2017",)),
+    "petface": Benchmark("pairs", (3250,), by="category"),
+    "cute": Benchmark("triplets", (1800,)),
+    "subjects2k": Benchmark("pairs", (2000,)),
+}
+
+
+@dataclass(frozen=True)
+class BenchmarkPlan:
+    """The comparisons of one benchmark, as rows of a manifest.
+
+    Attributes:
+        kind: of the benchmark.
+        sides: columns of equal length: anchor and other (pairs), or anchor, positive and negative (triplets); for
+            searches queries and gallery, of any lengths.
+        same: of pairs, whether they show one identity.
+        notes: remarks for readers of the numbers.
+    """
+
+    kind: str
+    sides: tuple[Ints, ...]
+    same: Truths | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def size(self) -> tuple[int, ...]:
+        """As `Benchmark.size`."""
+        return tuple(len(side) for side in self.sides) if self.kind == "search" else (len(self.sides[0]),)
+
+
+def members(data: Manifest, which: str | None = None) -> dict[str, Ints]:
+    """Benchmark -> its rows, by the columns dataset and x_subset, or all rows for the benchmark `which`.
+
+    Raises:
+        ValueError: if no row is of a benchmark.
+    """
+    if which is not None:
+        return {which: np.arange(len(data))}
+    benchmark_of: dict[str, str] = {}
+    for name, benchmark in BENCHMARKS.items():
+        benchmark_of |= dict.fromkeys((name, *benchmark.names), name)
+
+    rows: dict[str, list[int]] = {name: [] for name in BENCHMARKS}
+    for row, names in enumerate(zip(free(data, "subset"), data.column("dataset"), strict=True)):
+        for name in names:
+            if name and plain(str(name)) in benchmark_of:
+                rows[benchmark_of[plain(str(name))]].append(row)
+                break
+
+    if not any(rows.values()):
+        datasets = listed(map(repr, data.column("dataset")))
+        raise ValueError(
+            f"no benchmark of ID-Sim here: the column dataset holds {datasets}, not {', '.join(BENCHMARKS)}; "
+            "say which one it is: --set NAME"
+        )
+    return {name: np.array(own_rows, dtype=np.int64) for name, own_rows in rows.items() if own_rows}
+
+
+def plans(data: Manifest, rows_of: Mapping[str, Ints], seed: int = 0) -> dict[str, BenchmarkPlan]:
+    """Benchmark (for CUTE "cute easy", "cute hard") -> its comparisons.
+
+    Args:
+        rows_of: the rows of each benchmark, see `members`.
+
+    Raises:
+        ValueError: if a benchmark lacks rows or columns; the message names it.
+    """
+    planned: dict[str, BenchmarkPlan] = {}
+    for name, rows in rows_of.items():
+        kind = BENCHMARKS[name].kind
+        if kind == "triplets":
+            planned |= _triplets(data, rows, name, seed)
+        elif kind == "search":
+            planned[name] = _search(data, rows, name, seed)
+        else:
+            planned[name] = _pairs(data, rows, name)
+
+    units = {"search": "queries x gallery", "pairs": "pairs", "triplets": "triplets"}
+    for name, plan in planned.items():
+        paper_size = BENCHMARKS[name.split()[0]].size
+        if plan.size != paper_size:
+            ours = " x ".join(map(str, plan.size))
+            theirs = " x ".join(map(str, paper_size))
+            plan.notes.append(f"{name}: {ours} {units[plan.kind]}, the paper has {theirs}")
+    return planned
+
+
+def _search(data: Manifest, rows: Ints, name: str, seed: int) -> BenchmarkPlan:
+    """Queries and gallery by slots, parts or splits, or one query drawn of each identity."""
+    benchmark = BENCHMARKS[name]
+    slot = texts(data, "slot")[rows]
+    parts = zip(free(data, "part"), data.column("split"), strict=True)
+    split = np.array([split if part is None else part for part, split in parts], object)[rows]
+    queries = _first_of([slot == "query", *(split == part for part in benchmark.queries)])
+    gallery = _first_of([slot == "candidate", *(split == part for part in benchmark.gallery)])
+    if queries is not None and gallery is not None:
+        return BenchmarkPlan("search", (rows[queries], rows[gallery]))
+    if benchmark.drawn and queries is None and gallery is None:
+        return _drawn_search(data, rows, seed)
+
+    missing = "queries" if queries is None else "gallery"
+    splits = ", ".join(map(repr, dict.fromkeys(split)))
+    raise ValueError(
+        f"{name}: no {missing}: rows of split {benchmark.queries[0]!r} are the queries, of {benchmark.gallery[0]!r} "
+        f"the gallery (or slots query and candidate); there are the splits {splits}"
+    )
+
+
+def _first_of(selections: Sequence[Truths]) -> Truths | None:
+    """The first selection that selects a row."""
+    for selection in selections:
+        if selection.any():
+            return selection
+    return None
+
+
+def _drawn_search(data: Manifest, rows: Ints, seed: int) -> BenchmarkPlan:
+    """A query drawn of each identity with two images or more; the other rows are the gallery."""
+    identity = data.column("identity")
+    names = data.column("id")
+    images: dict[str, list[int]] = defaultdict(list)
+    for row in sorted(rows.tolist(), key=lambda number: names[number]):
+        if identity[row] is not None:
+            images[identity[row]].append(row)
+
+    queries = []
+    for identity_name, identity_rows in sorted(images.items()):
+        if len(identity_rows) > 1:
+            rng = np.random.default_rng([seed, zlib.crc32(identity_name.encode())])
+            queries.append(_choose(identity_rows, rng))
+    note = f"the query of each of {len(queries)} identities was drawn (seed {seed}): the paper does not name its own"
+    drawn = np.array(queries, dtype=np.int64)
+    return BenchmarkPlan("search", (drawn, np.setdiff1d(rows, drawn)), None, [note])
+
+
+def _pairs(data: Manifest, rows: Ints, name: str) -> BenchmarkPlan:
+    """Pairs of a group's anchor with its other images, and whether they show one identity."""
+    identity = data.column("identity")
+    label = data.column("label")
+    anchors, others, same = [], [], []
+    for (group, _), slots in groups(data, rows.tolist()).items():
+        group_anchors = slots.pop("anchor", [])
+        if len(group_anchors) != 1:
+            raise ValueError(
+                f"{name}: group {group!r} has {len(group_anchors)} anchors: give it one, with its candidates"
+            )
+        [anchor] = group_anchors
+        slot_of = {row: slot for slot, slot_rows in slots.items() for row in slot_rows}
+        for row, slot in sorted(slot_of.items()):
+            anchors.append(anchor)
+            others.append(row)
+            same.append(_same(name, row, slot, label[row], identity[anchor], identity[row]))
+
+    if not anchors:
+        raise ValueError(f"{name}: no pairs: each is a group with slots anchor and candidate, label 1 = same, 0 = not")
+    sides = np.array(anchors, dtype=np.int64), np.array(others, dtype=np.int64)
+    return BenchmarkPlan("pairs", sides, np.array(same, dtype=bool))
+
+
+def _same(name: str, row: int, slot: str, label: float | None, first: str | None, second: str | None) -> bool:
+    """Whether a pair shows one identity: its label, its slot, or the identities."""
+    if label is not None:
+        if label not in (0, 1):
+            raise ValueError(f"{name}, row {row + 1}: label {label:g} of a pair; 1 = same identity, 0 = another")
+        return label == 1
+    if slot in ("positive", "negative"):
+        return slot == "positive"
+    if first is None or second is None:
+        raise ValueError(f"{name}, row {row + 1}: a pair with neither a label nor two identities")
+    return first == second
+
+
+def _triplets(data: Manifest, rows: Ints, name: str, seed: int) -> dict[str, BenchmarkPlan]:
+    """The manifest's own triplets, or else drawn ones."""
+    planned = {}
+    for mode, triplets in _manifest_triplets(data, rows).items():
+        planned[f"{name} {mode}".strip()] = BenchmarkPlan("triplets", tuple(np.array(triplets).T))
+    if planned:
+        return planned
+
+    for mode in MODES:
+        drawn, without = draw_triplets(data, rows, mode, seed)
+        if not len(drawn):
+            raise ValueError(
+                f"{name}: no {mode} triplet can be drawn: it takes two objects of a category (column category) in one "
+                "scene (column background)"
+            )
+        notes = [f"{len(without)} objects allow no {mode} triplet: {listed(without)}"] if without else []
+        planned[f"{name} {mode}"] = BenchmarkPlan("triplets", tuple(drawn.T), None, notes)
+    return planned
+
+
+def _manifest_triplets(data: Manifest, rows: Ints) -> dict[str, list[tuple[int, int, int]]]:
+    """Mode -> triplets of the manifest: easy where all three are of one scene, hard where the anchor's is another."""
+    scenes = data.column("background")
+    triplets: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    for (group, _), slots in groups(data, rows.tolist()).items():
+        for slot, slot_rows in slots.items():
+            if len(slot_rows) > 1:
+                raise ValueError(f"row {slot_rows[1] + 1}: a second {slot} of group {group!r}: a triplet is of three")
+        if not slots.keys() >= {"anchor", "positive", "negative"}:
+            continue
+        anchor, positive, negative = (slots[slot][0] for slot in ("anchor", "positive", "negative"))
+        if scenes[anchor] is None or scenes[positive] is None:
+            mode = ""
+        else:
+            mode = "easy" if scenes[anchor] == scenes[positive] else "hard"
+        triplets[mode].append((anchor, positive, negative))
+    return triplets
