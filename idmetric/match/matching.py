@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.match.assignment import assigned
@@ -36,6 +37,8 @@ from idmetric.metric.scoring.scores import PathLike, Progress, RequestError
 from idmetric.metric.scoring.subject import Subject, is_subject_file
 
 Subjects = Mapping[str, Any] | Sequence[Any]  # name -> references or Subject; or Subjects and .subject files
+WHOLE = -1  # number of the region that is the whole image
+Place = tuple[int, int]  # number of an image, and of a region in it
 _AHEAD = 8  # images that are read before they are embedded
 Encoders = Mapping[str, "Embedder | VectorFunction"]  # a subject's name or class word -> its encoder
 
@@ -62,15 +65,29 @@ class Plan:
         """Each encoder once, in order of the subjects."""
         return list(dict.fromkeys(self.encoders))
 
+    def expected(self, region: Region) -> int | None:
+        """The subject that is named by a region's label."""
+        for number, subject in enumerate(self.subjects):
+            if subject.name == region.label:
+                return number
+        return None
+
+    def is_compared(self, subject: int, images: Sequence[Cutouts], place: Place) -> bool:
+        """Whether a subject is compared with a region: with all but those that a class word keeps for others."""
+        time, number = place
+        if number == WHOLE:
+            return True
+        region = images[time].regions[number]
+        return not region.label or self.expected(region) is not None or self.subjects[subject].word == region.label
+
 
 @dataclass(frozen=True)
-class Batch:
-    """Distances (K, n) of a subject's references to n regions, of which times and regions are the numbers."""
+class Distances:
+    """Distances (K, n) of a subject's references to n regions."""
 
     subject: int
-    times: list[int]
-    regions: list[int]
-    distances: Tensor
+    places: list[Place]
+    values: Tensor
 
 
 @dataclass
@@ -179,15 +196,11 @@ def _roster(
     roster: list[Subject] = []
     roster_encoders: list[Encoder] = []
     for name, source in _named(subjects):
-        subject = Subject.load(source) if is_subject_file(source) else source
-        word = subject.word if isinstance(subject, Subject) else ""
         encoder = own_encoder
-        for key in (word, name):
-            if key in other_encoders:
-                encoder = other_encoders[key]
-                unused.discard(key)
-        if not isinstance(subject, Subject):
-            subject = encoder.subject(name, subject)
+        for key in (source.word if isinstance(source, Subject) else "", name):
+            encoder = other_encoders.get(key, encoder)
+            unused.discard(key)
+        subject = source if isinstance(source, Subject) else encoder.subject(name, source)
         encoder.check(subject)
         roster.append(subject)
         roster_encoders.append(encoder)
@@ -205,19 +218,17 @@ def _roster(
 
 def _named(subjects: Subjects) -> list[tuple[str, Any]]:
     """Name and source of each subject; a `Subject`, also one in a file, keeps its own name."""
-    if isinstance(subjects, Mapping):
-        named = []
-        for name, source in subjects.items():
-            if is_subject_file(source):
-                source = Subject.load(source)
-            named.append((name, replace(source, name=name) if isinstance(source, Subject) else source))
-        return named
     named = []
-    for source in subjects:
+    pairs = subjects.items() if isinstance(subjects, Mapping) else [("", source) for source in subjects]
+    for name, source in pairs:
         subject = Subject.load(source) if is_subject_file(source) else source
-        if not isinstance(subject, Subject):
+        if isinstance(subject, Subject):
+            subject = replace(subject, name=name or subject.name)
+            named.append((subject.name, subject))
+        elif name:
+            named.append((name, subject))
+        else:
             raise RequestError("subjects without names: give a dict, {'rex': 'refs/rex/'}, or Subject objects")
-        named.append((subject.name, subject))
     return named
 
 
@@ -253,44 +264,49 @@ def _cutouts(plan: Plan, name: str, picture: Picture, regions: Sequence[Region])
 
 
 def _measured(
-    plan: Plan, stream: Iterable[Cutouts], count: int, aggregate: Aggregate, missing: Missing, progress: Progress | None
+    plan: Plan,
+    stream: Iterable[Cutouts],
+    count: int,
+    aggregate: Aggregate,
+    missing: Missing,
+    progress: Progress | None,
 ) -> Match:
     """Embed regions in batches across images, compare them with the subjects, and assign them."""
     images: list[Cutouts] = []
     skipped: dict[str, str] = {}
-    batches: list[Batch] = []
+    distances: list[Distances] = []
     features: dict[tuple[int, int, int], Tensor] = {}
-    for encoder, keys, embedding in _embedded(plan, _usable(stream, images, skipped, count, progress)):
-        times = [time for time, _ in keys]
-        regions = [region for _, region in keys]
-        unit = torch.nn.functional.normalize(embedding.cls.detach().float(), dim=1).cpu()
+    for encoder, places, embedding in _embedded(plan, _usable(stream, images, skipped, count, progress)):
+        unit = F.normalize(embedding.cls.detach().float(), dim=1).cpu()
         for number, subject in enumerate(plan.subjects):
-            if plan.encoders[number] is encoder:
-                batches.append(Batch(number, times, regions, encoder.distances(subject, embedding)))
-                features |= {(time, region, number): unit[row] for row, (time, region) in enumerate(keys)}
+            if plan.encoders[number] is not encoder:
+                continue
+            rows = [row for row, place in enumerate(places) if plan.is_compared(number, images, place)]
+            if rows:
+                compared = [places[row] for row in rows]
+                distances.append(Distances(number, compared, encoder.distances(subject, embedding[rows])))
+                features |= {(*place, number): unit[row] for row, place in zip(rows, compared, strict=True)}
 
-    values, whole = _tables(plan, images, batches)
+    values = _table_values(plan, images, distances)
     table = Table(
-        values=values,
+        values=values[..., :-1],
         times=tuple(cutouts.name for cutouts in images),
         subjects=tuple(subject.name for subject in plan.subjects),
         references=tuple(subject.references for subject in plan.subjects),
-        regions=tuple(tuple(str(region) for region in cutouts.regions) for cutouts in images),
+        regions=tuple(tuple(cutouts.regions) for cutouts in images),
     )
     by_region = table.over_references(aggregate).detach().cpu().double().numpy()
     assignments = []
     for time, cutouts in enumerate(images):
-        distances = by_region[time, :, : len(cutouts.regions)]
-        expected = [_expected(plan, region) for region in cutouts.regions]
-        assignments.append(assigned(distances, plan.thresholds, expected))
+        expected = [plan.expected(region) for region in cutouts.regions]
+        assignments.append(assigned(by_region[time, :, : len(cutouts.regions)], plan.thresholds, expected))
     return Match(
         table=table,
-        regions=tuple(tuple(cutouts.regions) for cutouts in images),
         assignments=tuple(assignments),
         thresholds=plan.thresholds,
         aggregate=aggregate,
         missing=missing,
-        whole=whole,
+        whole=values[..., WHOLE] if plan.with_whole else None,
         features=features,
         skipped=skipped,
         signature=_signature(plan, missing, aggregate),
@@ -315,77 +331,48 @@ def _usable(
             progress(done, count)
 
 
-def _embedded(plan: Plan, images: Iterable[Cutouts]) -> Iterator[tuple[Encoder, list[tuple[int, int]], Embedding]]:
-    """Yield full batches of regions across images, and at the end the rest: encoder, (time, region) of each, embedding.
-
-    A whole image has the number after that of its last region.
-    """
-    waiting: dict[Encoder, list[tuple[tuple[int, int], Any]]] = {encoder: [] for encoder in plan.distinct_encoders}
+def _embedded(plan: Plan, images: Iterable[Cutouts]) -> Iterator[tuple[Encoder, list[Place], Embedding]]:
+    """Yield full batches of regions across images, and at the end the rest: encoder, place of each, embedding."""
+    waiting: dict[Encoder, list[tuple[Place, Any]]] = {encoder: [] for encoder in plan.distinct_encoders}
     for time, cutouts in enumerate(images):
         for encoder, loaded in cutouts.loaded.items():
-            waiting[encoder] += [((time, number), piece) for number, piece in enumerate(loaded)]
+            numbers = list(range(len(cutouts.regions)))
+            if plan.with_whole:
+                numbers.append(WHOLE)
+            for number, piece in zip(numbers, loaded, strict=True):
+                waiting[encoder].append(((time, number), piece))
         cutouts.loaded.clear()
         for encoder, pieces in waiting.items():
             while len(pieces) >= plan.batch_size:
-                yield _batch(encoder, pieces[: plan.batch_size])
+                yield _embed(encoder, pieces[: plan.batch_size])
                 del pieces[: plan.batch_size]
     for encoder, pieces in waiting.items():
         if pieces:
-            yield _batch(encoder, pieces)
+            yield _embed(encoder, pieces)
 
 
-def _batch(
-    encoder: Encoder, pieces: list[tuple[tuple[int, int], Any]]
-) -> tuple[Encoder, list[tuple[int, int]], Embedding]:
-    keys = [key for key, _ in pieces]
-    return encoder, keys, encoder.embed([piece for _, piece in pieces])
+def _embed(encoder: Encoder, pieces: list[tuple[Place, Any]]) -> tuple[Encoder, list[Place], Embedding]:
+    places = [place for place, _ in pieces]
+    return encoder, places, encoder.embed([piece for _, piece in pieces])
 
 
-def _tables(plan: Plan, images: Sequence[Cutouts], batches: Sequence[Batch]) -> tuple[Tensor, Tensor | None]:
-    """The table's values (T, S, K, R), and the distances (T, S, K) of whole images if they were embedded."""
-    most_references = max(len(subject) for subject in plan.subjects)
-    most_regions = max((len(cutouts.regions) for cutouts in images), default=0)
-    device = batches[0].distances.device if batches else torch.device("cpu")
-    shape = (len(images), len(plan.subjects), most_references, most_regions + 1)
-    values = torch.full(shape, torch.nan, device=device)
-    for batch in batches:
-        references = len(batch.distances)
-        values[batch.times, batch.subject, :references, batch.regions] = batch.distances.T.to(device).float()
-
-    # the column after an image's last region is the whole image
-    whole = None
-    if plan.with_whole:
-        last = torch.tensor([len(cutouts.regions) for cutouts in images], device=device)
-        whole = values[torch.arange(len(images), device=device), :, :, last]
-    is_compared = torch.zeros(shape, dtype=torch.bool, device=device)
-    for time, cutouts in enumerate(images):
-        for number, region in enumerate(cutouts.regions):
-            for subject in _compared_subjects(plan, region):
-                is_compared[time, subject, :, number] = True
-    return torch.where(is_compared, values, torch.nan)[..., :-1], whole
-
-
-def _compared_subjects(plan: Plan, region: Region) -> list[int]:
-    """The subjects that a region is compared with: all, or those of the class word that is its label."""
-    numbers = range(len(plan.subjects))
-    if not region.label or any(subject.name == region.label for subject in plan.subjects):
-        return list(numbers)
-    return [number for number in numbers if plan.subjects[number].word == region.label]
-
-
-def _expected(plan: Plan, region: Region) -> int | None:
-    """The subject that a region should show."""
-    for number, subject in enumerate(plan.subjects):
-        if subject.name == region.label:
-            return number
-    return None
+def _table_values(plan: Plan, images: Sequence[Cutouts], distances: Sequence[Distances]) -> Tensor:
+    """Distances (T, S, K, R + 1), NaN where nothing was compared; the last region is the whole image."""
+    references = max(len(subject) for subject in plan.subjects)
+    regions = max((len(cutouts.regions) for cutouts in images), default=0)
+    device = distances[0].values.device if distances else torch.device("cpu")
+    table = torch.full((len(images), len(plan.subjects), references, regions + 1), torch.nan, device=device)
+    for part in distances:
+        times = [time for time, _ in part.places]
+        numbers = [number for _, number in part.places]
+        table[times, part.subject, : len(part.values), numbers] = part.values.T.to(device).float()
+    return table
 
 
 def _signature(plan: Plan, missing: Missing, aggregate: Aggregate) -> dict[str, str]:
-    """Everything that a distance depends on; the encoders of subjects that have another one are named."""
-    first, *others = plan.distinct_encoders
-    signature = dict(first.signature)
-    for encoder in others:
-        names = [plan.subjects[k].name for k, own in enumerate(plan.encoders) if own is encoder]
-        signature[f"encoder of {', '.join(names)}"] = encoder.signature["model"]
+    """Everything that a distance depends on; subjects with another encoder than the first are named."""
+    signature = dict(plan.encoders[0].signature)
+    for subject, encoder in zip(plan.subjects, plan.encoders, strict=True):
+        if encoder is not plan.encoders[0]:
+            signature[f"encoder of {subject.name}"] = encoder.signature["model"]
     return {**signature, "aggregate": aggregate, "cut": str(plan.cut), "missing": missing}

@@ -87,14 +87,14 @@ def published_value(found: Match, name: str, form: Form = "released") -> Publish
 
 def _similarities(found: Match) -> list[Array]:
     """Similarities (S, R) of each image, to the nearest or the mean reference as the match says."""
-    return [1 - found.by_region[time, :, : len(regions)] for time, regions in enumerate(found.regions)]
+    return [1 - found.by_region[time, :, : len(regions)] for time, regions in enumerate(found.table.regions)]
 
 
 def _to_references(found: Match, aggregate: str) -> list[Array]:
     """Similarities (S, R) of each image, over references by an aggregate of the source's own."""
     distances = found.table.over_references("mean" if aggregate == "mean" else "best")
     values = 1 - distances.detach().cpu().double().numpy()
-    return [values[time, :, : len(regions)] for time, regions in enumerate(found.regions)]
+    return [values[time, :, : len(regions)] for time, regions in enumerate(found.table.regions)]
 
 
 def _whole(found: Match) -> list[Array]:
@@ -106,7 +106,7 @@ def _whole(found: Match) -> list[Array]:
 def _psr(found: Match, form: Form) -> float:
     scores = None
     if form == "corrected":
-        scores = [np.array([region.score for region in regions]) for regions in found.regions]
+        scores = [np.array([region.score for region in regions]) for regions in found.table.regions]
     return published.psr(_to_references(found, "best"), _whole(found), scores)
 
 
@@ -122,7 +122,7 @@ def _umo_reward(found: Match, form: Form) -> float:
 
 
 def _vistory_cross(found: Match, form: Form) -> float:
-    return published.vistory_cross([1 - found.table.at(time) for time in range(len(found.regions))], form)
+    return published.vistory_cross([1 - found.table.at(time) for time in range(len(found.table.regions))], form)
 
 
 def _vistory_self(found: Match, form: Form) -> float:
@@ -130,7 +130,7 @@ def _vistory_self(found: Match, form: Form) -> float:
 
 
 def _occm(found: Match, form: Form) -> float:
-    counts = [len(regions) for regions in found.regions]
+    counts = [len(regions) for regions in found.table.regions]
     return published.occm(counts, [len(found.thresholds)] * len(counts))
 
 

@@ -14,7 +14,6 @@ from torch import Tensor
 from idmetric.match.assignment import UNASSIGNED, Assignment, State
 from idmetric.match.named import PublishedValue, published_value
 from idmetric.match.published import Form
-from idmetric.match.regions import Region
 from idmetric.match.table import Table
 from idmetric.metric.files import StrPath
 from idmetric.metric.scoring.records import Record, Records
@@ -32,7 +31,7 @@ class Match:
 
     Attributes:
         table: distances (T, S, K, R).
-        regions: of each image. assignments: of each image, see `Assignment`.
+        assignments: of each image.
         thresholds: of each subject, the largest distance that counts as this subject; NaN without one.
         aggregate: of a subject's references. missing: the rule for subjects that are not found, see `match`.
         whole: distances (T, S, K) of whole images, with missing="whole".
@@ -42,7 +41,6 @@ class Match:
     """
 
     table: Table
-    regions: tuple[tuple[Region, ...], ...]
     assignments: tuple[Assignment, ...]
     thresholds: tuple[float, ...]
     aggregate: Aggregate
@@ -212,7 +210,7 @@ class Match:
             return {"reference": None, "region": None, "left": None, "top": None, "right": None, "bottom": None}
         to_references = self.table.at(time)[subject, :, region]
         reference = self.table.references[subject][int(np.nanargmin(to_references))]
-        box = self.regions[time][region].box
+        box = self.table.regions[time][region].box
         sides: list[float | None] = [None] * 4 if box is None else list(box)
         return {
             "reference": reference,

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from idmetric.match.regions import Region
 from idmetric.metric.scoring.references import Aggregate
 
 AXES = ("time", "subject", "reference", "region")
@@ -23,14 +24,14 @@ class Table:
         values: (T, S, K, R), NaN where nothing was compared: subjects have different numbers of references, and images
             of regions. With gradients if the pixels had them.
         times: a name for each image or frame. subjects: their names. references: of each subject, names.
-        regions: of each time, descriptions.
+        regions: of each time.
     """
 
     values: Tensor
     times: tuple[str, ...]
     subjects: tuple[str, ...]
     references: tuple[tuple[str, ...], ...]
-    regions: tuple[tuple[str, ...], ...]
+    regions: tuple[tuple[Region, ...], ...]
 
     axes = AXES
 
