@@ -68,19 +68,22 @@ def draw_near_identity(
 
 def _choose(manifest: Manifest, count: int) -> list[tuple[bool, list[int]]]:
     """The rows of the first `count` identities: of each the views (True), then their distractors (False)."""
-    names, roles, parents = manifest.column("identity"), manifest.column("role"), parent_rows(manifest)
+    names = manifest.column("identity")
+    roles = manifest.column("role")
+    parents = parent_rows(manifest)
     views: dict[str | None, list[int]] = {}
-    near: dict[str | None, list[int]] = {}
+    distractors: dict[str | None, list[int]] = {}
     for row, role in enumerate(roles):
         if role in VIEW_ROLES and names[row] is not None:
             views.setdefault(names[row], []).append(row)
         elif role in _NEAR and parents[row] >= 0:
-            near.setdefault(names[parents[row]], []).append(row)
+            distractors.setdefault(names[parents[row]], []).append(row)
 
     groups: list[tuple[bool, list[int]]] = []
     for name, rows in views.items():
-        if len(rows) > 1 and name in near:
-            groups += [(True, rows), (False, near[name])]
+        if len(rows) > 1 and name in distractors:
+            groups.append((True, rows))
+            groups.append((False, distractors[name]))
     if len(groups) < 2 * count:
         raise ValueError(f"the manifest has {len(groups) // 2} identities with two views and a distractor, not {count}")
     return groups[: 2 * count]
@@ -99,7 +102,8 @@ def draw_attention(metrics: Mapping[str, Embedder], images: Mapping[str, ImageLi
     shown = [*pictures]  # row by row
     for metric in metrics.values():
         maps = attention_maps(metric, [*pictures])
-        shown += [overlay(picture, heat.double().cpu()) for picture, heat in zip(pictures, maps, strict=True)]
+        for picture, heat in zip(pictures, maps, strict=True):
+            shown.append(overlay(picture, heat.double().cpu()))
 
     figure, axes = new_figure(1 + len(metrics), len(images), width=2.4)
     for panel, picture in zip(axes, shown, strict=True):

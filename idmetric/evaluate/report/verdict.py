@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from idmetric.evaluate.protocols.common.columns import listed
 from idmetric.evaluate.protocols.common.protocol import compared_rows
-from idmetric.evaluate.protocols.common.result import Result, Value, comparisons_of, copying
+from idmetric.evaluate.protocols.common.result import Result, Row, Value, comparisons_of, copying
 from idmetric.evaluate.protocols.generator.columns import CLIP, NOT_CHECKED
 from idmetric.evaluate.report.chart import Scale
 from idmetric.evaluate.report.page import number
@@ -59,7 +59,7 @@ def verdict(result: Result) -> Verdict | None:
     if not label:
         return None
     rows = {str(row[label]): row for row in result.rows if row.get("group", "all") == "all"}
-    numbers = {name: {k: v for k, v in row.items() if isinstance(v, Value)} for name, row in rows.items()}
+    numbers = {name: _numbers(row) for name, row in rows.items()}
     copies = copying(result)
     pairs: dict[str, Pairs] = {}
     for metric, comparisons in comparisons_of(result).items():
@@ -94,6 +94,10 @@ def verdict(result: Result) -> Verdict | None:
         pairs=pairs,
         chart=_chart(label, numbers),
     )
+
+
+def _numbers(row: Row) -> dict[str, Value]:
+    return {name: value for name, value in row.items() if isinstance(value, Value)}
 
 
 def _columns(rows: Numbers) -> dict[str, tuple[float, float]]:
