@@ -9,16 +9,17 @@ prints each ratio next to its bound and ends with status 1 if one is beyond it. 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 import speed
 from rows import Row, over
-
-from idmetric.cli.bench import processes
 
 
 class Bound(NamedTuple):
@@ -38,13 +39,24 @@ BOUNDS = (
 )
 
 
+def processes(paths: list[Path]) -> dict[str, Callable[[], object]]:
+    """Commands on two images, by name, each in a new process."""
+    run = partial(subprocess.run, check=True, capture_output=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    score = [sys.executable, "-m", "idmetric.cli.score"]
+    return {
+        "import torch": partial(run, [sys.executable, "-c", "import torch"]),
+        "idmetric score --model tiny, two images": partial(run, [*score, "--model", "tiny", "--device", "cpu", *paths]),
+        "idmetric score --help": partial(run, [*score, "--help"]),
+    }
+
+
 def start(_: object, setting: speed.Compared) -> Iterator[Row]:
     """Measure a command from nothing to its first score, in turns with `import torch`."""
     with tempfile.TemporaryDirectory() as folder:
         paths = [Path(folder, f"{k}.jpg") for k in range(2)]
         for path, data in zip(paths, setting.files, strict=False):
             path.write_bytes(data)
-        found = setting.clock.alternate(processes(list(map(str, paths))))
+        found = setting.clock.alternate(processes(paths))
     for what, timing in found.items():
         yield Row("start", "", what, timing, *over(found, what, "import torch"))
 

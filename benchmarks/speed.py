@@ -3,7 +3,7 @@
     python benchmarks/speed.py --only sinkhorn --sets 20 --tokens 784 --json sinkhorn.json
 
 Functions that are compared take turns in one run; their ratio is given as median, lowest and highest round.
-`idmetric bench` measures a model's stages and the first score.
+`idmetric bench` measures a model's stages, `bounds.py` the time of a new process to the first score.
 """
 
 from __future__ import annotations

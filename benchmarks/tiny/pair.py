@@ -26,8 +26,8 @@ def write_pair(first: IDSim, second: IDSim, size: int, share: float, folder: Pat
         mean=first.mean, std=first.std,
     )  # fmt: skip
     state = {}
-    for prefix, model, name in zip(("backbone.", "second."), (first, second), names, strict=True):
-        state |= {prefix + key: value for key, value in fold(model.backbone.state_dict(), name).items()}
+    for prefix, model in (("backbone.", first), ("second.", second)):
+        state |= {prefix + key: value for key, value in fold(model.backbone).items()}
     for head, module in (("cls", first.mlp_cls), ("patch", first.mlp_patch), ("second", second.mlp_cls)):
         state |= {f"mlp_{head}.{key}": value for key, value in module.state_dict().items()}
     checkpoint.write(folder, IDSim(settings, device="cpu").config() | {"model_type": "idsim"}, packed(state))

@@ -73,8 +73,10 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 and one line on stderr, without the usage."""
         for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction) and message.endswith(f"required: {action.metavar}"):
-                message = f"{action.metavar} is needed: {', '.join(action.choices)}"
+            is_missing = message.endswith(f"required: {action.metavar}")
+            if is_missing and isinstance(action, argparse._SubParsersAction):
+                names = ", ".join(action.choices)
+                message = f"{action.metavar} is needed: {names}"
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
@@ -109,11 +111,11 @@ def parser_of(
     parser.add_version()
     commands = parser.add_subparsers(dest=dest, metavar=dest.upper(), required=True)
     for name, (module, line) in table.items():
-        sub = commands.add_parser(name, help=line, allow_abbrev=False)
+        command = commands.add_parser(name, help=line, allow_abbrev=False)
         if name == chosen:  # the docstring comes from the source: importing the module would load torch
-            source = Path(__file__).parents[2].joinpath(*module.split(".")).with_suffix(".py")
-            sub.description = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8")))
-            add(sub, name)
+            source = Path(__file__).parents[2] / f"{module.replace('.', '/')}.py"
+            command.description = ast.get_docstring(ast.parse(source.read_text(encoding="utf-8")))
+            add(command, name)
     return parser
 
 
@@ -123,6 +125,11 @@ def parser_of(
 def codes(*numbers: int) -> str:
     """The line of --help that lists a command's exit codes."""
     return f"Exit status: {', '.join(f'{number} {CODES[number]}' for number in numbers)}."
+
+
+def status_of(left_out: object) -> int:
+    """The exit status of work that is done: 4 if images were left out (any number, table or list of them), else 0."""
+    return 4 if left_out else 0
 
 
 def say(message: str) -> None:
@@ -140,10 +147,10 @@ def _print_message(message: str) -> None:
         return
     if len(message) > _LONGEST:
         message = f"{message[:_LONGEST]}..."
-    first, *further = message.rstrip("\n").split("\n")
-    lines = [printable(first), *(f"  {printable(line).strip()}" for line in further)]
+    first_line, *further = message.rstrip("\n").split("\n")
+    lines = [f"  {printable(line).strip()}" for line in further]
     with suppress(OSError):
-        print("\n".join(lines), file=sys.stderr, flush=True)
+        print("\n".join([printable(first_line), *lines]), file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -179,11 +186,11 @@ def fixable(*more: type[Exception], in_one_line: bool = False) -> Iterator[None]
         raise CommandError(" ".join(str(error).split()) if in_one_line else str(error)) from error
 
 
-def ended(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str = "nothing was written") -> int:
+def ended(run: Callable[[], int], parser: argparse.ArgumentParser, if_stopped: str = "nothing was written") -> int:
     """Run a command; returns its exit status. Wrong usage, Ctrl-C and SIGTERM print one line: status 2, 130 and 143.
 
     Args:
-        kept: printed when the run is stopped: the results that are kept, and how the command resumes.
+        if_stopped: printed when the run is stopped: the results that are kept, and how the command resumes.
     """
     if isinstance(sys.stdout, io.TextIOWrapper):  # bytes of file names that are not text: \\udcXX, as JSON writes them
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -205,7 +212,7 @@ def ended(run: Callable[[], int], parser: argparse.ArgumentParser, kept: str = "
         say("error: out of memory: use fewer --workers or a smaller --batch-size")
         return 1
     except KeyboardInterrupt as stop:
-        say(f"stopped; {kept}")
+        say(f"stopped; {if_stopped}")
         return 143 if isinstance(stop, Terminated) else 130
     except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
         return 1

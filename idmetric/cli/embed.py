@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import argparse
 import os
+from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING
 
 from idmetric.cli import options
-from idmetric.cli.command import Parser, UsageError, codes, ended, fixable, say, warnings_as_lines
+from idmetric.cli.command import Parser, UsageError, codes, ended, fixable, say, status_of, warnings_as_lines
 from idmetric.cli.options import check_model, load_options
 from idmetric.metric.files.hints import need_all
 from idmetric.metric.files.progress import Progress
 from idmetric.metric.images.paths import exists, matches
+
+if TYPE_CHECKING:
+    from idmetric.gallery.scale import Summary
 
 _EXAMPLES = """examples:
   idmetric embed photos/ --out embeddings/ --model tiny
@@ -21,6 +24,9 @@ _EXAMPLES = """examples:
   idmetric embed photos/ --out patches/ --patches --half
   idmetric embed s3://bucket/photos --out s3://bucket/embeddings --ray --address auto --gpus 1
   idmetric embed shards/ --out embeddings/ --ray --column image --id-column sku      Parquet files"""
+# options that are arguments of `embed_dataset` and `embed_on_ray`, and of the latter alone
+_SHARED = ("patches", "stored", "batch_size", "workers", "on_error")
+_ON_RAY = ("address", "cpus", "gpus", "column", "column_id")
 
 
 def build_parser(prog: str = "idmetric embed") -> Parser:
@@ -32,30 +38,45 @@ def build_parser(prog: str = "idmetric embed") -> Parser:
         "The same command resumes a run that was stopped. To search among images, see idmetric gallery.",
         epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 4, 130, 143)}",
     )
-    parser.add_argument("sources", nargs="+", metavar="SOURCE", help="folders, images and manifests; "
-                        "also addresses (s3://, gs://, ...) of folders and images")  # fmt: skip
-    parser.add_argument("--out", "-o", required=True, metavar="DIR", help="folder or address of the embeddings")
+    add = parser.add_argument
+    add(
+        "sources",
+        nargs="+",
+        metavar="SOURCE",
+        help="folders, images and manifests; also addresses (s3://, gs://, ...) of folders and images",
+    )
+    add("--out", "-o", required=True, metavar="DIR", help="folder or address of the embeddings")
     options.add_model(parser)
     options.add_device(parser)
     options.add_dtype(parser)
     options.add_batch_size(parser)
     options.add_workers(parser, "one per core, at most 8; with --ray: as --cpus")
-    parser.add_argument("--patches", action="store_true", help="keep patch tokens too: megabytes per image")
-    parser.add_argument("--half", action="store_true", help="store float16 instead of float32")
+    add("--patches", action="store_true", help="keep patch tokens too: megabytes per image")
+    add(
+        "--half",
+        action="store_const",
+        dest="stored",
+        default="float32",
+        const="float16",
+        help="store float16 instead of float32",
+    )
     options.add_decode(parser)
     options.add_on_error(parser, "skip", fail="stop", skip="list them in the column error")
     options.add_quiet(parser, "no progress, no warnings")
 
-    cluster = parser.add_argument_group("cluster", "pip install 'idmetric[scale]'")
-    cluster.add_argument("--ray", action="store_true", help="run on a cluster, by Ray Data")
-    cluster.add_argument("--address", help="address of the cluster; 'auto': the one of this machine (default: start "
-                         "Ray here)")  # fmt: skip
-    cluster.add_argument("--column", help="the sources are Parquet files; column that holds image bytes, or datasets' "
-                         "struct with them")  # fmt: skip
-    cluster.add_argument("--id-column", metavar="COLUMN", default="id", help="column with their unique names "
-                         "(default: %(default)s)")  # fmt: skip
-    cluster.add_argument("--cpus", type=float, default=1, metavar="N", help="CPUs per process (default: 1)")
-    cluster.add_argument("--gpus", type=float, default=0, metavar="N", help="GPUs per process (default: 0)")
+    add = parser.add_argument_group("cluster", "pip install 'idmetric[scale]'").add_argument
+    add("--ray", action="store_true", help="run on a cluster, by Ray Data")
+    add("--address", help="address of the cluster; 'auto': the one of this machine (default: start Ray here)")
+    add("--column", help="the sources are Parquet files; column that holds image bytes, or datasets' struct with them")
+    add(
+        "--id-column",
+        dest="column_id",
+        metavar="COLUMN",
+        default="id",
+        help="column with their unique names (default: %(default)s)",
+    )
+    add("--cpus", type=float, default=1, metavar="N", help="CPUs per process (default: 1)")
+    add("--gpus", type=float, default=0, metavar="N", help="GPUs per process (default: 0)")
     return parser
 
 
@@ -69,13 +90,15 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric embed") -> int
     return ended(partial(_run, args), parser, f"finished files are in {args.out}, and the same command resumes")
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(args: Namespace) -> int:
     args.sources = [path for source in args.sources for path in matches(source) or [source]]
     for path in args.sources:
         if "://" not in path and not exists(path):
             raise UsageError(f"there is no {path!r}")  # before the model is opened
 
-    extras = {"data": {"pyarrow": "pyarrow"}, **({"scale": {"ray": "Ray"}} if args.ray else {})}
+    extras = {"data": {"pyarrow": "pyarrow"}}
+    if args.ray:
+        extras["scale"] = {"ray": "Ray"}
     need_all("idmetric embed", extras)
     check_model(args.model)
     with (
@@ -83,33 +106,30 @@ def _run(args: argparse.Namespace) -> int:
         fixable(RuntimeError, in_one_line=True),
         Progress("images", not args.quiet, verb="embedded") as progress,
     ):
-        done = _embed(args, progress)
+        summary = _embed(args, progress)
 
-    for image, reason in done.unreadable.items():
+    for image, reason in summary.unreadable.items():
         say(f"no embedding of {image}: {reason}")
     if not args.quiet:
-        say(f"{done} in {args.out}")
-    return 4 if done.unreadable else 0
+        say(f"{summary} in {args.out}")
+    return status_of(summary.unreadable)
 
 
-def _embed(args: argparse.Namespace, progress: Progress) -> Any:
+def _embed(args: Namespace, progress: Progress) -> Summary:
     from idmetric.gallery.scale import embed_dataset, embed_on_ray
     from idmetric.metric.models import names
     from idmetric.metric.models.load import load
 
-    source = os.path.abspath(args.model) if names.check(args.model) == "folder" else args.model
-    model = partial(load, source, device=args.device, **load_options(args.dtype, args.revision, decode=args.decode))
-    shared: dict[str, Any] = {
-        "model": model, "patches": args.patches, "stored": "float16" if args.half else "float32",
-        "batch_size": args.batch_size, "workers": args.workers, "on_error": args.on_error,
-    }  # fmt: skip
+    source = args.model
+    if names.check(source) == "folder":
+        source = os.path.abspath(source)
+    model = partial(load, source, **load_options(args))
+    shared = {name: getattr(args, name) for name in _SHARED}
     if not args.ray:
-        return embed_dataset(args.sources, args.out, progress=progress, **shared)
+        return embed_dataset(args.sources, args.out, model=model, progress=progress, **shared)
 
     from ray.data import DataContext
 
     DataContext.get_current().enable_progress_bars = not args.quiet
-    return embed_on_ray(
-        args.sources, args.out, address=args.address, cpus=args.cpus, gpus=args.gpus, column=args.column,
-        column_id=args.id_column, **shared,
-    )  # fmt: skip
+    on_ray = {name: getattr(args, name) for name in _ON_RAY}
+    return embed_on_ray(args.sources, args.out, model=model, **on_ray, **shared)

@@ -35,9 +35,9 @@ from idmetric.metric.files.settings import Checked, add_options, values_of
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
+    from idmetric.evaluate.protocols.common.grids import View
     from idmetric.evaluate.protocols.common.result import Result
     from idmetric.evaluate.protocols.common.scorers import EvalSettings, Judge
-    from idmetric.evaluate.protocols.common.tables import View
 
 ALL_NAMED = "named"  # a --model that stands for all published scores of images
 PROTOCOLS = modules()
@@ -140,16 +140,16 @@ def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
         protocol_options = protocol.group_by(protocol_options, (args.rows, args.columns))
     _need_packages(protocol, protocol_options, sources, args)
 
-    from idmetric.evaluate.protocols.common import tables
+    from idmetric.evaluate.protocols.common.grids import TableError, View
 
-    view, view_error = tables.View(args.rows, args.columns, args.show, args.intervals), None
+    view, view_error = View(args.rows, args.columns, args.show, args.intervals), None
     with warnings_as_lines():
         with fixable(), ExitStack() as stack:
             data, results = _measured(protocol, protocol_options, sources, args, stack)
             try:
                 text = _text(results, protocol.name, args, view)
-            except tables.TableError as error:  # the numbers are kept
-                view, view_error = tables.View(), error
+            except TableError as error:  # the numbers are kept
+                view, view_error = View(), error
                 text = _text(results, protocol.name, args, view)
         try:
             with fixable():

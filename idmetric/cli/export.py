@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
+import os
+from argparse import Namespace
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -26,12 +27,23 @@ def build_parser(prog: str = "idmetric export") -> Parser:
         epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 130, 143)}",
     )
     options.add_model(parser)
-    parser.add_argument("--out", "-o", required=True, metavar="FILE", help="the .onnx file to write; one that "
-                        "exists is kept, and the command stops")  # fmt: skip
-    parser.add_argument("--preprocessing", choices=("standard", "release"), help="how the file's model reads images; "
-                        "release: as the ID-Sim and NearID releases")  # fmt: skip
-    parser.add_argument("--int8", metavar="PATH", help="quantize to 8-bit integers, with ranges from these images: a "
-                        "folder or pattern with some of yours")  # fmt: skip
+    parser.add_argument(
+        "--out",
+        "-o",
+        required=True,
+        metavar="FILE",
+        help="the .onnx file to write; one that exists is kept, and the command stops",
+    )
+    parser.add_argument(
+        "--preprocessing",
+        choices=("standard", "release"),
+        help="how the file's model reads images; release: as the ID-Sim and NearID releases",
+    )
+    parser.add_argument(
+        "--int8",
+        metavar="PATH",
+        help="quantize to 8-bit integers, with ranges from these images: a folder or pattern with some of yours",
+    )
     return parser
 
 
@@ -42,7 +54,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric export") -> in
     return ended(partial(_run, args), parser)
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(args: Namespace) -> int:
     need("onnx", "idmetric export", onnx="onnx", onnxruntime="onnxruntime", onnxscript="onnxscript")
     check_model(args.model)
     with warnings_as_lines(), fixable(RuntimeError, in_one_line=True):
@@ -52,16 +64,17 @@ def _run(args: argparse.Namespace) -> int:
 
         target = Path(args.out)
         check_target(target)
-        images = list(listed(args.int8)) if args.int8 else []
-        if missing := [path for path in images if not Path(path).is_file()]:  # this should not wait for the model
-            raise UsageError(f"--int8: there is no {missing[0]!r}: name a folder or a pattern of images")
+        images = listed(args.int8) if args.int8 else []
+        for path in images:  # this should not wait for the model
+            if not os.path.isfile(path):
+                raise UsageError(f"--int8: there is no {path!r}: name a folder or a pattern of images")
 
-        metric = load(args.model, device="cpu", **load_options("float32", args.revision, args.preprocessing))
+        metric = load(args.model, **load_options(args, device="cpu", dtype="float32"))
         if images:
-            apart = export_int8(metric, target, images)
-            note = f"embeddings of {args.int8} are {apart:.4f} from those in float32 on average (cosine distance)"
+            distance = export_int8(metric, target, images)
+            note = f"embeddings of {args.int8} are {distance:.4f} from those in float32 on average (cosine distance)"
         else:
-            apart = export(metric, target)
-            note = f"features differ from PyTorch by {apart:.1g} at most ({TOLERANCE:g} allowed)"
+            difference = export(metric, target)
+            note = f"features differ from PyTorch by {difference:.1g} at most ({TOLERANCE:g} allowed)"
     say(f"{args.out}: {target.stat().st_size / 1e6:.1f} MB, {note}")
     return 0

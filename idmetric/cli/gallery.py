@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
 import tempfile
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from argparse import ArgumentTypeError, Namespace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -25,6 +25,7 @@ from idmetric.cli.command import (
     ended,
     fixable,
     say,
+    status_of,
     warnings_as_lines,
     write,
 )
@@ -49,9 +50,11 @@ _EXAMPLES = """examples:
   idmetric gallery prune --gallery index/                  forget embeddings of images that are gone
 
 Images are never deleted or moved."""
-_PACKAGES = {"cluster": {"scipy": "SciPy"},
-             "report": {"scipy": "SciPy", "jinja2": "jinja2"}}  # fmt: skip
-_PRINT = ("query", "dedupe", "cluster", "info")  # have a result for stdout
+_PACKAGES = {
+    "cluster": {"scipy": "SciPy"},
+    "report": {"scipy": "SciPy", "jinja2": "jinja2"},
+}
+_SOURCES = "folders, images or manifests"
 
 
 # Options
@@ -65,94 +68,121 @@ def build_parser(prog: str = "idmetric gallery") -> Parser:
         epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 4, 130, 143)}",
     )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
-    for name, (line, add) in _PARTS.items():
-        part = commands.add_parser(name, help=line, description=f"{line[0].upper()}{line[1:]}.")
-        part.set_defaults(**_ABSENT)
-        add(part)
+    for name, (line, add_options) in _COMMANDS.items():
+        command = commands.add_parser(name, help=line, description=f"{line[0].upper()}{line[1:]}.")
+        command.set_defaults(**_DEFAULTS)
+        add_options(command)
         is_needed = name in ("build", "query", "info", "prune")
-        part.add_argument("--gallery", "-g", metavar="DIR", required=is_needed, help="folder of the gallery")
-        if name in ("query", "dedupe", "cluster", "info"):
-            options.add_format(part, default=None)
-            options.add_output(part, "-o")
-        options.add_quiet(part, "no progress, no warnings")
+        command.add_argument("--gallery", "-g", metavar="DIR", required=is_needed, help="folder of the gallery")
+        if name in _PRINTED:
+            options.add_format(command, default=None)
+            options.add_output(command, "-o")
+        options.add_quiet(command, "no progress, no warnings")
         if name != "info":
-            _add_model(part)
+            _add_model(command)
     return parser
 
 
 def _add_build(parser: Parser) -> None:
-    parser.add_argument("sources", nargs="+", help="folders, images or manifests")
-    parser.add_argument("--quick", action="store_true", help="trust files with unchanged size and times (default: read "
-                        "all)")  # fmt: skip
-    parser.add_argument("--patches", action="store_true", help="keep patch tokens for --rerank: megabytes per image")
-    parser.add_argument("--parquet", metavar="FILE", help="also write images and vectors there")
+    add = parser.add_argument
+    add("sources", nargs="+", help=_SOURCES)
+    add("--quick", action="store_true", help="trust files with unchanged size and times (default: read all)")
+    add("--patches", action="store_true", help="keep patch tokens for --rerank: megabytes per image")
+    add("--parquet", metavar="FILE", help="also write images and vectors there")
 
 
 def _add_query(parser: Parser) -> None:
-    parser.add_argument("images", nargs="+", help="images to search for")
-    parser.add_argument("-k", type=int, default=10, help="hits per image (default: %(default)s)")
+    add = parser.add_argument
+    add("images", nargs="+", help="images to search for")
+    add("-k", type=int, default=10, help="hits per image (default: %(default)s)")
     options.add_distance(parser, "distance of the ranking; all but cls rank a shortlist (default: %(default)s)")
-    parser.add_argument("--rerank", type=int, metavar="N", help="rank the N nearest again by --distance")
-    parser.add_argument("--query-mask-dir", metavar="DIR", help="folder with the masks of the queries")
-    parser.add_argument("--exclude-same", action="store_true", help="leave out images with the query's own bytes")
-    parser.add_argument("--calibration", metavar="FILE", help="add the probability of the same identity, from "
-                        "`idmetric eval calibrate`; 'stored': saved with the model")  # fmt: skip
-    parser.add_argument("--unknown-above", type=distance, metavar="D", help="answer with each hit's identity, or "
-                        "'unknown' above this distance; 'calibrated': that of the calibration")  # fmt: skip
+    add("--rerank", type=int, metavar="N", help="rank the N nearest again by --distance")
+    add("--query-mask-dir", metavar="DIR", help="folder with the masks of the queries")
+    add("--exclude-same", action="store_true", help="leave out images with the query's own bytes")
+    options.add_calibration(parser)
+    add(
+        "--unknown-above",
+        type=distance,
+        metavar="D",
+        help="answer with each hit's identity, or 'unknown' above this distance; 'calibrated': that of the calibration",
+    )
     _add_rate(parser)
 
 
 def distance(text: str) -> float | str:
-    """A distance, or the word `calibrated`."""
+    """A distance, or the word `calibrated`, as the type of an option."""
     if text == "calibrated":
         return text
-    try:
+    with suppress(ValueError):
         value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is neither a distance, such as 0.3, nor 'calibrated'")
-    return value
+        if 0 <= value < math.inf:
+            return value
+    raise ArgumentTypeError(f"{text!r} is neither a distance, such as 0.3, nor 'calibrated'")
 
 
 def _add_rate(parser: Parser) -> None:
-    parser.add_argument("--false-accept-rate", type=float, default=0.01, metavar="R", help="choose the calibration's "
-                        "threshold with this rate (default: %(default)s)")  # fmt: skip
+    parser.add_argument(
+        "--false-accept-rate",
+        type=float,
+        default=0.01,
+        metavar="R",
+        help="choose the calibration's threshold with this rate (default: %(default)s)",
+    )
 
 
-def _add_dedupe(parser: Parser, fast: bool = True) -> None:
+def _add_dedupe(parser: Parser) -> None:
     _add_sources(parser)
-    if fast:
-        parser.add_argument("--fast", action="store_true", help="compare perceptual hashes of the sources alone, "
-                            "without a model: misses crops, links similar pictures")  # fmt: skip
-    parser.add_argument("--neighbors", type=int, default=10, metavar="N", help="nearest images to compare with "
-                        "(default: %(default)s)")  # fmt: skip
-    parser.add_argument("--max-distance", type=float, metavar="D", help="also group images this near, whatever their "
-                        "pixels")  # fmt: skip
-    parser.add_argument("--keep", choices=("largest", "sharpest"), default="largest", help="image to keep of each "
-                        "group (default: %(default)s)")  # fmt: skip
+    parser.add_argument(
+        "--fast",
+        action="store_true",
+        help="compare perceptual hashes of the sources alone, without a model: misses crops, links similar pictures",
+    )
+    _add_duplicates(parser)
 
 
-def _add_cluster(parser: Parser, sources: bool = True) -> None:
-    if sources:
-        _add_sources(parser)
-    parser.add_argument("--threshold", type=float, metavar="D", help="largest distance within an identity (default: "
-                        "from the calibration)")  # fmt: skip
+def _add_duplicates(parser: Parser) -> None:
+    add = parser.add_argument
+    add("--neighbors", type=int, default=10, metavar="N", help="nearest images to compare with (default: %(default)s)")
+    add("--max-distance", type=float, metavar="D", help="also group images this near, whatever their pixels")
+    add(
+        "--keep",
+        choices=("largest", "sharpest"),
+        default="largest",
+        help="image to keep of each group (default: %(default)s)",
+    )
+
+
+def _add_cluster(parser: Parser) -> None:
+    _add_sources(parser)
+    _add_identities(parser)
+
+
+def _add_identities(parser: Parser) -> None:
+    add = parser.add_argument
+    add(
+        "--threshold",
+        type=float,
+        metavar="D",
+        help="largest distance within an identity (default: from the calibration)",
+    )
     _add_rate(parser)
-    parser.add_argument("--linkage", choices=("average", "complete", "single"), default="average", help="default: "
-                        "%(default)s")  # fmt: skip
-    parser.add_argument("--calibration", metavar="FILE", help="default: the one saved with the model")
+    add("--linkage", choices=("average", "complete", "single"), default="average", help="default: %(default)s")
+    add("--calibration", metavar="FILE", help="default: the one saved with the model")
 
 
 def _add_report(parser: Parser) -> None:
-    _add_dedupe(parser, fast=False)
-    _add_cluster(parser, sources=False)
+    _add_sources(parser)
+    _add_duplicates(parser)
+    _add_identities(parser)
     parser.add_argument("--output", "-o", metavar="FILE", required=True, help="write the page there")
 
 
 def _add_info(parser: Parser) -> None:
-    parser.add_argument("--check", action="store_true", help="read all files to count the changed ones (default: "
-                        "compare size, times and inode)")  # fmt: skip
+    parser.add_argument(
+        "--check",
+        action="store_true",
+        help="read all files to count the changed ones (default: compare size, times and inode)",
+    )
 
 
 def _add_prune(parser: Parser) -> None:
@@ -162,25 +192,11 @@ def _add_prune(parser: Parser) -> None:
 
 
 def _add_sources(parser: Parser) -> None:
-    parser.add_argument("sources", nargs="*", help="folders, images or manifests, embedded first (default: the images "
-                        "of the last build); without --gallery, embeddings are not kept")  # fmt: skip
-
-
-# values of options that only some subcommands have
-_ABSENT: dict[str, Any] = {
-    "sources": [], "images": [], "output": None, "parquet": None, "calibration": None, "query_mask_dir": None,
-    "patches": False, "mask_dir": None, "model": None, "fast": False,
-}  # fmt: skip
-# subcommand -> the line that describes it, and the function that adds its options
-_PARTS: dict[str, tuple[str, Callable[[Parser], None]]] = {
-    "build": ("embed new and changed images", _add_build),
-    "query": ("find the nearest images", _add_query),
-    "dedupe": ("find near-duplicates, and which of them to keep", _add_dedupe),
-    "cluster": ("group images by identity", _add_cluster),
-    "report": ("make a page of duplicates, identities and neighbors", _add_report),
-    "info": ("describe a gallery without opening its model", _add_info),
-    "prune": ("remove embeddings of images that are gone", _add_prune),
-}
+    text = (
+        f"{_SOURCES}, embedded first (default: the images of the last build); without --gallery, embeddings are not "
+        "kept"
+    )
+    parser.add_argument("sources", nargs="*", help=text)
 
 
 def _add_model(parser: Parser) -> None:
@@ -198,6 +214,32 @@ def _add_model(parser: Parser) -> None:
     options.add_decode(reading, None, "the gallery's, or ")
 
 
+# subcommand -> the line that describes it, and the function that adds its options
+_COMMANDS: dict[str, tuple[str, Callable[[Parser], None]]] = {
+    "build": ("embed new and changed images", _add_build),
+    "query": ("find the nearest images", _add_query),
+    "dedupe": ("find near-duplicates, and which of them to keep", _add_dedupe),
+    "cluster": ("group images by identity", _add_cluster),
+    "report": ("make a page of duplicates, identities and neighbors", _add_report),
+    "info": ("describe a gallery without opening its model", _add_info),
+    "prune": ("remove embeddings of images that are gone", _add_prune),
+}
+_PRINTED = ("query", "dedupe", "cluster", "info")  # have a result for stdout
+# values of options that only some subcommands have
+_DEFAULTS: dict[str, Any] = {
+    "sources": [],
+    "images": [],
+    "output": None,
+    "parquet": None,
+    "calibration": None,
+    "query_mask_dir": None,
+    "patches": False,
+    "mask_dir": None,
+    "model": None,
+    "fast": False,
+}
+
+
 # Running
 
 
@@ -205,17 +247,19 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric gallery") -> i
     """Run the command; returns the exit status."""
     parser = build_parser(prog)
     args = parser.parse_args(argv)
-    if not args.sources and (args.fast or not args.gallery):
-        parser.error("--fast needs folders, images or manifests" if args.fast else "give a folder, or --gallery")
+    if args.fast and not args.sources:
+        parser.error(f"--fast needs {_SOURCES}")
+    if not args.sources and not args.gallery:
+        parser.error("give a folder, or --gallery")
     if args.fast and (args.keep != "largest" or args.max_distance is not None or args.masked or args.mask_dir):
         parser.error("--fast hashes whole images alone: leave out --keep, --max-distance, --masked and --mask-dir")
-    kept = "nothing was kept: with --gallery DIR the same command would resume"
+    if_stopped = "nothing was kept: with --gallery DIR the same command would resume"
     if args.gallery:
-        kept = f"embeddings in {args.gallery} are kept, and the same command resumes"
-    return ended(partial(_run, args), parser, kept)
+        if_stopped = f"embeddings in {args.gallery} are kept, and the same command resumes"
+    return ended(partial(_run, args), parser, if_stopped)
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(args: Namespace) -> int:
     _check(args)
     with warnings_as_lines(args.quiet), fixable(RuntimeError, in_one_line=True), ExitStack() as stack:
         if args.command == "info":
@@ -224,22 +268,27 @@ def _run(args: argparse.Namespace) -> int:
             return _fast(args)
         args.folder = args.gallery or stack.enter_context(tempfile.TemporaryDirectory(prefix="idmetric-"))
         gallery = _open(args)
-        status = _update(args, gallery) if args.sources else 0
+        status = 0
+        if args.sources:
+            status = _update(args, gallery)
         if args.command == "build":
             return status
-        files = (file for item in gallery.items for file in item.files)
-        check_not_read({"--output": args.output}, files)
+
+        check_not_read({"--output": args.output}, chain.from_iterable(item.files for item in gallery.items))
         answer = {"query": _query, "dedupe": _dedupe, "cluster": _cluster, "report": _report, "prune": _prune}
-        return answer[args.command](args, gallery) or status or (4 if gallery.stale else 0)
+        answer[args.command](args, gallery)
+        return status or status_of(gallery.stale)
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check(args: Namespace) -> None:
     """Check packages, paths and outputs before the model is opened.
 
     Raises:
         MissingExtraError, UsageError, CommandError: naming the first fault.
     """
-    packages = {"pyarrow": "pyarrow"} if args.parquet else _PACKAGES.get(args.command, {})
+    packages = _PACKAGES.get(args.command, {})
+    if args.parquet:
+        packages = {"pyarrow": "pyarrow"}
     need("gallery", f"gallery {args.command}", **packages)
     try:
         args.sources = [path for source in args.sources for path in matches(source) or [source]]
@@ -256,217 +305,262 @@ def _check(args: argparse.Namespace) -> None:
             f"{args.gallery!r} is not a gallery: make one with idmetric gallery build FOLDER --gallery {args.gallery}"
         )
 
-    folders = [*args.sources, args.mask_dir, args.query_mask_dir]
-    inside = (path for folder in folders if folder and os.path.isdir(folder) for path in walk(Path(folder)))
-    given = filter(None, [*args.images, *args.sources, args.calibration])
     outputs = {"--output": args.output, "--parquet": args.parquet}
-    check_not_read(outputs, chain(given, (str(path) for path in inside if is_image(path))))
+    check_not_read(outputs, _inputs(args))
     for output in filter(None, outputs.values()):
         check_output(output)
-    if args.command in _PRINT and not args.output:
+    if args.command in _PRINTED and not args.output:
         check_output(None)
 
 
-def _open(args: argparse.Namespace) -> Gallery:
+def _inputs(args: Namespace) -> Iterator[str]:
+    """The files that the command will read."""
+    paths = [*args.images, *args.sources, args.calibration, args.mask_dir, args.query_mask_dir]
+    for path in filter(None, paths):
+        yield path
+        if os.path.isdir(path):
+            yield from filter(is_image, map(str, walk(Path(path))))
+
+
+def _open(args: Namespace) -> Gallery:
     """Open the gallery and its model; options that are not given are as at its last build."""
     from idmetric.gallery import Gallery
     from idmetric.metric.images.kinds import parse_mask_id
     from idmetric.metric.models import names
     from idmetric.metric.models.load import imports_module, load
 
-    known = {} if args.model else _built(args)
-    known_masked = known.get("outside", "all") != "all"
-    outside: Any = args.outside or (known["outside"] if known_masked else "black")
-    masked = bool(args.masked or args.mask_dir or known_masked)
-    mask_id = args.mask_id or (parse_mask_id(known["mask_id"]) if "mask_id" in known else None)
+    # what the images are, as at the last build
+    built = {} if args.model else _built(args)
+    masked = bool(args.masked or args.mask_dir)
+    outside = args.outside
+    mask_id = args.mask_id
+    if built.get("outside", "all") != "all":
+        masked = True
+        outside = outside or built["outside"]
+    if mask_id is None and "mask_id" in built:
+        mask_id = parse_mask_id(built["mask_id"])
     if mask_id is not None and not masked:
         raise UsageError("--mask-id needs masks: --mask-dir or --masked")
 
-    source = args.model or known.get("opened", options.DEFAULT_MODEL)
+    # the model
+    source = args.model or built.get("opened", options.DEFAULT_MODEL)
     if not args.model and imports_module(source):  # a gallery may come from somebody else
         raise UsageError(f"the gallery was made with the class {source}: name it with --model if you trust that module")
     if args.model and names.check(args.model) == "folder":
         source = os.path.abspath(args.model)  # it opens from another folder too
-    revision = args.revision or known.get("opened_revision", "")
-    preprocessing = json.loads(known["settings"]).get("preprocessing") if known else None
-    chosen = load_options(args.dtype or known.get("dtype"), revision, preprocessing, args.decode or known.get("decode"))
-    metric = load(source, device=args.device, **chosen)
+    revision = args.revision or built.get("opened_revision", "")
+    model_options = load_options(
+        args,
+        revision=revision,
+        dtype=args.dtype or built.get("dtype"),
+        decode=args.decode or built.get("decode"),
+        preprocessing=json.loads(built.get("settings", "{}")).get("preprocessing"),
+    )
+    metric = load(source, **model_options)
     if args.calibration and args.calibration != "stored":
         metric.calibrate_with(args.calibration)
     return Gallery(
-        args.folder, metric, masked=masked, outside=outside, mask_id=mask_id,
-        patches=args.patches, opened=source, opened_revision=revision,
-    )  # fmt: skip
+        args.folder,
+        metric,
+        masked=masked,
+        outside=outside or "black",
+        mask_id=mask_id,
+        patches=args.patches,
+        opened=source,
+        opened_revision=revision,
+    )
 
 
-def _built(args: argparse.Namespace) -> dict[str, str]:
+def _built(args: Namespace) -> dict[str, str]:
     """Settings of the gallery's only model that fits the options; empty if there is none."""
     from idmetric.gallery import models_of
 
-    found = [{**m["about"], "opened": m["opened"], "opened_revision": m["opened_revision"]}
-             for m in models_of(args.folder)]  # fmt: skip
+    models: list[dict[str, str]] = []
+    for model in models_of(args.folder):
+        opened = {"opened": model["opened"], "opened_revision": model["opened_revision"]}
+        models.append({"decode": "exact", **model["about"], **opened})
     if args.masked or args.mask_dir:
-        found = [m for m in found if m["outside"] != "all"]
+        models = [model for model in models if model["outside"] != "all"]
     if args.decode:
-        found = [m for m in found if m.get("decode", "exact") == args.decode] or found
-    if len(found) > 1:
-        names = ", ".join(sorted(f"{m['opened']} ({m['dtype']}, looking at {m['outside']}, "
-                                 f"{m.get('decode', 'exact')} decoding)" for m in found))  # fmt: skip
+        models = [model for model in models if model["decode"] == args.decode] or models
+    if len(models) > 1:
+        names = ", ".join(sorted(map("{opened} ({dtype}, looking at {outside}, {decode} decoding)".format_map, models)))
         raise UsageError(
             f"{args.folder!r} holds galleries of {names}: say which, by --model and the other options of its build"
         )
-    return found[0] if found else {}
+    return models[0] if models else {}
 
 
-def _update(args: argparse.Namespace, gallery: Gallery) -> int:
+def _update(args: Namespace, gallery: Gallery) -> int:
     """Bring the gallery up to date with the sources; returns the exit status."""
     with Progress("images", not args.quiet, verb="embedded") as progress:
-        done = gallery.update(
-            *args.sources, mask_dir=args.mask_dir, quick=args.command != "build" or args.quick,
-            batch_size=args.batch_size, workers=args.workers, progress=progress,
-        )  # fmt: skip
-    for place, reason in done.unreadable.items():
-        say(f"left out {place}: {reason}")
-    for line in done.damaged:
+        update = gallery.update(
+            *args.sources,
+            mask_dir=args.mask_dir,
+            quick=args.command != "build" or args.quick,
+            batch_size=args.batch_size,
+            workers=args.workers,
+            progress=progress,
+        )
+    for image, reason in update.unreadable.items():
+        say(f"left out {image}: {reason}")
+    for line in update.damaged:
         say(line)
     if args.parquet:
         gallery.to_parquet(args.parquet)
         if not args.quiet:
             say(f"wrote {args.parquet}")
     if args.command == "build" and not args.quiet:
-        say(f"{done} in {args.folder} by {gallery.metric.model_id}")
-    return 4 if done.unreadable else 0
+        say(f"{update} in {args.folder} by {gallery.metric.model_id}")
+    return status_of(update.unreadable)
 
 
-def _query(args: argparse.Namespace, gallery: Gallery) -> int:
+def _query(args: Namespace, gallery: Gallery) -> None:
     from idmetric.gallery.sources import mask_of
 
-    masks = [mask_of(args.query_mask_dir, image) for image in args.images] if args.query_mask_dir else None
+    masks = None
+    if args.query_mask_dir:
+        masks = [mask_of(args.query_mask_dir, image) for image in args.images]
     limit = args.unknown_above
     if limit == "calibrated":
         from idmetric.gallery.clusters import calibrated_threshold
 
         limit = calibrated_threshold(gallery, args.false_accept_rate, args.distance)
     hits = gallery.query(
-        args.images, args.k, masks=masks, distance=args.distance, rerank=args.rerank,
-        exclude_same=args.exclude_same, probability=bool(args.calibration), unknown_above=limit,
+        args.images,
+        args.k,
+        masks=masks,
+        distance=args.distance,
+        rerank=args.rerank,
+        exclude_same=args.exclude_same,
+        probability=bool(args.calibration),
+        unknown_above=limit,
         batch_size=args.batch_size,
-    )  # fmt: skip
-    known = any(row["identity"] is not None for row in hits)  # from a manifest
-    shown = ("query", "rank", "distance", *(["probability"] if args.calibration else []),
-             *(["answer"] if limit is not None else []), "image", *(["identity"] if known else []))  # fmt: skip
-    note = "  ".join(f"{k}={v}" for k, v in gallery.metric.signature(args.distance).items())
-    if args.unknown_above is not None:
-        note = f"unknown above {four(limit)}\n{note}"
-    if args.calibration and gallery.metric.calibration is not None:
-        note = f"{gallery.metric.calibration.basis}\n{note}"
-    _print(args, hits, shown, note, f"{len(hits)} hits")
-    return 0
+    )
+
+    columns = ["query", "rank", "distance"]
+    notes = []
+    if args.calibration:
+        columns.append("probability")
+        if gallery.metric.calibration is not None:
+            notes.append(gallery.metric.calibration.basis)
+    if limit is not None:
+        columns.append("answer")
+        notes.append(f"unknown above {four(limit)}")
+    columns.append("image")
+    if any(row["identity"] is not None for row in hits):  # from a manifest
+        columns.append("identity")
+    notes.append("  ".join(f"{key}={value}" for key, value in gallery.metric.signature(args.distance).items()))
+    _print(args, hits, columns, "\n".join(notes), f"{len(hits)} hits")
 
 
-def _dedupe(args: argparse.Namespace, gallery: Gallery) -> int:
-    found = _near_duplicates(args, gallery)
-    note = f"{len(gallery)} images, {_counted(found, 'of near-duplicates')}"
-    _print(args, found, ("group", "keep", "reason", "width", "height", "image"), note, note)
-    return 0
+def _dedupe(args: Namespace, gallery: Gallery) -> None:
+    duplicates = _near_duplicates(args, gallery)
+    note = f"{len(gallery)} images, {_counted(duplicates, 'of near-duplicates')}"
+    _print(args, duplicates, ("group", "keep", "reason", "width", "height", "image"), note, note)
 
 
-def _fast(args: argparse.Namespace) -> int:
+def _fast(args: Namespace) -> int:
     from idmetric.gallery.fast import fast_duplicates
 
     with Progress("images", not args.quiet, verb="hashed") as progress:
-        found, problems = fast_duplicates(args.sources, progress=progress)
-    for place, reason in problems.items():
-        say(f"left out {place}: {reason}")
-    note = _counted(found, "by hash alone")
-    _print(args, found, ("group", "keep", "reason", "bits", "width", "height", "image"), note, note)
-    return 4 if problems else 0
+        duplicates, problems = fast_duplicates(args.sources, progress=progress)
+    for image, reason in problems.items():
+        say(f"left out {image}: {reason}")
+    note = _counted(duplicates, "by hash alone")
+    _print(args, duplicates, ("group", "keep", "reason", "bits", "width", "height", "image"), note, note)
+    return status_of(problems)
 
 
-def _counted(found: Records, what: str) -> str:
-    groups, spare = len({row["group"] for row in found}), sum(not row["keep"] for row in found)
-    return f"{groups} {'group' if groups == 1 else 'groups'} {what}, {spare} could go"
+def _counted(duplicates: Records, kind: str) -> str:
+    groups = len({row["group"] for row in duplicates})
+    spare = sum(not row["keep"] for row in duplicates)
+    return f"{groups} {'group' if groups == 1 else 'groups'} {kind}, {spare} could go"
 
 
-def _near_duplicates(args: argparse.Namespace, gallery: Gallery) -> Records:
+def _near_duplicates(args: Namespace, gallery: Gallery) -> Records:
     from idmetric.gallery.clusters import near_duplicates
 
     with Progress("pairs", not args.quiet, verb="compared") as progress:
-        return near_duplicates(gallery, neighbors=args.neighbors, max_distance=args.max_distance, keep=args.keep,
-                               progress=progress)  # fmt: skip
+        return near_duplicates(
+            gallery, neighbors=args.neighbors, max_distance=args.max_distance, keep=args.keep, progress=progress
+        )
 
 
-def _cluster(args: argparse.Namespace, gallery: Gallery) -> int:
-    found = _identities(args, gallery)
-    sizes = [row["size"] for row in found if row["center"]]
-    note = f"{len(found)} images, {len(sizes)} groups, {sum(size == 1 for size in sizes)} of them of one image"
-    _print(args, found, ("group", "size", "center", "distance", "image"), note, note)
-    return 0
+def _cluster(args: Namespace, gallery: Gallery) -> None:
+    images = _identities(args, gallery)
+    sizes = [row["size"] for row in images if row["center"]]
+    single = sizes.count(1)
+    note = f"{len(images)} images, {len(sizes)} groups, {single} of them of one image"
+    _print(args, images, ("group", "size", "center", "distance", "image"), note, note)
 
 
-def _identities(args: argparse.Namespace, gallery: Gallery) -> Records:
+def _identities(args: Namespace, gallery: Gallery) -> Records:
     from idmetric.gallery.clusters import identities
 
-    return identities(gallery, threshold=args.threshold, false_accept_rate=args.false_accept_rate,
-                      linkage=args.linkage)  # fmt: skip
+    rate = args.false_accept_rate
+    return identities(gallery, threshold=args.threshold, false_accept_rate=rate, linkage=args.linkage)
 
 
-def _report(args: argparse.Namespace, gallery: Gallery) -> int:
+def _report(args: Namespace, gallery: Gallery) -> None:
     from idmetric.evaluate.report.gallery import gallery_page
     from idmetric.evaluate.report.page import check_page, write_page
 
     check_page(args.output)
-    copies = _near_duplicates(args, gallery)
+    duplicates = _near_duplicates(args, gallery)
     groups, note = None, ""
     try:
         groups = _identities(args, gallery)
-    except ValueError as error:  # without a calibration, say
+    except ValueError as error:  # such as for a missing calibration
         note = str(error)
-    page = gallery_page(gallery, copies, groups, signature=gallery.metric.signature("cls"), note=note,
-                        faults=gallery.stale)  # fmt: skip
+    signature = gallery.metric.signature("cls")
+    page = gallery_page(gallery, duplicates, groups, signature=signature, note=note, faults=gallery.stale)
     write_page(page, args.output)
     if not args.quiet:
-        count = len({row["group"] for row in copies})
+        count = len({row["group"] for row in duplicates})
         say(f"wrote {args.output}: {len(gallery)} images, {count} duplicate groups")
-    return 0
 
 
-def _info(args: argparse.Namespace) -> int:
+def _info(args: Namespace) -> int:
     from idmetric.gallery.info import gallery_info
 
-    found = gallery_info(args.gallery, check=args.check)
-    if args.format in (None, "table") and not args.output:  # a line per fact, which fits any screen
-        blocks = [aligned([(name, _cell(row[name])) for name in found.columns]) for row in found]
-        write("\n\n".join("\n".join(lines) for lines in blocks) + "\n")
-    else:
-        _print(args, found, found.columns, "", f"{len(found)} models")
+    models = gallery_info(args.gallery, check=args.check)
+    if args.output or args.format not in (None, "table"):
+        _print(args, models, models.columns, "", f"{len(models)} models")
+        return 0
+
+    # a line per fact, which fits any screen
+    tables = []
+    for model in models:
+        lines = aligned([(name, _cell(model[name])) for name in models.columns])
+        tables.append("\n".join(lines) + "\n")
+    write("\n".join(tables) or "\n")
     return 0
 
 
-def _prune(args: argparse.Namespace, gallery: Gallery) -> int:
-    done = gallery.prune(others=args.others)
+def _prune(args: Namespace, gallery: Gallery) -> None:
+    pruned = gallery.prune(others=args.others)
     if not args.quiet:
-        say(f"{done}, {len(gallery)} images in {args.folder}")
-    return 0
+        say(f"{pruned}, {len(gallery)} images in {args.folder}")
 
 
-def _print(args: argparse.Namespace, found: Records, shown: Sequence[str], note: str, counts: str) -> None:
+def _print(args: Namespace, rows: Records, columns: Sequence[str], note: str, counts: str) -> None:
     """Print a table, or write it in the format that is given or that --output ends in, and say so."""
-    ending = Path(args.output).suffix.lstrip(".") if args.output else ""
-    form = args.format or (ending if ending in ("json", "jsonl", "csv") else "table")
-    if form == "table":
-        cells = [[_cell(row[name]) for name in shown] for row in found]
-        text = "\n".join([*aligned([shown, *cells]), note]) + "\n"
+    ending = os.path.splitext(args.output or "")[1].lstrip(".")
+    form = args.format or ending
+    if form in ("json", "jsonl", "csv"):
+        text = getattr(rows, f"to_{form}")()
     else:
-        text = getattr(found, f"to_{form}")()
+        cells = [[_cell(row[name]) for name in columns] for row in rows]
+        text = "\n".join([*aligned([columns, *cells]), note]) + "\n"
     write(text, args.output)
     if args.output and not args.quiet:
         say(f"wrote {args.output}: {counts}")
 
 
 def _cell(value: Any) -> str:
-    if value is None:
+    if value is None or value is False:
         return ""
-    if isinstance(value, bool):
-        return "yes" if value else ""
+    if value is True:
+        return "yes"
     return four(value) if isinstance(value, float) else str(value)

@@ -27,17 +27,14 @@ MODELS = (
 Options = argparse._ActionsContainer  # a parser, or a group of its options
 
 
-def _at_least(least: int, text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = least - 1
-    if value < least:
+def natural(text: str, least: int = 0) -> int:
+    """A whole number of at least 0, as the type of an option."""
+    if not text.isdecimal() or int(text) < least:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number, at least {least}")
-    return value
+    return int(text)
 
 
-natural, positive = partial(_at_least, 0), partial(_at_least, 1)  # types of options
+positive = partial(natural, least=1)
 
 
 # The model
@@ -45,8 +42,9 @@ natural, positive = partial(_at_least, 0), partial(_at_least, 1)  # types of opt
 
 def add_model(options: Options, default: str | None = DEFAULT_MODEL, text: str = MODELS) -> None:
     """Add --model and --revision."""
-    shown = "" if default is None else " (default: %(default)s)"
-    options.add_argument("--model", default=default, help=f"{text}{shown}")
+    if default is not None:
+        text += " (default: %(default)s)"
+    options.add_argument("--model", default=default, help=text)
     options.add_argument("--revision", metavar="COMMIT", help="commit of the model's Hub repository")
 
 
@@ -63,8 +61,15 @@ def add_dtype(options: Options, default: str = "float32; for visid_* that of the
 
 
 def add_batch_size(options: Options, *names: str, dest: str = "batch_size", default: int = 32) -> None:
-    text = "images per forward pass (default: %(default)s)"
-    options.add_argument("--batch-size", *names, dest=dest, type=positive, default=default, metavar="N", help=text)
+    options.add_argument(
+        "--batch-size",
+        *names,
+        dest=dest,
+        type=positive,
+        default=default,
+        metavar="N",
+        help="images per forward pass (default: %(default)s)",
+    )
 
 
 def add_workers(options: Options, default: str = "one per core, at most 8") -> None:
@@ -84,16 +89,19 @@ def check_model(name: str) -> None:
     names.check(name)
 
 
-def load_options(
-    dtype: str | None, revision: str | None, preprocessing: str | None = None, decode: str | None = None
-) -> dict[str, Any]:
-    """Keyword arguments of `idmetric.load` for those of --dtype, --revision, --preprocessing and --decode given."""
-    if dtype:
+def load_options(args: argparse.Namespace, **changes: Any) -> dict[str, Any]:
+    """The keyword arguments of `idmetric.load` among a command's options, without those not given.
+
+    Args:
+        changes: values to take instead of the command line's.
+    """
+    names = ("device", "dtype", "revision", "preprocessing", "decode")
+    values = {name: getattr(args, name, None) for name in names} | changes
+    if values["dtype"]:
         import torch
 
-        dtype = getattr(torch, dtype)
-    given = {"dtype": dtype, "revision": revision, "preprocessing": preprocessing, "decode": decode}
-    return {name: value for name, value in given.items() if value}
+        values["dtype"] = getattr(torch, values["dtype"])
+    return {name: value for name, value in values.items() if value}
 
 
 # Images
@@ -106,20 +114,28 @@ def add_decode(options: Options, default: str | None = "exact", more: str = "") 
 
 
 def add_mask_dir(options: Options) -> None:
-    text = "compare subjects alone: folder with each image's mask, at its own path or with its file stem"
-    options.add_argument("--mask-dir", metavar="DIR", help=text)
+    options.add_argument(
+        "--mask-dir",
+        metavar="DIR",
+        help="compare subjects alone: folder with each image's mask, at its own path or with its file stem",
+    )
 
 
 def add_outside(options: Options, default: str | None = "black") -> None:
     """Add --outside and --mask-id."""
-    text = "replacement for pixels outside a mask (default: black)"
-    options.add_argument("--outside", choices=OUTSIDE, default=default, help=text)
+    options.add_argument(
+        "--outside", choices=OUTSIDE, default=default, help="replacement for pixels outside a mask (default: black)"
+    )
     add_mask_id(options)
 
 
 def add_mask_id(options: Options) -> None:
-    text = "subject's label in masks with several: a number (palette index, gray value) or a color such as #ff0000"
-    options.add_argument("--mask-id", type=mask_label, metavar="LABEL", help=text)
+    options.add_argument(
+        "--mask-id",
+        type=mask_label,
+        metavar="LABEL",
+        help="subject's label in masks with several: a number (palette index, gray value) or a color such as #ff0000",
+    )
 
 
 def mask_label(text: str) -> MaskId:
@@ -138,8 +154,11 @@ def add_on_error(options: Options, default: str = "fail", *, fail: str, skip: st
     Args:
         fail: action at an unreadable image. skip: the alternative action.
     """
-    marks = {name: " (default)" if name == default else "" for name in ("fail", "skip")}
-    text = f"unreadable images: {fail}{marks['fail']}, or {skip}{marks['skip']}"
+    if default == "fail":
+        fail += " (default)"
+    else:
+        skip += " (default)"
+    text = f"unreadable images: {fail}, or {skip}"
     options.add_argument("--on-error", choices=("fail", "skip"), default=default, help=text)
 
 
@@ -148,14 +167,21 @@ def add_on_error(options: Options, default: str = "fail", *, fail: str, skip: st
 
 def add_format(options: Options, formats: Sequence[str] = FORMATS, default: str | None = "table") -> None:
     """Add --format; without a default it follows from --output."""
-    text = (
-        "format of the result (default: table)" if default else "format of the result (default: by --output, or table)"
-    )
+    shown_default = default or "by --output, or table"
+    text = f"format of the result (default: {shown_default})"
     options.add_argument("--format", choices=formats, default=default, help=text)
 
 
 def add_output(options: Options, *names: str) -> None:
     options.add_argument("--output", *names, metavar="FILE", help="write the result there instead of to stdout")
+
+
+def add_calibration(options: Options) -> None:
+    options.add_argument(
+        "--calibration",
+        metavar="FILE",
+        help="add the probability of the same identity, from `idmetric eval calibrate`; 'stored': saved with the model",
+    )
 
 
 def add_quiet(options: Options, text: str = "no progress") -> None:

@@ -7,9 +7,9 @@ cannot be written is a warning, and does not change the status.
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,6 +24,7 @@ from idmetric.cli.command import (
     check_output,
     ended,
     say,
+    status_of,
     warnings_as_lines,
     write,
 )
@@ -31,6 +32,7 @@ from idmetric.cli.options import check_model, load_options
 from idmetric.cli.score_parser import ALIAS, build_parser, misuse
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.progress import Progress
+from idmetric.metric.files.settings import values_of
 from idmetric.metric.files.tables import first_few
 from idmetric.metric.images.paths import ABSENT, InputError
 from idmetric.metric.scoring.files import Cross, absent_files, check_masks, cross, files_read
@@ -55,13 +57,13 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
     reason = misuse(args)
     if reason:
         parser.error(reason)
-    kept = "nothing was kept: with --cache DIR the same command would resume"
+    if_stopped = "nothing was kept: with --cache DIR the same command would resume"
     if args.cache:
-        kept = f"embeddings in {args.cache} are kept, and the same command resumes"
-    return ended(partial(_run, args), parser, kept)
+        if_stopped = f"embeddings in {args.cache} are kept, and the same command resumes"
+    return ended(partial(_run, args), parser, if_stopped)
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(args: Namespace) -> int:
     """Check names and options, which should not wait for the model, then score."""
     if args.html:
         need("report", "--html", jinja2="jinja2")
@@ -80,26 +82,27 @@ def _run(args: argparse.Namespace) -> int:
         raise UsageError(str(error)) from error
 
 
-def _check_files(args: argparse.Namespace, work: Cross | Pairs) -> None:
+def _check_files(args: Namespace, work: Cross | Pairs) -> None:
     """Refuse outputs that would replace an input, and inputs that are missing or do not fit."""
-    inputs = [path for path in (args.pairs, args.calibration) if path]
+    inputs = [path for path in (args.pairs, args.calibration, args.model) if path]
     if os.path.isdir(args.model):
         inputs += [entry.path for entry in os.scandir(args.model)]
-    elif os.path.isfile(args.model):
-        inputs.append(args.model)
     check_not_read({"--output": args.output, "--html": args.html}, chain(inputs, files_read(work, args.mask_dir)))
 
     check_masks(work, args.mask_dir, args.mask_id is not None, args.preprocessing or "standard")
-    absent = absent_files(work) if args.on_error == "fail" else []
+    absent = []
+    if args.on_error == "fail":
+        absent = absent_files(work)
     if absent:
-        reasons = first_few([f"cannot read image {path}: {ABSENT}" for path in absent], _SHOWN)
-        count = f"{len(absent)} images: " if len(absent) > 1 else ""
-        raise CommandError(f"{count}{'; '.join(reasons)}{_SKIP}")
+        reasons = "; ".join(first_few([f"cannot read image {path}: {ABSENT}" for path in absent], _SHOWN))
+        if len(absent) > 1:
+            reasons = f"{len(absent)} images: {reasons}"
+        raise CommandError(f"{reasons}{_SKIP}")
     if args.calibration and args.calibration != "stored" and not os.path.exists(args.calibration):
         raise CommandError(f"cannot read {args.calibration!r}: there is no such file")
 
 
-def _scored(args: argparse.Namespace, work: Cross | Pairs) -> int:
+def _scored(args: Namespace, work: Cross | Pairs) -> int:
     """Score, print the scores and write the page; returns the exit status."""
     from idmetric.metric.images.read import ImageReadError
 
@@ -118,8 +121,8 @@ def _scored(args: argparse.Namespace, work: Cross | Pairs) -> int:
         except (ImportError, ValueError, RuntimeError, OSError) as error:
             hint = _SKIP if isinstance(error, ImageReadError) else ""
             raise CommandError(f"{' '.join(str(error).split())}{hint}") from error
-    for lost in scores.skipped:
-        say(f"skipped {lost['image']}: {lost['reason']}")
+    for skipped in scores.skipped:
+        say(f"skipped {skipped['image']}: {skipped['reason']}")
     if not scores.rows:
         raise CommandError("no image could be scored")
 
@@ -134,7 +137,7 @@ def _scored(args: argparse.Namespace, work: Cross | Pairs) -> int:
     return _status(args, scores)
 
 
-def _scores(args: argparse.Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]:
+def _scores(args: Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]:
     """The scores, and with --html the pictures of the page."""
     from idmetric.metric.models.load import load
     from idmetric.metric.scoring.calibrations import calibration_of
@@ -144,25 +147,10 @@ def _scores(args: argparse.Namespace, work: Cross | Pairs) -> tuple[Scores, Albu
         from idmetric.evaluate.report.page import check_page
 
         check_page(args.html)
-    settings = ScoreSettings(
-        distance=args.distance,
-        aggregate=args.aggregate,
-        mask_dir=args.mask_dir,
-        mask_id=args.mask_id,
-        outside=args.outside,
-        on_error=args.on_error,
-        cache=args.cache,
-        calibration=args.calibration,
-        prior=args.prior,
-        copies=not args.no_copies,
-        threshold=args.threshold,
-        batch_size=args.batch_size,
-        workers=args.workers,
-    )
+    settings = ScoreSettings(**values_of(args, ScoreSettings))  # checks them before the model is opened
     if args.quiet:
         os.environ |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_VERBOSITY": "error"}
-    chosen = load_options(args.dtype, args.revision, args.preprocessing, args.decode)
-    metric = load(args.model, device=args.device, **chosen)
+    metric = load(args.model, **load_options(args))
     settings = replace(settings, calibration=calibration_of(metric, args.calibration, args.distance))
     album = None
     if args.html:
@@ -173,22 +161,22 @@ def _scores(args: argparse.Namespace, work: Cross | Pairs) -> tuple[Scores, Albu
         return compare(metric, work, settings, progress=progress, watcher=album), album
 
 
-def _write_page(args: argparse.Namespace, scores: Scores, album: Album, messages: list[str]) -> None:
+def _write_page(args: Namespace, scores: Scores, album: Album, messages: list[str]) -> None:
     from idmetric.evaluate.report.html import score_page
     from idmetric.evaluate.report.page import write_page
 
     try:
         write_page(score_page(scores, album, messages=messages), args.html)
     except OSError as error:
-        kept = f"are in {args.output}" if args.output else "were printed"
-        raise CommandError(f"{error}; the scores {kept}") from error
+        scores_are = f"are in {args.output}" if args.output else "were printed"
+        raise CommandError(f"{error}; the scores {scores_are}") from error
 
 
-def _status(args: argparse.Namespace, scores: Scores) -> int:
+def _status(args: Namespace, scores: Scores) -> int:
     """The exit status, with a line on stderr if a distance exceeds --threshold."""
     over = scores.failing
     if not over:
-        return 4 if scores.skipped else 0
+        return status_of(scores.skipped)
     if not args.quiet:
         worst = max(over, key=lambda row: row["distance"])
         say(

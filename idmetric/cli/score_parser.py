@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import Namespace
 
 from idmetric.cli import options
 from idmetric.cli.command import Parser, codes
@@ -21,21 +21,34 @@ def build_parser(prog: str = ALIAS) -> Parser:
         description="Distance of images to a reference: lower = more likely the same object, animal or person.",
         epilog=codes(0, 1, 2, 3, 4, 130, 143),
     )
-    parser.add_argument("paths", nargs="*", metavar="IMAGE", help="files, folders or patterns; the first one names "
-                        "the reference (or several), unless --ref is given")  # fmt: skip
-    parser.add_argument("--ref", action="append", default=[], metavar="PATH", help="reference image, folder or "
-                        "pattern; may be repeated")  # fmt: skip
-    parser.add_argument("--pairs", metavar="CSV", help="score the pairs of a CSV file (- for standard "
-                        "input) with the columns a,b[,mask_a,mask_b] or ref,gen[,mask_ref,mask_gen]")  # fmt: skip
+    add = parser.add_argument
+    add(
+        "paths",
+        nargs="*",
+        metavar="IMAGE",
+        help="files, folders or patterns; the first one names the reference (or several), unless --ref is given",
+    )
+    add(
+        "--ref", action="append", default=[], metavar="PATH", help="reference image, folder or pattern; may be repeated"
+    )
+    add(
+        "--pairs",
+        metavar="CSV",
+        help="score the pairs of a CSV file (- for standard input) with the columns a,b[,mask_a,mask_b] or "
+        "ref,gen[,mask_ref,mask_gen]",
+    )
     options.add_model(parser)
     options.add_distance(parser)
     options.add_device(parser)
     options.add_mask_dir(parser)
-    parser.add_argument("--threshold", type=float, metavar="T", help="exit with status 3 if a distance exceeds T")
+    add("--threshold", type=float, metavar="T", help="exit with status 3 if a distance exceeds T")
     options.add_format(parser)
     options.add_output(parser)
-    parser.add_argument("--html", metavar="FILE", help="also write a page with the images sorted, next to their "
-                        "references (pip install 'idmetric[report]')")  # fmt: skip
+    add(
+        "--html",
+        metavar="FILE",
+        help="also write a page with the images sorted, next to their references (pip install 'idmetric[report]')",
+    )
     options.add_quiet(parser, "no progress, no warnings")
     parser.add_version()
     _add_more(parser)
@@ -45,16 +58,28 @@ def build_parser(prog: str = ALIAS) -> Parser:
 def _add_more(parser: Parser) -> None:
     """Add the less common options, in groups."""
     references = parser.add_argument_group("references")
-    references.add_argument("--aggregate", choices=("best", "mean"), default="best", help="distance to several "
-                            "references: the smallest (default) or the mean")  # fmt: skip
-    references.add_argument("--include-refs", action="store_true", help="also score references that are among the "
-                            "images (default: left out)")  # fmt: skip
-    references.add_argument("--no-copies", action="store_true", help="do not look for copies of a reference's pixels")
+    references.add_argument(
+        "--aggregate",
+        choices=("best", "mean"),
+        default="best",
+        help="distance to several references: the smallest (default) or the mean",
+    )
+    references.add_argument(
+        "--include-refs",
+        action="store_true",
+        help="also score references that are among the images (default: left out)",
+    )
+    references.add_argument(
+        "--no-copies", action="store_false", dest="copies", help="do not look for copies of a reference's pixels"
+    )
 
     reading = parser.add_argument_group("reading images")
     options.add_outside(reading)
-    reading.add_argument("--preprocessing", choices=("standard", "release"), help="release: as the ID-Sim and NearID "
-                         "releases, which ignore EXIF orientation, transparency and masks")  # fmt: skip
+    reading.add_argument(
+        "--preprocessing",
+        choices=("standard", "release"),
+        help="release: as the ID-Sim and NearID releases, which ignore EXIF orientation, transparency and masks",
+    )
     options.add_decode(reading)
     options.add_on_error(reading, fail="stop", skip="skip and list them")
 
@@ -62,22 +87,33 @@ def _add_more(parser: Parser) -> None:
     options.add_dtype(running)
     options.add_batch_size(running)
     options.add_workers(running)
-    running.add_argument("--cache", metavar="DIR", help="keep embeddings there, by image content: the same command "
-                         "resumes, and another embeds only new images")  # fmt: skip
+    running.add_argument(
+        "--cache",
+        metavar="DIR",
+        help="keep embeddings there, by image content: the same command resumes, and another embeds only new images",
+    )
 
     probability = parser.add_argument_group("probability")
-    probability.add_argument("--calibration", metavar="FILE", help="add the probability of the same identity, from "
-                             "`idmetric eval calibrate`; 'stored': saved with the model")  # fmt: skip
-    probability.add_argument("--prior", type=float, metavar="P", help="with --calibration: expected share of images "
-                             "with the same identity (default: as in its pairs)")  # fmt: skip
+    options.add_calibration(probability)
+    probability.add_argument(
+        "--prior",
+        type=float,
+        metavar="P",
+        help="with --calibration: expected share of images with the same identity (default: as in its pairs)",
+    )
 
-    other = parser.add_argument_group("other")
-    other.add_argument("--html-details", type=options.natural, default=500, metavar="N", help="with --html: show "
-                       "matched patches of the N nearest images, 0 = none (default: %(default)s)")  # fmt: skip
-    other.add_argument("--list-models", action="store_true", help="print the models and exit")
+    rest = parser.add_argument_group("other")
+    rest.add_argument(
+        "--html-details",
+        type=options.natural,
+        default=500,
+        metavar="N",
+        help="with --html: show matched patches of the N nearest images, 0 = none (default: %(default)s)",
+    )
+    rest.add_argument("--list-models", action="store_true", help="print the models and exit")
 
 
-def misuse(args: argparse.Namespace) -> str | None:
+def misuse(args: Namespace) -> str | None:
     """The reason why the options do not go together; None if they do."""
     if args.html and args.output and is_same_file(args.html, args.output):
         return "--html and --output name one file: give each its own"

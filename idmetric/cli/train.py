@@ -5,11 +5,11 @@ Ctrl-C and SIGTERM write a checkpoint first (exit status 130 or 143); the same c
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib
 import sys
 import tempfile
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from dataclasses import fields
 from functools import partial
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric.cli import options
 from idmetric.cli.command import CommandError, codes, ended, fixable, parser_of, say
-from idmetric.metric.files.hints import need_all
+from idmetric.metric.files.hints import need
 from idmetric.metric.files.settings import add_options, from_file, values_of
 from idmetric.train.options import TrainSettings
 
@@ -52,49 +52,57 @@ The same command resumes a run that was stopped. `idmetric.load("run/")` opens t
 _EPILOG = _EXAMPLES + codes(0, 1, 2, 130, 143)
 
 
-def build_parser(recipe: str | None = None, prog: str = "idmetric train") -> argparse.ArgumentParser:
+def build_parser(recipe: str | None = None, prog: str = "idmetric train") -> ArgumentParser:
     """The parser of all recipes, with the options of one of them."""
     text = f"Train the models of the papers. `{prog} RECIPE --help` lists the options of one."
     return parser_of(prog, "recipe", RECIPES, recipe, _add_arguments, text, _EPILOG.format(name="nearid"))
 
 
-def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
+def _add_arguments(parser: ArgumentParser, name: str) -> None:
     config = importlib.import_module(RECIPES[name][0].replace(".recipe", ".config")).Config  # loads no torch
     parser.epilog = _EPILOG.format(name=name)
     files = parser.add_argument_group("data and result")
-    files.add_argument("--data", type=Path, metavar="FILE", help="manifest to train on: .parquet, .csv or .jsonl")
-    files.add_argument("--out", type=Path, metavar="DIR", help="folder of the run, new or to be resumed")
-    files.add_argument("--config", type=Path, metavar="FILE", help="read the settings below from a .json or .toml file")
-    files.add_argument("--smoke", action="store_true", help="a small random model and few steps, to test the setup")
-    files.add_argument("--dry-run", action="store_true", help="print the plan and stop")
+    add = files.add_argument
+    add("--data", type=Path, metavar="FILE", help="manifest to train on: .parquet, .csv or .jsonl")
+    add("--out", type=Path, metavar="DIR", help="folder of the run, new or to be resumed")
+    add("--config", type=Path, metavar="FILE", help="read the settings below from a .json or .toml file")
+    add("--smoke", action="store_true", help="a small random model and few steps, to test the setup")
+    add("--dry-run", action="store_true", help="print the plan and stop")
     options.add_on_error(files, fail="stop and list all", skip="train without them")
-    text = "before the first step, read all images (default), or only check that the files exist"
-    files.add_argument("--check", choices=("full", "files"), default="full", help=text)
-    files.add_argument("--cpu", action="store_true", help="stay on the CPU")
+    add(
+        "--check",
+        choices=("full", "files"),
+        default="full",
+        help="before the first step, read all images (default), or only check that the files exist",
+    )
+    add("--cpu", action="store_true", help="stay on the CPU")
     options.add_quiet(files, "no progress of the check of images")
-    own = parser.add_argument_group(f"{name} (defaults: the paper's)")
-    add_options(own, config)
-    run = parser.add_argument_group("run")
-    add_options(run, TrainSettings, but={f.name for f in fields(config)})
+
+    add_options(parser.add_argument_group(f"{name} (defaults: the paper's)"), config)
+    add_options(parser.add_argument_group("run"), TrainSettings, but=[entry.name for entry in fields(config)])
 
 
-def configure(module: Any, args: argparse.Namespace) -> tuple[Any, TrainSettings]:
-    """The recipe's Config and the loop's Settings: defaults, below --smoke, below --config, below the command line.
+def configure(module: Any, args: Namespace) -> tuple[Any, TrainSettings]:
+    """The recipe's Config and the loop's settings: defaults, below --smoke, below --config, below the command line.
 
     Raises:
         ValueError: for an invalid value.
     """
-    given = {**values_of(args, TrainSettings), **values_of(args, module.Config)}
-    saved = from_file(args.config, TrainSettings, module.Config) if args.config else {}
-    values = {**(module.SMOKE if args.smoke else {}), **saved, **given}
-    own, of_run = ({f.name for f in fields(kind)} for kind in (module.Config, TrainSettings))
-    config = module.Config(**{name: value for name, value in values.items() if name in own})
-    shared = {name: getattr(config, name) for name in own & of_run}
-    settings = TrainSettings(**{**{name: value for name, value in values.items() if name in of_run}, **shared})
-    return config, settings
+    values = dict(module.SMOKE) if args.smoke else {}
+    if args.config:
+        values |= from_file(args.config, TrainSettings, module.Config)
+    values |= values_of(args, TrainSettings) | values_of(args, module.Config)
+    config = _filled(module.Config, values)
+    return config, _filled(TrainSettings, {**values, **vars(config)})
 
 
-def run(name: str, module: Any, args: argparse.Namespace) -> None:
+def _filled(kind: Any, values: dict[str, Any]) -> Any:
+    """A dataclass from the values that are among its fields."""
+    names = [entry.name for entry in fields(kind)]
+    return kind(**{name: value for name, value in values.items() if name in names})
+
+
+def run(name: str, module: Any, args: Namespace) -> None:
     """Train, or with --dry-run print the plan.
 
     Raises:
@@ -108,19 +116,21 @@ def run(name: str, module: Any, args: argparse.Namespace) -> None:
     from idmetric.train.processes import Processes
     from idmetric.train.state import TrainError
 
-    with contextlib.ExitStack() as held:
+    with contextlib.ExitStack() as stack:
         with fixable(TrainError):  # once training runs, such errors are bugs
             if args.out is None and not args.dry_run:
                 raise ValueError("--out DIR is needed: the folder of the run")
             if args.data is None and not args.smoke:
                 raise ValueError("--data FILE is needed: the manifest to train on (or --smoke, which renders its own)")
             config, settings = configure(module, args)
-            processes = held.enter_context(contextlib.closing(Processes(settings.precision, args.cpu)))
-            scratch = Path(held.enter_context(tempfile.TemporaryDirectory()))
-            if not args.dry_run:
+            processes = stack.enter_context(contextlib.closing(Processes(settings.precision, args.cpu)))
+            if args.dry_run:
+                smoke_folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            else:
+                smoke_folder = args.out / run_folder.SMOKE_DATA
                 processes.on_main(lambda: check(args.out / run_folder.FILE, parents=True))
                 processes.on_main(lambda: run_folder.read(args.out))
-            data = _data(module, args, processes, scratch if args.dry_run else args.out / run_folder.SMOKE_DATA)
+            data = _data(module, args, processes, smoke_folder)
             seed_all(settings.seed)  # new weights follow from the seed
             recipe = module.build(config, data, processes)
             if args.dry_run:
@@ -131,32 +141,36 @@ def run(name: str, module: Any, args: argparse.Namespace) -> None:
         fit(recipe, args.out, settings, processes)
 
 
-def _data(module: Any, args: argparse.Namespace, processes: Processes, smoke: Path) -> Manifest:
+def _data(module: Any, args: Namespace, processes: Processes, smoke_folder: Path) -> Manifest:
     """The manifest without unreadable rows, which the main process finds for all; or that of --smoke."""
     from idmetric.cli.data.common import progress
     from idmetric.data.manifest.table import read
     from idmetric.train.batches import check
 
     if args.data is None:
-        processes.on_main(lambda: len(module.smoke_data(smoke)))
-        made: Manifest = module.smoke_data(smoke)  # reads the existing files
-        return made
+        processes.on_main(lambda: len(module.smoke_data(smoke_folder)))
+        smoke_data: Manifest = module.smoke_data(smoke_folder)  # reads the existing files
+        return smoke_data
     data = read(args.data)
 
-    def kept() -> list[int]:
-        found = check(
-            data, args.on_error, masks=getattr(module, "MASKS", False), decode=args.check == "full",
-            most_ratio=getattr(module, "MOST_RATIO", None), progress=partial(progress, quiet=args.quiet),
-        )  # fmt: skip
-        names = set(found.column("id"))
-        return [row for row, name in enumerate(data.column("id")) if name in names]
+    def readable_rows() -> list[int]:
+        checked = check(
+            data,
+            args.on_error,
+            masks=getattr(module, "MASKS", False),
+            decode=args.check == "full",
+            most_ratio=getattr(module, "MOST_RATIO", None),
+            progress=partial(progress, quiet=args.quiet),
+        )
+        ids = set(checked.column("id"))
+        return [row for row, name in enumerate(data.column("id")) if name in ids]
 
-    rows = processes.on_main(kept)
+    rows = processes.on_main(readable_rows)
     return data if len(rows) == len(data) else data.take(rows)
 
 
 def plan(
-    name: str, recipe: Recipe, data: Manifest, args: argparse.Namespace, settings: TrainSettings, processes: Processes
+    name: str, recipe: Recipe, data: Manifest, args: Namespace, settings: TrainSettings, processes: Processes
 ) -> list[str]:
     """Describe a run, as lines of text."""
     from idmetric.train import state
@@ -165,44 +179,44 @@ def plan(
 
     trained, whole = parameter_counts(recipe)
     identities = len(set(data.column("identity")) - {None})
-    lines = {
-        "recipe": name,
-        "data": f"{args.data or 'painted for --smoke'}: {len(data):,} rows, {identities:,} identities",
-        "steps": f"{recipe.steps:,}",
-        "trains": f"{trained:,} of {whole:,} parameters",
-        "on": f"{processes.device.type}, precision {processes.precision}, processes: {processes.count}, "
-        f"loading processes of each: {worker_count(settings.workers, processes)}",
-    }
+    workers = worker_count(settings.workers, processes)
+    lines = [
+        f"recipe  {name}",
+        f"data    {args.data or 'painted for --smoke'}: {len(data):,} rows, {identities:,} identities",
+        f"steps   {recipe.steps:,}",
+        f"trains  {trained:,} of {whole:,} parameters",
+        f"on      {processes.device.type}, precision {processes.precision}, processes: {processes.count}, "
+        f"loading processes of each: {workers}",
+    ]
     if args.out is not None:
         done = max(state.checkpoints(args.out), default=0)
-        lines["out"] = f"{args.out}, {f'a run with {done} steps done' if done else 'a new run'}"
-    return [f"{key:<8}{value}" for key, value in lines.items()] + [f"  {k} = {v}" for k, v in recipe.settings.items()]
+        lines.append(f"out     {args.out}, {f'a run with {done} steps done' if done else 'a new run'}")
+    return [*lines, *(f"  {key} = {value}" for key, value in recipe.settings.items())]
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "idmetric train") -> int:
     """Run a recipe; returns the exit status."""
-    given = list(sys.argv[1:] if argv is None else argv)
-    name = build_parser(prog=prog).parse_args(given[:1]).recipe  # ends here for help, the version and unknown names
+    words = list(sys.argv[1:] if argv is None else argv)
+    name = build_parser(prog=prog).parse_args(words[:1]).recipe  # ends here for help, the version and unknown names
     parser = build_parser(name, prog)
-    args = parser.parse_args(given)
-    kept = "checkpoints written so far are kept, and the same command resumes from the last one"
-    return ended(partial(_main, name, args), parser, kept)
+    args = parser.parse_args(words)
+    if_stopped = "checkpoints written so far are kept, and the same command resumes from the last one"
+    return ended(partial(_main, name, args), parser, if_stopped)
 
 
-def _main(name: str, args: argparse.Namespace) -> int:
+def _main(name: str, args: Namespace) -> int:
     packages = {"accelerate": "accelerate", "pyarrow": "pyarrow", "tensorboard": "tensorboard"}
     if name in ("idsim", "visme"):
         packages["peft"] = "peft"
     if name == "visme":
         packages["transformers"] = "transformers"
-    need_all(f"idmetric train {name}", {"train": packages})
+    need("train", f"idmetric train {name}", **packages)
     from idmetric.metric.files.output import OutputError
     from idmetric.train.loop import Stopped, TrainError
     from idmetric.train.processes import OtherFailed
 
     try:
-        module = importlib.import_module(RECIPES[name][0])
-        run(name, module, args)
+        run(name, importlib.import_module(RECIPES[name][0]), args)
     except Stopped as stopped:
         say(str(stopped))
         return 128 + stopped.signal

@@ -13,14 +13,12 @@ from __future__ import annotations
 import os
 import tempfile
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
-from functools import cache, partial
-from itertools import chain
+from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,12 +27,12 @@ from PIL import Image
 from idmetric.data.look import Look, UnreadableError
 from idmetric.data.manifest.table import Manifest
 from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.images.masks import labeled
-from idmetric.metric.images.opening import Named
-from idmetric.metric.images.read import ImageReadError, Outside, Preprocessing, describe, read_image
+from idmetric.metric.images.kinds import WHITE, Color, ImageLike
+from idmetric.metric.images.masks import MaskLike, labeled
+from idmetric.metric.images.read import Outside, Preprocessing, describe, read_image
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.scoring.keys import content, content_key, key_of, settings_digest
-from idmetric.metric.scoring.pipeline import Input, batches, keep, usable
+from idmetric.metric.scoring.keys import settings_digest
+from idmetric.metric.scoring.pipeline import Input, Source, batches, keep, usable
 from idmetric.metric.scoring.store import Store
 
 Rows = Sequence[int] | NDArray[np.integer]
@@ -46,26 +44,48 @@ _TEXT = "text"  # key of a row without an image, before that of its words
 # Models
 
 
-class VectorModel(Protocol):
-    """A model that embeds images: an `EmbedderModel`, or a baseline."""
+class ImageModel:
+    """A model of images that threads prepare.
 
-    background: tuple[int, int, int]  # behind transparent images
-    reads_words: bool  # whether text changes an image's embedding
+    Attributes:
+        background: behind transparent images. preprocessing: how files become RGB.
+        reads_words: whether text changes an image's embedding. has_patches: whether embeddings have patches.
+    """
+
+    background: Color = WHITE
+    preprocessing: Preprocessing = "standard"
+    reads_words = False
+    has_patches = False
 
     def signature(self) -> dict[str, str]:
-        """Everything that its embeddings depend on."""
+        """Everything that its results depend on."""
+        raise NotImplementedError
 
-    def prepare(self, image: Image.Image | None, mask: Any, outside: Outside, words: str | None) -> Any:
+    def decoding(self, whole: bool) -> Hashable:
+        """What `decode` depends on: models with equal values share the decoded image."""
+        return self.background, self.preprocessing
+
+    def decode(self, image: ImageLike, whole: bool) -> Image.Image:
+        """Read an image as RGB; `whole`: all of its pixels are needed, as a mask belongs to them."""
+        return read_image(image, background=self.background, preprocessing=self.preprocessing)
+
+    def prepare(self, image: Image.Image | None, mask: MaskLike | None, outside: Outside, words: str | None) -> Any:
         """Turn an image into the model's input, in a thread; ImageReadError if that is impossible.
 
         Models that read words also get texts without an image, as None.
         """
+        raise NotImplementedError
+
+
+class VectorModel(ImageModel):
+    """A model that embeds images: an `EmbedderModel`, or a baseline."""
 
     def embed(self, prepared: Sequence[Any], patches: bool) -> Embedding:
         """Embed a batch of inputs from `prepare`."""
+        raise NotImplementedError
 
 
-class EmbedderModel:
+class EmbedderModel(VectorModel):
     """An `Embedder` as a `VectorModel`."""
 
     has_patches = True
@@ -73,30 +93,44 @@ class EmbedderModel:
     def __init__(self, metric: Embedder) -> None:
         self.metric = metric
         self.background, self.preprocessing = metric.background, metric.preprocessing
-        self.decode, self.decoded = metric.decode, partial(metric.read_image, whole=False)
         self.reads_words = hasattr(metric, "encode_items")  # VisIDEmbed
 
     def signature(self) -> dict[str, str]:
-        """See `VectorModel`."""
+        """See `ImageModel`."""
         facts = self.metric.about()
         return {
-            **self.metric.signature(), "interpolation": self.metric.interpolation, "weights": facts["weights"],
+            **self.metric.signature(),
+            "interpolation": self.metric.interpolation,
+            "weights": facts["weights"],
             "settings": settings_digest({key: facts[key] for key in ("settings", "seen")}),
-        }  # fmt: skip
+        }
 
-    def prepare(self, image: Image.Image | None, mask: Any, outside: Outside, words: str | None) -> Any:
-        """See `VectorModel`."""
-        return *((None, None) if image is None else self.metric.load_image(image, mask, outside)), words
+    def decoding(self, whole: bool) -> Hashable:
+        """See `ImageModel`."""
+        if whole or self.metric.decode == "exact":
+            return super().decoding(whole)
+        return id(self)  # each model leaves out other pixels
+
+    def decode(self, image: ImageLike, whole: bool) -> Image.Image:
+        """See `ImageModel`."""
+        return self.metric.read_image(image, whole=whole)
+
+    def prepare(self, image: Image.Image | None, mask: MaskLike | None, outside: Outside, words: str | None) -> Any:
+        """See `ImageModel`."""
+        if image is None:
+            return None, None, words
+        return *self.metric.load_image(image, mask, outside), words
 
     def embed(self, prepared: Sequence[Any], patches: bool) -> Embedding:
         """See `VectorModel`."""
         pixels, covers, words = zip(*prepared, strict=True)
-        masks = None if all(c is None for c in covers) else list(covers)
         # load_image has already replaced the pixels outside the mask
-        options: dict[str, Any] = {"batch_size": len(pixels), "masks": masks, "outside": "keep", "patches": patches}
-        if self.reads_words and any(w is not None for w in words):
+        options: dict[str, Any] = {"batch_size": len(pixels), "outside": "keep", "patches": patches}
+        if any(cover is not None for cover in covers):
+            options["masks"] = list(covers)
+        if self.reads_words and any(text is not None for text in words):
             default = self.metric.config()["instruction"]
-            options |= {"texts": [default if w is None else w for w in words], "instruction": ""}
+            options |= {"texts": [default if text is None else text for text in words], "instruction": ""}
         return self.metric.embed(list(pixels), **options)
 
 
@@ -111,7 +145,7 @@ class Stored:
     store: Store
     keys: Mapping[int, str]
     problems: Mapping[int, str] = field(default_factory=dict)
-    _folder: Any = field(default=None, repr=False)  # keeps a temporary folder alive
+    _folder: object = field(default=None, repr=False)  # keeps a temporary folder alive
 
     def vectors(self, rows: Rows) -> NDArray[np.float32]:
         """Global features (N, D) of rows."""
@@ -151,40 +185,39 @@ def embed(
         UnreadableError: without `skip`, naming all images that are missing (before anything is embedded), or that
             cannot be read or embedded (the store keeps the embeddings of the rest).
     """
-    chosen = range(len(manifest)) if rows is None else sorted({int(row) for row in rows})
-    items, problems = _items(manifest, chosen, look, words or {}, all(model.reads_words for model in models.values()))
+    items, problems = items_of(manifest, rows, look, words or {}, all(model.reads_words for model in models.values()))
     if problems and not skip:
         raise UnreadableError(manifest, problems)
     temporary = tempfile.TemporaryDirectory(prefix="idmetric-") if store is None else None
     folder = store or Path(temporary.name if temporary else "")
     stores = {name: Store(folder / look.folder(model), patches, model="") for name, model in models.items()}
-    for line in chain.from_iterable(store.mend() for store in stores.values()):
-        warnings.warn(line, stacklevel=2)
+    for model_store in stores.values():
+        for line in model_store.mend():
+            warnings.warn(line, stacklevel=2)
     keys: dict[str, dict[int, str]] = {name: {} for name in models}
 
     def read(item: Item) -> Input[Item]:
-        try:
-            return _read(item, models, stores, look)
-        except (ValueError, OSError) as error:
-            return Input(item, problem=str(error))
+        return read_item(item, models, look, lambda name, key: key in stores[name])
 
     done = 0
     try:
         with closing(batches(items, read, batch_size=batch_size, workers=workers)) as ahead:
             for batch in ahead:
                 for name, model in models.items():
-                    _embed(name, model, [one for one in batch if not one.problem], stores[name])
-                for one in batch:
-                    if one.problem:
-                        problems |= dict.fromkeys(items[one.item], one.problem)
-                    for name, model in models.items() if not one.problem else ():
-                        keys[name] |= dict.fromkeys(items[one.item], _key(one, model))
+                    _embed(name, model, [image for image in batch if not image.problem], stores[name])
+                for image in batch:
+                    item_rows = items[image.item]
+                    if image.problem:
+                        problems |= dict.fromkeys(item_rows, image.problem)
+                        continue
+                    for name, model in models.items():
+                        keys[name] |= dict.fromkeys(item_rows, _key(image, model))
                 done += len(batch)
                 if progress is not None:
                     progress(done, len(items))
     finally:  # also if the run is stopped
-        for each in stores.values():
-            each.save()
+        for model_store in stores.values():
+            model_store.save()
     problems = dict(sorted(problems.items()))
     if problems and not skip:
         raise UnreadableError(manifest, problems)
@@ -192,7 +225,7 @@ def embed(
 
 
 def embed_rows(
-    manifest: Manifest, model: Embedder, rows: Rows | None = None, **given: Any
+    manifest: Manifest, model: Embedder, rows: Rows | None = None, **options: Any
 ) -> tuple[NDArray[np.float32], Mapping[int, str]]:
     """Embed rows (default: all) with one model, leaving out images that cannot be used; arguments as of `embed`.
 
@@ -200,97 +233,94 @@ def embed_rows(
         Global features (N, D) of all rows of the manifest, NaN in rows that were not requested or cannot be used; and
         row -> the reason why it cannot.
     """
-    stored = embed(manifest, {model.label: EmbedderModel(model)}, rows, skip=True, **given)[model.label]
-    found = stored.vectors(list(stored.keys))
-    vectors = np.full((len(manifest), found.shape[1]), np.nan, dtype=np.float32)
-    vectors[list(stored.keys)] = found
+    stored = embed(manifest, {model.label: EmbedderModel(model)}, rows, skip=True, **options)[model.label]
+    rows_found = list(stored.keys)
+    features = stored.vectors(rows_found)
+    vectors = np.full((len(manifest), features.shape[1]), np.nan, dtype=np.float32)
+    vectors[rows_found] = features
     return vectors, stored.problems
 
 
 # Images on their way to the models
 
 
-def _items(
-    manifest: Manifest, rows: Iterable[int], look: Look, words: Mapping[int, str], readers: bool
+def items_of(
+    manifest: Manifest, rows: Rows | None, look: Look, words: Mapping[int, str] = {}, all_read_words: bool = False
 ) -> tuple[dict[Item, list[int]], dict[int, str]]:
     """The rows of each different image, mask and text; and row -> reason of rows that cannot be used."""
     look.check(manifest)
+    chosen = range(len(manifest)) if rows is None else sorted({int(row) for row in rows})
     items: dict[Item, list[int]] = {}
     problems: dict[int, str] = {}
-    there = cache(os.path.isfile)
-    for row in rows:
-        image, mask = manifest.source(row), manifest.source(row, "mask") if look.masked else None
-        gone = [path for path in (image, mask) if isinstance(path, str) and not there(path)]
-        if gone:
-            problems[row] = f"{gone[0]}: there is no such file"
-        elif image is None and not (readers and words.get(row)):
+    is_file = cache(os.path.isfile)
+    for row in chosen:
+        image = manifest.source(row)
+        mask = manifest.source(row, "mask") if look.masked else None
+        missing = [path for path in (image, mask) if isinstance(path, str) and not is_file(path)]
+        if missing:
+            problems[row] = f"{missing[0]}: there is no such file"
+        elif image is None and not (all_read_words and words.get(row)):
             problems[row] = "a text without an image, which needs models that read text"
         else:
             items.setdefault((image, mask, words.get(row)), []).append(row)
     return items, problems
 
 
-def content_keys(manifest: Manifest, rows: Sequence[int], look: Look, pool: ThreadPoolExecutor) -> dict[int, str]:
-    """A key of each row, equal for rows with the same bytes of image (and mask).
+def read_item(
+    item: Item, models: Mapping[str, ImageModel], look: Look, is_known: Callable[[str, str], bool]
+) -> Input[Item]:
+    """The image as the input of each model that needs it, decoded once for all that decode it alike.
 
-    UnreadableError names all files that are missing, OSError one that cannot be read.
+    Args:
+        is_known: whether the model of a name needs no content of a key.
+
+    Returns:
+        `pixels` are the inputs by model; None if no model needs any, or there is a `problem`.
     """
-    items, problems = _items(manifest, rows, look, {}, False)
-    if problems:
-        raise UnreadableError(manifest, problems)
-    found = pool.map(lambda item: key_of(item[0] or b"", item[1]), items)
-    keys = {row: key for own, key in zip(items.values(), found, strict=True) for row in own}
-    return {row: keys[row] for row in rows}
-
-
-def _key(one: Input[Item], model: VectorModel) -> str:
-    """The key of an image's embedding, which depends on the text for models that read it."""
-    text = one.item[2]
-    return one.key if text is None or not model.reads_words else f"{one.key}-{settings_digest({'words': text})}"
-
-
-def _read(item: Item, models: Mapping[str, Any], stores: Mapping[str, Store], look: Look) -> Input[Item]:
-    """The image as the input of each model that has not embedded it, decoded once for all that decode it alike."""
     image, mask, text = item
-    data, cover = (None if source is None else content(source) for source in (image, mask))
-    found = Input(item, _TEXT if data is None else content_key(data, cover))
-    decoded: dict[Any, Image.Image] = {}
-    pixels = {}
-    for name, model in models.items():
-        if _key(found, model) in stores[name]:
-            continue
-        if image is None:
-            pixels[name] = model.prepare(None, None, look.outside, text)
-            continue
-        reading: Preprocessing = getattr(model, "preprocessing", "standard")
-        # a mask belongs to all pixels; without one, models that leave pixels out each decode the file themselves
-        fast = mask is None and getattr(model, "decode", "exact") == "fast"
-        way = name if fast else (model.background, reading)
-        if way not in decoded:
-            read = model.decoded if fast else partial(read_image, background=model.background, preprocessing=reading)
-            decoded[way] = read(_named(data, image))
-        try:
-            pixels[name] = model.prepare(decoded[way], labeled(_named(cover, mask), look.mask_id), look.outside, text)
-        except ImageReadError as error:  # a decoded image has no name
-            named = describe(image) if error.source.startswith("<PIL") else error.source
-            raise ImageReadError(named, error.reason) from error
-    found.pixels = pixels or None
-    return found
+    loaded = Input(item, _TEXT if image is None else "")
+    decoded: dict[Hashable, Image.Image] = {}
+    inputs = {}
+    try:
+        source = None if image is None else Source.read(image, mask)
+        if source is not None:
+            loaded.key = source.key
+        for name, model in models.items():
+            if is_known(name, _key(loaded, model)):
+                continue
+            if source is None:
+                inputs[name] = model.prepare(None, None, look.outside, text)
+                continue
+            decoding = model.decoding(mask is not None)
+            if decoding not in decoded:
+                decoded[decoding] = model.decode(source.image, mask is not None)
+            subject_mask = labeled(source.mask, look.mask_id)
+            inputs[name] = model.prepare(decoded[decoding], subject_mask, look.outside, text)
+    except ValueError as error:  # ImageReadError, or of words
+        return Input(item, loaded.key, problem=str(error))
+    loaded.pixels = inputs or None
+    return loaded
 
 
-def _named(data: bytes | None, source: str | bytes | None) -> Any:
-    """The bytes that a key was made of, named by their file."""
-    return Named(data, source) if data and isinstance(source, str) else source
+def _key(image: Input[Item], model: ImageModel) -> str:
+    """The key of an image's embedding, which depends on the text for models that read it."""
+    text = image.item[2]
+    if text is None or not model.reads_words:
+        return image.key
+    return f"{image.key}-{settings_digest({'words': text})}"
 
 
 def _embed(name: str, model: VectorModel, batch: Sequence[Input[Item]], store: Store) -> None:
     """Embed the images that this model lacks, and set the problem of those with an embedding that cannot be used."""
-    wanted = [Input(one.item, _key(one, model), (one.pixels or {}).get(name)) for one in batch]
+    model_inputs = [Input(image.item, _key(image, model), (image.pixels or {}).get(name)) for image in batch]
     dtype = model.signature().get("dtype", "float32")
-    bad = keep(
-        store, wanted, lambda fresh: usable(lambda: model.embed([x.pixels for x in fresh], store.patches), dtype, name)
-    )
-    for one, own in zip(batch, wanted, strict=True):
-        if own.key in bad:
-            image = one.item[0]
-            one.problem = f"{'a text' if image is None else describe(image)}: {bad[own.key]}"
+
+    def run(fresh: list[Input[Item]]) -> tuple[Embedding, dict[int, str]]:
+        return usable(lambda: model.embed([image.pixels for image in fresh], store.patches), dtype, name)
+
+    reasons = keep(store, model_inputs, run)
+    for image, model_input in zip(batch, model_inputs, strict=True):
+        if model_input.key in reasons:
+            source = image.item[0]
+            named = "a text" if source is None else describe(source)
+            image.problem = f"{named}: {reasons[model_input.key]}"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError
-from idmetric.metric.files import json_file, settings
+from idmetric.metric.files import json_file, typed
 from idmetric.metric.files.lock import locked
 from idmetric.metric.files.output import refuse_irregular, replacing
 from idmetric.metric.scoring.keys import stores_in
@@ -130,7 +130,7 @@ def _check_types(item: Item) -> None:
         and all(isinstance(number, int) for number in numbers)
         and isinstance(item.identity, str | None)
     ):
-        raise ValueError(f"an image has values of the wrong types: {settings.shown(item)}")
+        raise ValueError(f"an image has values of the wrong types: {typed.shown(item)}")
 
 
 def write_index(store: Path, head: dict[str, Any], items: Sequence[Item]) -> None:
@@ -145,7 +145,7 @@ def _head(path: Path, line: str) -> dict[str, Any]:
     if not isinstance(found, dict) or found.get("kind") != KIND:
         raise ValueError("it does not belong to a gallery")
     if found.get("format") != FORMAT:
-        form = settings.shown(found.get("format"))
+        form = typed.shown(found.get("format"))
         raise GalleryError(f"{str(path)!r} has format {form}; this version of idmetric reads {FORMAT}")
     for name, kind in (("about", dict), ("opened", str), ("opened_revision", str), ("images", int)):
         if not isinstance(found.get(name), kind):

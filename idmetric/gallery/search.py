@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.gallery.index import Item, by_key
-from idmetric.gallery.read import load_pixels
+from idmetric.gallery.read import source_of
 from idmetric.gallery.sources import GalleryError
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.finite import check_distances
@@ -182,8 +182,9 @@ class Search:
 
         def read(item: Item) -> Input[Item]:
             image, mask = self.read(item)
-            pixels = load_pixels(self.metric, item, image, mask, self.outside, self.mask_id)
-            return Input(item, item.key, *pixels)
+            source = source_of(item, image, mask)
+            pixels, cover = self.metric.load_image(source.image, source.mask, self.outside, mask_id=self.mask_id)
+            return Input(item, item.key, pixels, cover)
 
         lacking = {item.key: item for item in items if item.key not in found}
         for batch in batches(lacking.values(), read, batch_size=_RERANKED):

@@ -189,7 +189,7 @@ class IdentityLoss(nn.Module):
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
-        self._metric._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
+        self._metric._apply(fn, recurse)
 
         # references move too, but are never less precise than they were
         for name in _REFERENCES:

@@ -39,11 +39,12 @@ def idsim(
     """
     ratio = image.width / image.height
     return _transformed(
-        image, rng,
+        image,
+        rng,
         v2.RandomResizedCrop(size, (0.9, 1.0), (ratio, ratio), InterpolationMode(interpolation)),
         v2.RandomApply([v2.ColorJitter(0.2, 0.2, 0.08)], 0.8),
         v2.RandomApply([v2.GaussianBlur(7, (0.05, 0.6))], 0.5),
-    )  # fmt: skip
+    )
 
 
 def nearid(
@@ -60,12 +61,13 @@ def nearid(
     the release.
     """
     return _transformed(
-        image, rng,
+        image,
+        rng,
         v2.Resize(size, InterpolationMode(interpolation)),
         v2.RandomHorizontalFlip(0.5),
         v2.ColorJitter(0.2, 0.2, 0.2, 0.05),
         v2.RandomAffine(0, (0.1, 0.1), (0.9, 1.1), interpolation=InterpolationMode.BILINEAR),
-    )  # fmt: skip
+    )
 
 
 def ilgen(
@@ -83,12 +85,13 @@ def ilgen(
     The paper cites He et al. 2020 (MoCo) for it; numbers and order are those of MoCo's published code, version 1.
     """
     return _transformed(
-        image, rng,
+        image,
+        rng,
         v2.RandomResizedCrop(size, scale, interpolation=InterpolationMode(interpolation)),
         v2.RandomGrayscale(gray_p),
         v2.ColorJitter(*jitter),
         v2.RandomHorizontalFlip(0.5),
-    )  # fmt: skip
+    )
 
 
 def _transformed(image: Image.Image, rng: Generator, *steps: Callable[[Any], Any]) -> Image.Image:

@@ -203,11 +203,16 @@ def check(
     listed = "".join(f"\n  {line}" for line in first_few([str(fault) for fault in bad], _SHOWN))
     lost = {fault.row for fault in bad}
     if on_error != "skip":
-        raise ManifestError(f"{len(lost)} of {len(data)} rows cannot be used:{listed}\n"
-                            "fix or remove them, or train without them by --on-error skip")  # fmt: skip
+        raise ManifestError(
+            f"{len(lost)} of {len(data)} rows cannot be used:{listed}\n"
+            "fix or remove them, or train without them by --on-error skip"
+        )
     kept = without(data, lost)
     if not len(kept):
         raise ManifestError(f"no usable row is left:{listed}")
-    warnings.warn(f"{len(lost)} rows cannot be used; they and rows that depend on them are left out, {len(kept)} of "
-                  f"{len(data)} rows stay:{listed}", stacklevel=2)  # fmt: skip
+    warnings.warn(
+        f"{len(lost)} rows cannot be used; they and rows that depend on them are left out, {len(kept)} of "
+        f"{len(data)} rows stay:{listed}",
+        stacklevel=2,
+    )
     return kept

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import closing
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
-from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest
+from idmetric.metric.distance.finite import NonFiniteError
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.scoring.pipeline import Input, batches, embed
-from idmetric.train.batches import Pictures
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import evaluating
 
@@ -51,22 +48,14 @@ def embed_rows(
 
 
 def _embedded(model: Embedder, data: Manifest, rows: Sequence[int] | NDArray[np.integer], batch_size: int) -> Array:
-    pictures = Pictures(data, model.size_for, model.interpolation, model.background, fit=model.fit)
-    parts: list[Tensor] = []
-
-    def read(row: int) -> Input[int]:
-        return Input(row, pixels=pictures.read(row))
-
-    with (
-        evaluating(model),
-        closing(batches(map(int, rows), read, batch_size=batch_size, workers=_THREADS)) as ahead,
-    ):
-        for batch in ahead:
-            found, bad = embed(model, batch)
-            if bad:
-                raise ValueError(
-                    "the model's features are zero or not finite: training has diverged (lower the learning rate)"
-                )
-            parts.append(found.cls.cpu())
-    vectors: Array = F.normalize(torch.cat(parts).double(), dim=-1).numpy()
+    images = [data.source(row) or b"" for row in map(int, rows)]
+    message = "the model's features are zero or not finite: training has diverged (lower the learning rate)"
+    with evaluating(model):
+        try:
+            features = model.embed(images, batch_size=batch_size, patches=False, workers=_THREADS).cls
+        except NonFiniteError as error:
+            raise ValueError(message) from error
+    if not features.any(1).all():
+        raise ValueError(message)
+    vectors: Array = F.normalize(features.cpu().double(), dim=-1).numpy()
     return vectors

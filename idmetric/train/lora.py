@@ -22,14 +22,16 @@ from idmetric.metric.files.hints import install
 _NAME = "default"  # of the adapter, within PEFT
 
 # Names of linear layers, as patterns of the whole path.
-TARGETS = MappingProxyType({
-    # "attention and feedforward MLP layers" (ID-Sim, section 4.1) of timm's transformers; heads, the patch embedding
-    # and attention pooling have layers of the same names, but are not blocks and stay as they are
-    "vit": r"(?:.*\.)?blocks\.\d+\."
-           r"(?:attn\.(?:qkv|q_proj|k_proj|v_proj|q|k|v|kv|proj)|mlp\.(?:fc1|fc2|fc1_g|fc1_x|w12|w3))",
-    # Qwen2-VL and Qwen2.5-VL: all linear layers of the language model's blocks
-    "qwen": r"(?:.*\.)?language_model\.layers\.\d+\.(?:self_attn\.[qkvo]_proj|mlp\.(?:gate|up|down)_proj)",
-})  # fmt: skip
+TARGETS = MappingProxyType(
+    {
+        # "attention and feedforward MLP layers" (ID-Sim, section 4.1) of timm's transformers; heads, the patch
+        # embedding and attention pooling have layers of the same names, but are not blocks and stay as they are
+        "vit": r"(?:.*\.)?blocks\.\d+\."
+        r"(?:attn\.(?:qkv|q_proj|k_proj|v_proj|q|k|v|kv|proj)|mlp\.(?:fc1|fc2|fc1_g|fc1_x|w12|w3))",
+        # Qwen2-VL and Qwen2.5-VL: all linear layers of the language model's blocks
+        "qwen": r"(?:.*\.)?language_model\.layers\.\d+\.(?:self_attn\.[qkvo]_proj|mlp\.(?:gate|up|down)_proj)",
+    }
+)
 
 
 def attach(
@@ -61,9 +63,12 @@ def attach(
     names = target_names(module, targets)
     passing = _reading_weights(module, names)
     config = peft.LoraConfig(
-        r=rank, lora_alpha=alpha, lora_dropout=dropout, bias="none",
+        r=rank,
+        lora_alpha=alpha,
+        lora_dropout=dropout,
+        bias="none",
         target_modules="|".join(re.escape(name) for name in names),  # whole names: a list would match endings
-    )  # fmt: skip
+    )
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)  # torch.manual_seed would seed the accelerators as well
         peft.inject_adapter_in_model(config, module, _NAME)
@@ -136,7 +141,8 @@ def _reading_weights(module: nn.Module, names: Sequence[str]) -> list[Any]:
         parent: Any = module.get_submodule(name.rpartition(".")[0])
         if name.rpartition(".")[2] == "qkv" and getattr(parent, "q_bias", None) is not None:
             if not hasattr(parent, "qkv_bias_separate"):
-                raise ValueError(f"{name}: {type(parent).__name__} reads this layer's weight past LoRA: choose targets "
-                                 "without qkv")  # fmt: skip
+                raise ValueError(
+                    f"{name}: {type(parent).__name__} reads this layer's weight past LoRA: choose targets without qkv"
+                )
             found.append(parent)
     return found

@@ -29,12 +29,12 @@ class TrainSettings:
     )
 
 
-def weights_file(backbone: str, given: str, revision: str | None = None) -> str:
+def weights_file(backbone: str, source: str, revision: str | None = None) -> str:
     """The file of a timm model's weights (`--backbone-weights`); "" for random ones, which only "random" asks for.
 
     Args:
         backbone: timm's name.
-        given: "", those of its Hub repository; a file in timm's format, or a folder with it as model.safetensors;
+        source: "", those of its Hub repository; a file in timm's format, or a folder with it as model.safetensors;
             "random".
         revision: commit of the Hub repository.
     """
@@ -43,14 +43,17 @@ def weights_file(backbone: str, given: str, revision: str | None = None) -> str:
     from idmetric.metric.checkpoints.hub import Hub
     from idmetric.metric.models import timm_encoders as encoders
 
-    if given == RANDOM:
+    if source == RANDOM:
         return ""
-    if not given:
+    if not source:
         try:
             return encoders.pretrained_file(backbone, Hub(revision))  # locked: processes of a machine fetch it once
         except CheckpointError as error:
             raise CheckpointError(f"{error}. To train, name a local file or folder: --backbone-weights PATH") from error
-    path = Path(given, checkpoint.WEIGHTS) if Path(given).is_dir() else Path(given)
+
+    path = Path(source)
+    if path.is_dir():
+        path = path / checkpoint.WEIGHTS
     if not path.is_file():
-        raise CheckpointError(f"--backbone-weights {given}: no such file, {path} (random = new ones, for experiments)")
+        raise CheckpointError(f"--backbone-weights {source}: no such file, {path} (random = new ones, for experiments)")
     return str(path)

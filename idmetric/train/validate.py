@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,23 +51,20 @@ def validation(
         "oracle", "oracle_pair": correlation with the part-edits' oracle scores (NearID's M-O and M-O pair).
     """
     rows = _Rows(data)
-    if not len(_queries(rows)[1]) and not _quick(np.ones((len(data), 1)), rows):  # before images are read
+    is_measurable = len(_queries(rows)[1]) or _other_measures(np.ones((len(data), 1)), rows)
+    if not is_measurable:  # said before images are read
         raise ValueError(
             f"nothing can be measured on {len(data)} validation rows: give two images of an identity, or triplets "
             "(slots anchor, positive, negative)"
         )
-    by_row = embed_rows(model, data, rows.images, batch_size, processes)[rows.image]
-    return _retrieval(by_row, rows) | _quick(by_row, rows)
+    vectors = embed_rows(model, data, rows.images, batch_size, processes)[rows.image]
+    return _retrieval(vectors, rows) | _other_measures(vectors, rows)
 
 
-def _quick(vectors: Array, rows: _Rows) -> dict[str, float]:
-    """All measures but retrieval."""
-    return (
-        _families(vectors, rows)
-        | _triplets(vectors, rows)
-        | _rates("", _margins(vectors, _matched(rows, ("distractor", "identity-edit"))))
-        | _part_edits(vectors, rows)
-    )
+def _other_measures(vectors: Array, rows: _Rows) -> dict[str, float]:
+    """All measures but retrieval, from a vector for each row."""
+    margins = _margins(vectors, _matched(rows, ("distractor", "identity-edit")))
+    return _families(vectors, rows) | _triplets(vectors, rows) | _rates("", margins) | _part_edits(vectors, rows)
 
 
 class _Rows:
@@ -78,14 +76,19 @@ class _Rows:
     """
 
     def __init__(self, data: Manifest) -> None:
-        self.data, names = data, data.column("identity")
-        first: dict[tuple[str, str | None], int] = {}  # an image with two identities counts as two
-        keys = zip(image_keys(data), names, strict=True)
-        shown = [first.setdefault(key, row) for row, key in enumerate(keys)]
-        self.images, self.image = np.unique(np.array(shown, dtype=np.int64), return_inverse=True)
-        number = {name: k for k, name in enumerate(dict.fromkeys(n for n in names if n is not None))}
-        self.identity = np.array([number.get(n, -1) for n in names], dtype=np.int64)
-        self.family, self.view = lineages(data), np.isin(data.column("role"), VIEW_ROLES)
+        self.data = data
+        names = data.column("identity")
+        first_rows: dict[tuple[str, str | None], int] = {}  # an image with two identities counts as two
+        image_rows = []
+        for row, key in enumerate(zip(image_keys(data), names, strict=True)):
+            image_rows.append(first_rows.setdefault(key, row))
+        self.images, self.image = np.unique(np.array(image_rows, dtype=np.int64), return_inverse=True)
+
+        numbers: dict[str, int] = {}
+        identities = [-1 if name is None else numbers.setdefault(name, len(numbers)) for name in names]
+        self.identity = np.array(identities, dtype=np.int64)
+        self.family = lineages(data)
+        self.view = np.isin(data.column("role"), VIEW_ROLES)
 
 
 # Retrieval and verification
@@ -100,11 +103,12 @@ def _queries(rows: _Rows) -> tuple[Rows, Rows]:
 
 def _retrieval(vectors: Array, rows: _Rows) -> dict[str, float]:
     named, queries = _queries(rows)
-    identity, x = rows.identity[named], vectors[named]
+    identity = rows.identity[named]
+    gallery = vectors[named]
     precisions: list[float] = []
     for start in range(0, len(queries), _CHUNK):
-        chosen = queries[start : start + _CHUNK]
-        for query, scores in zip(chosen, x[chosen] @ x.T, strict=True):
+        block = queries[start : start + _CHUNK]
+        for query, scores in zip(block, gallery[block] @ gallery.T, strict=True):
             same = identity == identity[query]
             precisions.append(average_precision(np.delete(scores, query), np.delete(same, query)))
     return {"map": float(np.mean(precisions))} if precisions else {}
@@ -133,13 +137,11 @@ def _triplets(vectors: Array, rows: _Rows) -> dict[str, float]:
     for row, (group, slot) in enumerate(zip(rows.data.column("group"), rows.data.column("slot"), strict=True)):
         if slot is not None:
             slots[group][slot].append(row)
-    wins = [
-        comparable(vectors[a] @ vectors[p] - vectors[a] @ vectors[n]) > 0
-        for group in slots.values()
-        for a in group["anchor"]
-        for p in group["positive"]
-        for n in group["negative"]
-    ]
+    wins = []
+    for group in slots.values():
+        for anchor, positive, negative in product(group["anchor"], group["positive"], group["negative"]):
+            margin = vectors[anchor] @ vectors[positive] - vectors[anchor] @ vectors[negative]
+            wins.append(comparable(margin) > 0)
     return {"triplet": float(np.mean(wins))} if wins else {}
 
 
@@ -148,20 +150,21 @@ def _triplets(vectors: Array, rows: _Rows) -> dict[str, float]:
 
 def _matched(rows: _Rows, roles: Sequence[str]) -> Matched:
     """Views of identities, each with its image of these roles by one engine, as NearID's protocol matches them."""
-    data, parents, engine = rows.data, parent_rows(rows.data), rows.data.column("engine")
-    made = np.isin(data.column("role"), roles) & (parents >= 0)
-    concerned = rows.view & np.isin(rows.identity, rows.identity[parents[made]])
-    chosen = np.flatnonzero(made | concerned)
-    found = matched(data.take(chosen), roles, lambda row: engine[chosen[row]] or "")
-    # -1 stays -1
-    views, images = (np.append(chosen, -1)[places] for places in (found.views, found.made))
-    return replace(found, views=views, made=images)
+    data = rows.data
+    parents = parent_rows(data)
+    engine = data.column("engine")
+    is_edit = np.isin(data.column("role"), roles) & (parents >= 0)
+    is_view = rows.view & np.isin(rows.identity, rows.identity[parents[is_edit]])
+    chosen = np.flatnonzero(is_edit | is_view)
+    samples = matched(data.take(chosen), roles, lambda row: engine[chosen[row]] or "")
+    row_of = np.append(chosen, -1)  # -1 stays -1
+    return replace(samples, views=row_of[samples.views], made=row_of[samples.made])
 
 
 def _cosines(vectors: Array, a: Rows, b: Rows) -> Array:
     """Cosines of rows to rows; NaN where one of them is missing (-1)."""
-    found = np.einsum("...d,...d", vectors[a], vectors[b])
-    return np.where((a >= 0) & (b >= 0), found, np.nan)
+    cosines = np.einsum("...d,...d", vectors[a], vectors[b])
+    return np.where((a >= 0) & (b >= 0), cosines, np.nan)
 
 
 def _margins(vectors: Array, samples: Matched) -> Array:
@@ -181,15 +184,17 @@ def _rates(prefix: str, margins: Array) -> dict[str, float]:
 def _part_edits(vectors: Array, rows: _Rows) -> dict[str, float]:
     """SSR and PA against part-edits, and their correlation with the oracle: NearID's M-O and M-O pair."""
     samples = _matched(rows, ("part-edit",)).of_edited_views()
-    found = _rates("part_", _margins(vectors, samples))
+    measures = _rates("part_", _margins(vectors, samples))
     oracle = np.array([*rows.data.column("oracle"), None], dtype=float)[samples.made]  # -1, a missing image: the last
-    views, made = np.broadcast_arrays(samples.views[:, :, None], samples.made[:, None])
+    views, edits = np.broadcast_arrays(samples.views[:, :, None], samples.made[:, None])
     try:
-        agreement = oracle_agreement(_cosines(vectors, views, made), oracle)
+        agreement = oracle_agreement(_cosines(vectors, views, edits), oracle)
     except ValueError:  # fewer than two scores
-        return found
-    whole = {} if agreement.whole is None else {"oracle": agreement.whole}
-    return {**found, **whole, "oracle_pair": agreement.pair}
+        return measures
+    if agreement.whole is not None:
+        measures["oracle"] = agreement.whole
+    measures["oracle_pair"] = agreement.pair
+    return measures
 
 
 def _groups(numbers: Rows) -> list[Rows]:

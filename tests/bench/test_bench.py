@@ -113,12 +113,10 @@ def test_compile_reaches_embed_and_a_copy_has_its_own_weights(files: tuple[bytes
 # The command
 
 
-@pytest.mark.slow
 def test_the_command_prints_tables_and_writes_everything(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(bench.stages, "__defaults__", (0.01,))
-    monkeypatch.setattr(bench.start, "__defaults__", (1,))
     file = tmp_path / "bench.json"
     words = "--model tiny --device cpu --batch 2"
     assert bench.main([*words.split(), "--json", str(file)]) == 0
@@ -129,10 +127,7 @@ def test_the_command_prints_tables_and_writes_everything(
     found = json.loads(file.read_text())
     assert found["machine"]["threads"] == torch.get_num_threads()
     assert found["options"]["batch"] == 2
-    assert [row["model"].partition("@")[0] for row in found["rows"]] == ["IDSim:tiny"] * 9
-    starts = {row["what"]: row["over import torch"] for row in found["rows"][6:]}
-    assert starts["import torch"] == 1
-    assert starts["idmetric score --help"] < 0.8 * starts["idmetric score --model tiny, two images"]
+    assert [row["model"].partition("@")[0] for row in found["rows"]] == ["IDSim:tiny"] * 6
 
 
 @pytest.mark.parametrize(

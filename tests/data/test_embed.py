@@ -15,7 +15,6 @@ import torch
 from PIL import Image
 
 from idmetric import Backbone, IDSim
-from idmetric.data import embed as embeddings
 from idmetric.data.embed import EmbedderModel, embed
 from idmetric.data.look import Look, UnreadableError
 from idmetric.data.manifest.table import Manifest, Row
@@ -26,6 +25,7 @@ from idmetric.metric.checkpoints.fingerprint import weights_digest
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.images.masks import MaskWarning
 from idmetric.metric.images.read import read_image
+from idmetric.metric.models import preprocessing
 from tests.conftest import random_model
 
 TINY_VIT = {"embed_dim": 32, "depth": 2, "num_heads": 2}
@@ -92,7 +92,7 @@ def test_each_image_is_decoded_once_for_all_models(pictures: Manifest, monkeypat
         opened.append(source)
         return read_image(source, **options)
 
-    monkeypatch.setattr(embeddings, "read_image", counted)
+    monkeypatch.setattr(preprocessing, "read_image", counted)
     one, two = Counting(random_model("dinov3")), Counting(vit())
     embed(pictures, {"one": one, "two": two})
     assert len(opened) == 12  # of 13 rows, two show one file

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from pycocotools import mask as coco
 
-from idmetric.data.frames.choose import SAMPLINGS, Faults, Sampling, blur_score, candidates, choose, places, plan
+from idmetric.data.frames.choose import SAMPLINGS, Faults, Sampling, blur_score, candidates, choose, plan, positions
 from idmetric.data.frames.clips import Clip, ClipError, find_clips
 from idmetric.data.frames.extract import Extraction, extract, finished, folder_name, to_manifest
 from idmetric.data.frames.footage import Footage, Frame, open_clip, read_boxes
@@ -71,13 +71,13 @@ def test_annotated_frames_a_stride_apart_are_looked_at(annotated: list[bool], st
         assert any(0 <= i - f < stride for f in found)
 
 
-def test_times_become_places_at_the_samplings_rate() -> None:
+def test_times_become_positions_at_the_samplings_rate() -> None:
     lasot = SAMPLINGS["lasot"]
-    at, count = places(np.arange(150) / 25, lasot)  # six seconds at another rate
+    at, count = positions(np.arange(150) / 25, lasot)  # six seconds at another rate
     assert count == 180
     assert at[:7] == [0, 1, 2, 4, 5, 6, 7]
-    assert places(np.zeros(1), lasot) == ([0], 1)
-    assert places(np.array([0, 1.0, 1.1]), lasot) == ([0, 30, 33], 50)  # the last lasts 0.55 s, as long as the mean
+    assert positions(np.zeros(1), lasot) == ([0], 1)
+    assert positions(np.array([0, 1.0, 1.1]), lasot) == ([0, 30, 33], 50)  # the last lasts 0.55 s, as long as the mean
 
 
 # Quality
@@ -293,7 +293,7 @@ def test_a_varying_frame_rate_is_placed_by_time_stamps(tmp_path: Path) -> None:
     path = write_video(tmp_path / "a.mkv", [picture(i) for i in range(25)], stamps=stamps)
     footage = film(path, 25)
     assert np.allclose(footage.times, (np.array(stamps) - 600) / 600, atol=0.002)
-    at, count = places(footage.times, SAMPLINGS["uco3d"])
+    at, count = positions(footage.times, SAMPLINGS["uco3d"])
     assert at == [i * 3 for i in range(20)] + [60, 75, 90, 105, 120]
     assert count == 125
     picks = list(choose(footage, SAMPLINGS["uco3d"], 0, Faults()))

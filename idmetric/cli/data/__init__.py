@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import os
-import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from functools import partial
@@ -46,10 +45,11 @@ def build_parser(prog: str = "idmetric data") -> Parser:
     parser.add_version()
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
     for name, line in COMMANDS.items():
-        module = importlib.import_module(f"idmetric.cli.data.{'import_' if name == 'import' else name}")
-        sub = commands.add_parser(name, help=line, description=module.__doc__)
-        module.add_arguments(sub)
-        sub.set_defaults(run=module.run)
+        module_name = "import_" if name == "import" else name
+        module = importlib.import_module(f"idmetric.cli.data.{module_name}")
+        command = commands.add_parser(name, help=line, description=module.__doc__)
+        module.add_arguments(command)
+        command.set_defaults(run=module.run)
     return parser
 
 
@@ -57,11 +57,13 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric data") -> int:
     """Run a command; returns the exit status."""
     parser = build_parser(prog)
     args = parser.parse_args(argv)
-    kept = "finished work is kept, and the same command resumes" if args.command in RESUMES else "nothing was written"
-    return ended(partial(_run, args), parser, kept)
+    if_stopped = "nothing was written"
+    if args.command in RESUMES:
+        if_stopped = "finished work is kept, and the same command resumes"
+    return ended(partial(_run, args), parser, if_stopped)
 
 
-def _run(args: argparse.Namespace) -> int:
+def _run(args: Namespace) -> int:
     extra, packages = NEEDS.get(args.command, ("data", {}))
     packages = {"pyarrow": "pyarrow", **packages}
     if getattr(args, "segment", None) or getattr(args, "remover", None) not in (None, "clean"):  # by models
@@ -69,20 +71,18 @@ def _run(args: argparse.Namespace) -> int:
     need(extra, f"idmetric data {args.command}", **packages)
     with warnings_as_lines(), fixable():
         _keep_inputs(args)
-        return int(args.run(args))
+        status: int = args.run(args)
+    return status
 
 
-def _keep_inputs(args: argparse.Namespace) -> None:
+def _keep_inputs(args: Namespace) -> None:
     """Refuse an output that is an input, or a table in an input folder."""
     from idmetric.metric.files.output import files_among, refuse_inputs
 
-    given = list(files_among(value for name, value in vars(args).items() if name not in ("out", "command")))
+    inputs = list(files_among(value for name, value in vars(args).items() if name not in ("out", "command")))
     if args.command == "import" and not KINDS[args.kind].local:
-        folders = [Path(source) for source in args.sources if os.path.isdir(source)]
-        tables = ((path, path.relative_to(folder).as_posix()) for folder in folders for path in walk(folder))
-        given += [path for path, name in tables if fnmatch(name, args.files or "*")]
-    refuse_inputs({"-o": getattr(args, "out", None)}, given)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        for folder in filter(os.path.isdir, args.sources):
+            for path in walk(Path(folder)):
+                if fnmatch(path.relative_to(folder).as_posix(), args.files or "*"):
+                    inputs.append(path)
+    refuse_inputs({"-o": getattr(args, "out", None)}, inputs)

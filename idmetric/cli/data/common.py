@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -19,18 +19,18 @@ T = TypeVar("T")
 _SHOWN = 20  # images that an error lists
 
 
-def add_input(parser: argparse.ArgumentParser) -> None:
+def add_input(parser: ArgumentParser) -> None:
     """Add the manifest that a command reads."""
     parser.add_argument("manifest", type=Path, help="the manifest to read: .parquet, .csv or .jsonl")
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
+def add_output(parser: ArgumentParser) -> None:
     """Add the manifest that a command writes, and --quiet."""
     parser.add_argument("-o", "--out", type=Path, required=True, help="the manifest to write: .parquet, .csv or .jsonl")
     options.add_quiet(parser)
 
 
-def add_on_error(parser: argparse.ArgumentParser) -> None:
+def add_on_error(parser: ArgumentParser) -> None:
     """Add --on-error for images and masks."""
     options.add_on_error(parser, fail="stop and list all", skip="leave them out")
 
@@ -45,14 +45,15 @@ def check_output(path: Path) -> None:
     check(path, parents=True)
 
 
-def of_splits(manifest: Manifest, args: argparse.Namespace) -> Manifest:
+def of_splits(manifest: Manifest, args: Namespace) -> Manifest:
     """The rows of the splits that --split names, or all rows."""
     if not args.split:
         return manifest
-    there = dict.fromkeys(manifest.column("split"))
-    if missing := [split for split in args.split if split not in there]:
-        names = ", ".join(s for s in there if s) or "no splits"
-        raise ValueError(f"{args.data}: no split {missing[0]!r}; there are {names} (or make them: idmetric data split)")
+    splits = dict.fromkeys(manifest.column("split"))
+    for split in args.split:
+        if split not in splits:
+            names = ", ".join(filter(None, splits)) or "no splits"
+            raise ValueError(f"{args.data}: no split {split!r}; there are {names} (or make them: idmetric data split)")
     return manifest.filter(split=args.split)
 
 
@@ -63,20 +64,21 @@ def read_data(path: Path) -> Manifest:
 
     if not path.exists():
         raise ValueError(f"{path}: no such file or folder")
-    held = [path, *(path / f"manifest{ending}" for ending in FORMATS)]
-    there = next(filter(Path.is_file, held), None)
-    return import_dataset("folder", path, name=path.resolve().name) if there is None else read(there)
+    for file in [path, *(path / f"manifest{ending}" for ending in FORMATS)]:
+        if file.is_file():
+            return read(file)
+    return import_dataset("folder", path, name=path.resolve().name)
 
 
-def pairs(given: Iterable[str], option: str) -> dict[str, str]:
+def pairs(texts: Iterable[str], option: str) -> dict[str, str]:
     """The values of a repeated option NAME=VALUE."""
-    found = {}
-    for text in given:
-        name, sign, value = text.partition("=")
-        if not (name and sign and value):
+    values = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        if not (name and value):
             raise ValueError(f"{option} {text}: expected NAME=VALUE")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def progress(items: Iterable[T], total: int | None, what: str, quiet: bool = False) -> Iterable[T]:
@@ -88,20 +90,27 @@ def refuse_leaks(manifest: Manifest) -> None:
     """Refuse a manifest with identities in more than one split."""
     from idmetric.data.manifest.split import leaks
 
-    if found := leaks(manifest):
-        listed = "; ".join(f"{name!r} in {', '.join(parts)}" for name, parts in list(found.items())[:10])
+    splits_of = leaks(manifest)
+    if splits_of:
+        lines = [f"{name!r} in {', '.join(splits)}" for name, splits in splits_of.items()]
         raise ValueError(
-            f"{len(found)} identities are in more than one split: {listed}. Split again: idmetric data split"
+            f"{len(lines)} identities are in more than one split: {'; '.join(lines[:10])}. Split again: idmetric data "
+            "split"
         )
 
 
-def leave_out(problems: Mapping[str, str] | Sequence[str], on_error: str) -> None:
-    """Report rows (id -> reason, or lines) that cannot be used, by an error or, with "skip", by lines on stderr."""
-    lines = [f"{name}: {reason}" for name, reason in problems.items()] if isinstance(problems, Mapping) else problems
+def leave_out_rows(manifest: Manifest, problems: Mapping[int, str], on_error: str) -> None:
+    """Report rows that cannot be used (number -> reason) as `leave_out` does."""
+    ids = manifest.column("id")
+    leave_out([f"{ids[row]}: {reason}" for row, reason in problems.items()], on_error)
+
+
+def leave_out(lines: Sequence[str], on_error: str) -> None:
+    """Report images that cannot be used, a line for each: by an error or, with "skip", on stderr."""
     if on_error != "skip":
-        listed = "\n  ".join(first_few(lines, _SHOWN))
+        text = "\n  ".join(first_few(lines, _SHOWN))
         raise ValueError(
-            f"{len(lines)} images cannot be used; fix them, or leave them out by --on-error skip:\n  {listed}"
+            f"{len(lines)} images cannot be used; fix them, or leave them out by --on-error skip:\n  {text}"
         )
     for line in lines:
         say(f"left out {line}")
@@ -117,8 +126,12 @@ def save(manifest: Manifest, out: Path, dry: bool = False) -> None:
     """Write the manifest, unless the run is dry, and print its size."""
     from idmetric.data.manifest.lineage import has_image  # needs numpy
 
+    verb = "would write"
     if not dry:
         manifest.write(out)
-    texts = int((~has_image(manifest)).sum())
-    content = f"{len(manifest) - texts} images" + (f" and {texts} texts" if texts else "")
-    print(f"{'would write' if dry else 'wrote'} {out}: {content} of {identities(manifest)} identities")
+        verb = "wrote"
+    images = int(has_image(manifest).sum())
+    content = f"{images} images"
+    if images < len(manifest):
+        content += f" and {len(manifest) - images} texts"
+    print(f"{verb} {out}: {content} of {identities(manifest)} identities")

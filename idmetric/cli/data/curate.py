@@ -15,14 +15,23 @@ examples:
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from functools import partial
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from idmetric.cli.command import say
-from idmetric.cli.data.common import add_on_error, check_output, identities, leave_out, progress, refuse_leaks, save
+from idmetric.cli.command import say, status_of
+from idmetric.cli.data.common import (
+    add_on_error,
+    check_output,
+    identities,
+    leave_out_rows,
+    progress,
+    refuse_leaks,
+    save,
+)
 from idmetric.cli.data.split import read_parts
 from idmetric.cli.options import add_quiet, natural, positive
 from idmetric.metric.files.tables import aligned
@@ -33,101 +42,152 @@ if TYPE_CHECKING:
 MASKS = ("mask", "mask_bytes", "part_mask", "part_mask_bytes")
 RECIPES = ("idsim", "nearid", "visme", "ilgen", "ilgen-real")
 OPTIONS = {  # parameter of some of the recipes -> its option
-    "count": "--count", "images": "--images", "variant": "--variant", "any_category": "--any-category",
-    "parts": "--split", "existing": "--keep-splits or --overwrite-splits",
-}  # fmt: skip
+    "count": "--count",
+    "images": "--images",
+    "variant": "--variant",
+    "any_category": "--any-category",
+    "parts": "--split",
+    "existing": "--keep-splits or --overwrite-splits",
+}
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of `idmetric data curate`."""
-    parser.add_argument("manifest", type=Path, nargs="?", help="the manifest to read: .parquet, .csv or .jsonl")
-    parser.add_argument("-o", "--out", type=Path, help="the manifest to write: .parquet, .csv or .jsonl")
-    parser.add_argument("--recipe", choices=RECIPES, required=True)
+    add = parser.add_argument
+    add("manifest", type=Path, nargs="?", help="the manifest to read: .parquet, .csv or .jsonl")
+    add("-o", "--out", type=Path, help="the manifest to write: .parquet, .csv or .jsonl")
+    add("--recipe", choices=RECIPES, required=True)
     rules = parser.add_mutually_exclusive_group()
     rules.add_argument("--filters", type=Path, metavar="FILE", help="rules (.json) instead of the recipe's")
     rules.add_argument("--print-filters", action="store_true", help="print the recipe's rules as JSON and stop")
-    text = "number of identities: in total (idsim: 11000, nearid: all, ilgen*: 20000); visme: of each dataset (7500)"
-    parser.add_argument("--count", type=positive, metavar="N", help=text)
-    parser.add_argument("--images", type=positive, metavar="N", help="visme, ilgen: images of an identity (default: 4)")
-    text = "ilgen, ilgen-real: domains (default: all)"
-    parser.add_argument("--variant", choices=("all", "generic", "art", "landmark", "product"), help=text)
-    text = "ilgen: draw instances from all categories alike, as with template prompts (Table 7, S3)"
-    parser.add_argument("--any-category", action="store_true", default=None, help=text)
-    text = "nearid: identities of each split (default: train=rest,val=100,test=500)"
-    parser.add_argument("--split", dest="parts", metavar="NAME=N,...", help=text)
+    add(
+        "--count",
+        type=positive,
+        metavar="N",
+        help="number of identities: in total (idsim: 11000, nearid: all, ilgen*: 20000); visme: of each dataset (7500)",
+    )
+    add("--images", type=positive, metavar="N", help="visme, ilgen: images of an identity (default: 4)")
+    add(
+        "--variant",
+        choices=("all", "generic", "art", "landmark", "product"),
+        help="ilgen, ilgen-real: domains (default: all)",
+    )
+    add(
+        "--any-category",
+        action="store_true",
+        default=None,
+        help="ilgen: draw instances from all categories alike, as with template prompts (Table 7, S3)",
+    )
+    add(
+        "--split",
+        dest="parts",
+        metavar="NAME=N,...",
+        help="nearid: identities of each split (default: train=rest,val=100,test=500)",
+    )
     splits = parser.add_mutually_exclusive_group()
-    text = "keep the splits (nearid), or take only images of split train and of no split (idsim)"
-    splits.add_argument("--keep-splits", dest="existing", action="store_const", const="keep", help=text)
-    text = "replace the splits; held-out images may become training data (idsim, nearid)"
-    splits.add_argument("--overwrite-splits", dest="existing", action="store_const", const="overwrite", help=text)
-    parser.add_argument("--seed", type=natural, default=0)
-    parser.add_argument("--no-check", action="store_true", help="do not decode the chosen images")
+    splits.add_argument(
+        "--keep-splits",
+        dest="existing",
+        action="store_const",
+        const="keep",
+        help="keep the splits (nearid), or take only images of split train and of no split (idsim)",
+    )
+    splits.add_argument(
+        "--overwrite-splits",
+        dest="existing",
+        action="store_const",
+        const="overwrite",
+        help="replace the splits; held-out images may become training data (idsim, nearid)",
+    )
+    add("--seed", type=natural, default=0)
+    add("--no-check", action="store_true", help="do not decode the chosen images")
     add_on_error(parser)
     add_quiet(parser)
     parser.set_defaults(wrong_usage=parser.error)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Curate; returns the exit status."""
     from idmetric.data.curate import recipes
     from idmetric.data.curate.filters import read_rules, rules_json
-    from idmetric.data.curate.masking import missing_masks
-    from idmetric.data.manifest.check import faults, without
+    from idmetric.data.manifest.check import without
     from idmetric.data.manifest.table import read
 
+    # the recipe and its options
     recipe = getattr(recipes, args.recipe.replace("-", "_"))
-    known = signature(recipe).parameters
-    given = {name: getattr(args, name) for name in OPTIONS if getattr(args, name) is not None}
-    for name in given:
-        if name not in known:
+    parameters = signature(recipe).parameters
+    options = {name: getattr(args, name) for name in OPTIONS if getattr(args, name) is not None}
+    for name in options:
+        if name not in parameters:
             args.wrong_usage(f"--recipe {args.recipe} has no {OPTIONS[name]}")
-    rules = known["rules"].default
+    rules = parameters["rules"].default
     if args.print_filters:
         print(rules_json(rules), end="")
         return 0
     if args.manifest is None or args.out is None:
         raise ValueError("give the manifest to read and, with -o, the one to write")
     check_output(args.out)
-    rules = rules if args.filters is None else read_rules(args.filters)
+    if args.filters is not None:
+        rules = read_rules(args.filters)
     if args.parts is not None:
-        given["parts"] = read_parts(args.parts.split(","), "--split")
+        options["parts"] = read_parts(args.parts.split(","), "--split")
 
+    # the images that it chooses, without those that cannot be used
     manifest = read(args.manifest)
-    result = recipe(manifest, seed=args.seed, rules=rules, **given)
-    kept = result.manifest
-    if not len(kept):
-        why = "".join(f"\n  {cause}" for cause in recipes.causes(result.applied, result.notes))
-        raise ValueError(f"nothing is left of {len(manifest)} images: check the rules (--print-filters), the roles and "
-                         f"the number of images per identity{why}")  # fmt: skip
-    problems: dict[int, str] = {}
-    if not args.no_check:
-        looked = kept if args.recipe == "nearid" else kept.replace(**dict.fromkeys(MASKS))
-        problems = {f.row: f.reason for f in faults(looked, progress=partial(progress, quiet=args.quiet))}
-    if args.recipe == "nearid":
-        problems |= dict.fromkeys(missing_masks(kept), "it has no mask: fill column 'mask'")
+    result = recipe(manifest, seed=args.seed, rules=rules, **options)
+    chosen = result.manifest
+    if not len(chosen):
+        causes = "".join(f"\n  {cause}" for cause in recipes.causes(result.applied, result.notes))
+        raise ValueError(
+            f"nothing is left of {len(manifest)} images: check the rules (--print-filters), the roles and the number "
+            f"of images per identity{causes}"
+        )
+    problems = _problems(args, chosen)
     if problems:
-        names = kept.column("id")
-        leave_out({names[row]: reason for row, reason in problems.items()}, args.on_error)
-        kept = without(kept, problems)
-    print(_table(manifest, kept))
+        leave_out_rows(chosen, problems, args.on_error)
+        chosen = without(chosen, problems)
+
+    print(_table(manifest, chosen))
     for number, applied in enumerate(result.applied, 1):
         why = f" ({applied.rule.why})" if applied.rule.why else ""
         print(f"rule {number} {applied.rule}{why}: -{applied.rows} images, -{applied.identities} identities")
     for note in result.notes:
         say(note)
-    refuse_leaks(kept)
-    save(kept, args.out)
-    return 4 if problems else 0
+    refuse_leaks(chosen)
+    save(chosen, args.out)
+    return status_of(problems)
+
+
+def _problems(args: Namespace, chosen: Manifest) -> dict[int, str]:
+    """Row -> why its image or mask cannot be used; only NearID trains with masks."""
+    from idmetric.data.curate.masking import missing_masks
+    from idmetric.data.manifest.check import faults
+
+    problems: dict[int, str] = {}
+    has_masks = args.recipe == "nearid"
+    if not args.no_check:
+        checked = chosen if has_masks else chosen.replace(**dict.fromkeys(MASKS))
+        for fault in faults(checked, progress=partial(progress, quiet=args.quiet)):
+            problems[fault.row] = fault.reason
+    if has_masks:
+        problems |= dict.fromkeys(missing_masks(chosen), "it has no mask: fill column 'mask'")
+    return problems
 
 
 def _table(before: Manifest, after: Manifest) -> str:
     """Identities and images of each dataset, before and after, and identities of each split."""
-    splits = [s for s in dict.fromkeys(after.column("split")) if s is not None]
+    splits = [split for split in dict.fromkeys(after.column("split")) if split is not None]
+    datasets = sorted({name or "" for name in before.column("dataset")})
     rows = [["dataset", "identities", "images", "->", "identities", "images", *splits]]
-    for name in [*sorted({d or "" for d in before.column("dataset")}), None]:
-        first, last = (m if name is None else m.filter(dataset=name or None) for m in (before, after))
-        parts = (last.filter(split=split) for split in splits)
-        counts = [identities(first), len(first)], [identities(last), len(last), *map(identities, parts)]
-        old, new = ([f"{n:,}" for n in part] for part in counts)
-        rows.append(["all" if name is None else name or "(none)", *old, "->", *new])
+    for name in datasets:
+        old = before.filter(dataset=name or None)
+        new = after.filter(dataset=name or None)
+        rows.append([name or "(none)", *_counts(old, new, splits)])
+    rows.append(["all", *_counts(before, after, splits)])
     return "\n".join(aligned(rows, right=range(1, len(rows[0]))))
+
+
+def _counts(before: Manifest, after: Manifest, splits: Sequence[str]) -> list[str]:
+    old = [identities(before), len(before)]
+    new = [identities(after), len(after), *(identities(after.filter(split=split)) for split in splits)]
+    return [*map("{:,}".format, old), "->", *map("{:,}".format, new)]

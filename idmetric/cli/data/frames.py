@@ -19,7 +19,7 @@ Samplings (ID-Sim, Table 4): clips of over 6 seconds are cut into equal parts, s
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -27,7 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.cli.command import say
+from idmetric.cli.command import say, status_of
 from idmetric.cli.data.common import add_on_error, add_output, check_output, progress, save
 from idmetric.cli.options import natural, positive
 
@@ -37,47 +37,53 @@ if TYPE_CHECKING:
     from idmetric.data.generate.masks import Sam
 
 SAMPLINGS = ("lasot", "got10k", "youtubevis", "uco3d")
+_SAM = "facebook/sam2.1-hiera-large"
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of `idmetric data frames`."""
-    parser.add_argument("clips", type=Path, help="a video, or a folder of clips at any depth")
-    text = "folder of masks with the names of the clips, or annotations of YouTube-VIS (.json)"
-    parser.add_argument("--masks", type=Path, help=text)
-    parser.add_argument("--sampling", choices=SAMPLINGS, required=True, help="parameters of the paper for a dataset")
-    text = "draw masks of the boxes in groundtruth.txt with SAM 2.1: owner/name[@revision] or a folder (default: "
-    text += "facebook/sam2.1-hiera-large; extra generate)"
-    parser.add_argument("--segment", nargs="?", const="facebook/sam2.1-hiera-large", metavar="WEIGHTS", help=text)
-    parser.add_argument("--device", help="of --segment: cuda, cuda:1, mps or cpu (default: the best available)")
-    parser.add_argument("--seed", type=natural, default=0, help="seed of the choice among valid frames (0)")
-    text = "dataset of the manifest, prefix of identities (default: the sampling's name)"
-    parser.add_argument("--dataset", help=text)
-    text = "part of the clip's path, from 1, that is its category (default: as GOT-10k and YouTube-VIS publish it)"
-    parser.add_argument("--category-level", type=positive, help=text)
-    parser.add_argument("--workers", type=positive, default=1, help="threads (1); the result does not depend on it")
+    add = parser.add_argument
+    add("clips", type=Path, help="a video, or a folder of clips at any depth")
+    add("--masks", type=Path, help="folder of masks with the names of the clips, or annotations of YouTube-VIS (.json)")
+    add("--sampling", choices=SAMPLINGS, required=True, help="parameters of the paper for a dataset")
+    text = (
+        f"draw masks of the boxes in groundtruth.txt with SAM 2.1: owner/name[@revision] or a folder (default: {_SAM}; "
+        "extra generate)"
+    )
+    add("--segment", nargs="?", const=_SAM, metavar="WEIGHTS", help=text)
+    add("--device", help="of --segment: cuda, cuda:1, mps or cpu (default: the best available)")
+    add("--seed", type=natural, default=0, help="seed of the choice among valid frames (0)")
+    add("--dataset", help="dataset of the manifest, prefix of identities (default: the sampling's name)")
+    add(
+        "--category-level",
+        type=positive,
+        help="part of the clip's path, from 1, that is its category (default: as GOT-10k and YouTube-VIS publish it)",
+    )
+    add("--workers", type=positive, default=1, help="threads (1); the result does not depend on it")
     add_on_error(parser)
     add_output(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Sample all clips; returns 4 if some were skipped."""
     from idmetric.data.frames.annotations import of_clips, with_codes
     from idmetric.data.frames.choose import SAMPLINGS as FULL
     from idmetric.data.frames.clips import ClipError, find_clips
     from idmetric.data.frames.extract import Extraction, to_manifest
 
+    # the clips, without the frames of a previous run
     check_output(args.out)
     folder = args.out.with_name(f"{args.out.stem}_frames")
     extraction = Extraction(FULL[args.sampling], args.seed, _sam(args))
-    published = args.masks is not None and args.masks.suffix == ".json"
-    own = folder.resolve()
-    found = find_clips(args.clips, None if published else args.masks)
-    clips = [clip for clip in found if not clip.frames.resolve().is_relative_to(own)]
-    if published:
+    is_published = args.masks is not None and args.masks.suffix == ".json"
+    clips = find_clips(args.clips, None if is_published else args.masks)
+    clips = [clip for clip in clips if not clip.frames.resolve().is_relative_to(folder.resolve())]
+    if is_published:
         clips, categories = with_codes(clips, args.masks)
     else:
         categories = of_clips(clips)
 
+    # their frames
     skip = args.on_error == "skip"
     records: list[Record] = []
     problems: list[str] = []
@@ -96,18 +102,21 @@ def run(args: argparse.Namespace) -> int:
         )
     for line in problems:
         say(f"skipped: {line}")
+
+    # their manifest
     manifest = to_manifest(records, folder, args.dataset or args.sampling, args.category_level, categories)
     summary = _summary(records, extraction.sampling.least)
     if not len(manifest):
         raise ClipError(f"no instance has enough valid frames; nothing is written\n{summary}")
     save(manifest, args.out)
     print(summary)
-    if lacking := manifest.column("category").count(None):
-        say(f"{lacking} images have no category, which prompts need: --category-level takes it from the clip's path")
-    return 4 if problems else 0
+    unnamed = manifest.column("category").count(None)
+    if unnamed:
+        say(f"{unnamed} images have no category, which prompts need: --category-level takes it from the clip's path")
+    return status_of(problems)
 
 
-def _sam(args: argparse.Namespace) -> Sam | None:
+def _sam(args: Namespace) -> Sam | None:
     if args.segment is None:
         return None
     if args.masks is not None:
@@ -133,11 +142,14 @@ def _outcome(clip: Clip, folder: Path, extraction: Extraction, skip: bool) -> Re
 
 def _summary(records: Sequence[Mapping[str, Any]], least: int) -> str:
     """Describe the instances and frames that were left out."""
-    instances = [i for record in records for i in record["instances"]]
-    short = sum(len(i["frames"]) < least for i in instances)
-    reasons = sum((Counter(record["reasons"]) for record in records), Counter[str]())
-    listed = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items())) or "none"
+    instances = short = 0
+    reasons: Counter[str] = Counter()
+    for record in records:
+        reasons.update(record["reasons"])
+        instances += len(record["instances"])
+        short += sum(len(instance["frames"]) < least for instance in record["instances"])
+    counts = ", ".join(f"{count} {reason}" for reason, count in sorted(reasons.items())) or "none"
     return (
-        f"{short} of {len(instances)} instances left out: fewer than {least} valid frames\n"
-        f"objects in frames that were not valid: {listed}"
+        f"{short} of {instances} instances left out: fewer than {least} valid frames\n"
+        f"objects in frames that were not valid: {counts}"
     )

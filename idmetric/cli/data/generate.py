@@ -26,15 +26,15 @@ forbids commercial use. Gated ones need `hf auth login`. Without @revision the c
 
 from __future__ import annotations
 
-import argparse
 import os
+from argparse import ArgumentParser, ArgumentTypeError, Namespace
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.cli.command import say
+from idmetric.cli.command import say, status_of
 from idmetric.cli.data.common import add_on_error, add_output, check_output, pairs, progress, save
 from idmetric.cli.options import natural, positive
 
@@ -46,77 +46,112 @@ if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
 
 ENGINES = {  # of each task, in the order of their use; --engine chooses another for distractors
-    "context": ("qwen_edit",), "identity": ("flux_fill",), "noise": ("flux_fill",), "distractor": ("sdxl_inpaint",),
-    "grid": ("qwen_edit_inpaint", "qwen_edit"), "ilgen": ("iclight",), "objects": ("sd_turbo", "iclight"),
-}  # fmt: skip
+    "context": ("qwen_edit",),
+    "identity": ("flux_fill",),
+    "noise": ("flux_fill",),
+    "distractor": ("sdxl_inpaint",),
+    "grid": ("qwen_edit_inpaint", "qwen_edit"),
+    "ilgen": ("iclight",),
+    "objects": ("sd_turbo", "iclight"),
+}
 DISTRACTORS = ("sdxl_inpaint", "flux_fill", "flux_canny", "qwen_inpaint", "powerpaint")
 REMOVERS = ("clean", "grounded_sam", "none")
 _COPIED = ("context", "identity", "distractor", "ilgen", "objects")
 USED_BY = {  # option -> tasks that use it, "objects" being ilgen with --categories; others are used by all
-    "engine": ("distractor",), "resolution": ("distractor",), "views": ("grid",), "categories": ("objects",),
-    "domain": ("objects",), "each": ("objects",), "remover": ("objects",), "ask": ("objects",),
-    "copies": _COPIED, "with_sources": _COPIED, "limit": (*_COPIED, "grid"),
-    "class_from": tuple(task for task in ENGINES if task != "objects"),
+    "engine": ("distractor",),
+    "resolution": ("distractor",),
+    "views": ("grid",),
+    "categories": ("objects",),
+    "domain": ("objects",),
+    "each": ("objects",),
+    "remover": ("objects",),
+    "ask": ("objects",),
+    "copies": _COPIED,
+    "with_sources": _COPIED,
+    "limit": (*_COPIED, "grid"),
     "dataset": ("context", "identity", "distractor", "grid", "ilgen"),
-}  # fmt: skip
+}
+_FIXED = {  # settings of engines that a task chooses itself
+    "identity": ("strength", "guidance"),
+    "noise": ("strength", "guidance"),
+    "grid": ("strength",),
+}
 _CATEGORIES, _OBJECTS = 200, 10  # to ask for, and of each category, where the paper has no number
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of `idmetric data generate`."""
-    parser.add_argument("manifest", type=Path, nargs="?", help="the manifest of sources: .parquet, .csv or .jsonl")
+    add = parser.add_argument
+    add("manifest", type=Path, nargs="?", help="the manifest of sources: .parquet, .csv or .jsonl")
     tasks = [task for task in ENGINES if task != "objects"]
-    parser.add_argument("--task", choices=tasks, required=True, help="kind of images to make, see above")
-    parser.add_argument("--engine", choices=DISTRACTORS, help="model that makes distractors (default: sdxl_inpaint)")
-    parser.add_argument("--copies", type=positive, help="images of each source (default 1; of ilgen 4)")
-    parser.add_argument("--seed", type=natural, default=0, help="seed of all random choices (0)")
-    text = "distractor: work at the area of a square of this side (512), or at the engine's native one"
-    parser.add_argument("--resolution", type=_side, metavar="512|native|SIDE", help=text)
-    text = "column with the object's name for prompts: category (default), or text for descriptions"
-    parser.add_argument("--class-from", choices=("category", "text"), help=text)
-    text = "folder of word files that replace the built-in ones"
-    parser.add_argument("--prompts", type=Path, metavar="DIR", help=text)
-    text = "grid: take all other photos of an identity as views, in their order, with identity edits of their own"
-    parser.add_argument("--views", action="store_true", help=text)
-    _add_ilgen(parser.add_argument_group("ilgen"))
-    _add_machine(parser.add_argument_group("weights and machine"))
-    _add_work(parser.add_argument_group("work"))
+    add("--task", choices=tasks, required=True, help="kind of images to make, see above")
+    add("--engine", choices=DISTRACTORS, help="model that makes distractors (default: sdxl_inpaint)")
+    add("--copies", type=positive, help="images of each source (default 1; of ilgen 4)")
+    add("--seed", type=natural, default=0, help="seed of all random choices (0)")
+    add(
+        "--resolution",
+        type=_side,
+        metavar="512|native|SIDE",
+        help="distractor: work at the area of a square of this side (512), or at the engine's native one",
+    )
+    add("--prompts", type=Path, metavar="DIR", help="folder of word files that replace the built-in ones")
+    add(
+        "--views",
+        action="store_true",
+        help="grid: take all other photos of an identity as views, in their order, with identity edits of their own",
+    )
+
+    add = parser.add_argument_group("ilgen").add_argument
+    add("--categories", type=Path, help="text file, one category on each line; --ask writes it if absent")
+    add("--domain", help="generic (default), art, landmark, product, or a description")
+    add("--each", type=positive, help="objects of each category (default: the paper's for the domain, or 10)")
+    add(
+        "--remover",
+        choices=REMOVERS,
+        help="method that finds the object: clean (default; by color, without a model), grounded_sam, or none: objects "
+        "without masks, which are not relit, for another program to cut out",
+    )
+    add("--ask", metavar="URL", help="OpenAI-compatible address, such as http://localhost:8000/v1")
+    add("--ask-model", help="name of the model at that address")
+    add(
+        "--ask-key",
+        metavar="VARIABLE",
+        help="environment variable that holds the key for that address (OPENAI_API_KEY goes to OpenAI's own by "
+        "default)",
+    )
+
+    add = parser.add_argument_group("weights and machine").add_argument
+    add(
+        "--weights",
+        action="append",
+        default=[],
+        metavar="ENGINE[.PART]=PLACE",
+        help="other weights: folder, file, or owner/name[@revision]; parts: base, lora, controlnet, offset, unet, text",
+    )
+    add(
+        "--set",
+        action="append",
+        default=[],
+        metavar="ENGINE.SETTING=VALUE",
+        help="another value of a setting of an engine or remover, such as sdxl_inpaint.steps=20 or clean.tolerance=20",
+    )
+    add("--device", help="cuda, cuda:1, mps or cpu (default: the best available)")
+    add("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16", help="(bfloat16)")
+    add("--offload", action="store_true", help="keep only the active part of the model on the device")
+
+    add = parser.add_argument_group("work").add_argument
+    add(
+        "--shard",
+        type=_shard,
+        default=(1, 1),
+        metavar="I/N",
+        help="do the I-th of N parts and write no manifest; the command without it does",
+    )
+    add("--limit", type=positive, help="use only the first rows, or categories (and ask for so many)")
+    add("--dataset", action="append", metavar="NAME", help="use only rows of this dataset; may be repeated")
+    add("--with-sources", action="store_true", help="also list the sources (ilgen: cut-out objects)")
     add_on_error(parser)
     add_output(parser)
-
-
-def _add_ilgen(group: argparse._ArgumentGroup) -> None:
-    text = "text file, one category on each line; --ask writes it if absent"
-    group.add_argument("--categories", type=Path, help=text)
-    group.add_argument("--domain", help="generic (default), art, landmark, product, or a description")
-    text = "objects of each category (default: the paper's for the domain, or 10)"
-    group.add_argument("--each", type=positive, help=text)
-    text = "method that finds the object: clean (default; by color, without a model), grounded_sam, or none: objects "
-    text += "without masks, which are not relit, for another program to cut out"
-    group.add_argument("--remover", choices=REMOVERS, help=text)
-    group.add_argument("--ask", metavar="URL", help="OpenAI-compatible address, such as http://localhost:8000/v1")
-    group.add_argument("--ask-model", help="name of the model at that address")
-    text = "environment variable that holds the key for that address (OPENAI_API_KEY goes to OpenAI's own by default)"
-    group.add_argument("--ask-key", metavar="VARIABLE", help=text)
-
-
-def _add_machine(group: argparse._ArgumentGroup) -> None:
-    text = "other weights: folder, file, or owner/name[@revision]; parts: base, lora, controlnet, offset, unet, text"
-    group.add_argument("--weights", action="append", default=[], metavar="ENGINE[.PART]=PLACE", help=text)
-    text = "another value of a setting of an engine or remover, such as sdxl_inpaint.steps=20 or clean.tolerance=20"
-    group.add_argument("--set", action="append", default=[], metavar="ENGINE.SETTING=VALUE", help=text)
-    group.add_argument("--device", help="cuda, cuda:1, mps or cpu (default: the best available)")
-    group.add_argument("--dtype", choices=("bfloat16", "float16", "float32"), default="bfloat16", help="(bfloat16)")
-    group.add_argument("--offload", action="store_true", help="keep only the active part of the model on the device")
-
-
-def _add_work(group: argparse._ArgumentGroup) -> None:
-    text = "do the I-th of N parts and write no manifest; the command without it does"
-    group.add_argument("--shard", type=_shard, default=(1, 1), metavar="I/N", help=text)
-    group.add_argument("--limit", type=positive, help="use only the first rows, or categories (and ask for so many)")
-    text = "use only rows of this dataset; may be repeated"
-    group.add_argument("--dataset", action="append", metavar="NAME", help=text)
-    group.add_argument("--with-sources", action="store_true", help="also list the sources (ilgen: cut-out objects)")
 
 
 def _side(text: str) -> int | str:
@@ -126,11 +161,11 @@ def _side(text: str) -> int | str:
 def _shard(text: str) -> tuple[int, int]:
     number, _, count = text.partition("/")
     if not (number.isdecimal() and count.isdecimal() and 1 <= int(number) <= int(count)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not I/N with I within 1..N, such as 1/4")
+        raise ArgumentTypeError(f"{text!r} is not I/N with I within 1..N, such as 1/4")
     return int(number), int(count)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Make all images, then the manifest; returns 4 if some were left out."""
     from idmetric.data.generate.idsim import noised
     from idmetric.data.generate.weights import GenerateError
@@ -138,138 +173,159 @@ def run(args: argparse.Namespace) -> int:
     from idmetric.data.manifest.table import merge
 
     check_output(args.out)
-    name = "objects" if args.task == "ilgen" and args.categories else args.task
-    used = (args.engine,) if args.engine else ENGINES[name]
-    if name == "objects":
-        used = (*(used[:1] if args.remover == "none" else used), args.remover or "clean")
-    _refuse_idle(args, name, used)
+    task_name = "objects" if args.task == "ilgen" and args.categories else args.task
+    models = [args.engine] if args.engine else list(ENGINES[task_name])
+    if task_name == "objects":
+        models.append(args.remover or "clean")
+        if args.remover == "none":  # then nothing is relit
+            models = [models[0], "none"]
+    _refuse_unused(args, task_name, models)
     words = read_wording(args.prompts)
-    if name == "objects":
+    if task_name == "objects":
         return _make_objects(args, words)
     if args.manifest is None:
-        raise GenerateError("name the manifest of sources" + (", or --categories" if name == "ilgen" else ""))
+        raise GenerateError("name the manifest of sources, or for ilgen --categories")
     sources = _limited(args)
-    if name == "grid":
+    if task_name == "grid":
         return _make_grid(args, sources, words)
 
-    engine = _opened(args, used[0])
+    engine = _opened(args, models[0])
     task = _task(args, sources, engine, words)
-    made, left_out = _make(args, _dealt(args, task), engine)
-    if name == "noise" and args.shard == (1, 1):
-        made, gone = noised(sources, made, task)
-        if gone:
-            say(f"left out: {gone} triplets with an image that was not made")
-    return _finish(args, merge([sources, made], shared=True) if args.with_sources else made, left_out)
+    manifest, left_out = _make(args, _shard_of(args, task), engine)
+    if task_name == "noise" and args.shard == (1, 1):
+        manifest, incomplete = noised(sources, manifest, task)
+        if incomplete:
+            say(f"left out: {incomplete} triplets with an image that was not made")
+    if args.with_sources:
+        manifest = merge([sources, manifest], shared=True)
+    return _finish(args, manifest, left_out)
 
 
-def _refuse_idle(args: argparse.Namespace, name: str, used: Sequence[str]) -> None:
+def _refuse_unused(args: Namespace, task_name: str, models: Sequence[str]) -> None:
     """Refuse options that the task does not use."""
     from idmetric.data.generate.weights import GenerateError
 
-    idle = [option for option, tasks in USED_BY.items() if name not in tasks and getattr(args, option)]
-    idle += ["ask_model"] if args.ask_model and not args.ask else []
-    if idle:
-        raise GenerateError(f"--{idle[0].replace('_', '-')} is not used by this task: leave it out")
-    if name == "objects" and args.manifest is not None:
+    unused = [option for option, tasks in USED_BY.items() if task_name not in tasks and getattr(args, option)]
+    if args.ask_model and not args.ask:
+        unused.append("ask_model")
+    if unused:
+        raise GenerateError(f"--{unused[0].replace('_', '-')} is not used by this task: leave it out")
+    if task_name == "objects" and args.manifest is not None:
         raise GenerateError("a manifest and --categories exclude each other: relight the one, or draw the other")
-    fixed = {"identity": ("strength", "guidance"), "noise": ("strength", "guidance"), "grid": ("strength",)}
     for option in ("set", "weights"):
         for key in pairs(getattr(args, option), f"--{option}"):
-            who, _, setting = key.partition(".")
-            if who not in used or (option == "set" and setting in fixed.get(name, ())):
-                raise GenerateError(f"--{option} {key} is not used by this task; its models are {', '.join(used)}")
+            model, _, setting = key.partition(".")
+            is_fixed = option == "set" and setting in _FIXED.get(task_name, ())
+            if model not in models or is_fixed:
+                raise GenerateError(f"--{option} {key} is not used by this task; its models are {', '.join(models)}")
 
 
-def _limited(args: argparse.Namespace) -> Manifest:
+def _limited(args: Namespace) -> Manifest:
     """The rows of the manifest that --dataset and --limit choose."""
     from idmetric.data.generate.weights import GenerateError
     from idmetric.data.manifest.table import read
 
     manifest = read(args.manifest)
-    for name in args.dataset or ():
-        if name not in manifest.column("dataset"):
-            raise GenerateError(f"{args.manifest}: no rows of dataset {name!r}")
     if args.dataset:
+        for name in args.dataset:
+            if name not in manifest.column("dataset"):
+                raise GenerateError(f"{args.manifest}: no rows of dataset {name!r}")
         manifest = manifest.filter(dataset=args.dataset)
     return manifest.take(range(len(manifest))[: args.limit])
 
 
-def _opened(args: argparse.Namespace, name: str) -> Any:
+def _opened(args: Namespace, name: str) -> Any:
     """An engine or a remover with the weights and settings of --weights and --set."""
     from idmetric.data.generate.engines import open_engine
     from idmetric.data.generate.masks import open_remover
     from idmetric.data.generate.weights import Place
 
-    def given(option: str) -> dict[str, str]:
-        found = {key.partition("."): value for key, value in pairs(getattr(args, option), f"--{option}").items()}
-        return {part or "base": value for (who, _, part), value in found.items() if who == name}
+    def values_for_model(option: str) -> dict[str, str]:
+        values = {}
+        for key, value in pairs(getattr(args, option), f"--{option}").items():
+            model, _, part = key.partition(".")
+            if model == name:
+                values[part or "base"] = value
+        return values
 
-    place = Place(args.device, args.dtype, args.offload)
-    return (open_remover if name in REMOVERS else open_engine)(name, place, given("weights"), **given("set"))
+    open_model = open_remover if name in REMOVERS else open_engine
+    machine = Place(args.device, args.dtype, args.offload)
+    return open_model(name, machine, values_for_model("weights"), **values_for_model("set"))
 
 
-def _task(args: argparse.Namespace, sources: Manifest, engine: Engine, words: Wording) -> Task:
+def _task(args: Namespace, sources: Manifest, engine: Engine, words: Wording) -> Task:
     from idmetric.data.generate import idsim
     from idmetric.data.generate.distractor import distractor_task
     from idmetric.data.generate.ilgen import relight_task
 
     tasks: dict[str, Callable[..., Task]] = {
-        "noise": idsim.noise_task, "context": idsim.contextual_task, "identity": idsim.identity_task,
-        "distractor": distractor_task, "ilgen": relight_task,
-    }  # fmt: skip
-    given: dict[str, Any] = {"seed": args.seed, "class_column": args.class_from or "category"}
+        "noise": idsim.noise_task,
+        "context": idsim.contextual_task,
+        "identity": idsim.identity_task,
+        "distractor": distractor_task,
+        "ilgen": relight_task,
+    }
+    options: dict[str, Any] = {"seed": args.seed}
     if args.copies is not None:
-        given["copies"] = args.copies
+        options["copies"] = args.copies
     if args.resolution is not None:
-        given["side"] = None if args.resolution == "native" else args.resolution
-    return tasks[args.task](sources, engine, words, **given)
+        options["side"] = None if args.resolution == "native" else args.resolution
+    return tasks[args.task](sources, engine, words, **options)
 
 
-def _make_objects(args: argparse.Namespace, words: Wording) -> int:
+def _make_objects(args: Namespace, words: Wording) -> int:
     """Make objects, then their relit images; every shard relights the objects that it made."""
     from idmetric.data.curate.recipes import ILGEN
     from idmetric.data.generate.ilgen import VARIANTS, object_task, relight_task
     from idmetric.data.manifest.table import merge
 
     domain = args.domain or "generic"
-    each = args.each or (ILGEN[domain].per_category if domain in ILGEN else _OBJECTS)
+    per_category = args.each or _OBJECTS
+    if domain in ILGEN and not args.each:
+        per_category = ILGEN[domain].per_category
     draw, relight = (_opened(args, name) for name in ENGINES["objects"])
     remover = None if args.remover == "none" else _opened(args, args.remover or "clean")
-    listed = _categories(args, domain, words)[: args.limit]
-    objects = object_task(listed, each, draw, remover, words, args.seed, domain)
+    categories = _categories(args, domain, words)[: args.limit]
 
-    made, left_out = _make(args, _dealt(args, objects), draw, *([remover] if remover else []))
+    task = object_task(categories, per_category, draw, remover, words, args.seed, domain)
     if remover is None:
-        return _finish(args, made, left_out)
+        objects, left_out = _make(args, _shard_of(args, task), draw)
+        return _finish(args, objects, left_out)
+    objects, left_out = _make(args, _shard_of(args, task), draw, remover)
     draw.unload()
-    relit, more = _make(args, relight_task(made, relight, words, args.seed, args.copies or VARIANTS), relight)
-    return _finish(args, merge([made, relit], shared=True) if args.with_sources else relit, left_out + more)
+    task = relight_task(objects, relight, words, args.seed, args.copies or VARIANTS)
+    relit, left_out_too = _make(args, task, relight)
+    if args.with_sources:
+        relit = merge([objects, relit], shared=True)
+    return _finish(args, relit, left_out + left_out_too)
 
 
-def _make_grid(args: argparse.Namespace, manifest: Manifest, words: Wording) -> int:
+def _make_grid(args: Namespace, manifest: Manifest, words: Wording) -> int:
     """Make the grids of all photos; every shard changes the context of its anchors and of the edits that it made."""
     from idmetric.data.generate.grid import grid_context_task, grid_identity_task, grid_sources, plain
     from idmetric.data.manifest.table import merge
 
     sources = grid_sources(manifest, args.views)
     repaint, edit = (_opened(args, name) for name in ENGINES["grid"])
-    identity = grid_identity_task(sources, repaint, words, args.seed, args.class_from or "category")
-    edits, left_out = _make(args, _dealt(args, identity), repaint)
+    task = grid_identity_task(sources, repaint, words, args.seed)
+    edits, left_out = _make(args, _shard_of(args, task), repaint)
     repaint.unload()  # two such models rarely fit one device
+
     number, count = args.shard
     anchors = plain(sources)
-    photos = merge([anchors.take(range(number - 1, len(anchors), count)), plain(edits)], shared=True)
-    contexts, more = _make(args, grid_context_task(photos, edit, words, args.seed), edit)
-    return _finish(args, merge([sources, edits, contexts], shared=True), left_out + more)
+    anchors = anchors.take(range(number - 1, len(anchors), count))
+    photos = merge([anchors, plain(edits)], shared=True)
+    contexts, left_out_too = _make(args, grid_context_task(photos, edit, words, args.seed), edit)
+    return _finish(args, merge([sources, edits, contexts], shared=True), left_out + left_out_too)
 
 
-def _dealt(args: argparse.Namespace, task: Task) -> Task:
+def _shard_of(args: Namespace, task: Task) -> Task:
     """The part of a task that --shard names: every n-th job."""
     number, count = args.shard
     return replace(task, jobs=task.jobs[number - 1 :: count])
 
 
-def _make(args: argparse.Namespace, task: Task, *models: Weighted) -> tuple[Manifest, int]:
+def _make(args: Namespace, task: Task, *models: Weighted) -> tuple[Manifest, int]:
     """The finished images of a task and the number of those left out."""
     from idmetric.data.generate.jobs import run_jobs
 
@@ -284,16 +340,17 @@ def _make(args: argparse.Namespace, task: Task, *models: Weighted) -> tuple[Mani
     return outcome.manifest, len(outcome.left_out)
 
 
-def _finish(args: argparse.Namespace, manifest: Manifest, left_out: int) -> int:
+def _finish(args: Namespace, manifest: Manifest, left_out: int) -> int:
     """Write the manifest, unless this is one of several shards; returns 4 if images were left out."""
-    if args.shard[1] > 1:
-        print(f"part {args.shard[0]} of {args.shard[1]} is done; run without --shard to write {args.out}")
+    number, count = args.shard
+    if count > 1:
+        print(f"part {number} of {count} is done; run without --shard to write {args.out}")
     else:
         save(manifest, args.out)
-    return 4 if left_out else 0
+    return status_of(left_out)
 
 
-def _categories(args: argparse.Namespace, domain: str, words: Wording) -> list[str]:
+def _categories(args: Namespace, domain: str, words: Wording) -> list[str]:
     """Read the categories of the file; if it is absent, ask the model for them and write it first."""
     from idmetric.data.curate.recipes import ILGEN
     from idmetric.data.generate.categories import Chat, ask_categories, read_categories
@@ -307,11 +364,13 @@ def _categories(args: argparse.Namespace, domain: str, words: Wording) -> list[s
         raise GenerateError("--ask needs --ask-model, the model's name at that address")
     if args.ask_key and args.ask_key not in os.environ:
         raise GenerateError(f"the environment variable {args.ask_key} is not set; it must hold the key for {args.ask}")
-    count = args.limit or (ILGEN[domain].categories if domain in ILGEN else _CATEGORIES)
+    count = args.limit or _CATEGORIES
+    if domain in ILGEN and not args.limit:
+        count = ILGEN[domain].categories
     chat = Chat(args.ask, args.ask_model)
     variable = args.ask_key or ("OPENAI_API_KEY" if chat.openai else "")
-    found = ask_categories(replace(chat, key=os.environ.get(variable)), domain, count, words.domains)
+    categories = ask_categories(replace(chat, key=os.environ.get(variable)), domain, count, words.domains)
     with replacing(path, parents=True) as temporary:
-        temporary.write_text("\n".join(found) + "\n", encoding="utf-8")
+        temporary.write_text("\n".join(categories) + "\n", encoding="utf-8")
     print(f"wrote {path}: {count} categories of {args.ask_model}")
-    return found
+    return categories

@@ -14,33 +14,36 @@ image and mask is read once.
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+from idmetric.cli.command import status_of
 from idmetric.cli.data import common
 from idmetric.cli.options import positive
 from idmetric.data.importers import KINDS
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of `idmetric data import`."""
-    parser.add_argument("kind", choices=KINDS, metavar="KIND", help=f"one of {', '.join(KINDS)}")
-    parser.add_argument("sources", nargs="+", metavar="SOURCE", help="a file, a folder or owner/name on the Hub")
-    text = "name of the dataset, which identities start with (default: the kind, or the folder or file)"
-    parser.add_argument("--name", help=text)
-    text = "keep images that the source holds as bytes in the .parquet (for small datasets); files stay files"
-    parser.add_argument("--embed", action="store_true", help=text)
-    parser.add_argument("--revision", metavar="COMMIT", help="branch, tag or commit on the Hub")
-    parser.add_argument("--files", metavar="PATTERN", help="only these files of the source, such as 'train/*.parquet'")
-    text = "name of this column in the source"
-    parser.add_argument("--map", action="append", default=[], metavar="COLUMN=NAME", help=text)
-    text = "option of the kind, see below"
-    parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help=text)
-    parser.add_argument("--limit", type=positive, metavar="N", help="only the first N rows of each source")
-    parser.add_argument("--no-check", action="store_true", help="do not read the images and masks")
+    add = parser.add_argument
+    add("kind", choices=KINDS, metavar="KIND", help=f"one of {', '.join(KINDS)}")
+    add("sources", nargs="+", metavar="SOURCE", help="a file, a folder or owner/name on the Hub")
+    add("--name", help="name of the dataset, which identities start with (default: the kind, or the folder or file)")
+    add(
+        "--embed",
+        action="store_true",
+        help="keep images that the source holds as bytes in the .parquet (for small datasets); files stay files",
+    )
+    add("--revision", metavar="COMMIT", help="branch, tag or commit on the Hub")
+    add("--files", metavar="PATTERN", help="only these files of the source, such as 'train/*.parquet'")
+    add("--map", action="append", default=[], metavar="COLUMN=NAME", help="name of this column in the source")
+    add("--option", action="append", default=[], metavar="NAME=VALUE", help="option of the kind, see below")
+    add("--limit", type=positive, metavar="N", help="only the first N rows of each source")
+    add("--no-check", action="store_true", help="do not read the images and masks")
     common.add_on_error(parser)
-    parser.add_argument("--dry-run", action="store_true", help="print what would be downloaded and written")
+    add("--dry-run", action="store_true", help="print what would be downloaded and written")
     common.add_output(parser)
     lines = ["kinds:"]
     for name, kind in KINDS.items():
@@ -49,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "\n".join(lines)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Import the images, check them, and write the manifest."""
     from idmetric.data.importers.run import Job
     from idmetric.data.manifest.check import faults, without
@@ -57,37 +60,45 @@ def run(args: argparse.Namespace) -> int:
     common.check_output(args.out)
     if args.embed and args.out.suffix != ".parquet":
         raise ValueError("--embed keeps images in a .parquet: it does not go with another format")
-    show = partial(common.progress, quiet=args.quiet)
-    images = None if args.embed else args.out.with_name(f"{args.out.stem}_images")
+    progress = partial(common.progress, quiet=args.quiet)
     job = Job(
-        args.kind, args.sources, images=images, name=args.name, revision=args.revision, files=args.files,
+        args.kind,
+        args.sources,
+        images=None if args.embed else args.out.with_name(f"{args.out.stem}_images"),
+        name=args.name or "",
+        revision=args.revision,
+        files=args.files,
         columns=common.pairs(args.map, "--map"),
-        options=common.pairs(args.option, "--option"), limit=args.limit, progress=show, dry=args.dry_run,
-    )  # fmt: skip
-    if args.dry_run and not KINDS[args.kind].local and not all(Path(source).exists() for source in args.sources):
-        return _show_downloads(args)
+        options=common.pairs(args.option, "--option"),
+        limit=args.limit,
+        progress=progress,
+        dry=args.dry_run,
+    )
+    if args.dry_run and not KINDS[args.kind].local:
+        datasets = [source for source in args.sources if not Path(source).exists()]
+        if datasets:
+            return _show_downloads(datasets, args)
 
     manifest = job.run()
-    bad = job.rejected
+    problems = list(job.rejected)
     if not (args.no_check or args.dry_run):
-        found = faults(manifest, progress=show)
-        manifest = without(manifest, {fault.row for fault in found})
-        bad = [*bad, *map(str, found)]
-    if bad:
-        common.leave_out(bad, args.on_error)
+        bad_rows = faults(manifest, progress=progress)
+        manifest = without(manifest, {fault.row for fault in bad_rows})
+        problems += map(str, bad_rows)
+    if problems:
+        common.leave_out(problems, args.on_error)
     if job.written:
         print(f"{'would write' if args.dry_run else 'wrote'} {len(job.written)} images to {job.images}")
     common.save(manifest, args.out, args.dry_run)
-    return 4 if bad else 0
+    return status_of(problems)
 
 
-def _show_downloads(args: argparse.Namespace) -> int:
+def _show_downloads(datasets: Sequence[str], args: Namespace) -> int:
     """Print the downloads of datasets on the Hub, since their rows are known only afterwards."""
     from idmetric.data.importers.source import hub_files
 
-    for source in args.sources:
-        if not Path(source).exists():
-            commit, files = hub_files(source, args.revision, args.files)
-            size = sum(n for _, n in files) / 1e9
-            print(f"would download {len(files)} files of {source}@{commit}, {size:.2f} GB, and import them")
+    for dataset in datasets:
+        commit, sizes = hub_files(dataset, args.revision, args.files)
+        size = sum(sizes.values()) / 1e9
+        print(f"would download {len(sizes)} files of {dataset}@{commit}, {size:.2f} GB, and import them")
     return 0

@@ -8,7 +8,7 @@ examples:
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from functools import partial
 
 from idmetric.cli import options
@@ -16,7 +16,7 @@ from idmetric.cli.command import check_output
 from idmetric.cli.data import common
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of `idmetric data info`."""
     common.add_input(parser)
     parser.add_argument("--decode", action="store_true", help="decode every image and mask, not only find the file")
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_quiet(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Print the summary and the problems."""
     from idmetric.data.manifest.check import faults
     from idmetric.data.manifest.summary import as_text, problems
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
 
     check_output(None, "leave it open")
     manifest = read(args.manifest)
-    shown = partial(common.progress, quiet=args.quiet or not args.decode)
-    found = problems(manifest, faults(manifest, decode=args.decode, progress=shown), args.need_masks)
-    print(as_text(manifest, found))
-    return 1 if args.strict and found else 0
+    progress = partial(common.progress, quiet=args.quiet or not args.decode)
+    found_problems = problems(manifest, faults(manifest, decode=args.decode, progress=progress), args.need_masks)
+    print(as_text(manifest, found_problems))
+    return 1 if args.strict and found_problems else 0

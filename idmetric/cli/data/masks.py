@@ -18,12 +18,12 @@ column category names, on any background).
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from functools import partial
 from pathlib import Path
 
 from idmetric.cli import options
-from idmetric.cli.command import say
+from idmetric.cli.command import say, status_of
 from idmetric.cli.data import common
 from idmetric.metric.files.tables import first_few
 
@@ -31,21 +31,25 @@ REMOVERS = ("clean", "grounded_sam")
 _SHOWN = 5  # files that a note names
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of `idmetric data masks`."""
     common.add_input(parser)
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--from", dest="folder", metavar="DIR", help="folder of masks with the images' names")
     source.add_argument("--remover", choices=REMOVERS, help="make the masks by this method")
-    text = "--from: cut soft masks: the subject is where the mask's value reaches this share, such as 0.5"
-    parser.add_argument("--threshold", type=float, metavar="SHARE", help=text)
+    parser.add_argument(
+        "--threshold",
+        type=float,
+        metavar="SHARE",
+        help="--from: cut soft masks: the subject is where the mask's value reaches this share, such as 0.5",
+    )
     options.add_mask_id(parser)
     parser.add_argument("--device", help="--remover: cuda, cuda:1, mps or cpu (default: the best available)")
     common.add_on_error(parser)
     common.add_output(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Attach or make the masks and write the manifest; returns 4 if images were left out."""
     from idmetric.data.curate.external_masks import attach_masks
     from idmetric.data.manifest.check import without
@@ -56,14 +60,14 @@ def run(args: argparse.Namespace) -> int:
     common.check_output(args.out)
     manifest = read(args.manifest)
     copies: Path = args.out.with_name(f"{args.out.stem}_masks")
-    show = partial(common.progress, quiet=args.quiet)
+    progress = partial(common.progress, quiet=args.quiet)
     if args.folder is not None:
-        done = attach_masks(manifest, args.folder, copies, args.threshold, args.mask_id, show)
-        print(f"{done.attached} masks attached ({done.scaled} scaled to their images)")
-        if done.unused:
-            some = ", ".join(first_few([str(file) for file in done.unused], _SHOWN))
-            say(f"{len(done.unused)} masks belong to no image: {some}")
-        masked, problems = done.manifest, done.problems
+        result = attach_masks(manifest, args.folder, copies, args.threshold, args.mask_id, progress)
+        print(f"{result.attached} masks attached ({result.scaled} scaled to their images)")
+        if result.unused:
+            names = ", ".join(first_few([str(file) for file in result.unused], _SHOWN))
+            say(f"{len(result.unused)} masks belong to no image: {names}")
+        masked, problems = result.manifest, result.problems
     else:
         from idmetric.data.generate.masks import make_masks, open_remover
         from idmetric.data.generate.weights import Place
@@ -71,12 +75,12 @@ def run(args: argparse.Namespace) -> int:
         remover = open_remover(args.remover, Place(args.device))
         for weights, license in remover.licenses.items():
             say(f"{args.remover}: weights {weights}, license {license}")
-        masked, problems = make_masks(manifest, remover, copies, progress=show)
+        masked, problems = make_masks(manifest, remover, copies, progress=progress)
+
     if problems:
-        common.leave_out(problems, args.on_error)
-        ids = masked.column("id")
-        masked = without(masked, {k for k in range(len(masked)) if ids[k] in problems})
+        common.leave_out([f"{name}: {reason}" for name, reason in problems.items()], args.on_error)
+        masked = without(masked, {row for row, name in enumerate(masked.column("id")) if name in problems})
         if not len(masked):
             raise ValueError("no image is left: none has a mask that can be used")
     common.save(masked, args.out)
-    return 4 if problems else 0
+    return status_of(problems)

@@ -8,21 +8,22 @@ examples:
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
 
 from idmetric.cli.data.common import add_output, identities, save
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of `idmetric data merge`."""
     parser.add_argument("manifests", nargs="+", type=Path, help="the manifests: .parquet, .csv or .jsonl")
-    text = "an identity in two manifests is the same one (default: refuse it)"
-    parser.add_argument("--shared", action="store_true", help=text)
+    parser.add_argument(
+        "--shared", action="store_true", help="an identity in two manifests is the same one (default: refuse it)"
+    )
     add_output(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Merge the manifests, print their sizes, and write the result."""
     from idmetric.data.manifest.table import merge, read
 

@@ -17,126 +17,171 @@ changed.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable
+from argparse import ArgumentParser, Namespace
 from pathlib import Path
+from typing import Any
 
 from idmetric.cli import options
-from idmetric.cli.data.common import add_input, add_on_error, add_output, check_output, leave_out, refuse_leaks, save
+from idmetric.cli.command import status_of
+from idmetric.cli.data.common import (
+    add_input,
+    add_on_error,
+    add_output,
+    check_output,
+    leave_out_rows,
+    refuse_leaks,
+    save,
+)
 from idmetric.cli.options import natural, positive
 from idmetric.metric.files.progress import Progress
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Add the modes of `idmetric data mine` and their options."""
     modes = parser.add_subparsers(dest="mode", metavar="MODE", required=True)
-    negatives = modes.add_parser("negatives", help="nearest images of other identities")
-    pairs = modes.add_parser("pairs", help="same text, different identity, nearest")
-    queries = modes.add_parser("queries", help="targets of other queries, from a window of the ranking")
-    triplets = modes.add_parser("triplets", help="mixture of real, context-edit and identity-edit triplets")
-    for mode in (negatives, pairs, queries):
-        add_input(mode)
-        mode.add_argument("--model", required=True, help=options.MODELS)
-        options.add_device(mode)
-        options.add_decode(mode)
-        options.add_batch_size(mode)
+    negatives = _add_mode(modes, "negatives", "nearest images of other identities")
+    pairs = _add_mode(modes, "pairs", "same text, different identity, nearest")
+    queries = _add_mode(modes, "queries", "targets of other queries, from a window of the ranking")
     for mode in (negatives, pairs):
         mode.add_argument("--k", type=positive, default=1, metavar="N", help="neighbors of each image (default: 1)")
-        text = "leave out images at least this similar (cosine): likely the same object"
-        mode.add_argument("--ceiling", type=float, metavar="S", help=text)
+        mode.add_argument(
+            "--ceiling",
+            type=float,
+            metavar="S",
+            help="leave out images at least this similar (cosine): likely the same object",
+        )
     negatives.add_argument("--seed", type=natural, default=0, help="seed of positives that the manifest does not name")
-    queries.add_argument("--k", type=positive, default=5, metavar="N", help="negatives of each query (default: 5)")
-    text = "pass over the first N, which may be right as well (default: 30)"
-    queries.add_argument("--skip", type=natural, default=30, metavar="N", help=text)
-    text = "draw from the next N (default: 100)"
-    queries.add_argument("--depth", type=positive, default=100, metavar="N", help=text)
-    queries.add_argument("--seed", type=natural, default=0, help="seed of the draw")
-    triplets.add_argument("manifest", type=Path, help="mined triplets of real images (`mine negatives`)")
-    triplets.add_argument("--context", type=Path, help="originals and context-edits (default: the manifest)")
-    triplets.add_argument("--identity", type=Path, help="originals and identity-edits (default: the manifest)")
-    triplets.add_argument("--count", type=positive, default=10_000, help="number of triplets (default: 10000)")
-    triplets.add_argument("--ratio", default="1:1:1", help="real:context:identity (default: 1:1:1)")
-    triplets.add_argument("--split", help="take rows of this split; needed if there are several")
-    text = "share of identity triplets with an original of another instance as negative, not an edit (default: 0.5)"
-    triplets.add_argument("--originals", type=float, default=0.5, metavar="SHARE", help=text)
-    triplets.add_argument("--seed", type=natural, default=0)
+    add = queries.add_argument
+    add("--k", type=positive, default=5, metavar="N", help="negatives of each query (default: 5)")
+    add(
+        "--skip",
+        type=natural,
+        default=30,
+        metavar="N",
+        help="pass over the first N, which may be right as well (default: 30)",
+    )
+    add("--depth", type=positive, default=100, metavar="N", help="draw from the next N (default: 100)")
+    add("--seed", type=natural, default=0, help="seed of the draw")
+
+    triplets = modes.add_parser("triplets", help="mixture of real, context-edit and identity-edit triplets")
+    add = triplets.add_argument
+    add("manifest", type=Path, help="mined triplets of real images (`mine negatives`)")
+    add("--context", type=Path, help="originals and context-edits (default: the manifest)")
+    add("--identity", type=Path, help="originals and identity-edits (default: the manifest)")
+    add("--count", type=positive, default=10_000, help="number of triplets (default: 10000)")
+    add("--ratio", default="1:1:1", help="real:context:identity (default: 1:1:1)")
+    add("--split", help="take rows of this split; needed if there are several")
+    add(
+        "--originals",
+        type=float,
+        default=0.5,
+        metavar="SHARE",
+        help="share of identity triplets with an original of another instance as negative, not an edit (default: 0.5)",
+    )
+    add("--seed", type=natural, default=0)
+
     for mode in (negatives, pairs, queries):
         add_on_error(mode)
     for mode in (negatives, pairs, queries, triplets):
         add_output(mode)
 
 
-def run(args: argparse.Namespace) -> int:
+def _add_mode(modes: Any, name: str, line: str) -> ArgumentParser:
+    """Add a mode that embeds the images of a manifest."""
+    mode: ArgumentParser = modes.add_parser(name, help=line)
+    add_input(mode)
+    mode.add_argument("--model", required=True, help=options.MODELS)
+    options.add_device(mode)
+    options.add_decode(mode)
+    options.add_batch_size(mode)
+    return mode
+
+
+def run(args: Namespace) -> int:
     """Run the mode; returns the exit status."""
     check_output(args.out)
     return _triplets(args) if args.mode == "triplets" else _mine(args)
 
 
-def _mine(args: argparse.Namespace) -> int:
+def _mine(args: Namespace) -> int:
     import numpy as np
 
     from idmetric.data.curate import mine
     from idmetric.data.embed import embed_rows
     from idmetric.data.manifest.lineage import lineages
-    from idmetric.data.manifest.table import Manifest, read
+    from idmetric.data.manifest.table import read
     from idmetric.metric.models.load import load
 
+    # the rows to embed, with the texts that models of images and texts see
     manifest = read(args.manifest)
-    if args.mode != "queries":
-        refuse_leaks(manifest)
     words = {}
-    if args.mode == "negatives":
-        pools, needs = [*mine.negative_rows(manifest)], "real images of known identity"
-    elif args.mode == "pairs":
-        pools, needs = mine.text_pools(manifest, lineages(manifest)), "two identities with the same text"
-    else:
+    if args.mode == "queries":
         pools, needs = [mine.query_rows(manifest)], "rows of slot query and positive"
         text = manifest.column("text")
         words = {row: text[row] for row in pools[0].tolist() if text[row]}
+    else:
+        refuse_leaks(manifest)
+        pools, needs = [*mine.negative_rows(manifest)], "real images of known identity"
+        if args.mode == "pairs":
+            pools, needs = mine.text_pools(manifest, lineages(manifest)), "two identities with the same text"
     rows = np.unique(np.concatenate([np.array([], dtype=np.int64), *pools]))
     if not len(rows):
         raise ValueError(f"{args.manifest}: nothing to mine: it has no {needs}")
-    model = load(args.model, device=args.device, decode=args.decode)
+
+    # their vectors
+    model = load(args.model, **options.load_options(args))
+    store = args.out.parent / "embeddings"
     with Progress("images", not args.quiet, verb="embedded") as progress:
         vectors, problems = embed_rows(
-            manifest, model, rows, store=args.out.parent / "embeddings", words=words, batch_size=args.batch_size,
-            progress=progress,
-        )  # fmt: skip
+            manifest, model, rows, store=store, words=words, batch_size=args.batch_size, progress=progress
+        )
     if problems:
-        names = manifest.column("id")
-        leave_out({names[row]: reason for row, reason in problems.items()}, args.on_error)
+        leave_out_rows(manifest, problems, args.on_error)
     if len(problems) == len(rows):
         raise ValueError("no image could be read")
-    search: dict[str, Callable[..., Manifest]] = {
-        "negatives": mine.hard_negatives, "pairs": mine.hard_pairs, "queries": mine.query_negatives,
-    }  # fmt: skip
-    given = {name: value for name, value in vars(args).items() if name in ("ceiling", "skip", "depth", "seed")}
+
+    # the nearest of them
     with Progress("images", not args.quiet, verb="searched") as progress:
-        mined = search[args.mode](manifest, vectors, args.k, progress=progress, **given)
-    similar = [s for s in mined.column("x_similarity") if s is not None]
-    if not similar:
+        if args.mode == "negatives":
+            mined = mine.hard_negatives(
+                manifest, vectors, args.k, ceiling=args.ceiling, seed=args.seed, progress=progress
+            )
+        elif args.mode == "pairs":
+            mined = mine.hard_pairs(manifest, vectors, args.k, ceiling=args.ceiling, progress=progress)
+        else:
+            window = {"skip": args.skip, "depth": args.depth}
+            mined = mine.query_negatives(manifest, vectors, args.k, **window, seed=args.seed, progress=progress)
+    similarities = [value for value in mined.column("x_similarity") if value is not None]
+    if not similarities:
         why = "every other identity is missing, in another split, or above --ceiling"
         if args.mode == "queries":
             why = f"no data set has more than {args.skip} different targets: lower --skip"
         raise ValueError(f"no {args.mode} found: {why}")
-    low, middle, high = np.quantile(similar, [0, 0.5, 1])
+    low, middle, high = np.quantile(similarities, [0, 0.5, 1])
     kind = "pairs" if args.mode == "pairs" else "negatives"
-    print(f"{len(similar)} {kind}; similarity {low:.3f} to {high:.3f}, median {middle:.3f}")
+    print(f"{len(similarities)} {kind}; similarity {low:.3f} to {high:.3f}, median {middle:.3f}")
     save(mined, args.out)
-    return 4 if problems else 0
+    return status_of(problems)
 
 
-def _triplets(args: argparse.Namespace) -> int:
+def _triplets(args: Namespace) -> int:
     from idmetric.data.curate.triplets import MIXTURES, mixture, parse_ratio
     from idmetric.data.manifest.table import read
 
     real = read(args.manifest)
-    context, identity = (real if path is None else read(path) for path in (args.context, args.identity))
-    out = mixture(
-        real, context, identity, count=args.count, ratio=parse_ratio(args.ratio), seed=args.seed, split=args.split,
+    context = real if args.context is None else read(args.context)
+    identity = real if args.identity is None else read(args.identity)
+    triplets = mixture(
+        real,
+        context,
+        identity,
+        count=args.count,
+        ratio=parse_ratio(args.ratio),
+        seed=args.seed,
+        split=args.split,
         originals=args.originals,
-    )  # fmt: skip
-    kinds = out.column("x_mixture")
+    )
+    kinds = triplets.column("x_mixture")
     print(", ".join(f"{kinds.count(name) // 3} {name}" for name in MIXTURES) + " triplets")
-    save(out, args.out)
+    save(triplets, args.out)
     return 0

@@ -8,26 +8,32 @@ examples:
 
 from __future__ import annotations
 
-import argparse
+from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
+from contextlib import suppress
 
 from idmetric.cli import options
 from idmetric.cli.data import common
 from idmetric.metric.files.tables import aligned
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
+def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of `idmetric data split`."""
     common.add_input(parser)
-    text = "a split and its share of the identities (0..1), its number of them, or 'rest'; repeat for each split"
-    parser.add_argument("--part", action="append", required=True, metavar="NAME=SHARE", help=text)
+    parser.add_argument(
+        "--part",
+        action="append",
+        required=True,
+        metavar="NAME=SHARE",
+        help="a split and its share of the identities (0..1), its number of them, or 'rest'; repeat for each split",
+    )
     parser.add_argument("--seed", type=options.natural, default=0, help="seed of the split, 0 or more (default: 0)")
     parser.add_argument("--by-row", action="store_true", help="split rows regardless of identity: identities may leak")
     parser.add_argument("--overwrite", action="store_true", help="replace the splits of the manifest")
     common.add_output(parser)
 
 
-def run(args: argparse.Namespace) -> int:
+def run(args: Namespace) -> int:
     """Split and write."""
     from idmetric.data.manifest.split import leaks, split, split_rows
     from idmetric.data.manifest.table import read
@@ -36,27 +42,29 @@ def run(args: argparse.Namespace) -> int:
     manifest = read(args.manifest)
     if set(manifest.column("split")) - {None} and not args.overwrite:
         raise ValueError(f"{args.manifest}: has splits already; --overwrite replaces them, or filter it first")
-    done = (split_rows if args.by_row else split)(manifest, parts, args.seed)
-    rows = [["split", "images", "identities"]]
-    for name in dict.fromkeys([*parts, *done.column("split")]):
-        own = done.filter(split=name)
-        rows.append([name or "(none)", str(len(own)), str(common.identities(own))])
-    print("\n".join(aligned(rows, right=(1, 2))))
-    if args.by_row and (crossing := leaks(done)):
+    split_by = split_rows if args.by_row else split
+    result = split_by(manifest, parts, args.seed)
+
+    lines = [["split", "images", "identities"]]
+    for name in dict.fromkeys([*parts, *result.column("split")]):
+        rows = result.filter(split=name)
+        lines.append([name or "(none)", str(len(rows)), str(common.identities(rows))])
+    print("\n".join(aligned(lines, right=(1, 2))))
+    if args.by_row and (crossing := leaks(result)):
         print(f"note: {len(crossing)} identities are in more than one split")
-    common.save(done, args.out)
+    common.save(result, args.out)
     return 0
 
 
-def read_parts(given: Sequence[str], option: str = "--part") -> dict[str, float]:
+def read_parts(texts: Sequence[str], option: str = "--part") -> dict[str, float]:
     """Parse NAME=SHARE texts into shares or numbers; 'rest' is -1."""
     parts: dict[str, float] = {}
-    for text in given:
+    for text in texts:
         name, _, share = text.partition("=")
-        try:
-            value = -1.0 if share == "rest" else float(share)
-        except ValueError:
-            value = -2.0
+        value = -1.0
+        if share != "rest":
+            with suppress(ValueError):
+                value = float(share)
         if not name or (value < 0 and share != "rest"):
             raise ValueError(f"{option} {text}: expected NAME=SHARE, such as train=0.8, val=100 or train=rest")
         if name in parts:

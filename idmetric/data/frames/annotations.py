@@ -7,9 +7,11 @@ the numbers 1, 2, ... within their video, in the order of their ids.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -28,18 +30,19 @@ def with_codes(clips: Sequence[Clip], path: Path) -> tuple[list[Clip], Categorie
     masks: dict[str, Codes] = {}
     categories: Categories = {}
     try:
-        data = json_file.read(path)
-        names = {category["id"]: category["name"] for category in data["categories"]}
-        found = defaultdict(list)
-        for one in sorted(data["annotations"], key=lambda one: one["id"]):
-            found[one["video_id"]].append(one)
-        for video in data["videos"]:
+        content = json_file.read(path)
+        category_names = {category["id"]: category["name"] for category in content["categories"]}
+        annotations = defaultdict(list)
+        for annotation in sorted(content["annotations"], key=itemgetter("id")):
+            annotations[annotation["video_id"]].append(annotation)
+
+        for video in content["videos"]:
             files = [Path(name) for name in video["file_names"]]
             clip = files[0].parent.as_posix()
             masks[clip] = {file.stem: {} for file in files}
-            for number, one in enumerate(found[video["id"]], 1):
-                categories[clip, number] = names[one["category_id"]]
-                for file, code in zip(files, one["segmentations"], strict=True):
+            for number, annotation in enumerate(annotations[video["id"]], 1):
+                categories[clip, number] = category_names[annotation["category_id"]]
+                for file, code in zip(files, annotation["segmentations"], strict=True):
                     if code is not None:
                         masks[clip][file.stem][number] = code
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
@@ -58,19 +61,18 @@ def decode(code: Mapping[str, Any]) -> NDArray[np.bool_]:
             if sum(code["counts"]) != height * width:  # pycocotools would leave pixels as they are in memory
                 raise ValueError
             code = mask.frPyObjects(code, height, width)
-        found: NDArray[np.bool_] = mask.decode(code).astype(bool)
+        return np.asarray(mask.decode(code), dtype=bool)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a run-length code with size and counts: {str(code)[:60]}") from error
-    return found
 
 
 def of_clips(clips: Sequence[Clip]) -> Categories:
     """The category of each clip with a line `object_class: bird` in its `meta_info.ini` (GOT-10k)."""
-    found: Categories = {}
+    categories: Categories = {}
     for clip in clips:
         path = clip.frames / "meta_info.ini"
-        for line in read_text(path).splitlines() if path.is_file() else ():
-            key, _, value = line.partition(":")
-            if key.strip() == "object_class" and value.strip():
-                found[clip.name, 0] = value.strip()
-    return found
+        text = read_text(path) if path.is_file() else ""
+        match = re.search(r"^\s*object_class\s*:\s*(\S.*?)\s*$", text, re.MULTILINE)
+        if match:
+            categories[clip.name, 0] = match[1]
+    return categories

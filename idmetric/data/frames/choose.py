@@ -10,12 +10,11 @@
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from itertools import groupby, pairwise
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,12 +81,12 @@ class Faults:
     Attributes:
         reasons: why -> number of objects in frames.
         unreadable: messages about unreadable frames and masks.
-        seen: numbers of all objects that the annotation shows.
+        objects: numbers of all objects that the annotation shows.
     """
 
     reasons: Counter[str] = field(default_factory=Counter)
     unreadable: list[str] = field(default_factory=list)
-    seen: set[int] = field(default_factory=set)
+    objects: set[int] = field(default_factory=set)
 
 
 def blur_score(image: Image.Image) -> float:
@@ -97,8 +96,8 @@ def blur_score(image: Image.Image) -> float:
     repeating the edge. Gray is ITU-R 601 luma as Pillow rounds it. The score depends on the resolution of the image.
     """
     gray = np.pad(np.asarray(image.convert("L"), dtype=np.int32), 1, mode="reflect")
-    around = gray[:-2, 1:-1] + gray[2:, 1:-1] + gray[1:-1, :-2] + gray[1:-1, 2:]
-    return float((around - 4 * gray[1:-1, 1:-1]).var(dtype=np.float64))
+    neighbors = gray[:-2, 1:-1] + gray[2:, 1:-1] + gray[1:-1, :-2] + gray[1:-1, 2:]
+    return float((neighbors - 4 * gray[1:-1, 1:-1]).var(dtype=np.float64))
 
 
 def plan(count: int, sampling: Sampling) -> list[range]:
@@ -108,27 +107,31 @@ def plan(count: int, sampling: Sampling) -> list[range]:
     the last window may be shorter (A.2.1; a clip of exactly 6 s, which the paper leaves open, counts as short).
     """
     if count > sampling.long * sampling.fps:
-        bounds = [count * i // sampling.parts for i in range(sampling.parts + 1)]
+        bounds = [count * part // sampling.parts for part in range(sampling.parts + 1)]
     else:
         bounds = [*range(0, count, sampling.window), count]
-    return [range(a, b) for a, b in pairwise(bounds) if a < b]
+    return [range(start, end) for start, end in pairwise(bounds) if start < end]
 
 
-def places(times: NDArray[np.float64], sampling: Sampling) -> tuple[list[int], int]:
-    """Places of frames with these times (seconds) at the sampling's rate, and the clip's length in the same unit.
+def positions(times: NDArray[np.float64], sampling: Sampling) -> tuple[list[int], int]:
+    """Positions of frames with these times (seconds) at the sampling's rate, and the clip's length in the same unit.
 
     The last frame gets the average duration of all earlier ones.
     """
-    end = times[-1] + (times[-1] / (len(times) - 1) if len(times) > 1 else 1 / sampling.fps)
-    at = np.floor(times * sampling.fps + 0.5).astype(np.int64)
-    return at.tolist(), max(int(np.floor(end * sampling.fps + 0.5)), int(at[-1]) + 1)
+    duration = times[-1] / (len(times) - 1) if len(times) > 1 else 1 / sampling.fps
+    ticks = np.floor(np.append(times, times[-1] + duration) * sampling.fps + 0.5).astype(int).tolist()
+    return ticks[:-1], max(ticks[-1], ticks[-2] + 1)
 
 
-def candidates(at: Sequence[int], annotated: Sequence[bool] | NDArray[np.bool_], stride: int) -> list[int]:
-    """Indices of annotated frames at least a stride apart, starting with the first; `at` holds places of all frames."""
+def candidates(ticks: Sequence[int], annotated: Sequence[bool], stride: int) -> list[int]:
+    """Indices of annotated frames at least a stride apart, starting with the first.
+
+    Args:
+        ticks: positions of all frames.
+    """
     chosen: list[int] = []
-    for index, place in enumerate(at):
-        if annotated[index] and (not chosen or place >= at[chosen[-1]] + stride):
+    for index, tick in enumerate(ticks):
+        if annotated[index] and (not chosen or tick >= ticks[chosen[-1]] + stride):
             chosen.append(index)
     return chosen
 
@@ -142,52 +145,44 @@ def choose(footage: Footage, sampling: Sampling, seed: int, faults: Faults) -> I
     Args:
         faults: a new one, to which frames that are not valid are added; unreadable ones are skipped.
     """
-    at, count = places(footage.times, sampling)
-    starts = [window.start for window in plan(count, sampling)]
-    wanted = candidates(at, footage.annotated, sampling.stride)
-    home = [bisect_right(starts, at[index]) - 1 for index in wanted]
-    ranks = _ranks(home, [seed, *hashlib.sha256(footage.clip.name.encode()).digest()])
-    best: dict[int, Pick] = {}
-    now = 0
+    ticks, count = positions(footage.times, sampling)
+    annotated = [annotation is not None for annotation in footage.annotations]
+    indices = candidates(ticks, annotated, sampling.stride)
+    frames = footage.read(indices)
+    clip_seed = [seed, *hashlib.sha256(footage.clip.name.encode()).digest()]
 
-    for frame, window, rank in zip(footage.read(wanted), home, ranks, strict=True):
-        if window != now:
-            yield from (best[number] for number in sorted(best))
-            best, now = {}, window
-        if not footage.indexed and 0 in best and best[0].rank < rank:
-            continue  # the only object already has a frame of a better rank
-        blur = cache(lambda frame=frame: blur_score(frame.image()))
-        try:
-            for shown in frame.objects():
-                faults.seen.add(shown.number)
-                if shown.number in best and best[shown.number].rank < rank:
-                    continue
-                if reason := _reason(frame, shown, blur, sampling):
-                    faults.reasons[reason] += 1
-                else:
-                    best[shown.number] = Pick(window, shown, frame.index, rank, frame.image(), blur())
-        except ImageReadError as error:
-            faults.unreadable.append(str(error))
-
-    yield from (best[number] for number in sorted(best))
-
-
-def _ranks(home: Sequence[int], seed: Sequence[int]) -> list[int]:
-    """A random order of the frames of each window; `home` holds the window of each frame, ascending."""
-    ranks: list[int] = []
-    for window, members in groupby(home):
-        ranks += np.random.default_rng([*seed, window]).permutation(len(list(members))).tolist()
-    return ranks
+    for window, span in enumerate(plan(count, sampling)):
+        frame_count = sum(ticks[index] in span for index in indices)
+        ranks = np.random.default_rng([*clip_seed, window]).permutation(frame_count).tolist()
+        best: dict[int, Pick] = {}
+        for rank, frame in zip(ranks, frames, strict=False):  # the frames go on after the window
+            if not footage.indexed and 0 in best and best[0].rank < rank:
+                continue  # the only object already has a frame of a better rank
+            blur = cache(lambda frame=frame: blur_score(frame.image()))
+            try:
+                for shown in frame.objects():
+                    faults.objects.add(shown.number)
+                    if shown.number in best and best[shown.number].rank < rank:
+                        continue
+                    reason = _reason(frame, shown, blur, sampling)
+                    if reason:
+                        faults.reasons[reason] += 1
+                    else:
+                        best[shown.number] = Pick(window, shown, frame.index, rank, frame.image(), blur())
+            except ImageReadError as error:
+                faults.unreadable.append(str(error))
+        yield from (best[number] for number in sorted(best))
 
 
-def _reason(frame: Frame, shown: FrameObject, blur: Callable[[], float], sampling: Sampling) -> str | None:
-    """The reason why the frame is not valid for the object, or None if it is valid."""
-    if shown.coverage < sampling.coverage[0]:
+def _reason(frame: Frame, shown: FrameObject, blur: Callable[[], float], sampling: Sampling) -> str:
+    """The reason why the frame is not valid for the object; empty if it is valid."""
+    least, most = sampling.coverage
+    if shown.coverage < least:
         return "too small"
-    if shown.coverage > sampling.coverage[1]:
+    if shown.coverage > most:
         return "too large"
-    size = frame.image().size
-    if shown.mask.shape != size[::-1]:
-        found = f"{shown.mask.shape[1]}x{shown.mask.shape[0]}"
-        raise ImageReadError(frame.name, f"its mask has {found} pixels, the frame {size[0]}x{size[1]}: scale the mask")
-    return "blurred" if blur() < sampling.blur else None
+    width, height = frame.image().size
+    if shown.mask.shape != (height, width):
+        mask_size = f"{shown.mask.shape[1]}x{shown.mask.shape[0]}"
+        raise ImageReadError(frame.name, f"its mask has {mask_size} pixels, the frame {width}x{height}: scale the mask")
+    return "blurred" if blur() < sampling.blur else ""

@@ -7,13 +7,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from idmetric.metric.files import json_file
+from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.images.paths import walk
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")  # fewer than elsewhere: a GIF is a preview
@@ -45,7 +45,7 @@ class Clip:
     boxes: Path | None = None
 
 
-def find_clips(root: str | os.PathLike[str], masks: str | os.PathLike[str] | None = None) -> list[Clip]:
+def find_clips(root: StrPath, masks: StrPath | None = None) -> list[Clip]:
     """The clips of a folder at any depth, or of one video file, sorted by name.
 
     Each folder with images and each video file is a clip. Links to folders are followed.
@@ -54,26 +54,29 @@ def find_clips(root: str | os.PathLike[str], masks: str | os.PathLike[str] | Non
     `masks` itself. Without `masks`, those of `rgb_video.*` are in `mask_video.*` (uCO3D). Boxes are in
     `groundtruth.txt`, in the folder of frames or, if that is named img (LaSOT), above it.
     """
-    root, mask_root = Path(root), None if masks is None else Path(masks)
-    for given in (root, mask_root):
-        if given is not None and not given.exists():
-            raise ClipError(f"{given}: no such file or folder")
-    own = None if mask_root is None else mask_root.resolve()
-    sources: dict[Path, None] = {}
+    root = Path(root)
+    mask_root = None if masks is None else Path(masks)
+    for path in (root, mask_root):
+        if path is not None and not path.exists():
+            raise ClipError(f"{path}: no such file or folder")
+
+    sources = set()
     for path in [root] if root.is_file() else walk(root):
-        if path.stem == "mask_video" or (own is not None and path.resolve().is_relative_to(own)):
+        is_mask = mask_root is not None and path.resolve().is_relative_to(mask_root.resolve())
+        if is_mask or path.stem == "mask_video":
             continue
-        if root.is_file() or path.suffix.lower() in VIDEOS:
-            sources[path] = None
+        if path == root or path.suffix.lower() in VIDEOS:
+            sources.add(path)
         elif is_image(path):
-            sources[path.parent] = None
-    found = sorted((_clip(path, root, mask_root) for path in sources), key=lambda clip: clip.name)
-    if not found:
+            sources.add(path.parent)
+
+    clips = sorted((_clip(path, root, mask_root) for path in sources), key=attrgetter("name", "frames"))
+    if not clips:
         raise ClipError(f"{root}: no images ({', '.join(IMAGES)}) and no videos ({', '.join(VIDEOS)}) found")
-    for a, b in pairwise(found):
-        if a.name == b.name:
-            raise ClipError(f"{a.frames} and {b.frames} are both the clip {a.name!r}: rename one of them")
-    return found
+    for clip, following in pairwise(clips):
+        if clip.name == following.name:
+            raise ClipError(f"{clip.frames} and {following.frames} are both the clip {clip.name!r}: rename one of them")
+    return clips
 
 
 def is_image(path: Path) -> bool:
@@ -89,18 +92,25 @@ def read_text(path: Path) -> str:
         raise ClipError(f"{path}: {error}") from error
 
 
-def _clip(path: Path, root: Path, masks: Path | None) -> Clip:
-    alone, stem = path == root, path.stem if path.is_file() else path.resolve().name
-    named = Path(stem) if alone else path.relative_to(root).with_name(stem)
-    inner = stem in INNER and len(named.parts) > 1
-    named = named.parent if inner else named
-    near = [path, path.parent] if inner else [path]
-    boxes = next((f / BOXES for f in near if (f / BOXES).is_file()), None)
-    places = [path.with_name("mask_video")] if masks is None else [masks / named, *([masks] if alone else [])]
-    return Clip(named.as_posix(), path, next((file for place in places if (file := _masks_at(place))), None), boxes)
+def _clip(path: Path, root: Path, mask_root: Path | None) -> Clip:
+    """The clip of a folder of frames or a video, with its masks and boxes."""
+    stem = path.stem if path.is_file() else path.resolve().name
+    name = Path(stem) if path == root else path.relative_to(root).with_name(stem)
+    box_files = [path / BOXES]
+    if stem in INNER and name.parent.name:
+        name = name.parent
+        box_files.append(path.parent / BOXES)
+
+    if mask_root is None:
+        masks = _masks_at(path.with_name("mask_video"))
+    else:
+        masks = _masks_at(mask_root / name)
+        if masks is None and path == root:
+            masks = _masks_at(mask_root)
+    return Clip(name.as_posix(), path, masks, next(filter(Path.is_file, box_files), None))
 
 
-def _masks_at(place: Path) -> Path | None:
+def _masks_at(path: Path) -> Path | None:
     """A video of that name, or the folder or video itself."""
-    files = (place.with_name(place.name + ending) for ending in VIDEOS)
-    return next((file for file in (*files, place) if file.exists()), None)
+    files = [path.with_name(path.name + ending) for ending in VIDEOS]
+    return next(filter(Path.exists, [*files, path]), None)

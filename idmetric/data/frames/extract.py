@@ -15,8 +15,9 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ from idmetric.data.frames.clips import Clip, ClipError
 from idmetric.data.frames.footage import open_clip
 from idmetric.data.generate.masks import Sam
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.metric.files import json_file
+from idmetric.metric.files import StrPath, json_file
 
 RECORD = "clip.json"  # in the folder of a finished clip
 FREE = ("frame", "time", "blur", "coverage")  # columns x_... of the manifest
@@ -51,11 +52,11 @@ class Extraction:
     @property
     def noted(self) -> dict[str, Any]:
         """The settings as JSON values."""
-        plain: dict[str, Any] = json.loads(json.dumps(asdict(replace(self, sam=None))))
-        return {**plain, "sam": None if self.sam is None else self.sam.base.key}
+        sampling = {**asdict(self.sampling), "coverage": list(self.sampling.coverage)}
+        return {"sampling": sampling, "seed": self.seed, "sam": self.sam and self.sam.base.key}
 
 
-def extract(clip: Clip, folder: str | os.PathLike[str], extraction: Extraction, skip: bool = False) -> Record:
+def extract(clip: Clip, folder: StrPath, extraction: Extraction, skip: bool = False) -> Record:
     """Write the chosen frames of a clip and their masks to its own folder in `folder`, atomically; return its record.
 
     A finished clip is not read again. An instance with fewer than `least` valid frames is left out.
@@ -72,10 +73,9 @@ def extract(clip: Clip, folder: str | os.PathLike[str], extraction: Extraction, 
             are unreadable and `skip` is false; or if the clip's folder was made with other settings.
     """
     folder = Path(folder)
-    name = folder_name(clip.name)
     record = finished(clip, folder, extraction)
-
     if record is None:
+        name = folder_name(clip.name)
         partial = folder / f".{name}.partial"
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -100,10 +100,10 @@ def finished(clip: Clip, folder: Path, extraction: Extraction) -> Record | None:
     path = folder / folder_name(clip.name) / RECORD
     try:
         record: Record = json_file.read(path)
-        made = dict(record["settings"])
+        settings = dict(record["settings"])
     except (FileNotFoundError, ValueError, TypeError, KeyError):  # not there, or damaged
         return None
-    if made != extraction.noted:
+    if settings != extraction.noted:
         raise ClipError(
             f"{path.parent}: made with other settings: use the same, write to another folder, or remove this one"
         )
@@ -118,8 +118,8 @@ def folder_name(clip: str) -> str:
 
 
 def to_manifest(
-    records: Sequence[Mapping[str, Any]],
-    folder: str | os.PathLike[str],
+    records: Sequence[Record],
+    folder: StrPath,
     dataset: str | None = None,
     category_level: int | None = None,
     categories: Categories | None = None,
@@ -135,57 +135,77 @@ def to_manifest(
         categories: (clip, object) -> category, for clips without such a part; see `idmetric.data.frames.annotations`.
     """
     rows = []
-    extra: list[Mapping[str, Any]] = []
+    frames = []
     for record in records:
-        parts = record["clip"].split("/")
-        category = parts[category_level - 1] if category_level and 1 <= category_level < len(parts) else None
+        clip, settings = record["clip"], dict(record["settings"])
+        seed = settings.pop("seed")
+        folders = clip.split("/")[:-1]
         for instance in record["instances"]:
-            if len(instance["frames"]) < record["settings"]["sampling"]["least"]:
+            if len(instance["frames"]) < settings["sampling"]["least"]:
                 continue
-            own = category or (categories or {}).get((record["clip"], instance["object"]))
-            names = (dataset, record["clip"], instance["object"] or None)
-            identity = "/".join(str(name) for name in names if name is not None)
+            number = instance["object"]
+            category = (categories or {}).get((clip, number))
+            if category_level and category_level <= len(folders):
+                category = folders[category_level - 1]
+            identity = "/".join(str(name) for name in (dataset, clip, number or None) if name is not None)
             for frame in instance["frames"]:
-                made = {**record["settings"], "clip": record["clip"], "window": frame["window"]}
-                made["object"], seed = instance["object"], made.pop("seed")
-                path, mask = (f"{record['folder']}/{frame[key]}" for key in ("path", "mask"))
-                rows.append(Row(identity, path, dataset=dataset, category=own, mask=mask, seed=seed, parameters=made))
-                extra.append(frame)
+                row = Row(
+                    identity,
+                    f"{record['folder']}/{frame['path']}",
+                    mask=f"{record['folder']}/{frame['mask']}",
+                    dataset=dataset,
+                    category=category,
+                    seed=seed,
+                    parameters={**settings, "clip": clip, "window": frame["window"], "object": number},
+                )
+                rows.append(row)
+                frames.append(frame)
 
-    columns = {f"x_{key}": [frame[key] for frame in extra] for key in FREE}
-    return Manifest.from_rows(rows, Path(folder)).replace(**columns)
+    columns = {f"x_{name}": [frame[name] for frame in frames] for name in FREE}
+    return Manifest.from_rows(rows, folder).replace(**columns)
 
 
 def _write(clip: Clip, folder: Path, extraction: Extraction, skip: bool) -> Record:
-    sampling, faults = extraction.sampling, Faults()
-    footage = open_clip(clip, sampling.fps, extraction.sam)
-    frames: dict[int, list[dict[str, Any]]] = {}
-
-    for pick in choose(footage, sampling, extraction.seed, faults):
-        entry = _save(pick, folder, footage.indexed)
-        entry["time"] = round(float(footage.times[pick.index]), 6)
-        frames.setdefault(pick.object.number, []).append(entry)
+    """Write the frames of a clip and its record."""
+    faults = Faults()
+    footage = open_clip(clip, extraction.sampling.fps, extraction.sam)
+    frames: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for pick in choose(footage, extraction.sampling, extraction.seed, faults):
+        time = round(float(footage.times[pick.index]), 6)
+        frames[pick.object.number].append({**_save(pick, folder, footage.indexed), "time": time})
 
     if faults.unreadable and not skip:
         raise ClipError("\n".join(faults.unreadable))
-    for kept in frames.values():
-        if len(kept) < sampling.least:
-            for file in (entry[key] for entry in kept for key in ("path", "mask")):
-                (folder / file).unlink()
+    for frames_of_object in frames.values():
+        if len(frames_of_object) < extraction.sampling.least:
+            for frame in frames_of_object:
+                (folder / frame["path"]).unlink()
+                (folder / frame["mask"]).unlink()
 
     record = {
-        "clip": clip.name, "folder": folder_name(clip.name), "settings": extraction.noted,
-        "unreadable": faults.unreadable, "reasons": dict(faults.reasons),
-        "instances": [{"object": number, "frames": frames.get(number, [])} for number in sorted(faults.seen)],
-    }  # fmt: skip
+        "clip": clip.name,
+        "folder": folder_name(clip.name),
+        "settings": extraction.noted,
+        "unreadable": faults.unreadable,
+        "reasons": dict(faults.reasons),
+        "instances": [{"object": number, "frames": frames[number]} for number in sorted(faults.objects)],
+    }
     (folder / RECORD).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
     return record
 
 
 def _save(pick: Pick, folder: Path, indexed: bool) -> dict[str, Any]:
-    stem = f"{pick.object.number}_{pick.index:06d}" if indexed else f"{pick.index:06d}"
-    path, mask = f"{stem}.png", f"{stem}_mask.png"
-    pick.image.save(folder / path)
-    Image.fromarray(pick.object.mask.astype(np.uint8) * 255).save(folder / mask)
-    found = {"frame": pick.index, "window": pick.window, "blur": pick.blur, "coverage": pick.object.coverage}
-    return {"path": path, "mask": mask, **found}
+    """Write a frame and its mask; returns its part of the record."""
+    name = f"{pick.index:06d}"
+    if indexed:
+        name = f"{pick.object.number}_{name}"
+    pick.image.save(folder / f"{name}.png")
+    Image.fromarray(pick.object.mask.astype(np.uint8) * 255).save(folder / f"{name}_mask.png")
+    return {
+        "path": f"{name}.png",
+        "mask": f"{name}_mask.png",
+        "frame": pick.index,
+        "window": pick.window,
+        "blur": pick.blur,
+        "coverage": pick.object.coverage,
+    }

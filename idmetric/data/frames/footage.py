@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,11 +21,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from idmetric.data.frames.annotations import decode
 from idmetric.data.frames.clips import BOXES, Box, Clip, ClipError, is_image, read_text
 from idmetric.data.frames.video import Video
-from idmetric.metric.images.masks import SeveralLabelsError, read_mask
+from idmetric.metric.images.masks import SeveralLabels, read_mask
 from idmetric.metric.images.paths import natural
-from idmetric.metric.images.read import ImageLike, read_image
+from idmetric.metric.images.read import ImageLike, ImageReadError, read_image
 
 if TYPE_CHECKING:
     from idmetric.data.generate.masks import Sam
@@ -35,15 +36,15 @@ ABSENT = ("absence.label", "full_occlusion.txt", "out_of_view.txt")  # next to b
 
 @dataclass(frozen=True)
 class FrameObject:
-    """An object in a frame: its number (0: the only one), the share of the frame that it covers, its mask (H, W)."""
+    """An object in a frame: its number (0: the only one) and its mask (H, W)."""
 
     number: int
-    coverage: float
     mask: NDArray[np.bool_]
 
-    @classmethod
-    def of(cls, number: int, mask: NDArray[np.bool_]) -> FrameObject:
-        return cls(number, float(mask.mean()), mask)
+    @cached_property
+    def coverage(self) -> float:
+        """The share of the frame that it covers."""
+        return float(self.mask.mean())
 
 
 @dataclass(frozen=True)
@@ -59,41 +60,74 @@ class Frame:
     objects: Callable[[], list[FrameObject]]
 
 
+class Folder:
+    """Images of a folder, some of which may be missing; `times` and `read` are as in `Video`."""
+
+    def __init__(self, paths: Sequence[Path | None], fps: float = 1.0) -> None:
+        self.paths = paths
+        self.times = np.arange(len(paths)) / fps
+
+    def read(self, indices: Sequence[int]) -> Iterator[Callable[[], ImageLike]]:
+        """For each of these images, a function that returns its path."""
+        for index in indices:
+            yield partial(str, self.paths[index])
+
+
 @dataclass(frozen=True)
 class Footage:
     """An opened clip.
 
     Attributes:
-        times: (frames,) seconds since the first frame, ascending.
-        annotated: (frames,) true for frames with a mask or box.
-        indexed: whether the annotation numbers several objects.
-        read: returns the frames of ascending indices; use each frame before taking the next.
+        frames: its pictures.
+        annotations: (frames,) None for frames without a mask or box.
+        masks: the pictures of masks; None if `annotations` are boxes or run-length codes.
+        sam: draws masks of boxes.
     """
 
     clip: Clip
-    times: NDArray[np.float64]
-    annotated: NDArray[np.bool_]
-    indexed: bool
-    read: Callable[[Sequence[int]], Iterator[Frame]]
-
-
-class Folder:
-    """Images of a folder, some of which may be missing; `times` and `read` are as in `Video`."""
-
-    def __init__(self, paths: Sequence[Path | None], fps: float = 1.0) -> None:
-        self.paths = list(paths)
-        self.times = np.arange(len(self.paths)) / fps
+    frames: Folder | Video
+    annotations: Sequence[Any]
+    masks: Folder | Video | None = None
+    sam: Sam | None = None
 
     @property
-    def stems(self) -> list[str]:
-        return [path.stem for path in self.paths if path is not None]
+    def times(self) -> NDArray[np.float64]:
+        """(frames,) seconds since the first frame, ascending."""
+        return self.frames.times
 
-    def read(self, wanted: Sequence[int]) -> Iterator[Callable[[], ImageLike]]:
-        """For each of these images, a function that returns its path."""
-        for index in wanted:
-            path = self.paths[index]
-            assert path is not None  # only annotated frames are wanted
-            yield lambda path=path: path  # type: ignore[misc]
+    @property
+    def indexed(self) -> bool:
+        """Whether the annotation numbers several objects."""
+        return isinstance(self.clip.masks, dict)
+
+    def read(self, indices: Sequence[int]) -> Iterator[Frame]:
+        """The frames of ascending indices; use each frame before taking the next."""
+        pictures = self.frames.read(indices)
+        masks: Any = self.masks.read(indices) if self.masks else indices
+        for index, picture, mask in zip(indices, pictures, masks, strict=True):
+            image = cache(partial(_read, picture))
+            objects = partial(self._objects, self.annotations[index], image, mask)
+            yield Frame(index, f"{self.clip.frames}, frame {index}", image, objects)
+
+    def _objects(self, annotation: Any, image: Callable[[], Image.Image], mask: Any) -> list[FrameObject]:
+        if self.sam is not None:
+            return [FrameObject(0, self.sam.body(image(), annotation))]
+        if self.masks is None:
+            try:
+                return [FrameObject(number, decode(code)) for number, code in annotation.items()]
+            except ValueError as error:
+                raise ClipError(f"{self.clip.frames}: {error}") from error
+        try:
+            return [FrameObject(0, read_mask(mask()).numpy() >= 0.5)]
+        except ImageReadError as error:
+            if not isinstance(error.__cause__, SeveralLabels):
+                raise
+            advice = "save one in masks of 0 and 255, or all as run-length codes of YouTube-VIS"
+            raise ClipError(f"{error.source}: the mask shows several objects: {advice}") from error
+
+
+def _read(picture: Callable[[], ImageLike]) -> Image.Image:
+    return read_image(picture())
 
 
 def open_clip(clip: Clip, fps: float, sam: Sam | None = None) -> Footage:
@@ -107,50 +141,25 @@ def open_clip(clip: Clip, fps: float, sam: Sam | None = None) -> Footage:
     Raises:
         ClipError: if the annotation is missing or does not fit the frames, or a video cannot be read.
     """
-    source: Folder | Video = Video(clip.frames) if clip.frames.is_file() else Folder(_frames_in(clip.frames), fps)
-    masks: Folder | Video | None = None
-    show: Callable[..., list[FrameObject]]  # of a frame's mask or number, and of what returns its image
-    indexed = False
+    frames = _pictures(clip.frames, fps)
+    stems = [path.stem for path in frames.paths if path] if isinstance(frames, Folder) else None
     if sam is not None:
-        boxes = read_boxes(clip, len(source.times))
-        annotated, show = [box is not None for box in boxes], partial(_boxed, sam, boxes)
-    elif isinstance(clip.masks, dict) and isinstance(source, Folder):
-        codes = [clip.masks.get(stem) for stem in source.stems]
-        annotated, show, indexed = [code is not None for code in codes], partial(_decoded, clip, codes), True
-    else:
-        masks = _masks(clip, source)
-        present = masks.paths if isinstance(masks, Folder) else masks.times
-        annotated = [one is not None for one in present]
-        show = _masked
+        return Footage(clip, frames, read_boxes(clip, len(frames.times)), sam=sam)
+    if isinstance(clip.masks, dict) and stems is not None:
+        return Footage(clip, frames, [clip.masks.get(stem) for stem in stems])
+    if not isinstance(clip.masks, Path):
+        raise ClipError(f"{clip.frames}: no masks found; give --masks, or draw them of boxes: --segment")
 
-    def read(wanted: Sequence[int]) -> Iterator[Frame]:
-        given = wanted if masks is None else masks.read(wanted)
-        for index, picture, one in zip(wanted, source.read(wanted), given, strict=True):
-            image = cache(lambda picture=picture: read_image(picture()))
-            yield Frame(index, f"{clip.frames}, frame {index}", image, partial(show, one, image))
-
-    return Footage(clip, source.times, np.array(annotated), indexed, read)
-
-
-def _boxed(sam: Sam, boxes: Sequence[Any], index: int, image: Callable[[], Image.Image]) -> list[FrameObject]:
-    return [FrameObject.of(0, sam.body(image(), boxes[index]))]
-
-
-def _decoded(clip: Clip, codes: Sequence[Any], index: int, _: object) -> list[FrameObject]:
-    from idmetric.data.frames.annotations import decode
-
-    try:
-        return [FrameObject.of(number, decode(code)) for number, code in codes[index].items()]
-    except ValueError as error:
-        raise ClipError(f"{clip.frames}: {error}") from error
-
-
-def _masked(mask: Any, _: object) -> list[FrameObject]:
-    try:
-        return [FrameObject.of(0, read_mask(mask()).numpy() >= 0.5)]
-    except SeveralLabelsError as error:
-        advice = "save one in masks of 0 and 255, or all as run-length codes of YouTube-VIS"
-        raise ClipError(f"{error.source}: the mask shows several objects: {advice}") from error
+    masks = _pictures(clip.masks, fps)
+    if stems is not None and isinstance(masks, Folder):
+        path_of = {path.stem: path for path in masks.paths if path}
+        if path_of.keys().isdisjoint(stems):
+            raise ClipError(f"{clip.masks}: no mask is named like a frame of {clip.frames}, such as {stems[0]!r}")
+        paths = [path_of.get(stem) for stem in stems]
+        return Footage(clip, frames, paths, Folder(paths))
+    if len(masks.times) != len(frames.times):
+        raise ClipError(f"{clip.masks}: {len(masks.times)} masks for the {len(frames.times)} frames of {clip.frames}")
+    return Footage(clip, frames, [True] * len(masks.times), masks)
 
 
 def read_boxes(clip: Clip, count: int) -> list[Box | None]:
@@ -165,49 +174,35 @@ def read_boxes(clip: Clip, count: int) -> list[Box | None]:
     if len(lines) != count:
         raise ClipError(f"{clip.boxes}: {len(lines)} boxes for the {count} frames of {clip.frames}")
 
-    absent = np.zeros(count, dtype=bool)
-    for path in (clip.boxes.with_name(name) for name in ABSENT):
-        if path.is_file():
-            flags = _split(read_text(path))
-            if len(flags) != count:
-                raise ClipError(f"{path}: {len(flags)} values for the {count} frames of {clip.frames}")
-            absent |= np.array([flag != "0" for flag in flags])
+    absent = set()
+    for name in ABSENT:
+        path = clip.boxes.with_name(name)
+        flags = _split(read_text(path)) if path.is_file() else ["0"] * count
+        if len(flags) != count:
+            raise ClipError(f"{path}: {len(flags)} values for the {count} frames of {clip.frames}")
+        absent |= {index for index, flag in enumerate(flags) if flag != "0"}
 
     boxes: list[Box | None] = []
-    for number, line in enumerate(lines, 1):
+    for index, line in enumerate(lines):
         try:
-            left, top, width, height = (float(value) for value in _split(line))
+            left, top, width, height = map(float, _split(line))
         except ValueError as error:
-            raise ClipError(f"{clip.boxes}: line {number} is not left, top, width, height: {line[:80]!r}") from error
-        seen = np.isfinite([left, top]).all() and 0 < width < np.inf and 0 < height < np.inf
-        boxes.append((left, top, left + width, top + height) if seen and not absent[number - 1] else None)
-
+            raise ClipError(f"{clip.boxes}: line {index + 1} is not left, top, width, height: {line[:80]!r}") from error
+        has_area = np.isfinite([left, top, width, height]).all() and width > 0 and height > 0
+        boxes.append((left, top, left + width, top + height) if has_area and index not in absent else None)
     return boxes
 
 
-def _frames_in(folder: Path) -> list[Path]:
-    """Frames sorted by the numbers in their names: 10 comes after 9."""
-    names: dict[str, Path] = {}
-    for path in sorted((p for p in folder.iterdir() if is_image(p)), key=lambda p: (natural(p.stem), p.name)):
-        if names.setdefault(path.stem, path) != path:
-            raise ClipError(f"{names[path.stem]} and {path} are both the frame {path.stem!r}: keep one of them")
-    return list(names.values())
-
-
-def _masks(clip: Clip, frames: Folder | Video) -> Folder | Video:
-    if not isinstance(clip.masks, Path):
-        raise ClipError(f"{clip.frames}: no masks found; give --masks, or draw them of boxes: --segment")
-    masks: Folder | Video = Video(clip.masks) if clip.masks.is_file() else Folder(_frames_in(clip.masks))
-    if isinstance(frames, Folder) and isinstance(masks, Folder):
-        found = dict(zip(masks.stems, masks.paths, strict=True))
-        if found.keys().isdisjoint(frames.stems):
-            first = frames.stems[0]
-            raise ClipError(f"{clip.masks}: no mask is named like a frame of {clip.frames}, such as {first!r}")
-        return Folder([found.get(stem) for stem in frames.stems])
-    if len(masks.times) != len(frames.times):
-        raise ClipError(f"{clip.masks}: {len(masks.times)} masks for the {len(frames.times)} frames of {clip.frames}")
-    return masks
+def _pictures(path: Path, fps: float) -> Folder | Video:
+    """A video, or the images of a folder, sorted by the numbers in their names: 10 comes after 9."""
+    if path.is_file():
+        return Video(path)
+    path_of: dict[str, Path] = {}
+    for image in sorted(filter(is_image, path.iterdir()), key=lambda image: (natural(image.stem), image.name)):
+        if path_of.setdefault(image.stem, image) != image:
+            raise ClipError(f"{path_of[image.stem]} and {image} are both the frame {image.stem!r}: keep one of them")
+    return Folder([*path_of.values()], fps)
 
 
 def _split(text: str) -> list[str]:
-    return [part for part in re.split(r"[\s,;]+", text) if part]
+    return re.findall(r"[^\s,;]+", text)

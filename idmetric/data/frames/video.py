@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,48 +30,43 @@ class Video:
             stream = container.streams.video[0]
             # an empty packet marks the end; an edit list cuts discarded ones off
             stamps = [packet.pts for packet in container.demux(stream) if packet.size and not packet.is_discard]
-            base, rate = stream.time_base, stream.average_rate
+            time_base, rate = stream.time_base, stream.average_rate
 
         if not stamps:
             raise ClipError(f"{path}: a video without frames")
-        known = sorted(s for s in stamps if s is not None)
-        self._index: dict[int, int] | None = None
-        if len(set(known)) == len(stamps) and base:
-            self._index = {stamp: i for i, stamp in enumerate(known)}
-            self.times = (np.array(known, np.float64) - known[0]) * float(base)
-        else:
-            self.times = np.arange(len(stamps)) / float(rate or 25)
+        self._index_of: dict[int, int] = {}  # time stamps; empty without them
+        self.times = np.arange(len(stamps)) / float(rate or 25)
+        if None not in stamps and len(set(stamps)) == len(stamps) and time_base:
+            stamps = sorted(stamps)
+            self._index_of = {stamp: index for index, stamp in enumerate(stamps)}
+            self.times = (np.array(stamps, np.float64) - stamps[0]) * float(time_base)
 
-    def read(self, wanted: Sequence[int]) -> Iterator[Callable[[], Image.Image]]:
+    def read(self, indices: Sequence[int]) -> Iterator[Callable[[], Image.Image]]:
         """For each of these ascending indices, a function that returns the frame upright as RGB.
 
         Call it before taking the next one. It raises `ImageReadError` for a frame that doesn't decode, and for all
         frames after it up to the next key frame, because they are differences to a missing picture.
         """
-        frames = self._decoded(wanted[-1] if len(wanted) else -1)
-        end = (len(self.times), None)
-        index, frame = next(frames, end)
-        for number in wanted:
-            while index < number:
-                index, frame = next(frames, end)
-            yield self._picture(number, frame if index == number else None)
+        frames = self._decoded(indices[-1]) if len(indices) else iter(())
+        index, frame = -1, None
+        for wanted in indices:
+            while index < wanted:
+                index, frame = next(frames, (len(self.times), None))
+            yield partial(self._picture, wanted, frame if index == wanted else None)
 
-    def _picture(self, number: int, frame: Any) -> Callable[[], Image.Image]:
-        def picture() -> Image.Image:
-            if frame is None:
-                name = f"{self.path}, frame {number}"
-                raise ImageReadError(name, "it cannot be decoded: the video is damaged there or shortly before")
-            image: Image.Image = frame.to_image()
-            turn = round(frame.rotation / 90) * 90 % 360  # counter-clockwise, as Pillow's
-            return image.rotate(turn, expand=True) if turn else image
+    def _picture(self, index: int, frame: Any) -> Image.Image:
+        if frame is None:
+            name = f"{self.path}, frame {index}"
+            raise ImageReadError(name, "it cannot be decoded: the video is damaged there or shortly before")
+        image: Image.Image = frame.to_image()
+        turn = round(frame.rotation / 90) * 90 % 360  # counter-clockwise, as Pillow's
+        return image.rotate(turn, expand=True) if turn else image
 
-        return picture
-
-    def _decoded(self, last: int) -> Iterator[tuple[int, Any]]:
-        """(index, frame) of all intact frames up to `last`; a damaged frame spoils all frames up to a key frame."""
+    def _decoded(self, last_index: int) -> Iterator[tuple[int, Any]]:
+        """(index, frame) of all intact frames up to this one; a damaged frame spoils all frames up to a key frame."""
         from av import FFmpegError
 
-        order, sound = -1, True
+        count, is_intact = 0, True
         broken: set[int | None] = set()  # time stamps of incomplete packets
         with _opened(self.path) as container:
             stream = container.streams.video[0]
@@ -81,16 +77,16 @@ class Video:
                 try:
                     frames = packet.decode()
                 except FFmpegError:
-                    sound = False
+                    is_intact = False
                     continue
                 for frame in frames:
-                    order += 1
-                    index = order if self._index is None else self._index.get(frame.pts, -1)
-                    if index > last:
+                    index = self._index_of.get(frame.pts, -1) if self._index_of else count
+                    count += 1
+                    if index > last_index:
                         return
-                    whole = not frame.is_corrupt and frame.pts not in broken
-                    sound = whole and (sound or frame.key_frame)
-                    if index >= 0 and sound:
+                    is_whole = not frame.is_corrupt and frame.pts not in broken
+                    is_intact = is_whole and (is_intact or frame.key_frame)
+                    if index >= 0 and is_intact:
                         yield index, frame
 
 

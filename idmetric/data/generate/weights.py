@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.hub import Hub, cached_file, fetch
 from idmetric.metric.files.hints import need
-from idmetric.metric.files.settings import accept, from_text
+from idmetric.metric.files.typed import accept, from_text
 
 # parts of Stable Diffusion's pipelines: the safety checker would add black images to the data
 NO_CHECKER: Mapping[str, Any] = {"safety_checker": None, "requires_safety_checker": False}
@@ -166,7 +166,7 @@ class Weighted:
         for setting, value in settings.items():
             kind = kinds[setting]
             value = from_text(value, kind) if isinstance(value, str) else value
-            found[setting] = accept(f"{self.name}.{setting}", value, kind, finite=True)
+            found[setting] = accept(f"{self.name}.{setting}", value, kind)
         return replace(self, **found)
 
 

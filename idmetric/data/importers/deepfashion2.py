@@ -31,14 +31,17 @@ def rows(job: Job) -> Iterator[Row]:
     if not files:
         raise SourceError(f"{root}: no annos/*.json in it or in its folders train, validation")
     for path in job.limited(files, root.name):
-        about = read_json(path, dict)
-        items = [(key, value) for key, value in about.items() if key.startswith("item")]
-        if "pair_id" not in about or not all(isinstance(item, dict) and "style" in item for _, item in items):
+        annotation = read_json(path, dict)
+        items = {key: value for key, value in annotation.items() if key.startswith("item")}
+        is_complete = all(isinstance(item, dict) and "style" in item for item in items.values())
+        if "pair_id" not in annotation or not is_complete:
             raise SourceError(f"{path}: not an annotation of DeepFashion2: no pair_id, or an item without style")
-        if len(items) != 1 or items[0][1]["style"] <= 0:
+        if len(items) != 1:
+            continue
+        [(key, item)] = items.items()
+        if item["style"] <= 0:
             continue
 
-        key, item = items[0]
         split = path.parent.parent.name
         photo = path.parent.parent / "image" / f"{path.stem}.jpg"
         try:
@@ -48,13 +51,13 @@ def rows(job: Job) -> Iterator[Row]:
             job.rejected.append(f"{path}, {key}: {error}")
             continue
         yield job.row(
-            f"{about['pair_id']}_{item['style']}",
+            f"{annotation['pair_id']}_{item['style']}",
             f"{split}/{path.stem}/{key}",
             photo,
             split=SPLITS.get(split),
             domain="fashion",
             category=item.get("category_name"),
-            parameters={**scalars(about), **scalars(item, "category_name")},
+            parameters={**scalars(annotation), **scalars(item, "category_name")},
             **job.keep(png(mask), "mask"),
         )
 
@@ -64,7 +67,7 @@ def _mask(polygons: Sequence[Sequence[float]], size: tuple[int, int]) -> Image.I
     mask = Image.new("L", size)
     draw = ImageDraw.Draw(mask)
     for polygon in polygons:
-        draw.polygon([float(x) for x in polygon], fill=255)
+        draw.polygon([*map(float, polygon)], fill=255)
     if mask.getbbox() is None:
         raise ValueError(f"its polygons cover none of the {size[0]}x{size[1]} pixels of the photo")
     return mask

@@ -15,16 +15,17 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean
 
 from idmetric.data.importers.folders import pictures
-from idmetric.data.importers.run import Job
+from idmetric.data.importers.run import Columns, Job
 from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
 from idmetric.metric.files import json_file
 from idmetric.metric.images.paths import is_hidden, is_image
 
 _LIVE = ("animal", "human")
-_COLLECTION = re.compile(r"(?P<collection>[a-z_]+?_\d+)(_.*)?")
+_SAMPLE = re.compile(r"(?P<collection>[a-z_]+?_\d+)(_.*)?/(?P<prompt>\d+)_(?P<number>\d+)\.\w+")
 _KEY = re.compile(r"(?P<collection>[a-z_]+?_\d+)_.*-(?P<prompt>\d+)(_0)?")
 _OTHER = ("prompt_following", "raw_data")  # folders with ratings of another question, or from before they were merged
 _SPELLED = {"vit_huge": "vit_h", "vit_giant": "vit_g"}  # in names of image folders -> in names of ratings
@@ -49,35 +50,37 @@ def _references(job: Job, root: Path) -> Iterator[Row]:
     if not folder.is_dir():
         raise SourceError(f"{root}: no folder images/; expected images/CATEGORY/NN.jpg and captions/CATEGORY/NN.txt")
     for picture in job.limited(pictures(folder), root.name):
-        kind, stem = picture.path.parent.name, picture.path.stem
-        file = root / "captions" / picture.path.with_suffix(".txt")
-        lines = json_file.read_text(file, "utf-8-sig").splitlines() if file.is_file() else []
-        captions = [line.strip() for line in lines if line.strip()]
-        about = {"category": captions[0], "parameters": {"prompts": captions[1:]}} if captions else {}
-        collection = f"{'live_subject_' if kind in _LIVE else ''}{kind}_{stem}"
-        yield job.row(collection, collection, folder / picture.path, split="test", domain=kind, **about)
+        category = picture.path.parent.name
+        collection = f"{category}_{picture.path.stem}"
+        if category in _LIVE:
+            collection = f"live_subject_{collection}"
+        columns: Columns = {}
+        captions = root / "captions" / picture.path.with_suffix(".txt")
+        if captions.is_file():
+            lines = map(str.strip, json_file.read_text(captions, "utf-8-sig").splitlines())
+            subject, *prompts = [*filter(None, lines), None]
+            columns = {"category": subject, "parameters": {"prompts": prompts[:-1]}}
+        yield job.row(collection, collection, folder / picture.path, split="test", domain=category, **columns)
 
 
 def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Ratings) -> Iterator[Row]:
-    files = sorted(p for p in folder.glob("*/tgt_image/*/*") if is_image(p) and not is_hidden(p.name))
+    files = [file for file in sorted(folder.glob("*/tgt_image/*/*")) if is_image(file) and not is_hidden(file.name)]
     if not files:
         raise SourceError(f"{folder}: no METHOD/tgt_image/COLLECTION/PROMPT_NUMBER.jpg in the folder")
     for path in job.progress(files, len(files), folder.name):
-        run, collection = path.parts[-4], _COLLECTION.fullmatch(path.parts[-2])
-        place = re.fullmatch(r"(\d+)_(\d+)", path.stem)
-        if collection is None or place is None or collection["collection"] not in references:
+        run = path.parts[-4]
+        match = _SAMPLE.fullmatch(f"{path.parent.name}/{path.name}")
+        if match is None or match["collection"] not in references:
             raise SourceError(f"{path}: no reference of this collection, or not named PROMPT_NUMBER")
-        key, number = (collection["collection"], int(place[1])), int(place[2])
-        of_method = {rater: methods.get(method_of(run, methods) or "", {}) for rater, methods in ratings.items()}
-        # of the first image alone
-        given = {rater: rated[key] for rater, rated in of_method.items() if key in rated and number == 0}
-        human = [value for rater, value in given.items() if rater.split("/")[-1].startswith("group")]
+        reference = references[match["collection"]]
+        prompt, number = int(match["prompt"]), int(match["number"])
+        ratings_of_image = _ratings_of(run, (match["collection"], prompt), ratings) if number == 0 else {}
+        human = [rating for rater, rating in ratings_of_image.items() if rater.split("/")[-1].startswith("group")]
 
-        reference = references[key[0]]
-        group = f"{reference.id}/{run}/{key[1]}_{number}"
-        prompts = (reference.parameters or {}).get("prompts", [])
+        group = f"{reference.id}/{run}/{prompt}_{number}"
         anchor = replace(reference, id=f"{group}/anchor", group=group, slot="anchor", parameters=None)
         yield anchor
+        prompts = (reference.parameters or {}).get("prompts", [])
         yield replace(
             anchor,
             identity=None,  # the ratings judge whether it shows the subject
@@ -85,12 +88,22 @@ def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Rating
             path=str(path.absolute()),
             role="context-edit",
             engine=run,
-            text=prompts[key[1]] if key[1] < len(prompts) else None,
-            label=sum(human) / len(human) if human else None,
+            text=prompts[prompt] if prompt < len(prompts) else None,
+            label=fmean(human) if human else None,
             slot="candidate",
             parent=reference.id,
-            parameters={"prompt": key[1], "image": number, "ratings": given},
+            parameters={"prompt": prompt, "image": number, "ratings": ratings_of_image},
         )
+
+
+def _ratings_of(run: str, item: tuple[str, int], ratings: Ratings) -> dict[str, float]:
+    """rater -> rating of the first image of a collection and a prompt in the folder of a method."""
+    ratings_of_item = {}
+    for rater, methods in ratings.items():
+        method = method_of(run, methods)
+        if method is not None and item in methods[method]:
+            ratings_of_item[rater] = methods[method][item]
+    return ratings_of_item
 
 
 def method_of(run: str, methods: Iterable[str]) -> str | None:
@@ -101,7 +114,7 @@ def method_of(run: str, methods: Iterable[str]) -> str | None:
     """
     for long, short in _SPELLED.items():
         run = run.replace(long, short)
-    return max((m for m in methods if run == m or run.startswith(f"{m}_")), key=len, default=None)
+    return max((method for method in methods if f"{run}_".startswith(f"{method}_")), key=len, default=None)
 
 
 def read_ratings(folder: Path) -> Ratings:
@@ -110,22 +123,27 @@ def read_ratings(folder: Path) -> Ratings:
     Ratings of prompt following are ignored, and so are ratings from before they were merged: raw_data/, and a folder
     RATER/METHOD/ next to RATER/METHOD.json. An item with rating null or NaN counts as not rated.
     """
-    found: Ratings = {}
+    ratings: Ratings = {}
     for path in sorted(folder.rglob("*.json")):
-        method, place = path.stem.removesuffix("-cp"), path.parent.relative_to(folder)
-        other = method.endswith("-pf") or any(part.startswith(_OTHER) for part in place.parts)
-        if other or (place.parts and (path.parent.parent / f"{path.parent.name}.json").is_file()):
-            continue
-        rated: dict[tuple[str, int], float] = {}
-        for name, value in read_json(path, dict).items():
-            if value is None or value != value:  # the rater's answer was not readable
-                continue
-            match = _KEY.fullmatch(name)
-            if match is None or not isinstance(value, int | float):
-                raise SourceError(f"{path}: {name!r}: {value!r} is not a rating of COLLECTION-PROMPT")
-            if rated.setdefault((match["collection"], int(match["prompt"])), float(value)) != float(value):
-                raise SourceError(f"{path}: {name!r} is rated twice")
-        found.setdefault(place.as_posix(), {})[method] = rated
-    if not found:
+        rater = path.parent.relative_to(folder)
+        method = path.stem.removesuffix("-cp")
+        is_other = method.endswith("-pf") or any(part.startswith(_OTHER) for part in rater.parts)
+        is_merged = path.parent != folder and path.parent.with_name(f"{path.parent.name}.json").is_file()
+        if not is_other and not is_merged:
+            ratings.setdefault(rater.as_posix(), {})[method] = _read_file(path)
+    if not ratings:
         raise SourceError(f"{folder}: no ratings (RATER/METHOD-cp.json) in the folder")
-    return found
+    return ratings
+
+
+def _read_file(path: Path) -> dict[tuple[str, int], float]:
+    ratings: dict[tuple[str, int], float] = {}
+    for name, value in read_json(path, dict).items():
+        if value is None or value != value:  # the rater's answer was not readable
+            continue
+        match = _KEY.fullmatch(name)
+        if match is None or not isinstance(value, int | float):
+            raise SourceError(f"{path}: {name!r}: {value!r} is not a rating of COLLECTION-PROMPT")
+        if ratings.setdefault((match["collection"], int(match["prompt"])), float(value)) != value:
+            raise SourceError(f"{path}: {name!r} is rated twice")
+    return ratings

@@ -30,71 +30,74 @@ _COLUMNS = ("file_path", "name", "species")
 
 def rows(job: Job) -> Iterator[Row]:
     """A row for each image: split "gallery", "train" or "query"; the column engine holds a query's method."""
-    real: dict[str, tuple[Path, set[tuple[Any, ...]]]] = {}  # the first table of each split, which all methods share
-    made: dict[str, Path] = {}  # method -> its table
-
     tables = []
     for root in map(job.folder, job.sources):
-        found = [(split, root / file) for split, file in FILES.items() if (root / file).is_file()]
-        if not found:
+        tables_of_folder = [(split, root / file) for split, file in FILES.items() if (root / file).is_file()]
+        if not tables_of_folder:
             raise SourceError(f"{root}: none of {', '.join(FILES.values())} in the folder")
-        tables += found
+        tables += tables_of_folder
+
+    real: dict[str, tuple[Path, set[tuple[Any, ...]]]] = {}  # the first table of each split, which all methods share
+    table_of: dict[str, Path] = {}  # of methods
     for split, table in tables:
         images = list(_images(job, split, table))
         if split == "query":
             for method in {str(image.engine) for image in images}:
-                if made.setdefault(method, table) != table:
-                    raise SourceError(f"{table} and {made[method]} are both of the method {method!r}: rename a folder")
+                if table_of.setdefault(method, table) != table:
+                    raise SourceError(
+                        f"{table} and {table_of[method]} are both of the method {method!r}: rename a folder"
+                    )
             yield from images
             continue
+
         keys = {(image.category, image.identity, image.id) for image in images}
         if split not in real:
             real[split] = table, keys
             yield from images
-        elif real[split][1] != keys:
-            _, identity, place = min(real[split][1] ^ keys)
+        elif keys != real[split][1]:
+            _, identity, name = min(keys ^ real[split][1])
             raise SourceError(
-                f"{table}: other images than {real[split][0]}: only one of them has {place} of {identity}; import "
+                f"{table}: other images than {real[split][0]}: only one of them has {name} of {identity}; import "
                 "methods with other real images separately, with another --name"
             )
 
-    if "gallery" not in real or not (made or "train" in real):
-        raise SourceError(
-            f"{', '.join(job.sources)}: needs {FILES['gallery']}, and {FILES['query']} or {FILES['train']}"
-        )
+    if "gallery" not in real or not (table_of or "train" in real):
+        folders = ", ".join(map(str, job.sources))
+        raise SourceError(f"{folders}: needs {FILES['gallery']}, and {FILES['query']} or {FILES['train']}")
 
 
 def _images(job: Job, split: str, table: Path) -> Iterator[Row]:
-    source = replace(job.open(*_COLUMNS, source=str(table)), name=str(table))
-    for record in job.rows(source):
-        values = record.values
-        if lacks := [column for column in _COLUMNS if not values[column]]:
-            record.reject(f"no {lacks[0]}")
+    source = replace(job.open(*_COLUMNS, source=table), name=str(table))
+    for record in job.records(source):
+        values = {name: value for name, value in record.values.items() if name and value}  # an index has no name
+        missing = [column for column in _COLUMNS if column not in values]
+        if missing:
+            record.reject(f"no {missing[0]}")
             continue
-        file, place = _find(str(values["file_path"]), source)
+        file, name = _find(values["file_path"], source)
         if not file.is_file():
             record.reject(f"{file}: no such file")
             continue
-        method = str(values.get("method") or table.parent.resolve().name) if split == "query" else None
-        yield job.row(
-            f"{values['species']}/{values['name']}",
-            f"{method}/{place}" if method else place,
-            file,
-            split=split,
-            category=str(values["species"]),
-            role="context-edit" if method else "real",
-            engine=method,
-            parameters=scalars({key: v for key, v in values.items() if key}, *_COLUMNS, "method") or None,
-        )
+        columns = {"split": split, "category": values["species"]}
+        if split == "query":
+            method = values.get("method") or table.parent.resolve().name
+            name = f"{method}/{name}"
+            columns |= {"role": "context-edit", "engine": method}
+        parameters = scalars(values, *_COLUMNS, "method")
+        yield job.row(f"{values['species']}/{values['name']}", name, file, parameters=parameters, **columns)
 
 
 def _find(path: str, source: Source) -> tuple[Path, str]:
-    """The file of a path, and its place below the source's folder; see this module's docstring."""
-    file, parts = source.locate(path), PureWindowsPath(path).parts
-    ends = [PurePosixPath(*parts[k:]) for k, part in enumerate(parts) if part == "data"]
+    """The file of a path, and its path from the source's folder; see this module's docstring."""
+    file = source.locate(path)
+    parts = PureWindowsPath(path).parts
+    ends = [PurePosixPath(*parts[start:]) for start, part in enumerate(parts) if part == "data"]
     if not file.is_file():
-        file = next((source.root / end for end in reversed(ends) if (source.root / end).is_file()), file)
-    whole, root = Path(os.path.abspath(file)), Path(os.path.abspath(source.root))
-    if whole.is_relative_to(root):
-        return file, whole.relative_to(root).as_posix()
-    return file, str(ends[-1] if ends else PurePosixPath(*whole.parts[1:]))
+        for end in ends:
+            if (source.root / end).is_file():
+                file = source.root / end  # the last one counts
+
+    absolute, root = Path(os.path.abspath(file)), Path(os.path.abspath(source.root))
+    if absolute.is_relative_to(root):
+        return file, absolute.relative_to(root).as_posix()
+    return file, str(ends[-1] if ends else PurePosixPath(*absolute.parts[1:]))

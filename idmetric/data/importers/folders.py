@@ -23,7 +23,7 @@ from idmetric.metric.files import json_file
 from idmetric.metric.files.tables import first_few
 from idmetric.metric.images.paths import IMAGE_ENDINGS, is_image, walk
 
-_MASKS = re.compile("(.*_)?masks", re.IGNORECASE)  # names of folders
+_MASKS = re.compile("(^|_)masks$", re.IGNORECASE)  # what names of folders of masks have in addition
 _SCENE = re.compile(r"((in[ _-]?the[ _-]?)?wild|(in[ _-]?)?studio|light(ing|s)?|illumination|poses?|scenes?)[ _-]?\d*")
 _LIVE = {"cat", "dog"}  # the paper's live subjects
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "dev", "test": "test"}
@@ -45,17 +45,18 @@ class Picture:
 def folder(job: Job, root: Path | None = None) -> Iterator[Row]:
     """A row for each image; its identity is the path of its folder."""
     root = root or job.folder()
-    found = pictures(root)
-    splits = all(len(p.path.parts) > 2 and p.path.parts[0] in SPLITS for p in found)
-    for picture in job.limited(found, root.name):
-        folders = picture.path.parts[splits:-1]
+    images = pictures(root)
+    has_splits = all(len(picture.path.parts) > 2 and picture.path.parts[0] in SPLITS for picture in images)
+    for picture in job.limited(images, root.name):
+        *folders, name = picture.path.parts
+        split = SPLITS[folders.pop(0)] if has_splits else None
         if not folders:
             raise SourceError(
                 f"{root / picture.path}: the image is not in the folder of an identity; move it to one, such as "
-                f"{PurePosixPath(root.name, picture.path.parent, 'NAME', picture.path.name)}"
+                f"{root.name}/NAME/{name}"
             )
-        split = SPLITS[picture.path.parts[0]] if splits else None
-        yield picture.row(job, root, "/".join(folders), split=split, category=folders[0] if len(folders) > 1 else None)
+        category = folders[0] if len(folders) > 1 else None
+        yield picture.row(job, root, "/".join(folders), split=split, category=category)
 
 
 def pictures(root: Path) -> list[Picture]:
@@ -64,35 +65,36 @@ def pictures(root: Path) -> list[Picture]:
     Raises:
         SourceError: if there are no images, or one image has two masks.
     """
-    masks: dict[PurePosixPath, PurePosixPath] = {}
     images = []
+    mask_of: dict[PurePosixPath, PurePosixPath] = {}  # by the image's path without extension
     for file in filter(is_image, walk(root)):
         path = PurePosixPath(file.relative_to(root).as_posix())
-        masked = _masked(path)
-        if masked is None:
+        image = _masked(path)
+        if image is None:
             images.append(path)
-        elif masks.setdefault(masked, path) != path:
-            raise SourceError(f"{root}: two masks of one image: {masks[masked]} and {path}")
+        elif mask_of.setdefault(image, path) != path:
+            raise SourceError(f"{root}: two masks of one image: {mask_of[image]} and {path}")
 
     if not images:
         raise SourceError(f"{root}: no images ({', '.join(IMAGE_ENDINGS[:4])}, ...) in the folder or below")
     stems = {path.with_suffix("") for path in images}
-    lone = [str(path) for masked, path in masks.items() if masked not in stems]
+    lone = [str(mask) for image, mask in mask_of.items() if image not in stems]
     if lone:
         listed = ", ".join(first_few(lone, 5))
         warnings.warn(f"{root}: {len(lone)} masks belong to no image (rename those of images): {listed}", stacklevel=2)
-
-    return [Picture(path, masks.get(path.with_suffix(""))) for path in images]
+    return [Picture(path, mask_of.get(path.with_suffix(""))) for path in images]
 
 
 def _masked(path: PurePosixPath) -> PurePosixPath | None:
     """Path without extension of the image that a mask belongs to; None if the path is an image."""
-    if len(path.parts) == 2 and path.parts[0].lower() == "masks":
+    folders = path.parts[:-1]
+    if len(folders) == 1 and folders[0].lower() == "masks":
         return None  # an identity of that name
-    folders = [re.sub("_?masks$", "", part, flags=re.I) if _MASKS.fullmatch(part) else part for part in path.parts[:-1]]
+    image_folders = [_MASKS.sub("", folder) for folder in folders]
     stem = re.sub("(?<=.)_mask$", "", path.stem, flags=re.I)
-    is_mask = stem != path.stem or folders != list(path.parts[:-1])
-    return PurePosixPath(*filter(None, folders), stem) if is_mask else None
+    if stem == path.stem and image_folders == [*folders]:
+        return None
+    return PurePosixPath(*image_folders, stem)
 
 
 def dreambooth(job: Job) -> Iterator[Row]:
@@ -104,16 +106,22 @@ def dreambooth(job: Job) -> Iterator[Row]:
     root = root / "dataset" if (root / "dataset").is_dir() else root
     classes = _classes(root / "prompts_and_classes.txt")
     for row in folder(job, root):
-        kind = classes.get((row.identity or "").removeprefix(f"{job.name}/"))
-        yield replace(row, domain=kind and ("animals" if kind in _LIVE else "objects"), category=kind)
+        subject = str(row.identity).removeprefix(f"{job.name}/")
+        domain = None
+        if subject in classes:
+            domain = "animals" if classes[subject] in _LIVE else "objects"
+        yield replace(row, domain=domain, category=classes.get(subject))
 
 
 def _classes(path: Path) -> dict[str, str]:
     """Subject -> class, from the lines `subject,class` between the heading and the next empty line; {} without file."""
     text = json_file.read_text(path, "utf-8-sig") if path.is_file() else ""
     lines = text.partition("subject_name,class")[2].strip().splitlines()
-    pairs = (line.split(",", 1) for line in takewhile(lambda line: "," in line, lines))
-    return {subject.strip(): kind.strip() for subject, kind in pairs}
+    classes = {}
+    for line in takewhile(lambda line: "," in line, lines):
+        subject, _, name = line.partition(",")
+        classes[subject.strip()] = name.strip()
+    return classes
 
 
 def cute(job: Job) -> Iterator[Row]:
@@ -125,15 +133,18 @@ def cute(job: Job) -> Iterator[Row]:
     differ. The scene goes to the column `background`, which the easy and hard modes of the triplets need (ID-Sim,
     appendix D.1).
     """
-    root, given = job.folder(), job.number("depth", 0)
+    root, stated_depth = job.folder(), job.number("depth", 0)
     for picture in job.limited(pictures(root), root.name):
         folders = picture.path.parts[:-1]
-        depth = given or next((i for i, name in enumerate(folders) if _SCENE.fullmatch(name.lower())), 0)
+        scenes = [depth for depth, name in enumerate(folders) if _SCENE.fullmatch(name.lower())]
+        depth = stated_depth or min(scenes, default=0)
         if not 0 < depth <= len(folders):
             raise SourceError(
                 f"{root / picture.path}: no folder after the object's names a scene (in_the_wild, studio, lighting, "
                 f"pose, ...); say how many of the {len(folders)} folders name the object: --option depth=1"
             )
-        subject, scene = folders[:depth], "/".join(folders[depth:]) or None
-        kind = subject[0] if depth > 1 else re.sub(r"[ _-]*\d+$", "", subject[0]) or subject[0]
-        yield picture.row(job, root, "/".join(subject), domain="objects", category=kind, background=scene)
+        category = folders[0]
+        if depth == 1:
+            category = re.sub(r"[ _-]*\d+$", "", category) or category
+        subject, scene = "/".join(folders[:depth]), "/".join(folders[depth:])
+        yield picture.row(job, root, subject, domain="objects", category=category, background=scene)

@@ -7,12 +7,11 @@ oracle score: 1 - |part| / |object|.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
-from typing import Any
+from itertools import product
 
 import torch
 
-from idmetric.data.importers.run import Job, Record
+from idmetric.data.importers.run import Columns, Job, Record
 from idmetric.data.manifest.table import Row
 from idmetric.metric.images.masks import read_mask
 from idmetric.metric.images.read import ImageReadError
@@ -24,8 +23,8 @@ _PARTS = ("original", "inpainted", "object_mask", "part_mask")
 
 def rows(job: Job) -> Iterator[Row]:
     """For each view the original (real) and the inpainted image (part-edit)."""
-    source = job.open(*(f"image_{view}_{part}" for view in VIEWS for part in _PARTS))
-    for record in job.rows(source):
+    columns = [f"image_{view}_{part}" for view, part in product(VIEWS, _PARTS)]
+    for record in job.records(job.open(*columns)):
         for view in VIEWS:
             yield from _view(job, record, view)
 
@@ -33,26 +32,34 @@ def rows(job: Job) -> Iterator[Row]:
 def _view(job: Job, record: Record, view: int) -> Iterator[Row]:
     values = record.values
     split = values.get("split") or record.shard.split
-    key = "/".join(str(part) for part in (job.name, split, values.get("id") or f"{record.number:05d}") if part)
-    name = f"{key}/view{view}"
-    cells = {part: values.get(f"image_{view}_{part}") for part in _PARTS}
-    subject, part = record.keep(cells["object_mask"], "mask"), record.keep(cells["part_mask"], "part_mask")
-    shared: dict[str, Any] = {
-        "dataset": job.name, "split": split, "domain": "objects", "category": values.get("category"),
-        "background": name, "parameters": {"x_view": view, **record.about("id", "split", "category")}, **subject,
-    }  # fmt: skip
-    if image := record.keep(cells["original"]):
-        yield Row(key, id=name, **shared, **image)
-    if edited := record.keep(cells["inpainted"]):
-        yield Row(
-            f"{name}/edit",
-            id=f"{name}/edit",
+    name = str(values.get("id") or f"{record.number:05d}")
+    identity = f"{split}/{name}" if split else name
+    scene = f"{identity}/view{view}"
+
+    original = record.keep(values[f"image_{view}_original"])
+    inpainted = record.keep(values[f"image_{view}_inpainted"])
+    subject = record.keep(values[f"image_{view}_object_mask"], "mask")
+    part = record.keep(values[f"image_{view}_part_mask"], "part_mask")
+    shared: Columns = {
+        "split": split,
+        "domain": "objects",
+        "category": values.get("category"),
+        "background": f"{job.name}/{scene}",
+        "parameters": {"x_view": view, **record.about("id", "split", "category")},
+        **subject,
+    }
+    if original:
+        yield job.row(identity, scene, **shared, **original)
+    if inpainted:
+        yield job.row(
+            f"{scene}/edit",
+            f"{scene}/edit",
             role="part-edit",
             engine=ENGINE,
             oracle=_oracle_of(subject, part),
-            parent=name if image else None,
+            parent=scene if original else None,
             **shared,
-            **edited,
+            **inpainted,
             **part,
         )
 
@@ -72,7 +79,7 @@ def oracle_score(subject: torch.Tensor, part: torch.Tensor) -> float:
     return 1 - int((part > 0).sum()) / area if area else 0.0
 
 
-def _oracle_of(subject: dict[str, Any], part: dict[str, Any]) -> float | None:
+def _oracle_of(subject: Columns, part: Columns) -> float | None:
     """The oracle score: 0 without one of the masks, as in NearID's released code.
 
     None if a mask is unreadable, which the check of the files reports.
@@ -80,7 +87,9 @@ def _oracle_of(subject: dict[str, Any], part: dict[str, Any]) -> float | None:
     if not subject or not part:
         return 0.0
     [subject_file], [part_file] = subject.values(), part.values()
-    with suppress(ImageReadError):
-        whole = read_mask(subject_file)
-        return oracle_score(whole, read_mask(part_file, (whole.shape[0], whole.shape[1])))
-    return None
+    try:
+        subject_mask = read_mask(subject_file)
+        height, width = subject_mask.shape
+        return oracle_score(subject_mask, read_mask(part_file, (height, width)))
+    except ImageReadError:
+        return None

@@ -15,10 +15,10 @@ stay empty, because two rows may show the same one. Every subset becomes a separ
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from idmetric.data.importers.run import Job, Record, scalars
+from idmetric.data.importers.run import Columns, Job, as_list
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Row
 
@@ -41,66 +41,74 @@ NAMES = {
 def rows(job: Job) -> Iterator[Row]:
     """The rows of each group, or one row for each image with an identity."""
     source = job.open()
-    found = discover(source.columns, job)
-    for record in job.rows(source):
-        cells = {meaning: record.values.get(column) for meaning, column in found.items()}
-        name = cells.get("subset") or (record.shard.stem if record.shard.stem != record.shard.split else None)
-        subset = f"{job.name}/{name}" if name else job.name
-        about = {"source": source.label, "row": record.number}
-        extra = {**about, **scalars(record.values, *found.values())}
-        shared = {"dataset": subset, "split": record.shard.split, "parameters": about}
-        place = f"{subset}/{record.shard.split or 'all'}/{record.number:06d}"
-        if "query" in found:
-            yield from _group(record, subset, cells, place, extra, shared)
+    column_of = discover(source.columns, job)
+    for record in job.records(source):
+        cells = {meaning: record.values[column] for meaning, column in column_of.items()}
+        stem, split = record.shard.stem, record.shard.split
+        subset = cells.get("subset") or (stem if stem != split else "")
+        prefix = f"{subset}/" if subset else ""
+        identity = cells.get("identity")
+        if identity is not None:
+            identity = f"{prefix}{identity}"
+        name = f"{prefix}{split or 'all'}/{record.number:06d}"
+        shared = {"dataset": f"{job.name}/{subset}" if subset else job.name, "split": split}
+        parameters = record.about(*column_of.values())
+
+        if "query" in column_of:
+            members = _members(cells, {"identity": identity, "parameters": parameters})
+            if len(members) > 1:
+                yield from record.group(name, members, parameters=record.origin, **shared)
+            else:
+                record.reject("the query has neither target nor negative")
             continue
         image = record.keep(cells["image"])
-        if not image or cells["identity"] is None:
+        if not image or identity is None:
             record.reject("no identity" if image else "no image")
             continue
-        own = {"text": cells.get("instruction"), **image, **record.keep(cells.get("mask"), "mask")}
-        yield Row(**{"identity": f"{subset}/{cells['identity']}", "id": place, **shared, **own, "parameters": extra})
+        mask = record.keep(cells.get("mask"), "mask")
+        yield job.row(identity, name, text=cells.get("instruction"), parameters=parameters, **shared, **image, **mask)
 
 
-def discover(columns: tuple[str, ...], job: Job) -> dict[str, str]:
+def discover(columns: Sequence[str], job: Job) -> dict[str, str]:
     """Meaning -> column of a table; SourceError if they give neither queries nor labeled images."""
-    unknown = [meaning for meaning in job.columns if meaning not in NAMES or meaning not in columns]
-    if unknown:
-        names = f"columns are {', '.join(columns)}, their meanings {', '.join(NAMES)}"
-        raise SourceError(f"--map {unknown[0]}={job.columns[unknown[0]]}: {names}")
-    own = [name for name in columns if name not in job.columns]
-    usual = {m: next((n for n in names if n in own), "") for m, names in NAMES.items()}
-    named = {m: name for m, name in usual.items() if name} | {m: m for m in job.columns}
-    if "query" in named and named.get("identity") in ("label", "class"):
-        del named["identity"]  # in a table of queries it may be a relevance or a category
-    if {"query", "target"} <= named.keys() or {"image", "identity"} <= named.keys():
-        return named
+    column_of = {}
+    for meaning, name in job.columns.items():
+        if meaning not in NAMES or meaning not in columns:
+            raise SourceError(
+                f"--map {meaning}={name}: columns are {', '.join(columns)}, their meanings {', '.join(NAMES)}"
+            )
+        column_of[meaning] = meaning
+    for meaning, usual_names in NAMES.items():
+        for name in usual_names:
+            if name in columns and name not in job.columns:
+                column_of.setdefault(meaning, name)
+
+    if "query" in column_of and column_of.get("identity") in ("label", "class"):
+        del column_of["identity"]  # in a table of queries it may be a relevance or a category
+    if {"query", "target"} <= column_of.keys() or {"image", "identity"} <= column_of.keys():
+        return column_of
     raise SourceError(
         f"unknown columns: {', '.join(columns)}; name a query and its target (--map query=NAME --map target=NAME), or "
         f"an image and its identity; there are {', '.join(NAMES)}"
     )
 
 
-def _group(
-    record: Record, subset: str, cells: dict[str, Any], group: str, extra: dict[str, Any], shared: dict[str, Any]
-) -> Iterator[Row]:
-    targets, negatives, texts = (_many(cells.get(name)) for name in ("target", "negative", "target_text"))
-    ranked = isinstance(cells.get("target"), list) and len(targets) > 1
-    asked = " ".join(str(t) for t in (cells.get("instruction"), cells.get("query_text")) if t) or None
-    own = None if cells.get("identity") is None else f"{subset}/{cells['identity']}"
-    members: list[tuple[Any, dict[str, Any]]] = [
-        (cells.get("query"), {"slot": "query", "text": asked, "identity": own, "parameters": extra})
-    ]
-    for at, target in enumerate(targets):
-        text = str(texts[at if at < len(texts) else -1]) if texts else None
-        place = {"slot": "candidate", "label": float(at == 0)} if ranked else {"slot": "positive"}
-        members.append((target, {"text": text, "identity": None if at else own, **place}))
+def _members(cells: Columns, about: Columns) -> dict[str, tuple[Any, Columns]]:
+    """The members of a query's group, as for `Record.group`; its identity and parameters are `about`."""
+    targets, texts, negatives = (_listed(cells.get(name)) for name in ("target", "target_text", "negative"))
+    words = [str(cells[name]) for name in ("instruction", "query_text") if cells.get(name)]
+    members = [(cells["query"], {"slot": "query", "text": " ".join(words) or None, **about})]
+    is_ranked = isinstance(cells.get("target"), list) and len(targets) > 1
+    for number, target in enumerate(targets):
+        columns: Columns = {"slot": "candidate", "label": float(number == 0)} if is_ranked else {"slot": "positive"}
+        if texts:
+            columns["text"] = str(texts[min(number, len(texts) - 1)])
+        if number == 0:
+            columns["identity"] = about["identity"]
+        members.append((target, columns))
     members += [(negative, {"slot": "negative"}) for negative in negatives]
-
-    if len(members) < 2:
-        record.reject("the query has neither target nor negative")
-    else:
-        yield from record.group(group, {str(at): member for at, member in enumerate(members)}, **shared)
+    return {str(number): member for number, member in enumerate(members)}
 
 
-def _many(cell: Any) -> list[Any]:
-    return [one for one in (cell if isinstance(cell, list) else [cell]) if one not in (None, "")]
+def _listed(cell: Any) -> list[Any]:
+    return [value for value in as_list(cell) if value not in (None, "")]

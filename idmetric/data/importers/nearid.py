@@ -17,9 +17,8 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import Any
 
-from idmetric.data.importers.run import Job, Record
+from idmetric.data.importers.run import Columns, Job, Record
 from idmetric.data.importers.source import Source, SourceError, read_json
 from idmetric.data.manifest.table import Row
 
@@ -27,92 +26,116 @@ VIEWS = (1, 2, 3)
 _PROMPTS = tuple(f"prompts{view}" for view in VIEWS)
 
 # identity -> its split, and the mask columns of each view, which distractors inherit
-Seen = dict[str, tuple[str | None, dict[int, dict[str, Any]]]]
+Scenes = dict[str, tuple[str | None, dict[int, Columns]]]
 
 
 def rows(job: Job) -> Iterator[Row]:
     """Positives of all sources first, then distractors."""
     sources = [job.open(source=source) for source in job.sources]
+    with_ids = ["id" in source.columns for source in sources]
+    if any(with_ids) and not all(with_ids):
+        name = sources[with_ids.index(False)].name
+        raise SourceError(f"{name} has no column 'id', but other sets have: name it by --map id=NAME")
     for source in sources:
-        job.need(source, *(() if "nimg1" in source.columns else ["images1"]))
-    without = [source.name for source in sources if "id" not in source.columns]
-    if 0 < len(without) < len(sources):
-        raise SourceError(f"{without[0]} has no column 'id', but other sets have: name it by --map id=NAME")
-    seen: Seen = {}
+        if "nimg1" not in source.columns:
+            source.need("images1")
+
+    scenes: Scenes = {}
     for source in sources:
         if "images1" in source.columns:
-            yield from _positives(job, source, seen)
+            yield from _positives(job, source, scenes)
     for source in sources:
         if "nimg1" in source.columns:
-            yield from _distractors(job, source, seen)
+            yield from _distractors(job, source, scenes)
 
 
-def _positives(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
-    for record, identity, split in _named(job, source, [c for c in source.columns if not c.startswith("nimg")]):
-        values = record.values
-        masks: dict[int, dict[str, Any]] = {}
-        seen[identity] = split, masks
+def _positives(job: Job, source: Source, scenes: Scenes) -> Iterator[Row]:
+    columns = [column for column in source.columns if not column.startswith("nimg")]
+    for record, identity, split in _named(job, source, columns):
+        masks: dict[int, Columns] = {}
+        scenes[identity] = split, masks
         for view in VIEWS:
-            image = record.keep(values.get(f"images{view}"))
-            if image:
-                masks[view] = record.keep(values.get(f"masks{view}"), "mask")
-                about = {**record.about("id", "split", "category", *_PROMPTS), "x_view": view}
-                own = {"text": values.get(f"prompts{view}"), "parameters": about, **image, **masks[view]}
-                yield _row(record, identity, split, view, identity=identity, **own)
-
-
-def _distractors(job: Job, source: Source, seen: Seen) -> Iterator[Row]:
-    # NearID-Flux_1024 -> Flux_1024
-    engine = re.sub(r"^NearID[-_]", "", source.name.rsplit("/", 1)[-1], flags=re.IGNORECASE)
-    lone = 0
-    for record, identity, split in _named(job, source, ["id", "split", "category", *(f"nimg{v}" for v in VIEWS)]):
-        if seen and identity not in seen:
-            record.reject(f"no positive {identity!r} for this distractor (--map id=NAME names the column of ids)")
-            continue
-        split, masks = seen.get(identity, (split, {}))
-        for view in VIEWS:
-            if seen and view not in masks:
-                lone += bool(record.values.get(f"nimg{view}"))
+            image = record.keep(record.values.get(f"images{view}"))
+            if not image:
                 continue
-            if image := record.keep(record.values.get(f"nimg{view}")):
-                place = f"{identity}/view{view}"
-                about = {"source": source.label, "row": record.number, "x_view": view}
-                own = {"engine": engine, "parent": place, "parameters": about, **image, **masks.get(view, {})}
-                name = f"{place}/{engine}"
-                yield _row(record, identity, split, view, identity=name, id=name, role="distractor", **own)
+            masks[view] = record.keep(record.values.get(f"masks{view}"), "mask")
+            yield job.row(
+                identity,
+                f"{identity}/view{view}",
+                text=record.values.get(f"prompts{view}"),
+                parameters={**record.about("id", "split", "category", *_PROMPTS), "x_view": view},
+                **_scene(record, identity, split, view),
+                **image,
+                **masks[view],
+            )
+
+
+def _distractors(job: Job, source: Source, scenes: Scenes) -> Iterator[Row]:
+    engine = re.sub("^NearID[-_]", "", source.name.rsplit("/", 1)[-1], flags=re.IGNORECASE)  # such as Flux_1024
+    lone = 0
+    columns = ["id", "split", "category", *(f"nimg{view}" for view in VIEWS)]
+    for record, identity, split in _named(job, source, columns):
+        if scenes and identity not in scenes:
+            name = f"{job.name}/{identity}"
+            record.reject(f"no positive {name!r} for this distractor (--map id=NAME names the column of ids)")
+            continue
+        split, masks = scenes.get(identity, (split, {}))
+        for view in VIEWS:
+            cell = record.values.get(f"nimg{view}")
+            if scenes and view not in masks:
+                lone += bool(cell)
+                continue
+            image = record.keep(cell)
+            if not image:
+                continue
+            name = f"{identity}/view{view}/{engine}"
+            yield job.row(
+                name,
+                name,
+                role="distractor",
+                engine=engine,
+                parent=f"{identity}/view{view}",
+                parameters={**record.origin, "x_view": view},
+                **_scene(record, identity, split, view),
+                **image,
+                **masks.get(view, {}),
+            )
     if lone:
         warnings.warn(f"{source.name}: {lone} distractors of views without a positive are left out", stacklevel=2)
 
 
-def _row(record: Record, scene: str, split: str | None, view: int, **columns: Any) -> Row:
-    """A row of a view, which is its background."""
-    place, kind = f"{scene}/view{view}", record.values.get("category")
-    shared = {"dataset": record.job.name, "split": split, "domain": "objects", "category": kind, "background": place}
-    return Row(**{"id": place, **shared, **columns})
+def _scene(record: Record, identity: str, split: str | None, view: int) -> Columns:
+    """The columns of all images of a view, which is their background."""
+    background = f"{record.job.name}/{identity}/view{view}"
+    return {"split": split, "domain": "objects", "category": record.values.get("category"), "background": background}
 
 
 def _named(job: Job, source: Source, columns: Sequence[str]) -> Iterator[tuple[Record, str, str | None]]:
     """Each row with its identity and split; rows with an empty id are left out."""
-    splits, several = _positions(source), len({shard.split for shard in source.shards}) > 1
-    for position, record in enumerate(job.rows(source, columns)):
-        key, part = record.values.get("id"), record.shard.split
-        if key is None and "id" in source.columns:
+    split_of = _positions(source)
+    has_parts = len({shard.split for shard in source.shards}) > 1
+    for position, record in enumerate(job.records(source, columns)):
+        part = record.shard.split if has_parts else None
+        identity = record.values.get("id")
+        if identity is None and "id" in source.columns:
             record.reject("column 'id' is empty")
             continue
-        if key is None:
-            key = f"{part}/{record.number:05d}" if several else f"{record.number:05d}"
-        split = record.values.get("split") or splits.get(position) or (part if several else None)
-        yield record, f"{job.name}/{key}", split
+        if identity is None:
+            identity = f"{part}/{record.number:05d}" if has_parts else f"{record.number:05d}"
+        yield record, str(identity), record.values.get("split") or split_of.get(position) or part
 
 
 def _positions(source: Source) -> dict[int, str]:
     """Row -> split, from the published lists of row positions; {} if the table has a column of splits."""
+    split_of: dict[int, str] = {}
     if "split" in source.columns:
-        return {}
-    folder = source.root / "splits"
-    files = {split: folder / f"{split}.json" for split in ("train", "val", "test")}
-    listed = {split: read_json(file, list) for split, file in files.items() if file.is_file()}
-    found = {row: split for split, rows in listed.items() for row in rows}
-    if len(found) < sum(map(len, listed.values())) or any(row not in range(source.count) for row in found):
-        raise SourceError(f"{folder}: its lists are not positions of {source.count} rows, each of one split")
-    return found
+        return split_of
+    for split in ("train", "val", "test"):
+        file = source.root / "splits" / f"{split}.json"
+        for position in read_json(file, list) if file.is_file() else ():
+            if position in split_of or position not in range(source.count):
+                raise SourceError(
+                    f"{file.parent}: its lists are not positions of {source.count} rows, each of one split"
+                )
+            split_of[position] = split
+    return split_of

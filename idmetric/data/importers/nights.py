@@ -22,25 +22,33 @@ def rows(job: Job) -> Iterator[Row]:
     """Three rows for each triplet with enough votes."""
     source = job.open(*_SLOTS.values())
     if "left_vote" not in source.columns:
-        job.need(source, "right_vote")
-    for record in job.rows(source):
+        source.need("right_vote")
+    for record in job.records(source):
         values = record.values
-        given = [values.get(column) for column in ("votes", "left_vote", "right_vote")]
+        cells: list[Any] = [values.get(column) for column in ("votes", "left_vote", "right_vote")]
         try:
-            numbers: list[Any] = [None if value is None else float(value) for value in given]
-            votes, left, right = numbers
-            if votes is not None and votes < MIN_VOTES:
+            votes, left, right = cells
+            if votes is not None and float(votes) < MIN_VOTES:
                 continue
-            left = 1 - right if left is None else left  # as counts, or as 0 and 1
-            right = 1 - left if right is None else right
-            shares, photos = {"left": left / (left + right), "right": right / (left + right)}, values.get("is_imagenet")
+            if left is None:
+                left = 1 - float(right)
+            if right is None:
+                right = 1 - float(left)
+            left, right = float(left), float(right)
+            labels = {"left": left / (left + right), "right": right / (left + right)}  # of counts, or of 0 and 1
         except (TypeError, ValueError, ZeroDivisionError) as error:
-            raise SourceError(f"{record.where}: votes, left_vote and right_vote {given} give no shares") from error
-        about = {"votes": values.get("votes"), "x_imagenet": None if photos is None else str(photos).lower()}
+            raise SourceError(f"{record.where}: votes, left_vote and right_vote {cells} give no shares") from error
+
+        name = str(record.number if values.get("id") is None else values["id"])
+        from_imagenet = values.get("is_imagenet")
         yield from record.group(
-            f"{job.name}/{record.number if values.get('id') is None else values['id']}",
-            {slot: (values.get(column), {"label": shares.get(slot)}) for slot, column in _SLOTS.items()},
+            name,
+            {slot: (values[column], {"label": labels.get(slot)}) for slot, column in _SLOTS.items()},
             split=values.get("split"),
             text=values.get("prompt"),
-            parameters={"source": source.label, **about},
+            parameters={
+                "source": source.label,
+                "votes": values.get("votes"),
+                "x_imagenet": None if from_imagenet is None else str(from_imagenet).lower(),
+            },
         )

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 from idmetric.data.importers.folders import pictures
-from idmetric.data.importers.run import Job
+from idmetric.data.importers.run import Columns, Job
 from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
 
@@ -24,37 +23,38 @@ PARTS = ("train", "test", "test_dense")
 def rows(job: Job) -> Iterator[Row]:
     """A row for each photo."""
     root = Path(job.sources[0])
-    if any((root / part).is_dir() and not any((root / part).glob("*.arrow")) for part in PARTS[:2]):
-        about = _index(root)
-        for picture in job.limited(pictures(root), root.name):
-            part, *folders = picture.path.parts[:-1]
-            if part not in PARTS or len(folders) != 1:
-                layout = f"{'/, '.join(PARTS)}/ and one folder for each object"
-                raise SourceError(f"{root / picture.path}: expected {layout}")
-            yield picture.row(job, root, folders[0], parameters={"x_part": part}, **about(folders[0]))
-        return
+    holds_photos = any((root / part).is_dir() and not any((root / part).glob("*.arrow")) for part in ("train", "test"))
+    yield from _of_folders(job, root) if holds_photos else _of_table(job)
 
+
+def _of_folders(job: Job, root: Path) -> Iterator[Row]:
+    about = _index(root)
+    for picture in job.limited(pictures(root), root.name):
+        part, *folders = picture.path.parts[:-1]
+        if part not in PARTS or len(folders) != 1:
+            layout = f"{'/, '.join(PARTS)}/ and one folder for each object"
+            raise SourceError(f"{root / picture.path}: expected {layout}")
+        yield picture.row(job, root, folders[0], parameters={"x_part": part}, **about(folders[0]))
+
+
+def _of_table(job: Job) -> Iterator[Row]:
     source = job.open("image", "label")
     about = _index(source.root)
-    for record in job.rows(source):
+    for record in job.records(source):
         label, part = record.values["label"], record.shard.split
         image = record.keep(record.values["image"])
         if not image or label is None:
             record.reject("no label" if image else "no image")
             continue
-        yield job.row(
-            label,
-            f"{part or 'all'}/{record.number:05d}",
-            parameters={**record.about("label"), "x_part": part},
-            **about(str(label)),
-            **image,
-            **record.keep(record.values.get("mask"), "mask"),
-        )
+        mask = record.keep(record.values.get("mask"), "mask")
+        parameters = {**record.about("label"), "x_part": part}
+        name = f"{part or 'all'}/{record.number:05d}"
+        yield job.row(label, name, parameters=parameters, **about(str(label)), **image, **mask)
 
 
-def _index(root: Path) -> Callable[[str], dict[str, Any]]:
+def _index(root: Path) -> Callable[[str], Columns]:
     """A function that gives the columns of an object by the published index, if it is there."""
     path = root / "pods_info.json"
-    info = read_json(path, dict) if path.is_file() else {}
-    splits, kinds = info.get("class_to_split", {}), info.get("class_to_sc", {})
-    return lambda label: {"split": splits.get(label, "test"), "domain": "objects", "category": kinds.get(label)}
+    index = read_json(path, dict) if path.is_file() else {}
+    splits, categories = index.get("class_to_split", {}), index.get("class_to_sc", {})
+    return lambda label: {"split": splits.get(label, "test"), "domain": "objects", "category": categories.get(label)}

@@ -6,9 +6,9 @@ import hashlib
 import importlib
 import math
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,14 +16,16 @@ from typing import Any
 from idmetric.data.importers import KINDS, PACKAGE
 from idmetric.data.importers.images import content, ending_of
 from idmetric.data.importers.source import Shard, Source, SourceError, open_source
+from idmetric.data.manifest.check import Progress
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.metric.files import StrPath
 from idmetric.metric.files.output import replacing
 from idmetric.metric.files.tables import first_few
 
-# (items, total or None, name) -> the items, with progress shown
-Progress = Callable[[Iterable[Any], int | None, str], Iterable[Any]]
-Sources = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+Columns = dict[str, Any]  # of a row
+
 _LONGEST = 2000  # characters of a column that parameters keep
+_FREE = "x_"  # how the names of free columns begin
 
 
 @dataclass(frozen=True)
@@ -39,26 +41,32 @@ class Record:
     source: Source
     shard: Shard
     number: int
-    values: dict[str, Any]
+    values: Columns
 
     @property
     def where(self) -> str:
         """The name of the row for messages, counted from 1."""
-        return f"{self.source.name}: row {self.number + 1}" + (f" of {self.shard.split}" if self.shard.split else "")
+        split = f" of {self.shard.split}" if self.shard.split else ""
+        return f"{self.source.name}: row {self.number + 1}{split}"
 
-    def reject(self, reason: str) -> None:
+    @property
+    def origin(self) -> Columns:
+        """Where it comes from, for the parameters of its rows."""
+        return {"source": self.source.label, "row": self.number}
+
+    def reject(self, reason: object) -> None:
         """Leave the row out."""
         self.job.rejected.append(f"{self.where}: {reason}")
 
-    def keep(self, value: Any, column: str = "path") -> dict[str, Any]:
+    def keep(self, value: Any, column: str = "path") -> Columns:
         """`Job.keep` of one of its images."""
         return self.job.keep(value, column, self.source.locate)
 
-    def about(self, *used: str) -> dict[str, Any]:
-        """Where it comes from, and its short values apart from the columns used."""
-        return {"source": self.source.label, "row": self.number, **scalars(self.values, *used)}
+    def about(self, *used: str) -> Columns:
+        """Its origin, and its short values apart from the columns used."""
+        return {**self.origin, **scalars(self.values, *used)}
 
-    def group(self, name: str, members: Mapping[str, tuple[Any, Mapping[str, Any]]], **shared: Any) -> Iterator[Row]:
+    def group(self, name: str, members: Mapping[str, tuple[Any, Columns]], **shared: Any) -> Iterator[Row]:
         """The rows of a group of images; it is left out if one is missing.
 
         Args:
@@ -69,17 +77,18 @@ class Record:
         if not all(images.values()):
             self.reject("an image of the group is missing")
             return
-        common = {"identity": None, "dataset": self.job.name, "group": name, **shared}
         for slot, (_, columns) in members.items():
-            yield Row(**{"id": f"{name}/{slot}", "slot": slot, **common, **columns, **images[slot]})
+            row = {"slot": slot, **shared, **columns, **images[slot]}
+            yield self.job.row(row.pop("identity", None), f"{name}/{slot}", group=name, **row)
 
 
+@dataclass
 class Job:
     """The task of an importer.
 
-    Args:
+    Attributes:
         kind: one of `KINDS`.
-        sources: a file, folder or Hub id; "nearid" and "finer" accept several, because their sets belong together.
+        sources: files, folders or Hub ids; "nearid" and "finer" accept several, because their sets belong together.
         images: folder for images that the source holds as bytes; a stopped import resumes. None keeps bytes in the
             manifest and in memory, which suits small datasets.
         name: of the dataset (default: the kind's; for "folder" and "table" the source's). Identities and ids start
@@ -88,8 +97,7 @@ class Job:
         options: of `KINDS[kind].options`.
         limit: number of rows of each source to stop after.
         dry: write no images.
-
-    Attributes:
+        named: whether the user named the dataset.
         rejected: rows that were left out, and the reasons; grows while the importer runs.
         written: files of images, which are named by their content.
 
@@ -97,38 +105,47 @@ class Job:
         SourceError: for an unknown importer or option.
     """
 
-    def __init__(
-        self, kind: str, sources: Sources, *, images: str | os.PathLike[str] | None = None, name: str | None = None,
-        revision: str | None = None, files: str | None = None, columns: Mapping[str, str] | None = None,
-        options: Mapping[str, str] | None = None, limit: int | None = None,
-        progress: Progress = lambda items, total, what: items, dry: bool = False,
-    ) -> None:  # fmt: skip
-        if kind not in KINDS:
-            raise SourceError(f"unknown importer {kind!r}; there are {', '.join(KINDS)}")
-        self.kind = kind
-        self.sources = [os.fspath(s) for s in ([sources] if isinstance(sources, str | os.PathLike) else sources)]
-        if len(self.sources) > 1 and not KINDS[kind].several:
-            raise SourceError(f"{kind}: it takes one source; import each with its own --name, and merge the manifests")
-        self.options, known = options or {}, KINDS[kind].options
-        if unknown := [o for o in self.options if o not in known]:
-            raise SourceError(f"unknown option {unknown[0]!r} of {kind}; there are {', '.join(known) or 'none'}")
-        self.named = bool(name)
-        self.name = name or (Path(self.sources[0]).resolve().stem if kind in ("folder", "table") else kind)
-        self.images = None if images is None else Path(images)
-        self.revision, self.files, self.columns = revision, files, columns or {}
-        self.limit, self.progress, self.dry = limit, progress, dry
-        self.rejected: list[str] = []
-        self.written: set[Path] = set()
+    kind: str
+    sources: Sequence[StrPath]
+    images: StrPath | None = None
+    name: str = ""
+    revision: str | None = None
+    files: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
+    limit: int | None = None
+    progress: Progress = lambda items, total, what: items
+    dry: bool = False
+    named: bool = field(init=False)
+    rejected: list[str] = field(default_factory=list, init=False)
+    written: set[Path] = field(default_factory=set, init=False)
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise SourceError(f"unknown importer {self.kind!r}; there are {', '.join(KINDS)}")
+        kind = KINDS[self.kind]
+        if len(self.sources) > 1 and not kind.several:
+            raise SourceError(
+                f"{self.kind}: it takes one source; import each with its own --name, and merge the manifests"
+            )
+        for option in self.options:
+            if option not in kind.options:
+                options = ", ".join(kind.options) or "none"
+                raise SourceError(f"unknown option {option!r} of {self.kind}; there are {options}")
+
+        self.named = bool(self.name)
+        if not self.named:
+            self.name = Path(self.sources[0]).resolve().stem if self.kind in ("folder", "table") else self.kind
 
     # Reading
 
-    def open(self, *columns: str, source: str | None = None) -> Source:
-        """Open a source, by default the first one, as a table that has these columns; raises as `need`."""
-        found = open_source(source or self.sources[0], self.revision, self.files, self.columns)
-        self.need(found, *columns)
-        return found
+    def open(self, *columns: str, source: StrPath | None = None) -> Source:
+        """Open a source, by default the first one, as a table that has these columns; raises as `Source.need`."""
+        table = open_source(source or self.sources[0], self.revision, self.files, self.columns)
+        table.need(*columns)
+        return table
 
-    def folder(self, source: str | None = None) -> Path:
+    def folder(self, source: StrPath | None = None) -> Path:
         """The path of a source, by default the first one; SourceError if it is not a folder."""
         path = Path(source or self.sources[0])
         if not path.is_dir():
@@ -137,24 +154,17 @@ class Job:
 
     def limited(self, items: Sequence[Any], what: str) -> Iterable[Any]:
         """The items up to the limit, with progress shown."""
-        found = items[: self.limit]
-        return self.progress(found, len(found), what)
+        items = items[: self.limit]
+        return self.progress(items, len(items), what)
 
-    def rows(self, source: Source, columns: Sequence[str] | None = None) -> Iterator[Record]:
+    def records(self, source: Source, columns: Sequence[str] | None = None) -> Iterator[Record]:
         """The rows of a table, up to the limit, with those of these columns that it has (None: all)."""
+        rows = islice(source.rows(columns), self.limit)
         total = source.count if self.limit is None else min(self.limit, source.count)
         counts: Counter[str | None] = Counter()
-        for shard, values in self.progress(islice(source.rows(columns), self.limit), total, source.name):
+        for shard, values in self.progress(rows, total, source.name):
             yield Record(self, source, shard, counts[shard.split], values)
             counts[shard.split] += 1
-
-    def need(self, source: Source, *columns: str) -> None:
-        """Check that a table has these columns; the SourceError names its columns and the option to map them."""
-        if missing := [c for c in columns if c not in source.columns]:
-            name, found = self.columns.get(missing[0], missing[0]), ", ".join(source.columns) or "none"
-            raise SourceError(
-                f"{source.name}: no column {name!r}; there are {found} (name another by --map {missing[0]}=NAME)"
-            )
 
     def number(self, option: str, default: int) -> int:
         """The value of an option that is a whole number, else SourceError."""
@@ -163,16 +173,16 @@ class Job:
         except ValueError as error:
             raise SourceError(f"option {option}={self.options[option]}: not a whole number") from error
 
-    def choice(self, option: str, *known: str) -> str:
+    def choice(self, option: str, *words: str) -> str:
         """The value of an option that is one of several words, the first of which is the default, else SourceError."""
-        word = self.options.get(option, known[0])
-        if word not in known:
-            raise SourceError(f"option {option}={word}: one of {', '.join(known)}")
+        word = self.options.get(option, words[0])
+        if word not in words:
+            raise SourceError(f"option {option}={word}: one of {', '.join(words)}")
         return word
 
-    # Images
+    # Writing
 
-    def keep(self, value: Any, column: str = "path", locate: Callable[[str], Path] = Path) -> dict[str, Any]:
+    def keep(self, value: Any, column: str = "path", locate: Callable[[str], Path] = Path) -> Columns:
         """The columns of a row that hold this image; {} if there is no image. Equal images share a file.
 
         Args:
@@ -185,38 +195,58 @@ class Job:
             OutputError: if a file cannot be written.
         """
         data, path = content(value)
+        if path is not None:
+            return {column: str(locate(path).absolute())}
         if data is None:
-            return {} if path is None else {column: str(locate(path).absolute())}
+            return {}
         if self.images is None:
             return {"image_bytes" if column == "path" else f"{column}_bytes": data}
+
         digest = hashlib.sha256(data).hexdigest()
-        file = self.images / digest[:2] / f"{digest[:32]}{ending_of(data)}"
+        file = Path(self.images, digest[:2], f"{digest[:32]}{ending_of(data)}")
         self.written.add(file)
         if not self.dry and not file.is_file():
             with replacing(file, parents=True) as temporary:
                 temporary.write_bytes(data)
         return {column: str(file.absolute())}
 
-    # The manifest
-
-    def row(self, identity: object, name: str, file: Path | None = None, **columns: Any) -> Row:
-        """A row; its identity and id start with the dataset's name. `file` is the image, unless `columns` hold it."""
-        own = {"dataset": self.name} if file is None else {"dataset": self.name, "path": str(file.absolute())}
-        return Row(None if identity is None else f"{self.name}/{identity}", id=f"{self.name}/{name}", **own | columns)
+    def row(self, identity: object, name: str, file: Path | None = None, /, **columns: Any) -> Row:
+        """A row; identity, id, group and parent get the dataset's name in front. `file` is the image, if it is one."""
+        columns = {"dataset": self.name, **columns, "identity": identity, "id": name}
+        for column in ("identity", "id", "group", "parent"):
+            if columns.get(column) is not None:
+                columns[column] = f"{self.name}/{columns[column]}"
+        if file is not None:
+            columns["path"] = str(file.absolute())
+        return Row(**columns)
 
     def run(self) -> Manifest:
         """Import; parameters named x_... become free columns."""
-        module = importlib.import_module(f"{PACKAGE}.{KINDS[self.kind].module}")
+        kind = KINDS[self.kind]
+        module = importlib.import_module(f"{PACKAGE}.{kind.module}")
         rows = getattr(module, self.kind, None) or module.rows
-        free: dict[str, list[Any]] = {}
+
+        free: dict[str, dict[int, Any]] = defaultdict(dict)  # column -> row -> value
         manifest = Manifest.from_rows(_without_free(rows(self), free), name=self.name)
         if not len(manifest):
-            why = f"; {self.rejected[0]}" if self.rejected else ""
-            raise SourceError(f"{', '.join(self.sources)}: nothing to import ({KINDS[self.kind].line}){why}")
-        return manifest.replace(**dict(sorted(free.items()))) if free else manifest
+            reason = f"; {self.rejected[0]}" if self.rejected else ""
+            raise SourceError(f"{', '.join(map(str, self.sources))}: nothing to import ({kind.line}){reason}")
+        columns = {name: [free[name].get(row) for row in range(len(manifest))] for name in sorted(free)}
+        return manifest.replace(**columns)
 
 
-def import_dataset(kind: str, sources: Sources, *, on_error: str = "fail", **given: Any) -> Manifest:
+def _without_free(rows: Iterable[Row], free: dict[str, dict[int, Any]]) -> Iterator[Row]:
+    """The rows without their parameters x_..., which are moved to `free`."""
+    for number, row in enumerate(rows):
+        parameters = dict(row.parameters or {})
+        for name in [name for name in parameters if name.startswith(_FREE)]:
+            free[name][number] = parameters.pop(name)
+        yield replace(row, parameters=parameters or None)
+
+
+def import_dataset(
+    kind: str, sources: StrPath | Sequence[StrPath], *, on_error: str = "fail", **given: Any
+) -> Manifest:
     """The manifest of a published dataset or folder; its paths are absolute until it is written.
 
     Args:
@@ -228,7 +258,7 @@ def import_dataset(kind: str, sources: Sources, *, on_error: str = "fail", **giv
         SourceError: naming the columns or folders of the source, if they do not fit the importer.
         ManifestError: if values of the source break the rules of a manifest.
     """
-    job = Job(kind, sources, **given)
+    job = Job(kind, [sources] if isinstance(sources, str | os.PathLike) else sources, **given)
     manifest = job.run()
     if job.rejected and on_error != "skip":
         lines = "\n  ".join(first_few(job.rejected))
@@ -238,19 +268,18 @@ def import_dataset(kind: str, sources: Sources, *, on_error: str = "fail", **giv
     return manifest
 
 
-def _without_free(rows: Iterable[Row], free: dict[str, list[Any]]) -> Iterator[Row]:
-    """The rows without their parameters x_..., which are moved to `free` (name -> value of each row)."""
-    for number, row in enumerate(rows):
-        given = row.parameters or {}
-        mine = {key: value for key, value in given.items() if key.startswith("x_")}
-        for key in mine.keys() - free.keys():
-            free[key] = [None] * number
-        for key, values in free.items():
-            values.append(mine.get(key))
-        yield replace(row, parameters={k: v for k, v in given.items() if k not in mine} or None) if mine else row
-
-
-def scalars(values: Mapping[str, Any], *used: str) -> dict[str, Any]:
+def scalars(values: Columns, *used: str) -> Columns:
     """The remaining short values of a row, for its parameters, without NaN and infinity."""
-    short = {n: v for n, v in values.items() if isinstance(v, str | int | float) and len(str(v)) <= _LONGEST}
-    return {n: v for n, v in short.items() if n not in used and (not isinstance(v, float) or math.isfinite(v))}
+    short = {}
+    for name, value in values.items():
+        is_finite = not isinstance(value, float) or math.isfinite(value)
+        if name not in used and isinstance(value, str | int | float) and is_finite and len(str(value)) <= _LONGEST:
+            short[name] = value
+    return short
+
+
+def as_list(cell: Any) -> list[Any]:
+    """The values of a cell that holds a list, one value or nothing."""
+    if cell is None:
+        return []
+    return cell if isinstance(cell, list) else [cell]

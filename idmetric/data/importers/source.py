@@ -19,10 +19,8 @@ from pathlib import Path, PureWindowsPath
 from posixpath import normpath
 from typing import Any
 
-from idmetric.metric.files import json_file
-from idmetric.metric.files.hints import need
-from idmetric.metric.images.paths import is_address
-from idmetric.metric.images.paths import walk as files_below
+from idmetric.metric.files import StrPath, json_file
+from idmetric.metric.images.paths import is_address, walk
 
 ENDINGS = (".parquet", ".arrow", ".csv", ".jsonl")
 _BATCH = 16  # rows read at once: rows may hold several images of megabytes
@@ -37,15 +35,15 @@ class SourceError(ValueError):
 
 @dataclass(frozen=True)
 class Shard:
-    """A file of rows, or a folder that `save_to_disk` wrote."""
+    """A file of rows."""
 
     path: Path
     split: str | None
 
     @property
     def stem(self) -> str:
-        """Name without extension and shard number."""
-        return _SHARD.sub("", self.path.stem)
+        """Name of the table: without extension and shard number, or that of the folder which `save_to_disk` wrote."""
+        return self.path.parent.name if self.path.suffix == ".arrow" else _SHARD.sub("", self.path.stem)
 
 
 @dataclass(frozen=True)
@@ -73,24 +71,37 @@ class Source:
     @cached_property
     def _heads(self) -> list[tuple[list[str], int]]:
         """Columns and number of rows of each file."""
-        found = []
+        heads = []
         for shard in self.shards:
             with _readable(shard.path):
                 schema, count, _ = _opened(shard.path)
-            found.append((schema.names, count))
-        return found
+            heads.append((schema.names, count))
+        return heads
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
         """Names of the columns of all files, in order of appearance; renamed ones last."""
-        own = dict.fromkeys(name for names, _ in self._heads for name in names)
-        taken = {*self.renamed, *self.renamed.values()}
-        return (*(n for n in own if n not in taken), *(n for n, given in self.renamed.items() if given in own))
+        stored: dict[str, None] = {}
+        for names, _ in self._heads:
+            stored |= dict.fromkeys(names)
+        renamed = {*self.renamed, *self.renamed.values()}
+        columns = [name for name in stored if name not in renamed]
+        columns += [name for name, stored_name in self.renamed.items() if stored_name in stored]
+        return tuple(columns)
 
     @property
     def count(self) -> int:
         """Number of rows."""
         return sum(count for _, count in self._heads)
+
+    def need(self, *columns: str) -> None:
+        """Check that it has these columns; the SourceError names its columns and the option to map them."""
+        for column in columns:
+            if column not in self.columns:
+                raise SourceError(
+                    f"{self.name}: no column {self.renamed.get(column, column)!r}; there are "
+                    f"{', '.join(self.columns) or 'none'} (name another by --map {column}=NAME)"
+                )
 
     def locate(self, path: str) -> Path:
         """The file that a row names, relative to the root or, in local tables, absolute; raises as `locate`."""
@@ -98,10 +109,13 @@ class Source:
 
     def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[Shard, dict[str, Any]]]:
         """Each row with these columns (None: all); a column that its file lacks is None."""
-        wanted = {name: self.renamed.get(name, name) for name in columns or self.columns if name in self.columns}
+        stored_names = {}
+        for name in columns or self.columns:
+            if name in self.columns:
+                stored_names[name] = self.renamed.get(name, name)
         for shard in self.shards:
-            for row in _rows(shard.path, wanted.values()):
-                yield shard, {name: row.get(given) for name, given in wanted.items()}
+            for row in _rows(shard.path, stored_names.values()):
+                yield shard, {name: row.get(stored_name) for name, stored_name in stored_names.items()}
 
 
 def locate(path: str, root: Path, name: str, inside: bool) -> Path:
@@ -112,17 +126,14 @@ def locate(path: str, root: Path, name: str, inside: bool) -> Path:
     """
     if is_address(path):
         raise SourceError(f"{name}: {path[:100]}: URLs are not downloaded; download the images and name their files")
-    there = PureWindowsPath(path)  # it recognizes both kinds of slashes, drives and servers
-    if inside and (there.anchor or normpath(there.as_posix()).split("/")[0] == ".."):
+    windows_path = PureWindowsPath(path)  # it recognizes both kinds of slashes, drives and servers
+    if inside and (windows_path.anchor or normpath(windows_path.as_posix()).split("/")[0] == ".."):
         raise SourceError(f"{name}: {path!r} is outside the dataset's folder, which a table of the Hub may not use")
     return root / path
 
 
 def open_source(
-    source: str | os.PathLike[str],
-    revision: str | None = None,
-    files: str | None = None,
-    renamed: Mapping[str, str] | None = None,
+    source: StrPath, revision: str | None = None, files: str | None = None, renamed: Mapping[str, str] | None = None
 ) -> Source:
     """A file, a folder with tables or `save_to_disk` folders, or a dataset of the Hub (`owner/name`).
 
@@ -134,18 +145,19 @@ def open_source(
     Raises:
         SourceError: if it does not exist, or holds no table.
     """
-    name, root, commit = os.fspath(source), Path(source), None
-    if not root.exists():
-        commit, listed = hub_files(name, revision, files)
+    root = Path(source)
+    if root.exists():
+        name, commit = root.resolve().name, None
+        if revision is not None:
+            raise SourceError(f"{root} is a local {'folder' if root.is_dir() else 'file'}, which has no revision")
+    else:
+        name = os.fspath(source)
+        commit, sizes = hub_files(name, revision, files)
         with _hub_errors(name):
             from huggingface_hub import snapshot_download
 
-            wanted = [file for file, _ in listed]
-            root = Path(snapshot_download(name, repo_type="dataset", revision=commit, allow_patterns=wanted))
-    elif revision is not None:
-        raise SourceError(f"{root} is a local {'folder' if root.is_dir() else 'file'}, which has no revision")
-    else:
-        name = root.resolve().name
+            folder = snapshot_download(name, repo_type="dataset", revision=commit, allow_patterns=[*sizes])
+            root = Path(folder)
 
     shards = _shards(root, files)
     if not shards:
@@ -157,8 +169,8 @@ def open_source(
     return Source(name, root if root.is_dir() else root.parent, shards, commit, renamed or {})
 
 
-def hub_files(repo: str, revision: str | None = None, files: str | None = None) -> tuple[str, list[tuple[str, int]]]:
-    """Commit of a Hub dataset, and (name, bytes) of the files that `open_source` would download."""
+def hub_files(repo: str, revision: str | None = None, files: str | None = None) -> tuple[str, dict[str, int]]:
+    """Commit of a Hub dataset, and name -> bytes of the files that `open_source` would download."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
         raise SourceError(f"{repo}: no such file or folder, and not the name of a Hub dataset (owner/name)")
     with _hub_errors(repo):
@@ -166,10 +178,14 @@ def hub_files(repo: str, revision: str | None = None, files: str | None = None) 
 
         seconds = constants.HF_HUB_ETAG_TIMEOUT  # the client's own default is to wait forever
         info = HfApi().dataset_info(repo, revision=revision, files_metadata=True, timeout=seconds)
-    listed = [(s.rfilename, int(s.size or 0)) for s in info.siblings or []]
-    # JSON: state of save_to_disk, splits
-    wanted = [f for f in listed if f[0].endswith(".json") or (f[0].endswith(ENDINGS) and fnmatch(f[0], files or "*"))]
-    return str(info.sha), wanted
+
+    sizes = {}
+    for file in info.siblings or ():
+        name = file.rfilename
+        is_table = name.endswith(ENDINGS) and fnmatch(name, files or "*")
+        if is_table or name.endswith(".json"):  # JSON: state of save_to_disk, splits
+            sizes[name] = int(file.size or 0)
+    return str(info.sha), sizes
 
 
 @contextmanager
@@ -186,19 +202,24 @@ def _hub_errors(repo: str) -> Iterator[None]:
 
 
 def _shards(folder: Path, files: str | None) -> tuple[Shard, ...]:
-    """A file, or the tables in a folder at any depth, sorted; a folder written by `save_to_disk` is one table."""
+    """A file, or the tables in a folder at any depth, sorted."""
     if not folder.is_dir():
         return (Shard(folder, None),) if folder.is_file() and folder.suffix in ENDINGS else ()
-    below = list(files_below(folder))
-    states = {path.parent: read_json(path) for path in below if path.name == _STATE}
-    saved = {path: state for path, state in states.items() if isinstance(state, dict) and "_data_files" in state}
-    found = [Shard(p, state.get("_split") or (p.name if p != folder else None)) for p, state in saved.items()]
-    for path in below:
+    shards = []
+    for path in walk(folder):
         name = path.relative_to(folder)
-        alone = path.suffix in ENDINGS and saved.keys().isdisjoint(path.parents)
-        if alone and fnmatch(name.as_posix(), files or "*"):
-            found.append(Shard(path, _split_of(name)))
-    return tuple(found)
+        if path.suffix not in ENDINGS or not fnmatch(name.as_posix(), files or "*"):
+            continue
+        split = _split_of(name)
+        state_file = path.with_name(_STATE)
+        if path.suffix == ".arrow" and state_file.is_file():
+            state = read_json(state_file, dict)
+            this_file = {"filename": path.name}
+            if this_file not in state.get("_data_files", [this_file]):  # a file of the library's cache
+                continue
+            split = state.get("_split") or (path.parent.name if path.parent != folder else None)
+        shards.append(Shard(path, split))
+    return tuple(shards)
 
 
 def _split_of(name: Path) -> str | None:
@@ -237,13 +258,18 @@ def _rows(path: Path, columns: Collection[str]) -> Iterator[dict[str, Any]]:
     """The rows of a table with those of these columns that it has; labels that the Hub stores as numbers are names."""
     with _readable(path):
         schema, _, batches = _opened(path)
-        about = json.loads((schema.metadata or {}).get(b"huggingface", b"{}")).get("info", {}).get("features") or {}
-        labels = {n: f["names"] for n, f in about.items() if isinstance(f, dict) and f.get("_type") == "ClassLabel"}
+        description = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
+        features = description.get("info", {}).get("features") or {}
+        labels = {}
+        for name, feature in features.items():
+            if name in columns and isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+                labels[name] = feature["names"]
+
         for batch in batches([name for name in schema.names if name in columns]):
             for row in batch.to_pylist():
-                for name in labels.keys() & row.keys():
-                    number = row[name]
-                    row[name] = None if number is None or number < 0 else labels[name][number]
+                for name, names in labels.items():
+                    number = row.get(name)
+                    row[name] = None if number is None or number < 0 else names[number]
                 yield row
 
 
@@ -254,23 +280,19 @@ def _opened(path: Path) -> tuple[Any, int, Callable[[list[str]], Iterable[Any]]]
 
     from idmetric.data.manifest.files import read_csv
 
-    if path.suffix == ".parquet" and path.is_file():
+    if path.suffix == ".parquet":
         # a small buffer instead of reading ahead: else all row groups come into memory with their images
         file = pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
         return file.schema_arrow, file.metadata.num_rows, lambda columns: file.iter_batches(_BATCH, columns=columns)
-    if path.is_dir() or path.suffix == ".arrow":
-        need("data", f"reading {path}", datasets="datasets")
-        import datasets
 
-        whole = datasets.load_from_disk(str(path)) if path.is_dir() else datasets.Dataset.from_file(str(path))
-        table, schema = whole.with_format("arrow")[:], whole.features.arrow_schema
+    if path.suffix == ".arrow":
+        table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
     elif path.suffix == ".csv":
         table = read_csv(path)
-        schema = table.schema
     else:
         rows = list(json_file.lines(path))
-        table = pa.table(
-            {name: [row.get(name) for row in rows] for name in dict.fromkeys(n for row in rows for n in row)}
-        )
-        schema = table.schema
-    return schema, len(table), lambda columns: table.select(columns).to_batches(_BATCH)
+        names: dict[str, None] = {}
+        for row in rows:
+            names |= dict.fromkeys(row)
+        table = pa.table({name: [row.get(name) for row in rows] for name in names})
+    return table.schema, len(table), lambda columns: table.select(columns).to_batches(_BATCH)

@@ -8,9 +8,9 @@ say so. A pair is a group with the slots anchor and candidate.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from idmetric.data.importers.images import content, png
 from idmetric.data.importers.run import Job, scalars
@@ -22,52 +22,61 @@ ENGINE = "FLUX.1"  # OminiControl, section 4: both images are generated in one c
 QUALITIES = ("compositeStructure", "objectConsistency", "imageQuality")
 _BEST = 5.0  # a good pair has the highest rating in all three
 _LARGEST_PADDING = 64
+_FRAME = 8  # pixels
 
 
 def subjects2k(job: Job) -> Iterator[Row]:
     """Two rows for each pair with a human label."""
     source = job.open("reference_image", "test_image", "binary_label")
-    for record in job.rows(source):
+    for record in job.records(source):
         values = record.values
-        group = f"{job.name}/{record.number if values.get('pair_id') is None else values['pair_id']}"
+        pair = values.get("pair_id")
+        group = str(record.number if pair is None else pair)
         label = str(values["binary_label"])
         if label not in ("0", "1"):
             raise SourceError(f"{record.where}, column 'binary_label': {label!r} is not 0 or 1")
-        shown = {"identity": group if label == "1" else f"{group}/other", "label": float(label)}
-        votes = {"human_votes": [int(v) for v in values.get("human_votes") or ()]}
+        candidate_identity = group if label == "1" else f"{group}/other"
+        votes = [int(vote) for vote in values.get("human_votes") or ()]
         yield from record.group(
             group,
-            {"anchor": (values["reference_image"], {"identity": group}), "candidate": (values["test_image"], shown)},
+            {
+                "anchor": (values["reference_image"], {"identity": group}),
+                "candidate": (values["test_image"], {"identity": candidate_identity, "label": float(label)}),
+            },
             split=record.shard.split,
             engine=ENGINE,
-            parameters={"source": source.label, **scalars(values, "pair_id", "binary_label"), **votes},
+            parameters={"source": source.label, **scalars(values, "pair_id", "binary_label"), "human_votes": votes},
         )
 
 
 def subjects200k(job: Job) -> Iterator[Row]:
     """Two rows for each pair of the best quality, cut from its composite."""
     source = job.open("image")
-    for record in job.rows(source):
+    for record in job.records(source):
         values = record.values
-        quality, about = values.get("quality_assessment") or {}, values.get("description") or {}
-        if any((quality.get(name) or 0) < _BEST for name in QUALITIES):
+        ratings = values.get("quality_assessment") or {}
+        if any((ratings.get(quality) or 0) < _BEST for quality in QUALITIES):
             continue
         data, path = content(values["image"])
         try:
-            sides = split_composite(str(source.locate(path)) if path else data or b"")
+            left, right = split_composite(str(source.locate(path)) if path else data or b"")
         except (SourceError, ImageReadError) as error:
-            record.reject(str(error))
+            record.reject(error)
             continue
-        group, words = f"{job.name}/{record.number:06d}", [{"text": about.get(f"description_{k}")} for k in (0, 1)]
-        parameters = {"source": source.label, "row": record.number, "collection": values.get("collection")}
+
+        group = f"{record.number:06d}"
+        about = values.get("description") or {}
         yield from record.group(
             group,
-            {"anchor": (sides[0], words[0]), "candidate": (sides[1], {**words[1], "label": _BEST})},
+            {
+                "anchor": (left, {"text": about.get("description_0")}),
+                "candidate": (right, {"text": about.get("description_1"), "label": _BEST}),
+            },
             identity=group,
             split=record.shard.split,
             category=about.get("category"),
             engine=ENGINE,
-            parameters={**parameters, "item": about.get("item")},
+            parameters={**record.origin, "collection": values.get("collection"), "item": about.get("item")},
         )
 
 
@@ -82,26 +91,23 @@ def split_composite(image: bytes | str) -> tuple[bytes, bytes]:
         SourceError: if the size does not fit this layout.
         ImageReadError: if the image cannot be read.
     """
-    whole = read_image(image)
-    width, height = whole.size
+    composite = read_image(image)
+    width, height = composite.size
     padding = 2 * height - width
-
-    if padding == 0:
-        frame = 8 if _is_framed(whole.crop((0, 0, height, height)), 8) else 0
-        boxes = [(x + frame, frame, x + height - frame, height - frame) for x in (0, height)]
-    elif 0 < padding <= _LARGEST_PADDING and height > 2 * padding:
-        side = height - 2 * padding
-        boxes = [(x, padding, x + side, padding + side) for x in (padding, 2 * padding + side)]
-    else:
+    if padding < 0 or padding > _LARGEST_PADDING or height <= 2 * padding:
         raise SourceError(f"{width} x {height} pixels are not two squares with equal padding")
 
-    left, right = (png(whole.crop(box)) for box in boxes)
-    return left, right
+    side = height - 2 * padding
+    left = composite.crop((padding, padding, padding + side, padding + side))
+    right = composite.crop((2 * padding + side, padding, 2 * padding + 2 * side, padding + side))
+    if padding == 0 and side > 2 * _FRAME and _is_framed(left):
+        inside = (_FRAME, _FRAME, side - _FRAME, side - _FRAME)
+        left, right = left.crop(inside), right.crop(inside)
+    return png(left), png(right)
 
 
-def _is_framed(square: Any, frame: int) -> bool:
+def _is_framed(square: Image.Image) -> bool:
     """Whether the outer pixels are of one color, apart from compression artifacts."""
-    pixels = np.asarray(square, dtype=float)
-    inside = np.zeros(pixels.shape[:2], dtype=bool)
-    inside[frame:-frame, frame:-frame] = True
-    return bool(pixels.shape[0] > 2 * frame and np.ptp(pixels[~inside], axis=0).max() <= 16)
+    pixels = np.array(square)
+    pixels[_FRAME:-_FRAME, _FRAME:-_FRAME] = pixels[0, 0]
+    return bool(np.ptp(pixels, axis=(0, 1)).max() <= 16)

@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-import numpy as np
 from PIL import Image
 
 from idmetric.data.importers.images import png
@@ -33,41 +32,43 @@ _TABLE = "metadata.json"
 def rows(job: Job) -> Iterator[Row]:
     """A row for each image of each record with two images or more."""
     root = job.folder()
-    if not (root / _TABLE).is_file():
+    table = root / _TABLE
+    if not table.is_file():
         raise SourceError(f"{root}: no {_TABLE}; download nupurkmr9/syncd and unpack its archives there")
-    for number, record in enumerate(job.limited(read_json(root / _TABLE, list), root.name), 1):
-        where = f"{root / _TABLE}: record {number}"
+    for number, record in enumerate(job.limited(read_json(table, list), root.name), 1):
+        where = f"{table}: record {number}"
         files = record.get("filenames") if isinstance(record, dict) else None
         if not isinstance(files, list) or not files:
             raise SourceError(f"{where}: 'filenames' must be a list of paths")
         if len(files) < 2:
             continue
         try:
-            views = [_view(job, root, where, record, index) for index in range(len(files))]
+            views = [_view(job, locate(file, root, where, inside=True), record, i) for i, file in enumerate(files)]
         except (ImageReadError, FileNotFoundError) as error:
             job.rejected.append(f"{where}: {error}")
             continue
         yield from views
 
 
-def _view(job: Job, root: Path, where: str, record: Mapping[str, Any], index: int) -> Row:
+def _view(job: Job, path: Path, record: Mapping[str, Any], index: int) -> Row:
     """The row of an image; its identity is the folder of the record's files."""
-    file, prompts = record["filenames"][index], record.get("prompts")
-    path = locate(file, root, where, inside=True)
+    files, prompts = record["filenames"], record.get("prompts")
     if not path.is_file():
-        raise FileNotFoundError(f"{file!r} is missing; unpack all archives of the dataset")
-    about = {"file": file, "objaverse_id": record.get("objaverse_id") or None, "x_partition": record.get("category")}
-    key = PurePosixPath(record["filenames"][0]).parent.name
-    name = f"{key}/view{index + 1}"
+        raise FileNotFoundError(f"{files[index]!r} is missing; unpack all archives of the dataset")
+    parameters = {"file": files[index]}
+    if record.get("objaverse_id"):
+        parameters["objaverse_id"] = record["objaverse_id"]
+    identity = PurePosixPath(files[0]).parent.name
+    name = f"{identity}/view{index + 1}"
     return job.row(
-        key,
+        identity,
         name,
         path,
         domain="objects",
         category=record.get("category_description") or None,
         background=f"{job.name}/{name}",
         text=prompts[index] if prompts else None,
-        parameters={key: value for key, value in about.items() if value is not None},
+        parameters={**parameters, "x_partition": record.get("category")},
         **job.keep(_mask(path), "mask"),
     )
 
@@ -77,8 +78,7 @@ def _mask(image: Path) -> bytes | None:
     path = image.parent / "masks" / f"{image.stem}.jpg"
     if not path.is_file():
         return None
-    size = open_image(image).size
-    bits = np.asarray(open_image(path).convert("L")) > 0
-    if not bits.any():
+    mask = open_image(path).convert("L").point(lambda value: 255 * (value > 0))
+    if mask.getbbox() is None:
         raise ImageReadError(str(path), "its mask is black everywhere")
-    return png(Image.fromarray(bits.astype(np.uint8) * 255).resize(size, Image.Resampling.NEAREST))
+    return png(mask.resize(open_image(image).size, Image.Resampling.NEAREST))

@@ -11,60 +11,49 @@ column `x_subset`; tables that join several sets (WildlifeReID-10k) name the set
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from idmetric.data.importers.run import Job
+from idmetric.data.importers.run import Columns, Job, scalars
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import PATHS, Row
 
-_TEXT = ("domain", "category", "role", "background", "engine", "text", "slot")
+_TEXT = ("dataset", "split", "domain", "category", "role", "background", "engine", "text", "group", "slot", "parent")
 _NUMBERS = ("oracle", "label", "seed")
-_NAMED = ("id", "group", "parent")  # values get the dataset's name as prefix, like identities
-TARGETS = ("identity", "dataset", "split", *PATHS, *_TEXT, *_NUMBERS, *_NAMED)
+TARGETS = ("id", "identity", *PATHS, *_TEXT, *_NUMBERS)
 
 
 def rows(job: Job) -> Iterator[Row]:
     """One manifest row for each row of the table."""
-    wrong = [c for c in job.columns if c not in TARGETS and not c.startswith("x_")]
-    if wrong:
-        raise SourceError(
-            f"--map {wrong[0]}=...: no column of a manifest that can be mapped ({', '.join(TARGETS)}, x_...)"
-        )
-
+    for column in job.columns:
+        if column not in TARGETS and not column.startswith("x_"):
+            raise SourceError(
+                f"--map {column}=...: no column of a manifest that can be mapped ({', '.join(TARGETS)}, x_...)"
+            )
     source = job.open()
-    image = "path" if "path" in source.columns or "image" not in source.columns else "image"
-    job.need(source, *job.columns, image, "identity")
+    image = "image" if "image" in source.columns and "path" not in source.columns else "path"
+    source.need(*job.columns, image, "identity")
 
-    for record in job.rows(source):
-        values, part = record.values, record.shard.split
+    for record in job.records(source):
+        values = {name: value for name, value in record.values.items() if value is not None}
         values["path"] = values.pop(image, None)
-        if job.named and "dataset" not in job.columns and values.get("dataset") is not None:
-            values.setdefault("x_subset", str(values["dataset"]))
-            values["dataset"] = None
-        files: dict[str, Any] = {}
+        if job.named and "dataset" not in job.columns and "dataset" in values:
+            values.setdefault("x_subset", str(values.pop("dataset")))
+        columns: Columns = {}
         for column in PATHS:
-            files |= record.keep(values.get(column), column)
-        if not files.keys() & {"path", "image_bytes"}:
+            columns |= record.keep(values.get(column), column)
+        if not {"path", "image_bytes"} & columns.keys():
             record.reject("no image")
             continue
 
-        known: dict[str, Any] = {c: str(values[c]) for c in _TEXT if values.get(c) is not None}
-        known |= {c: f"{job.name}/{values[c]}" for c in _NAMED if values.get(c) is not None}
-        for column in _NUMBERS:
+        columns |= {column: str(values[column]) for column in _TEXT if column in values}
+        for column in {*_NUMBERS} & values.keys():
             try:
-                known[column] = (int if column == "seed" else float)(values.get(column))  # type: ignore[arg-type]
-            except (TypeError, ValueError):  # a column `label` may hold names
-                if column in job.columns and values[column] is not None:
-                    raise SourceError(
-                        f"{record.where}, column {column!r}: {values[column]!r} is not a number"
-                    ) from None
-        free = {c: values[c] for c in job.columns if c.startswith("x_")}
-        identity, split, dataset = values.get("identity"), values.get("split"), values.get("dataset")
-        yield Row(
-            None if identity is None else f"{job.name}/{identity}",
-            dataset=job.name if dataset is None else str(dataset),
-            split=part if split is None else str(split),
-            parameters={**record.about("identity", "dataset", "split", *PATHS, *known), **free},
-            **{"id": f"{job.name}/{part or 'all'}/{record.number:06d}", **known},
-            **files,
-        )
+                columns[column] = int(values[column]) if column == "seed" else float(values[column])
+            except (TypeError, ValueError) as error:
+                if column in job.columns:  # a column `label` that nobody mapped may hold names
+                    message = f"{record.where}, column {column!r}: {values[column]!r} is not a number"
+                    raise SourceError(message) from error
+        free = {column: values.get(column) for column in job.columns if column.startswith("x_")}
+        columns["parameters"] = {**record.origin, **scalars(values, "id", "identity", *PATHS, *columns), **free}
+        columns.setdefault("split", record.shard.split)
+        name = f"{record.shard.split or 'all'}/{record.number:06d}"
+        yield job.row(values.get("identity"), values.get("id", name), **columns)

@@ -31,12 +31,15 @@ def rows(job: Job) -> Iterator[Row]:
             try:
                 path, classes = str(entry["path"]), entry["class_id"]
             except (KeyError, TypeError) as error:
-                shown = str(entry)[:60]
-                raise SourceError(f'{info}: an image must have a "path" and a "class_id", not {shown}') from error
+                raise SourceError(
+                    f'{info}: an image must have a "path" and a "class_id", not {str(entry)[:60]}'
+                ) from error
             file = locate(path, root / "images", name, inside=True)
             if name == "rp2k" and not file.exists():  # an older unzip writes #U4e2d for each of its Chinese letters
-                plain = "".join(letter if letter.isascii() else f"#U{ord(letter):04x}" for letter in path)
-                file = root / "images" / plain
-            one = classes[0] if isinstance(classes, list) and len(classes) == 1 else classes
-            identity = None if isinstance(one, list) else f"{name}/{one}"
+                ascii_path = "".join(letter if letter.isascii() else f"#U{ord(letter):04x}" for letter in path)
+                file = root / "images" / ascii_path
+
+            if not isinstance(classes, list):
+                classes = [classes]
+            identity = f"{name}/{classes[0]}" if len(classes) == 1 else None
             yield job.row(identity, f"train/{path}", file, dataset=dataset, split="train", domain=domain)

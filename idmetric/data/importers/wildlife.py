@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from idmetric.data.importers.images import png
 from idmetric.data.importers.run import Job
@@ -27,17 +26,18 @@ _FREE = ("date", "orientation")  # for columns of their own
 
 def rows(job: Job) -> Iterator[Row]:
     """A row for each photo, or box in a photo."""
-    source = job.open("identity", "path", source=str(job.folder().absolute() / "metadata.csv"))
-    for record in job.rows(source):
-        cells = {column: _text(value) for column, value in record.values.items()}
+    source = job.open("identity", "path", source=job.folder().absolute() / "metadata.csv")
+    for record in job.records(source):
+        cells = {column: value.strip() or None for column, value in record.values.items() if value is not None}
+        path, identity, dataset = (cells.get(column) for column in ("path", "identity", "dataset"))
         try:
-            if not cells["path"]:
+            if path is None:
                 raise ValueError("no path")
-            files = record.keep(_cut(source.locate(cells["path"]), record.values.get("bbox")))
+            image = record.keep(_cut(source.locate(path), cells.get("bbox")))
         except ValueError as error:
-            record.reject(str(error))
+            record.reject(error)
             continue
-        identity, dataset = cells["identity"], cells.get("dataset")
+
         if identity == "unknown":
             identity = None
         if identity and dataset and not identity.startswith(f"{dataset}_"):
@@ -51,27 +51,23 @@ def rows(job: Job) -> Iterator[Row]:
             domain="animals",
             category=cells.get("species"),
             parameters={**record.about(*_USED, *_FREE), **free},
-            **files,
+            **image,
         )
 
 
-def _text(value: Any) -> str | None:
-    """A cell as text, None if it is empty."""
-    return None if value is None or value != value or not str(value).strip() else str(value).strip()
-
-
-def _cut(photo: Path, value: Any) -> bytes | str:
-    """The part of a photo within the box of a cell, as PNG; its path for an empty cell, ValueError without a part."""
-    text = _text(value) if isinstance(value, str | float | None) else json.dumps(value)
-    if text is None:
+def _cut(photo: Path, box: str | None) -> bytes | str:
+    """The part of a photo within a box, as PNG; its path without a box, ValueError if the box is outside of it."""
+    if box is None:
         return str(photo.absolute())
     try:
-        x, y, width, height = (float(number) for number in json.loads(text))
+        x, y, width, height = map(float, json.loads(box))
         left, top, right, bottom = round(x), round(y), round(x + width), round(y + height)
     except (TypeError, ValueError, OverflowError) as error:  # infinity cannot be rounded
-        raise ValueError(f"bbox {text[:60]} is not [x, y, width, height]") from error
+        raise ValueError(f"bbox {box[:60]} is not [x, y, width, height]") from error
+
     image = read_image(photo)
-    left, top, right, bottom = max(0, left), max(0, top), min(image.width, right), min(image.height, bottom)
-    if not (left < right and top < bottom):
-        raise ValueError(f"bbox {text[:60]} covers none of the {image.width}x{image.height} pixels of {photo}")
+    left, top = max(0, left), max(0, top)
+    right, bottom = min(image.width, right), min(image.height, bottom)
+    if left >= right or top >= bottom:
+        raise ValueError(f"bbox {box[:60]} covers none of the {image.width}x{image.height} pixels of {photo}")
     return png(image.crop((left, top, right, bottom)))

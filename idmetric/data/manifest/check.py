@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from PIL import Image
+from torch import Tensor
 
 from idmetric.data.manifest.table import PATHS, Manifest
 from idmetric.metric.images.kinds import STORED
@@ -47,49 +50,61 @@ def faults(
         most_ratio: largest allowed ratio of an image's sides, with `decode`; None = any.
         progress: (files, total, name) -> the files, with progress shown.
     """
-    held = [np.asarray(manifest.table[column].is_valid()) for column in PATHS.values()]
-    tasks: dict[Any, list[int]] = {}  # rows of the same files
+    # rows of the same files are one task; bytes are not compared
+    has_bytes = np.any([manifest.table[column].is_valid() for column in PATHS.values()], axis=0)
+    tasks: dict[Any, list[int]] = defaultdict(list)
     for row, files in enumerate(zip(*map(manifest.column, PATHS), strict=True)):
-        tasks.setdefault((files, row if any(x[row] for x in held) else None), []).append(row)
-    found: list[Fault] = []
+        tasks[files, row if has_bytes[row] else None].append(row)
+
+    faults_of_all: list[Fault] = []
     with ThreadPoolExecutor(threads(None)) as pool:  # Pillow decodes outside Python's lock
         results: Iterable[Any] = pool.map(lambda rows: _look(manifest, rows[0], decode, most_ratio), tasks.values())
-        results = progress(results, len(tasks), "check") if progress else results
-        for rows, own in zip(tasks.values(), results, strict=True):
-            found += [replace(fault, row=row) for fault in own for row in rows]
-    return sorted(found, key=lambda fault: (fault.row, [*PATHS].index(fault.column)))
+        if progress:
+            results = progress(results, len(tasks), "check")
+        for rows, faults_of_task in zip(tasks.values(), results, strict=True):
+            for fault in faults_of_task:
+                faults_of_all += [replace(fault, row=row) for row in rows]
+    return sorted(faults_of_all, key=lambda fault: fault.row)
 
 
 def _look(manifest: Manifest, row: int, decode: bool, most_ratio: float | None) -> list[Fault]:
     """The faults of a row's files."""
-    found = []
-    size, turned = None, False  # of the image
+    row_faults = []
+    image: Image.Image | None = None
     for column in PATHS:
-        source, reason = manifest.source(row, column), ""
+        source = manifest.source(row, column)
         if isinstance(source, str) and not os.path.isfile(source):
-            found.append(Fault(row, column, f"{source}: there is no such file", missing=True))
-            continue
-        if source is None or not decode:
-            continue
-        try:
-            if column == "path":
-                image = read_image(source)
-                size, turned = (image.height, image.width), image.info.get(STORED, 1) >= 5
-                if most_ratio is not None and max(size) > most_ratio * min(size):
-                    reason = f"{size[1]}x{size[0]} pixels: the model takes no side ratio above {most_ratio:g}"
-            else:
-                mask = read_mask(source)
-                own = (mask.shape[0], mask.shape[1])
-                if column == "mask" and not mask.any():
-                    reason = "the mask is empty: it must select something"
-                elif size and not same_shape(own, size) and not (turned and own == size[::-1]):  # rotated as the image
-                    its, of_image = (f"{x[1]}x{x[0]}" for x in (own, size))
-                    reason = f"the mask has {its} pixels, its image {of_image}: their shapes differ"
-        except ImageReadError as error:
-            reason = str(error)
-        if reason:
-            found.append(Fault(row, column, reason))
-    return found
+            row_faults.append(Fault(row, column, f"{source}: there is no such file", missing=True))
+        elif source is not None and decode:
+            try:
+                if column == "path":
+                    image = read_image(source)
+                    reason = _image_fault(image, most_ratio)
+                else:
+                    reason = _mask_fault(read_mask(source), image, column)
+            except ImageReadError as error:
+                reason = str(error)
+            if reason:
+                row_faults.append(Fault(row, column, reason))
+    return row_faults
+
+
+def _image_fault(image: Image.Image, most_ratio: float | None) -> str:
+    if most_ratio is not None and max(image.size) > most_ratio * min(image.size):
+        return f"{image.width}x{image.height} pixels: the model takes no side ratio above {most_ratio:g}"
+    return ""
+
+
+def _mask_fault(mask: Tensor, image: Image.Image | None, column: str) -> str:
+    if column == "mask" and not mask.any():
+        return "the mask is empty: it must select something"
+    if image is None:
+        return ""
+    height, width = mask.shape
+    is_turned = image.info.get(STORED, 1) >= 5 and (height, width) == image.size  # stored on its side, as the image
+    if is_turned or same_shape((height, width), (image.height, image.width)):
+        return ""
+    return f"the mask has {width}x{height} pixels, its image {image.width}x{image.height}: their shapes differ"
 
 
 def without(manifest: Manifest, rows: Collection[int]) -> Manifest:
@@ -98,15 +113,13 @@ def without(manifest: Manifest, rows: Collection[int]) -> Manifest:
     A row depends on the other rows of its group (a triplet needs its positive) and on its parent (a distractor needs
     its positive). A group name that occurs in two splits names two groups.
     """
-    gone = np.zeros(len(manifest), dtype=bool)
-    gone[list(rows)] = True
-    places = [*zip(*map(manifest.column, ("id", "parent", "group", "split")), strict=True)]
-    count = -1
-    while count != gone.sum():
-        count = gone.sum()
-        names = {places[row][0] for row in np.flatnonzero(gone)}
-        groups = {places[row][2:] for row in np.flatnonzero(gone) if places[row][2] is not None}
-        gone |= np.array(
-            [parent in names or (group, split) in groups for _, parent, group, split in places], dtype=bool
-        )
-    return manifest.take(~gone)
+    names, parents = manifest.column("id"), manifest.column("parent")
+    groups = [*zip(manifest.column("group"), manifest.column("split"), strict=True)]
+    lost = set(rows)
+    before: set[int] | None = None
+    while lost != before:
+        before = set(lost)
+        lost_names = {names[row] for row in lost}
+        lost_groups = {groups[row] for row in lost if groups[row][0] is not None}
+        lost |= {row for row in range(len(manifest)) if parents[row] in lost_names or groups[row] in lost_groups}
+    return manifest.take([row for row in range(len(manifest)) if row not in lost])

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from idmetric.data.manifest.schema import SCHEMA, ManifestError, array_of, check_names, is_binary, plain
+from idmetric.data.manifest.schema import SCHEMA, ManifestError, array_of, plain
 from idmetric.metric.files import json_file
 from idmetric.metric.files.output import refuse_irregular, replacing
 
@@ -41,20 +41,25 @@ def read_table(path: Path) -> pa.Table:
     except (pa.ArrowException, OSError, ValueError, csv.Error) as error:
         raise ManifestError(f"{path}: not readable as {path.suffix[1:]}: {error}") from error
 
-    names = list(dict.fromkeys(name for row in rows for name in row)) or ["identity"]
-    check_names(names, str(path))
+    if not rows:
+        return SCHEMA.empty_table()
+    names: dict[str, None] = {}
+    for row in rows:
+        names |= dict.fromkeys(row)
     return pa.table({name: array_of([row.get(name) for row in rows], name, str(path)) for name in names})
 
 
 def write_table(table: pa.Table, path: Path) -> None:
     """Write the table in the format of the file's extension, atomically; errors as in `Manifest.write`."""
     if path.suffix != ".parquet":  # text formats leave empty columns out
-        table = table.select([n for n in table.column_names if table[n].null_count < len(table) or n == "identity"])
-        for column, kind in zip(table.column_names, table.schema.types, strict=True):
-            bytes_in_it = is_binary(kind) and not pa.types.is_null(kind)
-            if bytes_in_it or (path.suffix == ".csv" and pa.types.is_nested(kind)):
-                what = "bytes" if bytes_in_it else "lists or objects"
-                raise ManifestError(f"{path}: {path.suffix} holds no {what} (column {column!r}); write .parquet")
+        for column in table.column_names:
+            kind = table[column].type
+            if table[column].null_count == len(table) and column != "identity":
+                table = table.drop_columns(column)
+            elif pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+                raise ManifestError(f"{path}: {path.suffix} holds no bytes (column {column!r}); write .parquet")
+            elif path.suffix == ".csv" and pa.types.is_nested(kind):
+                raise ManifestError(f"{path}: .csv holds no lists or objects (column {column!r}); write .parquet")
 
     with replacing(path, parents=True) as temporary:
         if path.suffix == ".parquet":
@@ -84,13 +89,20 @@ def read_csv(path: Path) -> pa.Table:
 
 
 def _write_lines(table: pa.Table, path: Path, name: str) -> None:
-    rows = (values for batch in table.to_batches(max_chunksize=CHUNK) for values in batch.to_pylist())
+    number = 0
     with open(path, "w", encoding="utf-8") as file:
-        for number, values in enumerate(rows, 1):
-            if values.get("parameters") is not None:
-                values["parameters"] = json.loads(values["parameters"])
-            kept = {k: v for k, v in values.items() if k == "identity" or not (v is None or v != v)}  # v != v: NaN
-            try:
-                file.write(json.dumps(kept, ensure_ascii=False, allow_nan=False, default=plain) + "\n")
-            except (TypeError, ValueError) as error:
-                raise ManifestError(f"{name}: row {number}: a free column cannot be JSON ({error})") from error
+        for batch in table.to_batches(max_chunksize=CHUNK):
+            for values in batch.to_pylist():
+                number += 1
+                if values.get("parameters") is not None:
+                    values["parameters"] = json.loads(values["parameters"])
+                row = {}
+                for key, value in values.items():
+                    is_empty = value is None or value != value  # NaN
+                    if key == "identity" or not is_empty:
+                        row[key] = value
+                try:
+                    line = json.dumps(row, ensure_ascii=False, allow_nan=False, default=plain)
+                except (TypeError, ValueError) as error:
+                    raise ManifestError(f"{name}: row {number}: a free column cannot be JSON ({error})") from error
+                file.write(line + "\n")

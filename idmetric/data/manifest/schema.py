@@ -6,9 +6,9 @@ import datetime
 import decimal
 import hashlib
 import json
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from idmetric.metric.files.settings import shown
 from idmetric.metric.files.tables import first_few
+from idmetric.metric.files.typed import shown
 from idmetric.metric.images.paths import is_address
 
 ROLES = ("real", "context-edit", "identity-edit", "distractor", "part-edit")
@@ -80,18 +80,12 @@ class Row:
     parameters: Mapping[str, Any] | None = None
 
 
-TYPES = {
-    **{f.name: pa.string() for f in fields(Row)},
-    "image_bytes": pa.large_binary(), "mask_bytes": pa.large_binary(), "part_mask_bytes": pa.large_binary(),
-    "oracle": pa.float64(), "label": pa.float64(), "seed": pa.int64(),
-}  # fmt: skip
+TYPES = dict.fromkeys((column.name for column in fields(Row)), pa.string())
+TYPES |= dict.fromkeys(("image_bytes", "mask_bytes", "part_mask_bytes"), pa.large_binary())
+TYPES |= {"oracle": pa.float64(), "label": pa.float64(), "seed": pa.int64()}
 SCHEMA = pa.schema(TYPES.items(), metadata={"idmetric.manifest": "1"})
 COLUMNS = tuple(SCHEMA.names)
 PATHS = {"path": "image_bytes", "mask": "mask_bytes", "part_mask": "part_mask_bytes"}  # column -> that of its bytes
-_NUMBERS = {
-    "oracle": (-np.inf, 1.0, "at most 1"), "label": (-np.inf, np.inf, "a finite number"),
-    "seed": (0, np.inf, "0 or more"),
-}  # fmt: skip
 _EXPECTED = {pa.string(): "text", pa.int64(): "a whole number", pa.float64(): "a number", pa.large_binary(): "bytes"}
 
 
@@ -116,33 +110,36 @@ def array_of(values: Sequence[Any], column: str, name: str, first: int = 0) -> p
                 f"{name}: column {column!r} mixes types of values, or has a type that Arrow lacks: {error}"
             ) from error
 
-    out: list[Any] = []
-    for row, value in enumerate(values, first):
+    converted = []
+    for row, value in enumerate(values, first + 1):
         try:
-            text = json.dumps(value, **_JSON) if column == "parameters" and not isinstance(value, str | None) else value
-            out.append(None if value is None else _convert(text, kind))
+            if column == "parameters" and not isinstance(value, str | None):
+                value = json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False, default=plain)
+            converted.append(None if value is None else _convert(value, kind))
         except (ValueError, TypeError, OverflowError) as error:
-            says = f"{shown(value)} is not {_EXPECTED[kind]}"
+            reason = f"{shown(value)} is not {_EXPECTED[kind]}"
             if isinstance(error, UnicodeEncodeError):  # file names that are not UTF-8: no format can store them
-                says = f"{shown(value)} is not UTF-8 text; rename the file or value"
+                reason = f"{shown(value)} is not UTF-8 text; rename the file or value"
             elif column == "parameters":
-                says = f"not JSON serializable: {error}"
-            raise ManifestError(f"{name}: row {row + 1}, column {column!r}: {says}") from error
-    return pa.array(out, kind)
+                reason = f"not JSON serializable: {error}"
+            raise ManifestError(f"{name}: row {row}, column {column!r}: {reason}") from error
+    return pa.array(converted, kind)
 
 
 def _convert(value: Any, kind: pa.DataType) -> Any:
-    if isinstance(value, bool):
-        raise TypeError
+    """The value in a type of the schema; TypeError or ValueError if it does not fit."""
     if kind == pa.float64():
         return float(value)
+    if isinstance(value, bool):
+        raise TypeError
     if isinstance(value, float) and value.is_integer():  # whole numbers of JSON and pandas
         value = int(value)
     if kind == pa.string() and isinstance(value, str | int | os.PathLike):
-        str(value).encode()
-        return str(value)
-    if kind == pa.int64() and isinstance(value, str | int | np.integer) and -(2**63) <= int(value) < 2**63:
-        return int(value)
+        text = str(value)
+        text.encode()
+        return text
+    if kind == pa.int64() and isinstance(value, str | int | np.integer):
+        return np.int64(int(value)).item()
     if kind == pa.large_binary() and isinstance(value, bytes | bytearray | memoryview):
         return bytes(value)
     raise TypeError
@@ -157,22 +154,20 @@ def plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} is not JSON serializable")
 
 
-_JSON: dict[str, Any] = {"ensure_ascii": False, "sort_keys": True, "allow_nan": False, "default": plain}
-
-
 # Rules
 
 
 def check_names(names: Sequence[str], name: str) -> None:
     """Raise a `ManifestError` for an unknown or repeated column, or if `identity` is missing."""
-    if unknown := [n for n in names if n not in COLUMNS and not n.startswith("x_")]:
-        raise ManifestError(
-            f"{name}: unknown column {shown(unknown[0])}; a manifest has {', '.join(COLUMNS)}, and free columns x_..."
-        )
+    for column in names:
+        if column not in COLUMNS and not column.startswith("x_"):
+            raise ManifestError(
+                f"{name}: unknown column {shown(column)}; a manifest has {', '.join(COLUMNS)}, and free columns x_..."
+            )
+        if names.count(column) > 1:
+            raise ManifestError(f"{name}: column {shown(column)} occurs twice")
     if "identity" not in names:
         raise ManifestError(f"{name}: column 'identity' is missing; it says which images show the same subject")
-    if repeated := [n for k, n in enumerate(names) if n in names[:k]]:
-        raise ManifestError(f"{name}: column {shown(repeated[0])} occurs twice")
 
 
 def checked(table: pa.Table, name: str) -> pa.Table:
@@ -181,85 +176,89 @@ def checked(table: pa.Table, name: str) -> pa.Table:
     A `ManifestError` names rows and column of values that break the rules of `Row`.
     """
     check_names(table.column_names, name)
-    columns = {column: _typed(table, column, name) for column in COLUMNS}
-    for column in COLUMNS:
-        if TYPES[column] == pa.string():  # an empty text is an empty value, in every format
-            empty = pc.equal(columns[column], "")
-            columns[column] = pc.if_else(pc.fill_null(empty, False), None, columns[column])
+    columns = {}
+    for column, kind in TYPES.items():
+        columns[column] = _typed(table, column, name)
+        if kind == pa.string():  # an empty text is an empty value, in every format
+            is_empty = pc.fill_null(pc.equal(columns[column], ""), False)
+            columns[column] = pc.if_else(is_empty, None, columns[column])
     columns["role"] = pc.fill_null(columns["role"], "real")
-    table = pa.table(columns | {c: table[c] for c in table.column_names if c.startswith("x_")})
-    table = table.set_column(COLUMNS.index("id"), "id", pa.array(_ids(table), pa.string()))
-    if problems := [f"row {row + 1}, column {column!r}: {says}" for row, column, says in _faults(table)]:
+    columns["id"] = pa.array(_ids(columns), pa.string())
+    for column in table.column_names:
+        columns.setdefault(column, table[column])
+
+    table = pa.table(columns)
+    if problems := [f"row {row + 1}, column {column!r}: {reason}" for row, column, reason in _faults(table)]:
         raise ManifestError(f"{name}: " + "; ".join(first_few(problems)))
     return table
 
 
 def _typed(table: pa.Table, column: str, name: str) -> Any:
-    """The column in its type; values that Arrow cannot cast, or would cast otherwise, are converted one by one."""
+    """The column in its type; empty if the table lacks it."""
     kind = TYPES[column]
     if column not in table.column_names:
         return pa.nulls(len(table), kind)
-    given = table[column]
-    if given.type == kind:
-        return given
-    # Arrow would cast 1.0 and true to text, and text to bytes
-    number = pa.types.is_floating(given.type) or pa.types.is_boolean(given.type)
-    fits = is_binary(given.type) if kind == pa.large_binary() else kind != pa.string() or not number
-    if fits and not pa.types.is_nested(given.type):
-        with suppress(pa.ArrowException):
-            return given.cast(kind)
-    return array_of(given.to_pylist(), column, name)
-
-
-def is_binary(kind: pa.DataType) -> bool:
-    """Whether the type is that of bytes, or of a column of empty values."""
-    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_null(kind))
+    values = table[column]
+    return values if values.type == kind else array_of(values.to_pylist(), column, name)
 
 
 def _faults(table: pa.Table) -> Iterator[tuple[int, str, str]]:
     """Row, column and reason of every value that breaks the rules."""
-    given = {column: np.asarray(table[column].is_valid()) for column in COLUMNS}
+    for column, (is_valid, expected) in _RULES.items():
+        for row, value in enumerate(table[column].to_pylist()):
+            if value is not None and not is_valid(value):
+                yield row, column, f"{shown(value)} is not {expected}"
 
-    def values(column: str) -> Iterator[tuple[int, Any]]:
-        return ((row, value) for row, value in enumerate(table[column].to_pylist()) if value is not None)
-
-    yield from ((row, "identity", "is blank") for row, value in values("identity") if not value.strip())
-    for column, held in PATHS.items():
-        for row in np.flatnonzero(given[column] & given[held]).tolist():
-            yield row, column, f"{column} and {held} are both given"
-        for row, value in values(column):
-            if not value.strip() or "\0" in value or is_address(value):
-                yield row, column, f"{shown(value)} is not a file's path"
-    text = given["text"] & np.asarray(pc.is_in(table["slot"], pa.array(TEXT_SLOTS)))
-    for row in np.flatnonzero(~(text | given["path"] | given["image_bytes"])).tolist():
+    # rules for several columns
+    has = {column: np.asarray(table[column].is_valid()) for column in COLUMNS}
+    for column, bytes_column in PATHS.items():
+        for row in np.flatnonzero(has[column] & has[bytes_column]).tolist():
+            yield row, column, f"{column} and {bytes_column} are both given"
+    is_text = has["text"] & np.asarray(pc.is_in(table["slot"], pa.array(TEXT_SLOTS)))
+    for row in np.flatnonzero(~(is_text | has["path"] | has["image_bytes"])).tolist():
         yield row, "path", "no image: neither path nor image_bytes"
-    for column, allowed in (("role", ROLES), ("slot", SLOTS)):
-        for row, value in values(column):
-            if value not in allowed:
-                yield row, column, f"{shown(value)} is not one of {', '.join(allowed)}"
-    for row in np.flatnonzero(given["group"] != given["slot"]).tolist():
+    for row in np.flatnonzero(has["group"] != has["slot"]).tolist():
         yield row, "slot", "group and slot go together; one of them is empty"
-    first: dict[str, int] = {}
-    for row, value in values("id"):
-        if first.setdefault(value, row) != row:
-            yield row, "id", f"{shown(value)} is also the id of row {first[value] + 1}"
-    for column, (low, high, span) in _NUMBERS.items():
-        for row, value in values(column):
-            if not (low <= value <= high and np.isfinite(value)):
-                yield row, column, f"{value} is not {span}"
-    for row, value in values("parameters"):
-        with suppress(ValueError, RecursionError):
-            if isinstance(json.loads(value, parse_constant=int), dict):  # int refuses NaN and Infinity, as JSON does
-                continue
-        yield row, "parameters", f"{shown(value)} is not a JSON object"
+
+    row_of: dict[str, int] = {}
+    for row, value in enumerate(table["id"].to_pylist()):
+        if row_of.setdefault(value, row) != row:
+            yield row, "id", f"{shown(value)} is also the id of row {row_of[value] + 1}"
 
 
-def _ids(table: pa.Table) -> list[str]:
+def _is_path(value: str) -> bool:
+    return bool(value.strip()) and "\0" not in value and not is_address(value)
+
+
+def _is_json_object(value: str) -> bool:
+    try:
+        return isinstance(json.loads(value, parse_constant=int), dict)  # int refuses NaN and Infinity, as JSON does
+    except (ValueError, RecursionError):
+        return False
+
+
+# column -> a test of each of its values, and what the value must be
+_RULES: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "identity": (str.strip, "a name: it is blank"),
+    **dict.fromkeys(PATHS, (_is_path, "a file's path")),
+    "role": (ROLES.__contains__, f"one of {', '.join(ROLES)}"),
+    "slot": (SLOTS.__contains__, f"one of {', '.join(SLOTS)}"),
+    "oracle": (lambda value: -math.inf < value <= 1, "at most 1"),
+    "label": (math.isfinite, "a finite number"),
+    "seed": (lambda value: value >= 0, "0 or more"),
+    "parameters": (_is_json_object, "a JSON object"),
+}
+
+
+def _ids(columns: Mapping[str, Any]) -> list[str]:
     """The id of every row, made of group, slot and path (or the hash of the bytes or text) where it is empty."""
-    path, group, slot, text = (table[column].to_pylist() for column in ("path", "group", "slot", "text"))
-    ids: list[str] = table["id"].to_pylist()
-    for row in [row for row, own in enumerate(ids) if not own]:
-        content = table["image_bytes"][row].as_py() or (text[row] or "").encode()
-        image = path[row] or hashlib.sha256(content).hexdigest()[:16]
-        ids[row] = image if group[row] is None else f"{group[row]}/{slot[row]}/{image}"
+    ids: list[str] = columns["id"].to_pylist()
+    paths, groups, slots, texts = (columns[name].to_pylist() for name in ("path", "group", "slot", "text"))
+    for row, path in enumerate(paths):
+        if ids[row]:
+            continue
+        if not path:
+            content = columns["image_bytes"][row].as_py() or (texts[row] or "").encode()
+            path = hashlib.sha256(content).hexdigest()[:16]
+        ids[row] = path if groups[row] is None else f"{groups[row]}/{slots[row]}/{path}"
     return ids

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,51 +34,61 @@ def split(manifest: Manifest, parts: Mapping[str, float], seed: int = 0, by_data
     rng = np.random.default_rng(seed)
     count = int(block.max(initial=-1)) + 1
     pools = [np.arange(count)]
-    if _shares(parts) is not None and by_dataset:
-        home = np.full(count, "", dtype=object)
-        home[block[::-1]] = [d or "" for d in manifest.column("dataset")][::-1]  # of the first row
-        pools = [np.flatnonzero(home == name) for name in dict.fromkeys(home)]
-    out = _assigned(count, (rng.permutation(pool) for pool in pools), parts, "identities (joined ones count as one)")
-    return manifest.replace(split=list(out[block]) if count else [])
+    if by_dataset and _shares(parts) is not None:
+        dataset = np.full(count, "", dtype=object)
+        dataset[block[::-1]] = [name or "" for name in reversed(manifest.column("dataset"))]  # of the first row
+        pools = [np.flatnonzero(dataset == name) for name in dict.fromkeys(dataset)]
+    pools = [rng.permutation(pool) for pool in pools]
+    names = _assigned(count, pools, parts, "identities (joined ones count as one)")
+    return manifest.replace(split=names[block])
 
 
 def split_rows(manifest: Manifest, parts: Mapping[str, float], seed: int = 0) -> Manifest:
     """Set column `split` row by row, ignoring identities: VisME's fallback for datasets with too few identities."""
     order = np.random.default_rng(seed).permutation(len(manifest))
-    return manifest.replace(split=list(_assigned(len(manifest), [order], parts, "rows")))
+    return manifest.replace(split=_assigned(len(manifest), [order], parts, "rows"))
 
 
-def _assigned(count: int, pools: Iterable[NDArray[np.int64]], parts: Mapping[str, float], what: str) -> NDArray[Any]:
-    """The name of the part of each of `count` places, which the pools list in random order."""
+def _assigned(count: int, pools: Sequence[NDArray[np.int64]], parts: Mapping[str, float], units: str) -> NDArray[Any]:
+    """The part of each of `count` identities or rows, which the pools list in random order."""
     shares = _shares(parts)
-    out = np.full(count, None, dtype=object)
     owed = np.zeros(len(parts) + 1)
-    for order in pools:
-        sizes = _numbers(parts, len(order)) if shares is None else _shared_out(shares, len(order), owed)
-        for name, own in zip(parts, np.split(order, np.cumsum(sizes)), strict=False):
-            out[own] = name
-    given = set(out)
-    empty = [name for name, share in parts.items() if share != 0 and name not in given]
+    names = np.full(count, None, dtype=object)
+    for pool in pools:
+        sizes = _numbers(parts, len(pool)) if shares is None else _shared_out(shares, len(pool), owed)
+        members = np.split(pool, np.cumsum(sizes))
+        for name, chosen in zip(parts, members, strict=False):  # the last members get no split
+            names[chosen] = name
+
+    empty = [name for name, share in parts.items() if share != 0 and name not in names]
     if empty and count:
-        warnings.warn(f"split {', '.join(empty)} is empty: there are {count} {what} in all", stacklevel=3)
-    return out
+        warnings.warn(f"split {', '.join(empty)} is empty: there are {count} {units} in all", stacklevel=3)
+    return names
 
 
 def _shares(parts: Mapping[str, float]) -> NDArray[np.float64] | None:
     """The fraction of each part and, last, of what has no split; None if the parts are numbers."""
     if not parts or "" in parts:
         raise ValueError("name at least one split, and give each its share")
-    given = {name: share for name, share in parts.items() if share != -1}
-    if len(parts) - len(given) > 1:
+    values = np.array([*parts.values()], dtype=float)
+    stated = values[values != -1]
+    if len(stated) < len(values) - 1:
         raise ValueError("two splits of -1: only one can be the rest")
-    if all(0 <= share <= 1 for share in given.values()) and (given == parts or any(s % 1 for s in given.values())):
-        rest = 1 - sum(given.values())
+
+    has_rest = len(stated) < len(values)
+    has_fraction = (stated % 1 != 0).any()
+    if ((stated >= 0) & (stated <= 1)).all() and (has_fraction or not has_rest):
+        rest = 1 - stated.sum()
         if rest < -1e-9:
             raise ValueError(f"shares of the splits sum to {1 - rest:g}, more than 1")
-        found = np.array([max(0.0, rest) if share == -1 else share for share in parts.values()])
-        return np.append(found, max(0.0, 1 - found.sum()))
-    if wrong := [f"{name}={s:g}" for name, s in given.items() if not (s >= 0 and float(s).is_integer())]:
-        raise ValueError(f"{wrong[0]}: give shares within 0..1, or whole numbers; -1 is the rest, of one part")
+        shares = np.where(values == -1, max(0, rest), values)
+        return np.append(shares, max(0, 1 - shares.sum()))
+
+    for name, value in parts.items():
+        if value != -1 and not (value >= 0 and value % 1 == 0):
+            raise ValueError(
+                f"{name}={value:g}: give shares within 0..1, or whole numbers; -1 is the rest, of one part"
+            )
     return None
 
 
@@ -88,23 +99,24 @@ def _shared_out(shares: NDArray[np.float64], count: int, owed: NDArray[np.float6
         owed: deficit so far of each part and, last, of the identities without a split; updated, which gives every part
             its share over many small pools.
     """
-    wanted = shares * (count / shares.sum()) + owed
-    sizes = np.floor(wanted + 1e-9).clip(0).astype(int)
-    while sizes.sum() != count:
-        if sizes.sum() < count:
-            sizes[np.argmax(np.round(wanted - sizes, 9))] += 1
-        else:  # an earlier pool gave a part more than this one's whole share
-            sizes[np.argmin(np.where(sizes > 0, np.round(wanted - sizes, 9), np.inf))] -= 1
-    owed[:] = wanted - sizes
-    return [int(n) for n in sizes[:-1]]
+    exact = shares * (count / shares.sum()) + owed
+    sizes = np.floor(exact + 1e-9).clip(0).astype(int)
+    while sizes.sum() < count:
+        sizes[np.argmax(np.round(exact - sizes, 9))] += 1
+    while sizes.sum() > count:  # an earlier pool gave a part more than this one's whole share
+        remainders = np.where(sizes > 0, np.round(exact - sizes, 9), np.inf)
+        sizes[np.argmin(remainders)] -= 1
+    owed[:] = exact - sizes
+    return [int(size) for size in sizes[:-1]]
 
 
 def _numbers(parts: Mapping[str, float], count: int) -> list[int]:
-    sizes = [int(s) for s in parts.values()]
-    rest = count - sum(s for s in sizes if s >= 0)
+    """Size of each part of a pool of `count`, by numbers and perhaps a rest (-1)."""
+    sizes = [int(size) for size in parts.values()]
+    rest = count - sum(size for size in sizes if size >= 0)
     if rest < 0:
         raise ValueError(f"the splits ask for {count - rest} identities; there are {count}")
-    return [rest if s < 0 else s for s in sizes]
+    return [rest if size < 0 else size for size in sizes]
 
 
 def leaks(manifest: Manifest) -> dict[str, tuple[str, ...]]:
@@ -112,11 +124,11 @@ def leaks(manifest: Manifest) -> dict[str, tuple[str, ...]]:
 
     The name is that of the block's first identity, or the id of its row if the identity is unknown.
     """
-    seen: dict[int, dict[str, None]] = {}
     names: dict[int, str] = {}
-    rows = zip(blocks(manifest).tolist(), *(manifest.column(c) for c in ("identity", "id", "split")), strict=True)
-    for block, name, row, part in rows:
-        names.setdefault(block, name or row)
+    splits: dict[int, dict[str, None]] = defaultdict(dict)
+    columns = [manifest.column(name) for name in ("identity", "id", "split")]
+    for block, identity, name, part in zip(blocks(manifest).tolist(), *columns, strict=True):
+        names.setdefault(block, identity or name)
         if part is not None:
-            seen.setdefault(block, {})[part] = None
-    return {names[block]: tuple(parts) for block, parts in seen.items() if len(parts) > 1}
+            splits[block][part] = None
+    return {names[block]: tuple(parts) for block, parts in splits.items() if len(parts) > 1}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
+from typing import Any
 
 import numpy as np
 
@@ -17,69 +18,81 @@ from idmetric.metric.files.tables import aligned, first_few, printable
 COUNTED = ("dataset", "split", "role", "domain", "category", "engine", "slot")
 
 
-def problems(manifest: Manifest, found: Sequence[Fault] = (), need_masks: bool = False) -> dict[str, list[str]]:
+def problems(manifest: Manifest, faults: Sequence[Fault] = (), need_masks: bool = False) -> dict[str, list[str]]:
     """The kinds of problems of a manifest, which make results wrong, and their cases.
 
     Args:
-        found: the result of `idmetric.data.manifest.check.faults`.
+        faults: the result of `idmetric.data.manifest.check.faults`.
         need_masks: rows of images without a mask are a problem.
     """
-    ids, images = manifest.column("id"), image_keys(manifest)
-    names: dict[str, str] = {}  # of images, by key
-    for key, file, name in zip(images, manifest.column("path"), ids, strict=True):
-        names.setdefault(key, file or f"bytes of {name}")
+    ids, keys = manifest.column("id"), image_keys(manifest)
+    file_of: dict[str, str] = {}
+    for key, path, name in zip(keys, manifest.column("path"), ids, strict=True):
+        file_of.setdefault(key, path or f"bytes of {name}")
 
-    def shared(column: str) -> list[str]:
-        """Images with more than one value of a column."""
-        several = _sets(images, manifest.column(column)).items()
-        return [f"{names[key]}: {', '.join(values)}" for key, values in several if len(values) > 1]
+    def images_with_several(column: str) -> list[str]:
+        values_of = _values_of(keys, manifest.column(column))
+        return [f"{file_of[key]}: {', '.join(values)}" for key, values in values_of.items() if len(values) > 1]
 
-    lacking = ~has_image(manifest, "mask") & has_image(manifest) & need_masks
+    lacks_mask = ~has_image(manifest, "mask") & has_image(manifest) & need_masks
     cases = {
         "identities are in more than one split": [f"{name}: {', '.join(s)}" for name, s in leaks(manifest).items()],
-        "files are in more than one split": shared("split"),
-        "files show more than one identity": shared("identity"),
-        "files are missing": [str(f) for f in found if f.missing],
-        "images or masks cannot be read": [str(f) for f in found if not f.missing],
-        "rows have no mask": [f"row {row + 1}: {ids[row]}" for row in np.flatnonzero(lacking)],
+        "files are in more than one split": images_with_several("split"),
+        "files show more than one identity": images_with_several("identity"),
+        "files are missing": [str(fault) for fault in faults if fault.missing],
+        "images or masks cannot be read": [str(fault) for fault in faults if not fault.missing],
+        "rows have no mask": [f"row {row + 1}: {ids[row]}" for row in np.flatnonzero(lacks_mask)],
     }
-    return {what: listed for what, listed in cases.items() if listed}
+    return {kind: lines for kind, lines in cases.items() if lines}
 
 
-def as_text(manifest: Manifest, found: Mapping[str, Sequence[str]]) -> str:
-    """Numbers of rows, images and identities, values of columns, and problems as text for a terminal."""
-    identity, images, held = manifest.column("identity"), image_keys(manifest), has_image(manifest)
-    sizes = [len(own) for own in _sets(identity, images).values()]
-    different = len({key for key, has in zip(images, held, strict=True) if has})
-    lines = [f"{len(manifest)} rows, {different} images, {len(sizes)} identities"]
+def as_text(manifest: Manifest, cases: Mapping[str, Sequence[str]]) -> str:
+    """Numbers of rows, images and identities, values of columns, and problems as text for a terminal.
+
+    Args:
+        cases: the result of `problems`.
+    """
+    identity, shows_image = manifest.column("identity"), has_image(manifest)
+    keys = np.array(image_keys(manifest), dtype=object)
+    images_of = _values_of(identity, keys)
+    images_of.pop(None, None)  # rows without an identity
+    sizes = [len(images) for images in images_of.values()]
+    lines = [f"{len(manifest)} rows, {len({*keys[shows_image]})} images, {len(sizes)} identities"]
     if sizes:
         lines.append(f"images per identity: {min(sizes)} to {max(sizes)}, median {median(sizes):g}")
-    extra = {
+    counts = {
         "without identity": identity.count(None),
-        "of text alone": int((~held).sum()),
-        "with mask": int(has_image(manifest, "mask").sum()),
-        "with part mask": int(has_image(manifest, "part_mask").sum()),
+        "of text alone": (~shows_image).sum(),
+        "with mask": has_image(manifest, "mask").sum(),
+        "with part mask": has_image(manifest, "part_mask").sum(),
     }
-    lines += [f"rows {what}: {n}" for what, n in extra.items() if n]
+    lines += [f"rows {kind}: {count}" for kind, count in counts.items() if count]
 
+    # a table for each column that has several values
     for column in COUNTED:
         values = [value or "" for value in manifest.column(column)]
-        counts, named = Counter(values), _sets(values, identity)
-        if len(counts) > 1 or (column in ("dataset", "split") and "" not in counts):
-            rows = [[f"  {v or '(empty)'}", f"{n}", f"{len(named.get(v, ()))}"] for v, n in counts.most_common()]
-            head, *rest = aligned([[column, "rows", "identities"], *rows], right=(1, 2))
-            lines += ["", head, *first_few(rest)]
+        row_counts = Counter(values)
+        is_single = len(row_counts) <= 1
+        if is_single and (column not in ("dataset", "split") or "" in row_counts):
+            continue
+        identities = _values_of(values, identity)
+        table = [[column, "rows", "identities"]]
+        for value, count in row_counts.most_common():
+            table.append([f"  {value or '(empty)'}", str(count), str(len(identities[value]))])
+        head, *rest = aligned(table, right=(1, 2))
+        lines += ["", head, *first_few(rest)]
 
-    lines += ["", "problems:" if found else "no problems found"]
-    for what, listed in found.items():
-        lines += [f"  {len(listed)} {what}", *(f"      {printable(case)}" for case in first_few(listed, 3))]
+    lines += ["", "problems:" if cases else "no problems found"]
+    for kind, cases_of_kind in cases.items():
+        lines.append(f"  {len(cases_of_kind)} {kind}")
+        lines += [f"      {printable(case)}" for case in first_few(cases_of_kind, 3)]
     return "\n".join(lines)
 
 
-def _sets(keys: Iterable[str | None], values: Iterable[str | None]) -> dict[str, dict[str, None]]:
+def _values_of(keys: Iterable[Any], values: Iterable[str | None]) -> dict[Any, dict[str, None]]:
     """Each key -> its different values, in order; without empty ones."""
-    found: dict[str, dict[str, None]] = defaultdict(dict)
+    values_of: dict[Any, dict[str, None]] = defaultdict(dict)
     for key, value in zip(keys, values, strict=True):
-        if key is not None and value is not None:
-            found[key][value] = None
-    return found
+        if value is not None:
+            values_of[key][value] = None
+    return values_of

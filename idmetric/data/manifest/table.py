@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import install
 
 try:
@@ -39,8 +40,18 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = [
-    "COLUMNS", "FORMATS", "PATHS", "ROLES", "SCHEMA", "SLOTS", "Manifest", "ManifestError", "Row", "merge", "read",
-]  # fmt: skip
+    "COLUMNS",
+    "FORMATS",
+    "PATHS",
+    "ROLES",
+    "SCHEMA",
+    "SLOTS",
+    "Manifest",
+    "ManifestError",
+    "Row",
+    "merge",
+    "read",
+]
 
 
 class Manifest:
@@ -55,19 +66,23 @@ class Manifest:
         ManifestError: if a value breaks the rules of `Row`; rows are counted from 1.
     """
 
-    def __init__(self, table: pa.Table, root: str | os.PathLike[str] = ".", name: str = "manifest") -> None:
+    def __init__(self, table: pa.Table, root: StrPath = ".", name: str = "manifest") -> None:
         self.root = Path(root)
         self.table = checked(table, name)
 
     @classmethod
-    def from_rows(cls, rows: Iterable[Row], root: str | os.PathLike[str] = ".", name: str = "manifest") -> Manifest:
+    def from_rows(cls, rows: Iterable[Row], root: StrPath = ".", name: str = "manifest") -> Manifest:
         """A manifest of these rows."""
-        given, parts, count = iter(rows), [SCHEMA.empty_table()], 0
-        while chunk := list(islice(given, CHUNK)):
-            columns = {c: array_of([getattr(row, c) for row in chunk], c, name, count) for c in COLUMNS}
-            parts.append(pa.table(columns, schema=SCHEMA))
+        remaining = iter(rows)
+        tables = [SCHEMA.empty_table()]
+        count = 0
+        while chunk := list(islice(remaining, CHUNK)):
+            columns = {}
+            for column in COLUMNS:
+                columns[column] = array_of([getattr(row, column) for row in chunk], column, name, count)
+            tables.append(pa.table(columns, schema=SCHEMA))
             count += len(chunk)
-        return cls(pa.concat_tables(parts), root, name)
+        return cls(pa.concat_tables(tables), root, name)
 
     def __len__(self) -> int:
         return int(self.table.num_rows)
@@ -76,8 +91,7 @@ class Manifest:
         return next(iter(self.take([range(len(self))[index]])))
 
     def __iter__(self) -> Iterator[Row]:
-        names = [c for c in self.table.column_names if c in COLUMNS]
-        for batch in self.table.select(names).to_batches(max_chunksize=CHUNK):
+        for batch in self.table.select(COLUMNS).to_batches(max_chunksize=CHUNK):
             for values in batch.to_pylist():
                 if values["parameters"] is not None:
                     values["parameters"] = json.loads(values["parameters"])
@@ -106,32 +120,38 @@ class Manifest:
         for name, wanted in values.items():
             options = set(wanted) if isinstance(wanted, list | tuple | set | frozenset) else {wanted}
             chosen &= np.array([value in options for value in self.column(name)], dtype=bool)
-        kept = self.take(chosen)
-        return kept.take(np.array([keep(row) for row in kept], dtype=bool)) if keep else kept
+        manifest = self.take(chosen)
+        if keep is None:
+            return manifest
+        return manifest.take(np.array([keep(row) for row in manifest], dtype=bool))
 
     def replace(self, **columns: Sequence[Any] | Any) -> Manifest:
         """The manifest with these columns replaced by a sequence of one value per row, or by one value for all rows."""
-        arrays = dict(zip(self.table.column_names, self.table.columns, strict=True))
-        for name, given in columns.items():
-            several = isinstance(given, Sequence | np.ndarray) and not isinstance(given, str | bytes)
-            values = list(given) if several else [given] * len(self)
+        table = self.table
+        for name, values in columns.items():
+            if isinstance(values, str | bytes) or not isinstance(values, Sequence | np.ndarray):
+                values = [values] * len(self)
             if len(values) != len(self):
                 raise ValueError(f"{len(values)} values of {name} for {len(self)} rows")
-            arrays[name] = array_of(values, name, "manifest")
-        free = all(name.startswith("x_") for name in columns)  # to which no rules apply
-        return self._with(pa.table(arrays)) if free else Manifest(pa.table(arrays), self.root)
+            array = array_of(list(values), name, "manifest")
+            if name in table.column_names:
+                table = table.set_column(table.column_names.index(name), name, array)
+            else:
+                table = table.append_column(name, array)
+
+        if all(name.startswith("x_") for name in columns):  # no rules apply to free columns
+            return self._with(table)
+        return Manifest(table, self.root)
 
     def source(self, index: int, column: str = "path") -> str | bytes | None:
         """The path, including `root`, or the bytes of a row's image, mask or part_mask; None if it is empty."""
-        data = self.table[PATHS[column]][index].as_py()
-        if data is not None:
-            return bytes(data)
+        data: bytes | None = self.table[PATHS[column]][index].as_py()
         path = self.table[column][index].as_py()
-        return None if path is None else str(self.root / path)
+        return data if path is None else str(self.root / path)
 
     def sources(self, column: str = "path") -> list[str | bytes | None]:
         """`source` of every row."""
-        return [self.source(i, column) for i in range(len(self))]
+        return [self.source(index, column) for index in range(len(self))]
 
     def image(self, index: int) -> Image.Image:
         """The image of a row, RGB.
@@ -153,18 +173,16 @@ class Manifest:
         source = self.source(index, column)
         return None if source is None else read_mask(source, size)
 
-    def at(self, root: str | os.PathLike[str]) -> Manifest:
+    def at(self, root: StrPath) -> Manifest:
         """The same manifest with paths relative to another folder."""
-        here, there = self.root.resolve(), Path(root).resolve()
+        old, new = self.root.resolve(), Path(root).resolve()
         table = self.table
         for name in PATHS:
-            if here == there and not any(p is not None and os.path.isabs(p) for p in self.column(name)):
-                continue
-            moved = [None if p is None else _relative(here / p, there) for p in self.column(name)]
-            table = table.set_column(table.column_names.index(name), name, pa.array(moved, pa.string()))
+            paths = [_moved(path, old, new) for path in self.column(name)]
+            table = table.set_column(table.column_names.index(name), name, pa.array(paths, pa.string()))
         return self._with(table, root)
 
-    def write(self, path: str | os.PathLike[str]) -> None:
+    def write(self, path: StrPath) -> None:
         """Write a .parquet, .csv or .jsonl file atomically; paths become relative to its folder.
 
         Raises:
@@ -175,14 +193,15 @@ class Manifest:
         check_extension(path)
         write_table(self.at(path.parent).table, path)
 
-    def _with(self, table: pa.Table, root: str | os.PathLike[str] | None = None) -> Manifest:
+    def _with(self, table: pa.Table, root: StrPath | None = None) -> Manifest:
         """A manifest of already checked rows."""
-        new = Manifest.__new__(Manifest)
-        new.root, new.table = self.root if root is None else Path(root), table
-        return new
+        manifest = Manifest.__new__(Manifest)
+        manifest.root = self.root if root is None else Path(root)
+        manifest.table = table
+        return manifest
 
 
-def read(path: str | os.PathLike[str]) -> Manifest:
+def read(path: StrPath) -> Manifest:
     """The manifest in a .parquet, .csv or .jsonl file.
 
     CSV and JSON lines may omit columns and ids. An empty CSV field is an empty value, and free columns (x_...) of a CSV
@@ -206,23 +225,30 @@ def merge(manifests: Sequence[Manifest], shared: bool = False) -> Manifest:
         ManifestError: naming ids, identities or groups that occur twice, or a free column of two types.
     """
     for name in ("id",) if shared else ("id", "identity", "group"):
-        counts = Counter(value for manifest in manifests for value in dict.fromkeys(manifest.column(name)))
-        if clashes := [value for value, count in counts.items() if count > 1 and value is not None]:
-            way = "prefix them with the dataset's name" + ("" if name == "id" else ", or say they are shared")
-            listed = ", ".join(first_few([repr(c) for c in clashes]))
-            raise ManifestError(f"{len(clashes)} {name} values are in more than one manifest: {listed}; {way}")
+        counts: Counter[str] = Counter()
+        for manifest in manifests:
+            counts.update(set(manifest.column(name)) - {None})
+        clashes = [repr(value) for value, count in counts.items() if count > 1]
+        if clashes:
+            advice = "" if name == "id" else ", or say they are shared"
+            raise ManifestError(
+                f"{len(clashes)} {name} values are in more than one manifest: {', '.join(first_few(sorted(clashes)))}; "
+                f"prefix them with the dataset's name{advice}"
+            )
 
     root = manifests[0].root
     try:
-        table = pa.concat_tables([m.at(root).table for m in manifests], promote_options="default")
+        table = pa.concat_tables([manifest.at(root).table for manifest in manifests], promote_options="default")
     except pa.ArrowException as error:
         raise ManifestError(f"a free column holds different kinds of values in the manifests: {error}") from error
-
     return Manifest(table, root)
 
 
-def _relative(path: Path, root: Path) -> str:
+def _moved(path: str | None, old: Path, new: Path) -> str | None:
+    """A path relative to one folder as a path relative to another."""
+    if path is None or (old == new and not os.path.isabs(path)):
+        return path
     try:
-        return Path(os.path.relpath(path, root)).as_posix()
+        return Path(os.path.relpath(old / path, new)).as_posix()
     except ValueError:  # another drive of Windows
-        return path.as_posix()
+        return (old / path).as_posix()

@@ -15,7 +15,7 @@ import json
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.distance.finite import NonFiniteError
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.output import replacing
-from idmetric.metric.files.settings import accept
+from idmetric.metric.files.typed import accept
 
 Array = NDArray[np.float64]
 FORMAT = 1
@@ -103,7 +103,7 @@ class Calibration:
         _check_prior(self.prior)
         for threshold in self.thresholds:
             for name in ("false_accept_rate", "distance"):
-                accept(f"{name} of a threshold", threshold.get(name), float, finite=True)
+                accept(f"{name} of a threshold", threshold.get(name), float)
 
     def probability(self, distance: ArrayLike, prior: float | None = None) -> Array:
         """Probability of the same identity at distances of any shape.
@@ -131,12 +131,16 @@ class Calibration:
     @property
     def basis(self) -> str:
         """The sentence on the images behind the calibration, to show with every probability."""
+        origin = self.data.get("origin")
         if self.rests_on_photos:
             return f"P(same) rests on photos: {self.data.get('about') or 'of a data set without a description'}"
-        kinds = {"rendered": "rendered objects, not on photos", "generated": "generated images, not on photos"}
-        on = kinds.get(str(self.data.get("origin")), "images of unrecorded origin")
+        images = "images of unrecorded origin"
+        if origin == "rendered":
+            images = "rendered objects, not on photos"
+        elif origin == "generated":
+            images = "generated images, not on photos"
         return (
-            f"P(same) rests on {on}, and may be far off on your images; calibrate on labeled photos of your own "
+            f"P(same) rests on {images}, and may be far off on your images; calibrate on labeled photos of your own "
             "(idmetric eval calibrate)"
         )
 
@@ -176,20 +180,11 @@ class Calibration:
         return {
             "kind": KIND,
             "format": FORMAT,
-            "name": self.name,
-            "model": asdict(self.model),
-            "distance": self.distance,
-            "outside": self.outside,
             "score": "1 - distance",
             "method": self.curve.method,
-            "curve": asdict(self.curve),
-            "prior": self.prior,
             "prior_note": "share of pairs of one identity that probabilities assume; change it where they are used: "
             "metric.probability(a, b, prior=0.01), idmetric score --prior 0.01",
-            "thresholds": [dict(threshold) for threshold in self.thresholds],
-            "held_out": dict(self.held_out),
-            "data": dict(self.data),
-            "versions": dict(self.versions),
+            **asdict(self),
         }
 
     def write(self, path: StrPath) -> None:
@@ -225,21 +220,16 @@ def parse(record: Mapping[str, Any], name: str) -> Calibration:
         raise CalibrationError(f"{name!r} has format {record.get('format')}; this version of idmetric reads {FORMAT}")
 
     try:
-        curve: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in record["curve"].items()
-        }
-        return Calibration(
-            curve=CURVES[record["method"]](**curve),
-            model=Model(**record["model"]),
-            distance=str(record["distance"]),
-            prior=float(record["prior"]),
-            outside=str(record["outside"]),
-            name=str(record["name"]),
-            thresholds=tuple(record["thresholds"]),
-            held_out=dict(record["held_out"]),
-            data=dict(record["data"]),
-            versions=dict(record["versions"]),
-        )
+        values: dict[str, Any] = {field.name: record[field.name] for field in fields(Calibration)}
+        curve: dict[str, Any] = {}
+        for key, value in values["curve"].items():
+            curve[key] = tuple(value) if isinstance(value, list) else value
+        values["curve"] = CURVES[record["method"]](**curve)
+        values["model"] = Model(**values["model"])
+        values["thresholds"] = tuple(values["thresholds"])
+        for key in ("held_out", "data", "versions"):
+            values[key] = dict(values[key])
+        return Calibration(**values)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise CalibrationError(f"{name!r} is a damaged calibration: {type(error).__name__}: {error}") from error
 

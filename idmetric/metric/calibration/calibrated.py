@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any, Self
 
 import torch
@@ -13,6 +12,7 @@ from idmetric.metric.calibration.apply import Calibration, CalibrationError
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints.naming import Named
 from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.files import StrPath
 from idmetric.metric.images.masks import Images
 
 
@@ -21,7 +21,13 @@ class Calibrated(Named):
 
     _calibration: Calibration | None = None
 
-    def similarity(self, a: Images | Embedding, b: Images | Embedding, distance: str = "cls", **options: Any) -> Tensor:
+    def similarity(
+        self,
+        a: Images | Embedding,
+        b: Images | Embedding,
+        distance: str = "cls",
+        **options: Any,
+    ) -> Tensor:
         """1 - distance (ID-Sim Eq. 4): 1 for the same image, for `cls` the cosine. Arguments as for a distance."""
         result: Tensor = 1 - self(a, b, distance, **options)
         return result
@@ -61,8 +67,11 @@ class Calibrated(Named):
             raise TypeError("a calibration is for joint_weight=1: probability() takes no other")
         calibration.check_distance(calibration.distance if distance is None else distance)
         for images, mask in ((a, "mask_a"), (b, "mask_b")):
+            outside = "all"
+            if options.get(mask) is not None:
+                outside = options.get("outside", "black")
             if not isinstance(images, Embedding):  # how an Embedding was masked is not known
-                calibration.check_outside("all" if options.get(mask) is None else options.get("outside", "black"))
+                calibration.check_outside(outside)
         calibration.warn()
 
         with torch.no_grad():
@@ -85,11 +94,11 @@ class Calibrated(Named):
             return None
 
         model = self.calibrated_model(files=False)
-        if self._weights.changed(self) or self._calibration.model.settings != model.settings:
+        if self._has_changed() or self._calibration.model.settings != model.settings:
             self._calibration.check_model(model)  # which fails: the weights or `decode` have changed
         return self._calibration
 
-    def calibrate_with(self, calibration: str | os.PathLike[str] | Calibration) -> Self:
+    def calibrate_with(self, calibration: StrPath | Calibration) -> Self:
         """Use this calibration (a file, or one in memory) from now on; returns the metric.
 
         Raises:
@@ -101,12 +110,13 @@ class Calibrated(Named):
     def calibrated_model(self, files: bool = True) -> calibrations.Model:
         """The model that a calibration is bound to; with `files`, also their hash (a second for each gigabyte)."""
         content = None
-        if files and self._files is not None and not self._weights.changed(self):
+        if files and self._files is not None and not self._has_changed():
             content = checkpoint.content_of(self._files)
-        settings = self.label.removeprefix(f"{type(self).__name__}:{self.short_name}")
-        return calibrations.Model(type(self).__name__, settings, self.revision, content, self.resolution)
+        kind = type(self).__name__
+        settings = self.label.removeprefix(f"{kind}:{self.short_name}")
+        return calibrations.Model(kind, settings, self.revision, content, self.resolution)
 
-    def _checked(self, source: str | os.PathLike[str] | Calibration) -> Calibration:
+    def _checked(self, source: StrPath | Calibration) -> Calibration:
         calibration = source if isinstance(source, Calibration) else calibrations.read(source)
         if not calibration.model.is_same(self.calibrated_model(files=False)):  # mostly the revision suffices
             calibration.check_model(self.calibrated_model())

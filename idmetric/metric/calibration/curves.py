@@ -46,19 +46,19 @@ class Isotonic:
     def __post_init__(self) -> None:
         x = np.asarray(self.scores, dtype=np.float64)
         p = np.asarray(self.probabilities, dtype=np.float64)
-        if x.ndim != 1 or x.shape != p.shape or not len(x) or not np.isfinite(x).all():
+        if x.ndim != 1 or x.shape != p.shape or not x.size:
             raise ValueError(f"needs as many scores as probabilities, one at least, got {x.shape} and {p.shape}")
 
-        is_increasing = (np.diff(x) > 0).all()
+        is_increasing = np.isfinite(x).all() and (np.diff(x) > 0).all()
         is_monotone = (np.diff(p) >= 0).all()  # False for NaN
-        is_open_share = ((p > 0) & (p < 1)).all()
-        if not (is_increasing and is_monotone and is_open_share):
+        is_share = p.min() > 0 and p.max() < 1
+        if not (is_increasing and is_monotone and is_share):
             raise ValueError("scores must increase, probabilities must not decrease and lie between 0 and 1")
 
     def log_odds(self, scores: ArrayLike) -> Array:
         """Return the log-odds of the same identity for scores of any shape; higher = more likely."""
-        probabilities = np.interp(np.asarray(scores, dtype=np.float64), self.scores, self.probabilities)
-        return log_odds(probabilities)
+        x = np.asarray(scores, dtype=np.float64)
+        return log_odds(np.interp(x, self.scores, self.probabilities))
 
 
 Curve = Platt | Isotonic

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from idmetric.metric.files.settings import accept, shown
+from idmetric.metric.files.typed import accept, shown
 
 MOST_SIDE = 2**14  # pixels of a side at which a model sees images
 
@@ -24,7 +24,7 @@ def check(kind: type, values: Mapping[str, Any]) -> None:
         name = field.name
         if name not in values:
             continue
-        value = accept(name, values[name], hints[name], finite=True)
+        value = accept(name, values[name], hints[name])
         items = value if isinstance(value, tuple) else (value,)
         if any(isinstance(item, int) and abs(item) >= 2**48 for item in items):
             raise ValueError(f"{name} = {shown(values[name])}: a number below 2 ** 48 is needed")

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from idmetric.metric.checkpoints import format as checkpoint
-from idmetric.metric.checkpoints.fingerprint import WeightsName, weights_digest
+from idmetric.metric.checkpoints.fingerprint import weights_digest, write_counts
 from idmetric.metric.checkpoints.hub import Files
+from idmetric.metric.files import StrPath
 from idmetric.metric.models import names
 from idmetric.metric.models.devices import auto_device
 from idmetric.version import __version__
@@ -41,7 +42,9 @@ class Named(nn.Module):
         self.image_size = image_size
         self._opened_as = (name, _short_name(name, files))
         self._files = files
-        self._weights = WeightsName(revision)
+        self._revision = revision
+        self._digest = ""  # of weights without a revision
+        self._writes: list[tuple[int, int]] | None = None  # counters when the weights were named; None: not yet known
 
     # Names
 
@@ -74,30 +77,32 @@ class Named(nn.Module):
 
     @property
     def revision(self) -> str:
-        """Which exact weights: the checkpoint's revision, followed by "+changed" once they differ; "" for new ones."""
-        return self._weights.revision and self._weights.exact(self)
+        """Which exact weights: the checkpoint's revision, followed by "+changed" after writes; "" for new ones."""
+        changed = "+changed" if self._has_changed() else ""
+        return self._revision and self._revision + changed
 
     @property
     def model_id(self) -> str:
         """Model, exact weights and resolution in one string, which every Embedding carries.
 
-        The weights are named by their revision, or by 12 digits of their hash if they have none. The name is the
-        folder's own, however its path was spelled.
+        The weights are named by their revision, or by 12 digits of their hash if they have none.
         """
-        return f"{self.label}@{self._weights.exact(self)}/{self.resolution}"
+        if not self._revision and (self._has_changed() or not self._digest):
+            self._digest = f"none+{weights_digest(self)[:12]}"
+            self._writes = write_counts(self)
+        return f"{self.label}@{self.revision or self._digest}/{self.resolution}"
 
     def _maker(self) -> str:
         """The `model_id` that marks an Embedding made now.
 
         Empty inside `torch.compile` and the transforms of torch.func, which cannot trace a hash, and while the weights
-        are trained, as every step would be another model. Weights are compared only after writes that PyTorch counts,
-        so as not to wait for the device.
+        are trained, as every step would be another model.
         """
         if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
             return ""
         if torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters()):
             return ""
-        return f"{self.label}@{self._weights.exact(self, look=False)}/{self.resolution}"
+        return self.model_id
 
     def signature(self, distance: str = "cls") -> dict[str, str]:
         """Model, revision, distance, resolution, dtype, version: reported with a score, they make it reproducible."""
@@ -114,16 +119,60 @@ class Named(nn.Module):
         """Everything that this model's features depend on, the exact weights in memory included."""
         return {
             **self.signature(),
-            "weights": self._weights.revision if self._is_named() else weights_digest(self),
+            "weights": weights_digest(self) if self._is_unnamed() else self._revision,
             "settings": json.dumps(self.config(), sort_keys=True, default=str),
         }
 
     def __repr__(self) -> str:
         """One line; `print(metric.backbone)` shows the layers."""
-        name = self.label.removeprefix(f"{type(self).__name__}:")
-        revision = self.revision or "none"
-        dtype = str(self.dtype).removeprefix("torch.")
+        facts = self.signature()
+        name = facts["model"].removeprefix(f"{type(self).__name__}:")
+        revision = facts["revision"] or "none"
+        dtype = facts["dtype"]
         return f"{type(self).__name__}({name!r}, revision {revision}, {self.resolution}, {dtype} on {self.device})"
+
+    # Weights
+
+    def _has_changed(self) -> bool:
+        """Whether PyTorch counted a write to the weights since they were named (see `write_counts`)."""
+        writes = write_counts(self)
+        if self._writes is None:
+            self._writes = writes
+        return writes != self._writes
+
+    def _is_unnamed(self) -> bool:
+        """Whether no revision names the weights that are in memory now."""
+        return not self._revision or self._has_changed()
+
+    def take_revision(self, revision: str) -> None:
+        """Call the weights that are in memory now by this revision."""
+        self._revision = revision
+        self._digest = ""
+        self._writes = write_counts(self)
+
+    def _name_saved(self, folder: StrPath, revision: Callable[[Path], str]) -> None:
+        """Call weights that have no revision, or have changed, by that of the folder to which they were just saved."""
+        if self._is_unnamed():
+            self.take_revision(revision(Path(folder)))
+            self._files = Files(folder)
+
+    def _finish(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+        """Freeze weights that were just loaded, move them, and call them by the revision that they were loaded as."""
+        self.requires_grad_(False).eval()
+        self.to(auto_device() if device is None else device, dtype)
+        self.take_revision(self._revision)
+
+    def _apply(self, *args: Any, **options: Any) -> Self:
+        """Move to another device or type, which does not count as a change of the weights."""
+        changed = self._has_changed()
+        moved: Self = super()._apply(*args, **options)  # type: ignore[no-untyped-call]  # torch's
+        if not changed:
+            self._writes = write_counts(self)
+        return moved
+
+    def __getstate__(self) -> dict[str, Any]:
+        # a copy has other tensors, with counters of their own
+        return {**vars(self), "_writes": [] if self._has_changed() else None}
 
     def train(self, mode: bool = True) -> Self:
         """As `nn.Module.train`, except that a frozen model stays in eval mode.
@@ -132,39 +181,14 @@ class Named(nn.Module):
         """
         return super().train(mode and any(p.requires_grad for p in self.parameters()))
 
-    def _finish(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
-        """Freeze weights that were just loaded, move them, and call them by the revision that they were loaded as."""
-        self.requires_grad_(False).eval()
-        self.to(auto_device() if device is None else device, dtype)
-        self.take_revision(self._weights.revision)
-
-    # New names
-
-    def take_revision(self, revision: str) -> None:
-        """Call the weights that are in memory now by this revision."""
-        self._weights.take(self, revision)
-
-    def _is_named(self) -> bool:
-        """Whether a revision names the weights that are in memory now."""
-        return bool(self._weights.revision) and not self._weights.changed(self)
-
-    def _name_saved(self, folder: str | os.PathLike[str], revision: Callable[[Path], str]) -> None:
-        """Call weights that have no revision, or have changed, by that of the folder to which they were just saved."""
-        if not self._is_named():
-            self.take_revision(revision(Path(folder)))
-            self._files = Files(folder)
-
     # Files
 
     def config(self) -> dict[str, Any]:
         """The settings that config.json needs to rebuild this model, as plain JSON values: fields of `settings`."""
         config = asdict(self.settings)
-        for name, usual in _USUAL.items():
-            if config.get(name) == usual:
-                del config[name]
-        return config
+        return {name: value for name, value in config.items() if (name, value) not in _USUAL.items()}
 
-    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+    def save_pretrained(self, folder: StrPath) -> None:
         """Write config.json and model.safetensors; `idmetric.load(folder)` opens them again."""
         if not self.model_type:
             raise NotImplementedError(f"{self.name} is opened by its name and cannot be saved")
@@ -172,7 +196,7 @@ class Named(nn.Module):
         self._name_saved(folder, checkpoint.revision)
 
     @classmethod
-    def from_pretrained(cls, source: str | os.PathLike[str], **options: Any) -> Self:
+    def from_pretrained(cls, source: StrPath, **options: Any) -> Self:
         """The same as calling the class: `IDSim.from_pretrained("run/")` is `IDSim("run/")`."""
         return cls(source, **options)  # type: ignore[arg-type]  # subclasses take the source first
 

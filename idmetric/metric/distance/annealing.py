@@ -62,39 +62,38 @@ def by_views(x: Tensor, y: Tensor) -> bool:
     return x.is_cpu and x.shape[1] * y.shape[1] * x.shape[2] >= _VIEWS
 
 
-def _pair_kernels(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor) -> Tensor:
-    """`_kernel` of the pairs (rows[k], cols[k])."""
+def _pair_kernels(a: Cloud, b: Cloud, chunk: Chunk) -> Tensor:
+    """`_kernel` of a chunk's pairs."""
     x = a.tokens
     y = b.tokens
-    if x.is_cpu and len(rows) == 1:
-        # slices of one image are views, without a copy of the tokens
-        i = int(rows)
-        j = int(cols)
-        kernel = product(x[i : i + 1], y[j : j + 1].mT)
-    elif by_views(x, y):
+    rows = chunk.rows
+    cols = chunk.cols
+    if by_views(x, y):
         kernel = x.new_empty(len(rows), x.shape[1], y.shape[1])
         for pair_kernel, i, j in zip(kernel, rows.tolist(), cols.tolist(), strict=True):
             pair_kernel.copy_(product(x[i], y[j].T))
     else:
         kernel = product(x[rows], y[cols].mT)
-
-    halves_x = a.halves[rows].unsqueeze(2)
-    halves_y = b.halves[cols].unsqueeze(1)
-    return kernel.sub_(halves_x).sub_(halves_y)
+    kernel -= a.halves[rows].unsqueeze(2)
+    kernel -= b.halves[cols].unsqueeze(1)
+    return kernel
 
 
 def cross_potentials(a: Cloud, b: Cloud, chunks: list[Chunk]) -> tuple[Tensor, Tensor]:
     """Potentials (K, P) and (K, Q) of OT between the pairs, with the gradient of the last update."""
-    with torch.no_grad():
-        solutions = over_threads(lambda chunk: _anneal(a, b, chunk), chunks, chunks[0].threads)
-        f, g, h_f, h_g = map(torch.cat, zip(*solutions, strict=True))
+
+    def anneal(chunk: Chunk) -> tuple[Tensor, Tensor]:
+        weights = torch.cat([a.weights[chunk.rows], b.weights[chunk.cols]], 1)
+        return _solve(_pair_kernels(a, b, chunk), weights, chunk.schedule)
+
+    # f follows from the potentials of b's tokens, g from those of a's
+    potentials, h = _joined(anneal, chunks)
+    sizes = [a.tokens.shape[1], b.tokens.shape[1]]
+    f, g = torch.split(potentials, sizes, 1)
+    h_g, h_f = torch.split(h, sizes, 1)
     f = _attach(a.tokens, b.tokens, f, h_f, chunks)
     g = _attach(b.tokens, a.tokens, g, h_g, flipped(chunks))
     return f, g
-
-
-def flipped(chunks: list[Chunk]) -> list[Chunk]:
-    return [chunk._replace(rows=chunk.cols, cols=chunk.rows) for chunk in chunks]
 
 
 def self_potentials(x: Cloud, chunks: list[Chunk]) -> Tensor:
@@ -102,27 +101,21 @@ def self_potentials(x: Cloud, chunks: list[Chunk]) -> Tensor:
     chunks = [chunk._replace(cols=chunk.rows) for chunk in chunks]
 
     def anneal(chunk: Chunk) -> tuple[Tensor, Tensor]:  # both potentials are one
-        kernel = _pair_kernels(x, x, chunk.rows, chunk.rows)
-        return _solve(kernel, x.weights[chunk.rows], chunk.schedule)
+        return _solve(_pair_kernels(x, x, chunk), x.weights[chunk.rows], chunk.schedule)
 
-    with torch.no_grad():
-        solutions = over_threads(anneal, chunks, chunks[0].threads)
-        f, h = map(torch.cat, zip(*solutions, strict=True))
+    f, h = _joined(anneal, chunks)
     return _attach(x.tokens, x.tokens, f, h, chunks)
 
 
-def _anneal(a: Cloud, b: Cloud, chunk: Chunk) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Potentials f and g of a chunk of pairs after the last update, and the h from which it computed f and g."""
-    rows, cols, schedule, _ = chunk
-    weights = torch.cat([a.weights[rows], b.weights[cols]], 1)
-    kernel = _pair_kernels(a, b, rows, cols)
-    potentials, h = _solve(kernel, weights, schedule)
+def _joined(anneal: Callable[[Chunk], tuple[Tensor, Tensor]], chunks: list[Chunk]) -> tuple[Tensor, Tensor]:
+    """What annealing gives for the pairs of all chunks, in order."""
+    solutions = over_threads(anneal, chunks, chunks[0].threads)
+    potentials, h = zip(*solutions, strict=True)
+    return torch.cat(potentials), torch.cat(h)
 
-    # f follows from the potentials of b's tokens, g from those of a's
-    sizes = [a.tokens.shape[1], b.tokens.shape[1]]
-    f, g = torch.split(potentials, sizes, 1)
-    h_g, h_f = torch.split(h, sizes, 1)
-    return f, g, h_f, h_g
+
+def flipped(chunks: list[Chunk]) -> list[Chunk]:
+    return [chunk._replace(rows=chunk.cols, cols=chunk.rows) for chunk in chunks]
 
 
 def _solve(kernel: Tensor, weights: Tensor, schedule: list[float]) -> tuple[Tensor, Tensor]:
@@ -132,13 +125,11 @@ def _solve(kernel: Tensor, weights: Tensor, schedule: list[float]) -> tuple[Tens
     solution = _steps(plan.update, weights, schedule)
 
     # pairs that lost digits are solved again, each softmin by itself
-    if plan.logs:
+    if plan.logs and plan.unsafe().any():
         unsafe = plan.unsafe()
-        count = int(unsafe.sum())
-        if count:
-            unsafe_weights = weights[unsafe]
-            update = partial(apart, kernel[unsafe], unsafe_weights, plan.buffer[:count])
-            solution[:, unsafe] = _steps(update, unsafe_weights, schedule)
+        unsafe_weights = weights[unsafe]
+        update = partial(apart, kernel[unsafe], unsafe_weights, plan.buffer[: len(unsafe_weights)])
+        solution[:, unsafe] = _steps(update, unsafe_weights, schedule)
 
     potentials, before = solution.squeeze(2)
     return potentials, weights.squeeze(1).log() + before / schedule[-1]
@@ -146,10 +137,13 @@ def _solve(kernel: Tensor, weights: Tensor, schedule: list[float]) -> tuple[Tens
 
 def _steps(update: Callable[[Tensor, float], Tensor], weights: Tensor, schedule: list[float]) -> Tensor:
     """Potentials after the last update, and before it."""
-    z = update(torch.zeros_like(weights), schedule[0])
+    z = torch.zeros_like(weights)
+    z = update(z, schedule[0])
     for eps in schedule:
-        z = torch.lerp(z, update(z, eps), 0.5)
-    return torch.stack([update(z, schedule[-1]), z])
+        updated = update(z, eps)
+        z = torch.lerp(z, updated, 0.5)
+    updated = update(z, schedule[-1])
+    return torch.stack([updated, z])
 
 
 def _attach(x: Tensor, y: Tensor, f: Tensor, h: Tensor, chunks: list[Chunk]) -> Tensor:
@@ -166,7 +160,14 @@ class _LastUpdate(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, y: Tensor, f: Tensor, h: Tensor, chunks: list[Chunk]) -> Tensor:
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        y: Tensor,
+        f: Tensor,
+        h: Tensor,
+        chunks: list[Chunk],
+    ) -> Tensor:
         ctx.save_for_backward(x, y, h)
         ctx.chunks = chunks
         return f.clone()
@@ -177,16 +178,21 @@ class _LastUpdate(torch.autograd.Function):
             raise RuntimeError("the Sinkhorn distance has no second derivative: call it without create_graph")
         x, y, h = ctx.saved_tensors
         grad_x = torch.zeros_like(x)
-        sizes = [len(chunk.rows) for chunk in ctx.chunks]
+        end = 0
         with no_autocast(x):
-            parts = zip(ctx.chunks, torch.split(h, sizes), torch.split(grad_f, sizes), strict=True)
-            for chunk, chunk_h, chunk_grad in parts:
+            for chunk in ctx.chunks:
+                start = end
+                end = start + len(chunk.rows)
+                eps = chunk.schedule[-1]
+
+                # T, then x_i - sum_j T_ij y_j
                 sources = x[chunk.rows]
                 targets = y[chunk.cols]
-                eps = chunk.schedule[-1]
-                plan = _kernel(sources, targets).div_(eps).add_(chunk_h.unsqueeze(1)).softmax(2)
-                slope = sources - product(plan, targets)
-                grad_x.index_add_(0, chunk.rows, slope.mul_(chunk_grad.unsqueeze(2)))
+                logits = _kernel(sources, targets).div_(eps)
+                logits += h[start:end].unsqueeze(1)
+                slope = sources - product(logits.softmax(2), targets)
+                slope *= grad_f[start:end].unsqueeze(2)
+                grad_x.index_add_(0, chunk.rows, slope)
         return grad_x, None, None, None, None
 
 

@@ -19,12 +19,14 @@ def cosine_distance(a: Tensor, b: Tensor) -> Tensor:
     # for unit vectors 1 - cos = |a - b|^2 / 2, which is exactly 0 for equal ones and precise near it
     x = unit(a)
     y = unit(b)
-    return (x - y).square().sum(-1) / 2 + _lost(x) + _lost(y)
+    half_squares = (x - y).square().sum(-1) / 2
+    return half_squares + _lost(x) + _lost(y)
 
 
 def _lost(unit: Tensor) -> Tensor:
     """The share that a vector of zeros is missing in |a - b|^2 / 2 = 1 - a.b: half of its unit length squared."""
-    lost = (1 - unit.square().sum(-1)) / 2
+    squares = unit.square().sum(-1)
+    lost = (1 - squares) / 2
     return lost.where(lost > 0.25, 0)  # of all others it is rounding
 
 
@@ -48,12 +50,13 @@ def unit(x: Tensor) -> Tensor:
 def product(x: Tensor, y: Tensor) -> Tensor:
     """x @ y, in float64 where products of float32 are taken with less precision."""
     # TF32 keeps 3 digits of a product, which eps = 0.0025 would amplify. MPS has neither TF32 nor float64.
-    if x.dtype == torch.float32 and x.device.type != "mps" and _reduced_products():
-        return torch.matmul(x.double(), y.double()).float()
-    return torch.matmul(x, y)
+    is_reducible = x.dtype == torch.float32 and x.device.type != "mps"
+    if is_reducible and _are_products_reduced():
+        return (x.double() @ y.double()).float()
+    return x @ y
 
 
-def _reduced_products() -> bool:
+def _are_products_reduced() -> bool:
     try:
         return torch.get_float32_matmul_precision() != "highest"
     except RuntimeError:  # raised when precision was set per backend: some backend is not at its highest

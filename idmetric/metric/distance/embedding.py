@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -47,18 +48,20 @@ class Embedding:
     def __post_init__(self) -> None:
         if self.cls.ndim != 2:
             raise ValueError(f"Embedding.cls must have shape (B, D), got {tuple(self.cls.shape)}")
-        batch = self.cls.shape[0]
         if self.patches is None:
             if self.grid is not None or self.weights is not None:
                 raise ValueError("Embedding.grid and Embedding.weights need patches")
             return
-        if self.patches.ndim != 3 or self.patches.shape[0] != batch:
-            raise ValueError(f"Embedding.patches must have shape ({batch}, P, D), got {tuple(self.patches.shape)}")
-        tokens = self.patches.shape[1]
-        if self.grid is not None and self.grid[0] * self.grid[1] != tokens:
+
+        batch = len(self.cls)
+        shape = tuple(self.patches.shape)
+        if len(shape) != 3 or shape[0] != batch:
+            raise ValueError(f"Embedding.patches must have shape ({batch}, P, D), got {shape}")
+        tokens = shape[1]
+        if self.grid is not None and math.prod(self.grid) != tokens:
             raise ValueError(f"Embedding.grid {self.grid} does not hold {tokens} patches")
         if self.weights is not None and self.weights.shape != (batch, tokens):
-            raise ValueError(f"Embedding.weights must have shape ({batch}, {tokens}), got {tuple(self.weights.shape)}")
+            raise ValueError(f"Embedding.weights must have shape {(batch, tokens)}, got {tuple(self.weights.shape)}")
 
     def __len__(self) -> int:
         return self.cls.shape[0]
@@ -72,7 +75,8 @@ class Embedding:
         if self.weights is not None:
             shapes += " weighted"
         dtype = str(self.cls.dtype).removeprefix("torch.")
-        return f"Embedding({count}, {shapes}, {dtype} on {self.cls.device}, model={self.model!r})"
+        place = f"{dtype} on {self.cls.device}"
+        return f"Embedding({count}, {shapes}, {place}, model={self.model!r})"
 
     @overload
     def __getitem__(self, index: str) -> Tensor: ...
@@ -89,12 +93,10 @@ class Embedding:
         if isinstance(index, str):
             tensor = {"cls": self.cls, "patch": self.patches}.get(index)
             if tensor is None:
-                missing = "it was made without patches: embed with patches=True" if index == "patch" else "no such key"
-                raise KeyError(f"{index!r}: {missing}; an Embedding has ['cls'] = .cls and ['patch'] = .patches")
+                raise KeyError(
+                    f"{index!r}: an Embedding has ['cls'] = .cls and, if made with patches=True, ['patch'] = .patches"
+                )
             return tensor
-        if is_tensor(index):
-            indices = index
-            return self._map(lambda tensor: tensor[indices.to(tensor.device)])
 
         rows: Any = index
         if isinstance(index, int):
@@ -102,9 +104,9 @@ class Embedding:
                 raise IndexError(f"image {index} of an Embedding of {len(self)}")
             start = index % len(self)
             rows = slice(start, start + 1)
-        elif not isinstance(index, slice):
+        elif not is_tensor(index) and not isinstance(index, slice):
             rows = np.asarray(index, dtype=np.int64)
-        return self._map(lambda tensor: tensor[rows])
+        return self._map(lambda tensor: tensor[rows.to(tensor.device) if is_tensor(rows) else rows])
 
     def __iter__(self) -> Iterator[Embedding]:
         return (self[i] for i in range(len(self)))
@@ -122,8 +124,10 @@ class Embedding:
         return self._map(lambda tensor: tensor.detach())
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> Embedding:
-        tensors: dict[str, Any] = {name: change(tensor) for name, tensor in _tensors(self).items()}
-        return replace(self, **tensors)
+        changed: dict[str, Any] = {}
+        for name, tensor in _tensors(self).items():
+            changed[name] = change(tensor)
+        return replace(self, **changed)
 
     def finite(self) -> Tensor:
         """Which images (B,) have only finite features, neither NaN nor infinity."""
@@ -131,7 +135,8 @@ class Embedding:
 
     def check_finite(self, names: Sequence[str], dtype: torch.dtype) -> None:
         """Refuse features that are not finite: NonFiniteError, with the names of the images and the model's dtype."""
-        rows = [row for row, is_finite in enumerate(self.finite().tolist()) if not is_finite]
+        is_finite = self.finite().tolist()
+        rows = [row for row in range(len(self)) if not is_finite[row]]
         if rows:
             bad_names = shown([names[row] for row in rows])
             raise NonFiniteError(f"{bad_names}: {reason(dtype)}", rows, self)
@@ -167,7 +172,8 @@ def serialized(embedding: Embedding, metadata: Mapping[str, str] | None = None) 
         rows, columns = embedding.grid
         grid = f"{rows}x{columns}"
     header = {**(metadata or {}), "format": _FORMAT, "grid": grid, "model": embedding.model}
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in _tensors(embedding).items()}
+    on_cpu = embedding.detach().cpu()
+    tensors = {name: tensor.contiguous() for name, tensor in _tensors(on_cpu).items()}
     data: bytes = save(tensors, header)
     return data
 
@@ -194,7 +200,7 @@ def concatenate(embeddings: Sequence[Embedding]) -> Embedding:
     if not embeddings:
         raise ValueError("nothing to concatenate: the list of embeddings is empty")
     head = embeddings[0]
-    for embedding in embeddings[1:]:
+    for embedding in embeddings:
         if _kind(embedding) != _kind(head):
             raise ValueError(
                 f"embeddings differ in model or patch grid: {head.model or 'unknown'} {head.grid} and "
@@ -203,17 +209,18 @@ def concatenate(embeddings: Sequence[Embedding]) -> Embedding:
     import torch
 
     cls = torch.cat([embedding.cls for embedding in embeddings])
-    patches = [embedding.patches for embedding in embeddings if embedding.patches is not None]
-    if not patches:
+    if head.patches is None:
         return replace(head, cls=cls)
 
-    weights = [embedding.weights for embedding in embeddings]
-    if all(image_weights is None for image_weights in weights):
-        return replace(head, cls=cls, patches=torch.cat(patches))
-    for row, tokens in enumerate(patches):
-        if weights[row] is None:
-            weights[row] = tokens.new_ones(tokens.shape[:2])
-    return replace(head, cls=cls, patches=torch.cat(patches), weights=torch.cat(weights))  # type: ignore[arg-type]
+    patches: list[Any] = [embedding.patches for embedding in embeddings]
+    weights: Tensor | None = None
+    if any(embedding.weights is not None for embedding in embeddings):
+        image_weights = []
+        for embedding, tokens in zip(embeddings, patches, strict=True):
+            uniform = tokens.new_ones(tokens.shape[:2])
+            image_weights.append(uniform if embedding.weights is None else embedding.weights)
+        weights = torch.cat(image_weights)
+    return replace(head, cls=cls, patches=torch.cat(patches), weights=weights)
 
 
 def _kind(embedding: Embedding) -> tuple[Any, ...]:

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from idmetric.metric.files.tables import first_few
 
 if TYPE_CHECKING:
@@ -39,7 +37,8 @@ def is_finite(tensor: Tensor) -> bool:
         return True
     if tensor.element_size() == 1:  # PyTorch has no sums of float8
         tensor = tensor.float()
-    total = tensor.detach().sum(dtype=torch.promote_types(tensor.dtype, torch.float32))
+    dtype = torch.promote_types(tensor.dtype, torch.float32)
+    total = tensor.detach().sum(dtype=dtype)
     return bool(total.isfinite()) or bool(tensor.isfinite().all())  # a sum of large numbers may overflow
 
 
@@ -47,7 +46,11 @@ def finite_rows(*tensors: Tensor | None) -> Tensor:
     """Which rows (B,) are finite in all tensors (B, ...); None stands for a tensor that is not there."""
     import torch
 
-    rows = [tensor.detach().flatten(1).isfinite().all(1) for tensor in tensors if tensor is not None]
+    rows = []
+    for tensor in tensors:
+        if tensor is not None:
+            values = tensor.detach().flatten(1)
+            rows.append(values.isfinite().all(1))
     return torch.stack(rows).all(0)
 
 
@@ -55,9 +58,11 @@ def check_distances(distances: Tensor, dtype: torch.dtype | None = None) -> None
     """Refuse distances that are not finite: NonFiniteError, which names their places and how to fix it."""
     if is_finite(distances):
         return
-    indices = np.argwhere(~np.isfinite(distances.tolist())).tolist()  # of each such distance, one or two numbers
+    is_bad = ~distances.detach().isfinite()
+    indices = is_bad.nonzero().tolist()  # of each such distance, one or two numbers
     rows = sorted({index[0] for index in indices})
-    names = shown([str(tuple(index)) if len(index) > 1 else str(index[0]) for index in indices])
+    positions = [str(index[0]) if len(index) == 1 else str(tuple(index)) for index in indices]
+    names = shown(positions)
     raise NonFiniteError(f"the distances at {names} are not finite (NaN or infinite): {_fix(dtype)}", rows)
 
 

@@ -91,7 +91,12 @@ def distance_matrix(
 
 
 def _of_kind(
-    a: Embedding, b: Embedding, kind: DistanceName, joint_weight: float, matrix: bool, self_b: Tensor | None = None
+    a: Embedding,
+    b: Embedding,
+    kind: DistanceName,
+    joint_weight: float,
+    matrix: bool,
+    self_b: Tensor | None = None,
 ) -> Tensor:
     if not 0 <= joint_weight < math.inf:  # NaN too
         raise ValueError(f"joint_weight must be a finite number of at least 0, got {joint_weight}")
@@ -105,7 +110,8 @@ def _of_kind(
     if kind == "joint_pooled":
         return cosine(a.cls, b.cls) + cosine(_pooled(a), _pooled(b))
     if kind == "joint":
-        return cosine(a.cls, b.cls) + joint_weight * _sinkhorn(a, b, "patch", matrix, self_b)
+        transport = _sinkhorn(a, b, "patch", matrix, self_b)
+        return cosine(a.cls, b.cls) + joint_weight * transport
     return _sinkhorn(a, b, kind, matrix, self_b)
 
 
@@ -122,12 +128,18 @@ def self_terms(embedding: Embedding, name: str) -> Tensor | None:
     return self_potential(_tokens(embedding), embedding.weights, **options)
 
 
-def _sinkhorn(a: Embedding, b: Embedding, kind: str, matrix: bool, self_b: Tensor | None) -> Tensor:
+def _sinkhorn(
+    a: Embedding,
+    b: Embedding,
+    kind: str,
+    matrix: bool,
+    self_b: Tensor | None,
+) -> Tensor:
     from idmetric.metric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
 
     x = _tokens(a)
     y = x if b is a else _tokens(b)  # the matrix of one tensor with itself takes half the time
-    options: dict[str, Any] = {"weights_a": a.weights, "weights_b": b.weights, **_SINKHORN[kind]}
+    options = dict(_SINKHORN[kind], weights_a=a.weights, weights_b=b.weights)
     if matrix:
         return sinkhorn_matrix(x, y, self_b=self_b, **options)
     return sinkhorn_distance(x, y, **options)
@@ -139,7 +151,8 @@ def _pooled(embedding: Embedding) -> Tensor:
     if embedding.weights is None:
         return tokens.mean(1)
     weights = embedding.weights.to(tokens.dtype)
-    return (tokens * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
+    sums = (tokens * weights.unsqueeze(2)).sum(1)
+    return sums / weights.sum(1, keepdim=True)
 
 
 def _tokens(embedding: Embedding) -> Tensor:

@@ -64,8 +64,10 @@ def patch_similarity(subject: Embedding, targets: Embedding, match: Match = "pro
         return (target_tokens @ prototypes(subject, match).T).mean(-1)
 
     maps = []
-    for tokens, is_covered in zip(_unit_tokens(subject), covered(subject), strict=True):
-        cosines = target_tokens @ tokens[is_covered].T
+    subject_tokens = _unit_tokens(subject)
+    is_covered = covered(subject)
+    for i in range(len(subject)):
+        cosines = target_tokens @ subject_tokens[i, is_covered[i]].T
         maps.append(cosines.amax(-1))
     return torch.stack(maps).mean(0)
 
@@ -74,12 +76,16 @@ def prototypes(subject: Embedding, match: Match = "prototype") -> Tensor:
     """The prototype of each image (R, D), by which tokens are multiplied; "nearest" has none: see the module."""
     tokens = _unit_tokens(subject)
     if match == "mean_max":
-        is_covered = covered(subject)[..., None]
-        mean = (tokens * is_covered).sum(1) / is_covered.sum(1)
-        maximum = tokens.masked_fill(~is_covered, -math.inf).amax(1)
+        is_covered = covered(subject).unsqueeze(2)
+        sums = (tokens * is_covered).sum(1)
+        mean = sums / is_covered.sum(1)
+        without_others = tokens.masked_fill(~is_covered, -math.inf)
+        maximum = without_others.amax(1)
         return F.normalize((mean + maximum) / 2, dim=-1)
 
-    weights = tokens.new_ones(tokens.shape[:2]) if subject.weights is None else subject.weights.to(tokens)
+    weights = tokens.new_ones(tokens.shape[:2])
+    if subject.weights is not None:
+        weights = subject.weights.to(tokens)
     shares = weights / weights.sum(1, keepdim=True)
     mean = (tokens * shares[..., None]).sum(1)
     if match == "mean":
@@ -95,8 +101,9 @@ def covered(subject: Embedding) -> Tensor:
     """Patches (R, P) that belong to the subject: covered by half, or where none is, those covered most."""
     tokens = patch_tokens(subject)
     if subject.weights is None:
-        return torch.ones(tokens.shape[:2], dtype=torch.bool, device=tokens.device)
-    return subject.weights >= subject.weights.amax(1, keepdim=True).clamp(max=0.5)
+        return tokens.new_ones(tokens.shape[:2], dtype=torch.bool)
+    most = subject.weights.amax(1, keepdim=True)
+    return subject.weights >= most.clamp(max=0.5)
 
 
 def patch_tokens(embedding: Embedding, name: str = "") -> Tensor:
@@ -119,10 +126,11 @@ def on_grid(values: Tensor, where: Layout) -> Tensor:
 def spread(grid: Tensor, where: Layout, size: tuple[int, int]) -> Tensor:
     """Values (..., rows, columns) at the pixels (..., H, W) of the image: bilinear, level beyond the outer centers."""
     # grid_sample takes positions from -1 to 1, edge to edge of what the patches cover
-    height, width = size
-    share_y, share_x = where.share
-    y = (torch.arange(height, device=grid.device, dtype=grid.dtype) + 0.5) / height / share_y * 2 - 1
-    x = (torch.arange(width, device=grid.device, dtype=grid.dtype) + 0.5) / width / share_x * 2 - 1
+    axes = []
+    for length, share in zip(size, where.share, strict=True):
+        centers = torch.arange(length, device=grid.device, dtype=grid.dtype) + 0.5
+        axes.append(centers / length / share * 2 - 1)
+    y, x = axes
     positions = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)[None]
 
     flat = grid.reshape(1, -1, *where.grid)

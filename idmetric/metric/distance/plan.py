@@ -43,7 +43,9 @@ class TransportPlan:
     """
 
     def __init__(self, kernel: Tensor, weights: Tensor, start: float) -> None:
-        self.kernel, self.weights, self.start = kernel, weights, start
+        self.kernel = kernel
+        self.weights = weights
+        self.start = start
         self.buffer = torch.empty_like(kernel)
         self.previous_eps = math.nan
         self.buffer_eps: float | None = None  # eps of E in the buffer
@@ -111,8 +113,9 @@ class TransportPlan:
 
 def _within(values: list[Tensor], bounds: tuple[float, float]) -> Tensor:
     """Which pairs (K,) have all of their values (K, 1, P + Q) between two bounds; NaN is not."""
-    least, most = torch.aminmax(torch.cat(values, 1).flatten(1), dim=1)
     low, high = bounds
+    joined = torch.cat(values, 1)
+    least, most = torch.aminmax(joined.flatten(1), dim=1)
     return (least >= low) & (most <= high)
 
 
@@ -121,7 +124,9 @@ def _sides(z: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
     rows = kernel.shape[1]
     if z.shape[2] == rows:
         return z, z
-    return z[:, :, :rows], z[:, :, rows:]
+    of_rows = z[:, :, :rows]
+    of_columns = z[:, :, rows:]
+    return of_rows, of_columns
 
 
 def _sums(matrix: Tensor, weights: Tensor) -> Tensor:
@@ -130,23 +135,26 @@ def _sums(matrix: Tensor, weights: Tensor) -> Tensor:
     row_sums = product(v, matrix.mT)
     if u is v:
         return row_sums
-    return torch.cat([row_sums, product(u, matrix)], 2)
+    column_sums = product(u, matrix)
+    return torch.cat([row_sums, column_sums], 2)
 
 
 def apart(kernel: Tensor, weights: Tensor, buffer: Tensor, z: Tensor, eps: float) -> Tensor:
     """Each softmin by itself, stable whatever its exponents are."""
     rows, cols = _sides(weights.log() + z / eps, kernel)
-    f = _softmin(kernel, cols, eps, 2, buffer).mT
+    f = _log_sum_exp(kernel, cols, eps, 2, buffer).mT
     if rows is cols:
-        return f
-    g = _softmin(kernel, rows.mT, eps, 1, buffer)
-    return torch.cat([f, g], 2)
+        return f * -eps
+    g = _log_sum_exp(kernel, rows.mT, eps, 1, buffer)
+    return torch.cat([f, g], 2) * -eps
 
 
-def _softmin(kernel: Tensor, h: Tensor, eps: float, dim: int, buffer: Tensor) -> Tensor:
-    """-eps * log sum exp(h + kernel / eps) over `dim`, which is kept; `h` has size 1 on the other."""
+def _log_sum_exp(kernel: Tensor, h: Tensor, eps: float, dim: int, buffer: Tensor) -> Tensor:
+    """log sum exp(h + kernel / eps) over `dim`, which is kept; `h` has size 1 on the other."""
     torch.add(h, kernel, alpha=1 / eps, out=buffer)
     peak = buffer.amax(dim, keepdim=True)
     # Powers of two take CPUs a quarter of the time of those of e.
-    powers = buffer.sub_(peak).clamp_min_(_FLOOR).mul_(_LOG2E).exp2_()
-    return powers.sum(dim, keepdim=True).log_().add_(peak).mul_(-eps)
+    buffer.sub_(peak).clamp_min_(_FLOOR)
+    powers = buffer.mul_(_LOG2E).exp2_()
+    sums = powers.sum(dim, keepdim=True)
+    return sums.log_() + peak

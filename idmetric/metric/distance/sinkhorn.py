@@ -132,14 +132,15 @@ def sinkhorn_matrix(
         left = _cloud(a, b, weights_a)
         if symmetric:
             right = left
-            rows, cols = torch.triu_indices(len(a), len(a), offset=int(debias), device=a.device)
+            rows, cols = torch.triu_indices(len(a), len(a), int(debias), device=a.device)
         else:
             right = _cloud(b, a, weights_b, self_b)
             rows = _indices(a).repeat_interleave(len(b))
             cols = _indices(b).repeat(len(a))
 
         scores = _scores(left, right, rows, cols, options)
-        matrix = scores.new_zeros(len(a), len(b)).index_put((rows, cols), scores)
+        matrix = scores.new_zeros(len(a), len(b))
+        matrix = matrix.index_put((rows, cols), scores)
         if symmetric:
             matrix = matrix.index_put((cols, rows), scores)
         return matrix
@@ -212,7 +213,8 @@ def _cloud(x: Tensor, y: Tensor, weights: Tensor | None, potential: Tensor | Non
     else:
         weights = _normalized(weights, x, check=not wants_graph(x, y))
         # A masked token may hold anything, and inf * 0 is NaN: it has to leave before the products.
-        x = x.masked_fill((weights == 0).unsqueeze(-1), 0)
+        is_masked = weights == 0
+        x = x.masked_fill(is_masked.unsqueeze(2), 0)
     return Cloud(x, weights, halves(x), potential)
 
 
@@ -222,15 +224,20 @@ def _normalized(weights: Tensor, x: Tensor, check: bool) -> Tensor:
     weights = _saveable(weights.to(x.dtype))
     total = weights.sum(1)
     if check:
-        is_negative = (weights < 0).any(1)
-        is_positive_sum = total.isfinite() & (total > 0)
-        bad_rows = (is_negative | ~is_positive_sum).nonzero()
+        is_valid = (weights >= 0).all(1) & (total > 0) & total.isfinite()
+        bad_rows = (~is_valid).nonzero()
         if len(bad_rows):
             raise ValueError(f"weights row {int(bad_rows[0])} must be finite and nonnegative with a positive sum")
     return weights / total.unsqueeze(1)
 
 
-def _scores(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor, options: _Annealing) -> Tensor:
+def _scores(
+    a: Cloud,
+    b: Cloud,
+    rows: Tensor,
+    cols: Tensor,
+    options: _Annealing,
+) -> Tensor:
     """Distances (K,) of the pairs (rows[k], cols[k])."""
     chunks = _chunks(a, b, rows, cols, options)
     if options.debias and options.diameter is not None:
@@ -241,8 +248,11 @@ def _scores(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor, options: _Annealing)
     # Without a graph each chunk shrinks to its scores at once; with one, a single node sums the chunks' gradients.
     if wants_graph(*a, *b):
         return _transport(a, b, chunks, options.debias)
-    scores = over_threads(lambda chunk: _transport(a, b, [chunk], options.debias), chunks, chunks[0].threads)
-    return torch.cat(scores)
+
+    def transport(chunk: Chunk) -> Tensor:
+        return _transport(a, b, [chunk], options.debias)
+
+    return torch.cat(over_threads(transport, chunks, chunks[0].threads))
 
 
 def _transport(a: Cloud, b: Cloud, chunks: list[Chunk], debias: bool) -> Tensor:
@@ -254,7 +264,9 @@ def _transport(a: Cloud, b: Cloud, chunks: list[Chunk], debias: bool) -> Tensor:
         # Potential minus potential, then the sum: the sums alone would cancel to few digits.
         f = f - _debiasing(a, rows, chunks)
         g = g - _debiasing(b, cols, flipped(chunks))
-    return (a.weights[rows] * f).sum(1) + (b.weights[cols] * g).sum(1)
+    f = f * a.weights[rows]
+    g = g * b.weights[cols]
+    return f.sum(1) + g.sum(1)
 
 
 def _debiasing(x: Cloud, images: Tensor, chunks: list[Chunk]) -> Tensor:
@@ -264,7 +276,13 @@ def _debiasing(x: Cloud, images: Tensor, chunks: list[Chunk]) -> Tensor:
     return x.potential[images]
 
 
-def _chunks(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor, options: _Annealing) -> list[Chunk]:
+def _chunks(
+    a: Cloud,
+    b: Cloud,
+    rows: Tensor,
+    cols: Tensor,
+    options: _Annealing,
+) -> list[Chunk]:
     """The pairs (rows[k], cols[k]) in chunks that fit in memory, and on CPUs in a cache."""
     tokens_a, channels = a.tokens.shape[1:]
     tokens_b = b.tokens.shape[1]
@@ -282,11 +300,13 @@ def _chunks(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor, options: _Annealing)
         threads = MAX_ELEMENTS // (size * pair_elements)
 
     chunks = []
-    for chunk_rows, chunk_cols in zip(torch.split(rows, size), torch.split(cols, size), strict=True):
+    pairs = zip(torch.split(rows, size), torch.split(cols, size), strict=True)
+    for chunk_rows, chunk_cols in pairs:
         diameter = options.diameter
         if diameter is None:
             diameter = _diameter(a, b, chunk_rows, chunk_cols, options.blur)
-        chunks.append(Chunk(chunk_rows, chunk_cols, _schedule(diameter, options), threads))
+        schedule = _schedule(diameter, options)
+        chunks.append(Chunk(chunk_rows, chunk_cols, schedule, threads))
     return chunks
 
 
@@ -295,17 +315,28 @@ def _schedule(diameter: float, options: _Annealing) -> list[float]:
     log_start = 2 * math.log(diameter)
     log_end = 2 * math.log(options.blur)
     log_ratio = 2 * math.log(options.scaling)
-    steps = math.ceil((log_end - log_start) / log_ratio)
-    falling = [math.exp(log_start + step * log_ratio) for step in range(steps)]
-    return [diameter**2, *falling, options.blur**2]
+
+    schedule = [diameter**2]
+    for step in range(math.ceil((log_end - log_start) / log_ratio)):
+        schedule.append(math.exp(log_start + step * log_ratio))
+    schedule.append(options.blur**2)
+    return schedule
 
 
-def _diameter(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor, blur: float) -> float:
+def _diameter(
+    a: Cloud,
+    b: Cloud,
+    rows: Tensor,
+    cols: Tensor,
+    blur: float,
+) -> float:
     """Bounding-box diagonal of a pair; a floor keeps the first temperature positive for constant sets."""
     if not len(rows):
         return 1.0
-    tokens_a = a.tokens[rows].detach()[a.weights[rows] > 0]
-    tokens_b = b.tokens[cols].detach()[b.weights[cols] > 0]
+    tokens_a = a.tokens[rows].detach()
+    tokens_b = b.tokens[cols].detach()
+    tokens_a = tokens_a[a.weights[rows] > 0]
+    tokens_b = tokens_b[b.weights[cols] > 0]
     low, high = torch.aminmax(torch.cat([tokens_a, tokens_b]), dim=0)
     diameter = float((high - low).norm())
     if not math.isfinite(diameter):
@@ -315,7 +346,8 @@ def _diameter(a: Cloud, b: Cloud, rows: Tensor, cols: Tensor, blur: float) -> fl
 
 def _self_potential(x: Cloud, options: _Annealing) -> Tensor:
     images = _indices(x.tokens)
-    return self_potentials(x, _chunks(x, x, images, images, options))
+    chunks = _chunks(x, x, images, images, options)
+    return self_potentials(x, chunks)
 
 
 def _with_self_potential(x: Cloud, options: _Annealing) -> Cloud:

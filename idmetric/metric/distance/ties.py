@@ -24,8 +24,8 @@ def comparable(scores: ArrayLike) -> NDArray[np.float64]:
     >>> comparable([0.1234561, 0.1234564]).tolist()
     [0.123456, 0.123456]
     """
-    rounded: NDArray[np.float64] = np.asarray(scores, dtype=np.float64).round(DIGITS)
-    return rounded
+    array = np.asarray(scores, dtype=np.float64)
+    return array.round(DIGITS)
 
 
 def first_highest(scores: Numbers) -> int:
@@ -49,7 +49,8 @@ def numbers(name: str, values: ArrayLike, ndim: int = 1) -> Numbers:
     if not x.size:
         raise ValueError(f"{name} must not be empty, got shape {x.shape}")
 
-    bad_indices = np.argwhere(~np.isfinite(x))
+    is_bad = ~np.isfinite(x)
+    bad_indices = np.argwhere(is_bad)
     if len(bad_indices):
         index = tuple(bad_indices[0].tolist())
         position = index[0] if ndim == 1 else index
@@ -82,7 +83,11 @@ def labeled(
     return comparable(score_array), relevant_array
 
 
-def paired(x: ArrayLike, y: ArrayLike, names: tuple[str, str] = ("x", "y")) -> tuple[Numbers, Numbers]:
+def paired(
+    x: ArrayLike,
+    y: ArrayLike,
+    names: tuple[str, str] = ("x", "y"),
+) -> tuple[Numbers, Numbers]:
     """Two arrays (N,) of finite float64 numbers."""
     x_array = numbers(names[0], x).astype(np.float64)
     y_array = numbers(names[1], y).astype(np.float64)

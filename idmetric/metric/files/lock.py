@@ -40,7 +40,7 @@ def locked(path: Path, busy: Exception, *, wait: bool = False) -> Iterator[bool]
 
     lock = FileLock(path, thread_local=False)
     try:
-        lock.acquire(timeout=-1 if wait else 0, poll_interval=0.2)
+        lock.acquire(blocking=wait, poll_interval=0.2)
     except Timeout:
         raise busy from None
     except OSError as error:

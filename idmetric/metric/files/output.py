@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import stat
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
@@ -67,7 +68,7 @@ def check(path: StrPath, parents: bool = False) -> None:
     path = Path(path)
     with writing(path):
         if path.is_dir():
-            raise OSError(errno.EISDIR, os.strerror(errno.EISDIR))
+            raise IsADirectoryError(errno.EISDIR, "is a folder")
         if _is_device(path):
             return
     target = path  # or the first folder on the way that is not there yet
@@ -124,20 +125,19 @@ def refuse_inputs(outputs: Mapping[str, StrPath | None], inputs: Iterable[StrPat
         outputs: the file that each option names; None where it is not given.
         inputs: files to be read. They are only looked at if an output exists.
     """
-    existing = {file_id(path): (option, os.fspath(path)) for option, path in outputs.items() if path is not None}
-    existing.pop(None, None)
+    existing = {}
+    for option, path in outputs.items():
+        if path is not None and file_id(path) is not None:
+            existing[file_id(path)] = (option, os.fspath(path))
     if not existing:
         return
+
     for path in inputs:
-        input_id = file_id(path)
-        if input_id in existing:
-            option, output = existing[input_id]
+        option, output = existing.get(file_id(path), ("", ""))
+        if option:
             spelling = "" if output == os.fspath(path) else f" ({os.fspath(path)!r})"
-            raise OutputError(
-                errno.EEXIST,
-                f"{option} {output!r} is an input{spelling} and would be overwritten: name another file",
-                output,
-            )
+            message = f"{option} {output!r} is an input{spelling} and would be overwritten: name another file"
+            raise OutputError(errno.EEXIST, message, output)
 
 
 def files_among(values: Iterable[Any]) -> Iterator[StrPath]:
@@ -184,7 +184,10 @@ def writing(path: StrPath, *also: StrPath) -> Iterator[None]:
     except Exception as error:
         if type(error).__name__ != "SafetensorError":  # safetensors hides the system's error in its own
             raise
-        reason = next((says for number, says in _REASONS.items() if f"os error {number}" in str(error)), str(error))
+        reason = str(error)
+        number = re.search(r"os error (\d+)", reason)
+        if number is not None:
+            reason = _REASONS.get(int(number[1]), reason)
         raise OutputError(errno.EIO, _explain(path, reason), os.fspath(path)) from error
 
 
@@ -192,9 +195,8 @@ def _is_of(name: object, paths: Iterable[StrPath]) -> bool:
     """Whether an error's file name is one of the paths or lies below one; an error without a name counts."""
     if name is None:
         return True
-    filename = os.fsdecode(name) if isinstance(name, bytes) else str(name)
-    names = [os.fspath(path) for path in paths]
-    return filename in names or filename.startswith(tuple(os.path.join(name, "") for name in names))
+    file = Path(str(name))
+    return any(file.is_relative_to(path) for path in paths)
 
 
 _REASONS = {

@@ -45,25 +45,31 @@ class Progress:
     """
 
     def __init__(self, unit: str, show: bool = True, *, verb: str = "") -> None:
-        self.unit, self.show, self.verb = unit, show, verb
+        self.unit = unit
+        self.show = show
+        self.verb = verb
         self._bar: Any = None
 
     def __call__(self, done: int, total: int | None) -> None:
         """Show the counts, now and then."""
-        if self.show and sys.stderr is not None:  # there is none in a program without a console
-            self._draw(done, total)
-
-    def _draw(self, done: int, total: int | None) -> None:
+        if not self.show or sys.stderr is None:  # there is none in a program without a console
+            return
         if self._bar is not None and (total != self._bar.total or done < self._bar.n):  # another piece of work
             self.clear()
         if self._bar is None:
             from tqdm import tqdm  # a command's --help does without
 
-            every = REDRAW if sys.stderr.isatty() else 30.0
+            seconds = REDRAW if sys.stderr.isatty() else 30.0
             self._bar = tqdm(
-                desc=self.verb or None, unit=f" {self.unit}", total=total, leave=False, file=_Stderr(sys.stderr),
-                mininterval=every, delay=every, dynamic_ncols=True,
-            )  # fmt: skip
+                desc=self.verb or None,
+                unit=f" {self.unit}",
+                total=total,
+                leave=False,
+                file=_Stderr(sys.stderr),
+                mininterval=seconds,
+                delay=seconds,
+                dynamic_ncols=True,
+            )
         self._bar.update(done - self._bar.n)
 
     def over(self, items: Iterable[T], total: int | None = None) -> Iterator[T]:

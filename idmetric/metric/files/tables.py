@@ -47,11 +47,11 @@ def rounded(value: Any) -> Any:
 
 def in_csv(row: dict[str, Any]) -> dict[str, Any]:
     """A row for CSV: its floats by `four`; undefined ones (NaN) are empty."""
-    return {key: _csv_number(value) if isinstance(value, float) else value for key, value in row.items()}
-
-
-def _csv_number(value: float) -> str:
-    return "" if math.isnan(value) else four(value)
+    cells = dict(row)
+    for key, value in row.items():
+        if isinstance(value, float):
+            cells[key] = "" if math.isnan(value) else four(value)
+    return cells
 
 
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")

@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import cache
 from typing import Any, TypeVar
 
@@ -21,11 +21,14 @@ def in_order(
 
     Args:
         items: taken one by one, by the caller's thread, as there is room.
-        threads: at least 1. waiting: at least 1.
+        threads: 0: work in the caller's thread, one item at a time. waiting: at least 1.
 
     Raises:
         Whatever `work` raises, where its result would have come; what has not begun then never does.
     """
+    if not threads:
+        yield from map(work, items)
+        return
     with ThreadPoolExecutor(threads) as pool:
         ahead: deque[Future[Done]] = deque()
         try:
@@ -48,8 +51,10 @@ def one_thread() -> Iterator[None]:
 
     Without threadpoolctl, which scikit-learn brings along, nothing is limited.
     """
-    pools = _pools() if threading.current_thread() is threading.main_thread() else None
-    with pools.limit(limits=1, user_api="blas") if pools is not None else nullcontext():
+    limit: AbstractContextManager[Any] = nullcontext()
+    if threading.current_thread() is threading.main_thread() and _pools() is not None:
+        limit = _pools().limit(limits=1, user_api="blas")
+    with limit:
         yield
 
 

@@ -1,6 +1,6 @@
 """Arrays, tensors and PIL modes: layout, range, 16-bit values, transparency, and conversion between them.
 
-All functions raise ImageReadError, which names the image and says how to fix it.
+All functions raise ValueError with the reason and how to fix it; `kinds.naming` adds the name of the image.
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.metric.images.kinds import SLACK, Color, ImageReadError, describe, is_tensor
+from idmetric.metric.images.kinds import SLACK, Color, is_tensor
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def check_pixels(pixels: Tensor, name: str | None = None) -> None:
+def check_pixels(pixels: Tensor) -> None:
     """Check that float pixels of any shape lie in [0, 1], up to 1e-4 of rounding, unless torch.func transforms them."""
     import torch
 
-    name = name or describe(pixels)
     if not pixels.numel():
-        raise ImageReadError(name, "it has no pixels")
+        raise ValueError("it has no pixels")
     if torch._C._functorch.is_functorch_wrapped_tensor(pixels):
         if torch._C._functorch.is_batchedtensor(pixels):
-            raise ImageReadError(name, "torch.func.vmap is not supported: give the whole batch, metric(images, others)")
+            raise ValueError("torch.func.vmap is not supported: give the whole batch, metric(images, others)")
         return  # values cannot be read inside the other transforms of torch.func
 
     values = pixels.detach()
@@ -48,19 +47,19 @@ def check_pixels(pixels: Tensor, name: str | None = None) -> None:
         advice = "divide by 255"
     else:
         advice = "clamp what overshoots"
-    raise ImageReadError(name, f"float pixels must lie in [0, 1], found [{low:.4g}, {high:.4g}]: {advice}")
+    raise ValueError(f"float pixels must lie in [0, 1], found [{low:.4g}, {high:.4g}]: {advice}")
 
 
 def is_float(x: Tensor | NDArray[Any]) -> bool:
     return x.is_floating_point() if is_tensor(x) else x.dtype.kind == "f"
 
 
-def single_image(source: Any, name: str) -> Any:
+def single_image(source: Any) -> Any:
     """One image with three axes: (C, H, W) of a tensor, (H, W, C) of an array, 1 to 4 channels."""
     if isinstance(source, np.ma.MaskedArray) and np.ma.is_masked(source):
         hidden = int(np.ma.getmaskarray(source).sum())
         advice = "fill them first, array.filled(255), and give mask=~array.mask[..., 0] to look at the rest alone"
-        raise ImageReadError(name, f"{hidden} values of this masked array are masked out: {advice}")
+        raise ValueError(f"{hidden} values of this masked array are masked out: {advice}")
 
     if is_tensor(source):
         channel_axis = 0
@@ -74,39 +73,39 @@ def single_image(source: Any, name: str) -> Any:
     if image.ndim == 2:
         image = image[None] if is_tensor(image) else image[..., None]
     if image.ndim != 3 or image.shape[channel_axis] not in (1, 2, 3, 4):
-        raise ImageReadError(name, f"one image's {layout} with 1 to 4 channels: permute it, or index a batch")
+        raise ValueError(f"one image's {layout} with 1 to 4 channels: permute it, or index a batch")
     if 0 in image.shape:
-        raise ImageReadError(name, "it has no pixels")
+        raise ValueError("it has no pixels")
     return image
 
 
-def channels_last(source: Tensor | NDArray[Any], name: str) -> NDArray[Any]:
+def channels_last(source: Tensor | NDArray[Any]) -> NDArray[Any]:
     """A copy of one image as an array (H, W, C) in the machine's byte order; floats become float32."""
-    x = single_image(source, name)
+    x = single_image(source)
     if is_tensor(x):
         x = x.detach().permute(1, 2, 0).cpu()
         if x.is_floating_point():
             x = x.float()  # numpy has no bfloat16
         x = x.numpy()
     if x.dtype.kind not in "biuf":
-        raise ImageReadError(name, f"pixels of type {x.dtype} are not understood: use integers, or floats in [0, 1]")
+        raise ValueError(f"pixels of type {x.dtype} are not understood: use integers, or floats in [0, 1]")
     dtype = np.float32 if x.dtype.kind == "f" else x.dtype.newbyteorder("=")
     array: NDArray[Any] = x.astype(dtype)
     return array
 
 
-def image_of_array(source: Tensor | NDArray[Any], name: str) -> Image.Image:
+def image_of_array(source: Tensor | NDArray[Any]) -> Image.Image:
     """One integer or bool image as an 8-bit image of as many channels."""
-    array = channels_last(source, name)
+    array = channels_last(source)
     if array.dtype == np.bool_:
         array = array.astype(np.uint8) * np.uint8(255)
     elif array.dtype == np.uint16:
         color = array[..., :3] if array.shape[2] > 2 else array[..., :1]  # without alpha
-        check_depth(int(color.max()), name)
+        check_depth(int(color.max()))
         array = scale16(array)
     elif array.dtype != np.uint8:
         advice = "use uint8, uint16, bool, or floats in [0, 1]"
-        raise ImageReadError(name, f"pixels of type {array.dtype} are not understood: {advice}")
+        raise ValueError(f"pixels of type {array.dtype} are not understood: {advice}")
     return image_of_bytes(array)
 
 
@@ -121,15 +120,14 @@ def image_of_pixels(pixels: Tensor) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(array))
 
 
-def float_pixels(source: Tensor | NDArray[Any], name: str, background: Color) -> Tensor:
+def float_pixels(source: Tensor | NDArray[Any], background: Color) -> Tensor:
     """One float image as RGB (3, H, W); a tensor keeps its graph."""
     import torch
 
-    if is_tensor(source):
-        pixels = single_image(source, name)
-    else:
-        pixels = torch.from_numpy(channels_last(source, name)).permute(2, 0, 1)
-    check_pixels(pixels, name)
+    if not is_tensor(source):
+        source = torch.from_numpy(channels_last(source)).permute(2, 0, 1)
+    pixels = single_image(source)
+    check_pixels(pixels)
     return composite(pixels, background)
 
 
@@ -153,13 +151,12 @@ def composite(x: Tensor, background: Color) -> Tensor:
     return color * alpha + background_color * (1 - alpha)
 
 
-def check_depth(high: int, name: str) -> None:
+def check_depth(high: int) -> None:
     """Refuse 16-bit values that end below a sixteenth of their range, as those of 8, 10 and 12 bits do."""
     if 0 < high < 4096:
         bits = next(bits for bits in (8, 10, 12) if high < 2**bits)
         factor = 65535 // (2**bits - 1)
-        raise ImageReadError(
-            name,
+        raise ValueError(
             f"its 16-bit values go up to {high} of 65535 only, which is black: multiply them by {factor} if they hold "
             f"{bits} bits; save a picture that is as dark with 8 bits",
         )
@@ -175,35 +172,35 @@ def scale16(array: NDArray[Any]) -> NDArray[np.uint8]:
 # PIL images
 
 
-def released_rgb(image: Image.Image, name: str | None = None) -> Image.Image:
+def released_rgb(image: Image.Image) -> Image.Image:
     """An image as ID-Sim's and NearID's releases read it: `image.convert("RGB")` and nothing else.
 
     EXIF orientation is ignored, alpha and transparent palette entries are dropped (the colors stored under them show),
     and the installed Pillow decides how 16-bit values are converted.
     """
-    rgb = convert(image, "RGB", name or describe(image))
+    rgb = convert(image, "RGB")
     if rgb is image:
         rgb = rgb.copy()
     rgb.info = {}  # or its EXIF block would have it turned later
     return rgb
 
 
-def sixteen(image: Image.Image, name: str) -> NDArray[np.uint16]:
+def sixteen(image: Image.Image) -> NDArray[np.uint16]:
     """The values of an integer image (I, I;16, ...)."""
     array = np.asarray(image)
     low, high = int(array.min()), int(array.max())
     if low < 0 or high > 65535:
-        raise ImageReadError(name, f"integer pixels must lie in [0, 65535], found [{low}, {high}]: rescale them")
+        raise ValueError(f"integer pixels must lie in [0, 65535], found [{low}, {high}]: rescale them")
     return array.astype(np.uint16)
 
 
-def eight_bit(image: Image.Image, name: str) -> Image.Image:
+def eight_bit(image: Image.Image) -> Image.Image:
     """Integer images as L, or LA where one value means transparent; others as they are."""
     if image.mode == "La":  # premultiplied gray converts to nothing else
         return image.convert("LA")
     if not image.mode.startswith("I"):
         return image
-    values = sixteen(image, name)
+    values = sixteen(image)
     gray = Image.fromarray(scale16(values))
     key = image.info.get("transparency")
     if isinstance(key, int):
@@ -212,11 +209,11 @@ def eight_bit(image: Image.Image, name: str) -> Image.Image:
     return gray
 
 
-def convert(image: Image.Image, mode: str, name: str) -> Image.Image:
+def convert(image: Image.Image, mode: str) -> Image.Image:
     """The image in a mode: itself, if it has that mode already."""
     if image.mode == mode:
         return image
     try:
         return image.convert(mode)
     except (OSError, TypeError, ValueError) as error:  # such as a transparency entry of the wrong kind
-        raise ImageReadError(name, f"mode {image.mode} cannot be made {mode} ({error}): convert it first") from error
+        raise ValueError(f"mode {image.mode} cannot be made {mode} ({error}): convert it first") from error

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Resize = Literal["squash", "crop", "hub-crop", "pad"]
+Size = tuple[int, int]  # height and width, or top and left of a corner
 CROPS = ("crop", "hub-crop")
 _LEAST = 0.1  # of crop_pct; with the next one it bounds the memory of a resized image
 _MOST_RATIO = 200  # of the sides of an image that is cropped
@@ -48,7 +49,7 @@ class Fit:
             return f"{self.resize} {self.crop_pct:g}"
         return self.resize
 
-    def image(self, image: Image.Image, size: tuple[int, int], interpolation: str, border: Color) -> Image.Image:
+    def image(self, image: Image.Image, size: Size, interpolation: str, border: Color) -> Image.Image:
         """An RGB image at `size` (height, width), resized by Pillow; `border` is the color of padding."""
         planned, (top, left) = self.plan(image.height, image.width, size)
         planned_size = planned[::-1]  # Pillow's sizes are (width, height)
@@ -64,7 +65,7 @@ class Fit:
             return framed
         return image
 
-    def pixels(self, pixels: Tensor, size: tuple[int, int], interpolation: str, border: Color) -> Tensor:
+    def pixels(self, pixels: Tensor, size: Size, interpolation: str, border: Color) -> Tensor:
         """Pixels (B, 3, H, W) in [0, 1] at `size`, differentiably; at that size already they are returned as they are.
 
         So pixels that were fitted once are not cropped again.
@@ -80,7 +81,7 @@ class Fit:
         color = resized.new_tensor(border).view(3, 1, 1) / 255
         return color + _window(resized - color, corner, size)  # borders of 0 become the color
 
-    def cover(self, cover: Tensor, size: tuple[int, int], floats: bool) -> Tensor:
+    def cover(self, cover: Tensor, size: Size, floats: bool) -> Tensor:
         """Coverage (..., H, W) by a mask, averaged to `size`; 0 on padding.
 
         Args:
@@ -93,7 +94,7 @@ class Fit:
         planned, corner = self.plan(cover.shape[-2], cover.shape[-1], size)
         return _window(average_to(cover, planned), corner, size)
 
-    def plan(self, height: int, width: int, size: tuple[int, int]) -> tuple[tuple[int, int], tuple[int, int]]:
+    def plan(self, height: int, width: int, size: Size) -> tuple[Size, Size]:
         """The size to resize to, and the top left corner in it of the part that is seen (negative with padding).
 
         ValueError for an image that is too narrow to be cropped.
@@ -112,7 +113,9 @@ class Fit:
         else:
             planned_longer = min(size)
             planned_shorter = max(1, round(planned_longer * shorter / longer))
-        planned = (planned_shorter, planned_longer) if height <= width else (planned_longer, planned_shorter)
+        planned = (planned_shorter, planned_longer)
+        if height > width:
+            planned = (planned_longer, planned_shorter)
 
         # half of what is cut off, or of the border, where it is negative
         cut_y = planned[0] - size[0]
@@ -125,7 +128,7 @@ class Fit:
 SQUASH = Fit()
 
 
-def _window(x: Tensor, corner: tuple[int, int], size: tuple[int, int]) -> Tensor:
+def _window(x: Tensor, corner: Size, size: Size) -> Tensor:
     """The part of (..., H, W) with this top left corner and size, 0 outside."""
     import torch.nn.functional as F
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Union
 
 from PIL import Image
@@ -33,7 +35,9 @@ WHITE: Color = (255, 255, 255)
 MAX_PIXELS = 178_956_970
 MAX_SIDE = 1_000_000  # Pillow takes 50 bytes for each pixel of a side while it resizes an image
 STORED = "stored_orientation"  # in a decoded image's `info`: the EXIF orientation that its file was stored in
+NAME = "image_name"  # in a decoded image's `info`: the name of its file in messages
 CUT = "cut_to_8_bits"  # in a decoded image's `info`: the file has 16 bits a channel, of which Pillow keeps the upper 8
+TOO_LARGE = "it does not fit in memory: make it smaller"
 SLACK = 1e-4  # float rounding beyond [0, 1] that is not worth an error
 
 
@@ -47,6 +51,19 @@ class ImageReadError(ValueError):
 
     def __reduce__(self) -> tuple[Any, ...]:  # so that data-loader workers can send it
         return type(self), (self.source, self.reason)
+
+
+@contextmanager
+def naming(source: Any) -> Iterator[None]:
+    """Turn an error about an image into an ImageReadError that names it."""
+    try:
+        yield
+    except ImageReadError:
+        raise
+    except ValueError as error:
+        raise ImageReadError(describe(source), str(error)) from error
+    except MemoryError as error:
+        raise ImageReadError(describe(source), TOO_LARGE) from error
 
 
 class MultiFrameWarning(UserWarning):
@@ -98,7 +115,7 @@ def describe(source: Any) -> str:
     anonymous = f"<{type(source).__name__}>"
     if isinstance(source, Image.Image):
         anonymous = f"<PIL image {source.width}x{source.height} {source.mode}>"
-        name = getattr(source, "filename", "")  # set on images opened from a path
+        name = getattr(source, "filename", "") or source.info.get(NAME)  # of images opened from a path, or decoded
     elif isinstance(source, str | os.PathLike):
         name = os.fspath(source) or "''"
     else:

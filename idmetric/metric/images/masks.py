@@ -44,6 +44,7 @@ from idmetric.metric.images.kinds import (
     color_of,
     describe,
     is_image_like,
+    naming,
     number_of,
 )
 from idmetric.metric.images.kinds import MaskId as MaskId  # part of this module
@@ -55,15 +56,16 @@ _PICTURE = 64  # colors: an image with more is a picture, not a map of labels
 _LEVELS = 16  # a soft mask that misses the maximum by a little must have more gray values than this
 _TINT = 8  # of 255: how far lossy compression may tint gray
 
-Values = tuple[NDArray[Any], float]  # (H, W), and the value that means wholly covered
+# (H, W), the value that means wholly covered, and the gray values of a soft mask that look like labels
+Values = tuple[NDArray[Any], float, list[Any]]
 
 
 class MaskWarning(UserWarning):
     """A mask that can be used, but probably selects something else than was meant."""
 
 
-class SeveralLabelsError(ImageReadError):
-    """A mask of several objects, of which none was chosen."""
+class SeveralLabels(ValueError):
+    """A mask of several objects, of which none was chosen; the cause of `read_mask`'s error."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,11 @@ def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
         return [None] * len(images)
 
     # a folder, perhaps with a label for all masks in it
-    folder, mask_id = _unlabeled(masks)
+    folder: Any = masks
+    mask_id = None
+    if isinstance(masks, Labeled):
+        folder = masks.source
+        mask_id = masks.mask_id
     if isinstance(folder, str | os.PathLike) and os.path.isdir(folder):
         files = [os.fspath(image) for image in images if isinstance(image, str | os.PathLike)]
         if len(files) != len(images):
@@ -121,19 +127,14 @@ def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
             raise ImageReadError(*inputs.absent_mask(folder, image_without_mask))
         return [labeled(mask, mask_id) for mask in mask_files]
 
-    mask_list: list[Any] = _without_gaps(masks) if _are_several(masks) else [masks]
+    mask_list: list[Any] = [masks]
+    if _are_several(masks):
+        mask_list = _without_gaps(masks)
     if len(mask_list) != len(images):
         raise ValueError(
             f"{len(mask_list)} masks for {len(images)} images: give one for each (None where there is none)"
         )
     return mask_list
-
-
-def _unlabeled(mask: Any, mask_id: MaskId | None = None) -> tuple[Any, MaskId | None]:
-    """A mask and its label: `mask_id`, unless it is `Labeled`."""
-    if isinstance(mask, Labeled):
-        return mask.source, mask.mask_id
-    return mask, mask_id
 
 
 def read_mask(
@@ -156,24 +157,34 @@ def read_mask(
         ImageReadError: as `read_image`; for several labels without `mask_id`, and where that is not among them; for a
             mask that does not fit its image.
     """
-    stored, mask_id = _unlabeled(source, mask_id)
-    name = describe(stored)
+    stored: Any = source
+    if isinstance(source, Labeled):
+        stored = source.source
+        mask_id = source.mask_id
+    is_computed = False  # coverage, as this function returns it
     orientation = None
-    if not isinstance(stored, Tensor | np.ndarray):
-        opened = open_image(stored)
-        orientation = opened.info.get(STORED)
-        values, full = _of_image(opened, name, mask_id)
-        del opened  # a byte per pixel less
-    elif is_float(stored):
-        values, full = _of_floats(channels_last(stored, name), name, mask_id)
-    else:
-        values, full = _of_integers(channels_last(stored, name), name, mask_id)
-
-    if image is not None:
-        values = _turned_as(image, values, orientation, name)
-        is_computed = isinstance(stored, Tensor) and is_float(stored)  # coverage, as this function returns it
-        if not is_computed:
-            _warn_of_share(values, full, name)
+    with naming(stored):
+        if not isinstance(stored, Tensor | np.ndarray):
+            opened = open_image(stored)
+            orientation = opened.info.get(STORED)
+            values, full, labels = _of_image(opened, mask_id)
+            del opened  # a byte per pixel less
+        elif is_float(stored):
+            is_computed = isinstance(stored, Tensor)
+            values, full, labels = _of_floats(channels_last(stored), mask_id)
+        else:
+            values, full, labels = _of_integers(channels_last(stored), mask_id)
+        if labels:
+            message = (
+                f"the mask {describe(stored)} is read as a soft mask, but its {len(labels)} values "
+                f"({_listed(labels)}) look like labels: choose one with mask_id={labels[0]} (--mask-id {labels[0]}) "
+                "if they are"
+            )
+            warnings.warn(message, MaskWarning, stacklevel=2)
+        if image is not None:
+            values = _turned_as(image, values, orientation, stored)
+            if not is_computed:
+                _warn_of_share(values, full, stored)
 
     # a tensor needs an array that can be written to, of a type that torch knows, in the machine's byte order
     if values.dtype.kind != "f" and values.dtype != np.uint8:
@@ -183,8 +194,7 @@ def read_mask(
     mask = torch.from_numpy(values)
     if size is not None and tuple(size) != tuple(mask.shape):
         return average_to(mask, size, full)
-    mask = mask.float()
-    return mask if full == 1 else mask.div_(full)
+    return mask.float().div_(full)
 
 
 def same_shape(a: tuple[int, int], b: tuple[int, int]) -> bool:
@@ -195,10 +205,10 @@ def same_shape(a: tuple[int, int], b: tuple[int, int]) -> bool:
 # Encodings
 
 
-def _of_floats(array: NDArray[Any], name: str, mask_id: MaskId | None) -> Values:
+def _of_floats(array: NDArray[Any], mask_id: MaskId | None) -> Values:
     """Shares (H, W, C), as they are: of varying alpha, else of luminance (ITU-R 601, as Pillow)."""
     if mask_id is not None:
-        raise ImageReadError(name, "a mask of floats holds shares, not labels: leave mask_id out, or give integers")
+        raise ValueError("a mask of floats holds shares, not labels: leave mask_id out, or give integers")
     alpha = _varying_alpha(array)
     if alpha is not None:
         shares = alpha
@@ -206,8 +216,8 @@ def _of_floats(array: NDArray[Any], name: str, mask_id: MaskId | None) -> Values
         shares = array[..., 0]
     else:
         shares = array[..., :3].astype(np.float64) @ np.array([0.299, 0.587, 0.114])
-    check_pixels(torch.from_numpy(shares), name)
-    return shares.clip(0, 1), 1
+    check_pixels(torch.from_numpy(shares))
+    return shares.clip(0, 1), 1, []
 
 
 def _varying_alpha(array: NDArray[Any]) -> NDArray[Any] | None:
@@ -218,73 +228,72 @@ def _varying_alpha(array: NDArray[Any]) -> NDArray[Any] | None:
     return None
 
 
-def _of_integers(array: NDArray[Any], name: str, mask_id: MaskId | None) -> Values:
+def _of_integers(array: NDArray[Any], mask_id: MaskId | None) -> Values:
     """Integers or bool (H, W, C); 8-bit color goes through Pillow."""
-    channels = array.shape[2]
     if array.dtype == np.bool_:
-        array = array.view(np.uint8) * np.uint8(255)
-    if channels > 1 and array.dtype == np.uint8:
-        return _of_image(image_of_bytes(array), name, mask_id)
+        array = array * np.uint8(255)
+    if array.shape[2] > 1 and array.dtype == np.uint8:
+        return _of_image(image_of_bytes(array), mask_id)
 
     full = {"uint8": 255, "uint16": 65535}.get(array.dtype.name)
     alpha = _varying_alpha(array)
     if alpha is not None:
-        return _of_values(alpha, full, name, mask_id)
-    if channels > 2 and not (array[..., :3] == array[..., :1]).all():
-        raise ImageReadError(name, f"a mask in color must be 8-bit, not {array.dtype}: convert it to uint8")
-    return _of_values(array[..., 0], full, name, mask_id)
+        return _of_values(alpha, full, mask_id)
+    if array.shape[2] > 2 and not (array[..., :3] == array[..., :1]).all():
+        raise ValueError(f"a mask in color must be 8-bit, not {array.dtype}: convert it to uint8")
+    return _of_values(array[..., 0], full, mask_id)
 
 
-def _of_image(image: Image.Image, name: str, mask_id: MaskId | None) -> Values:
+def _of_image(image: Image.Image, mask_id: MaskId | None) -> Values:
     """An image of any of Pillow's modes."""
     if image.mode == "F":
-        return _of_floats(np.array(image)[..., None], name, mask_id)
+        return _of_floats(np.array(image)[..., None], mask_id)
     if image.has_transparency_data:
-        alpha = convert(eight_bit(image, name), "RGBA", name).getchannel("A")
+        alpha = convert(eight_bit(image), "RGBA").getchannel("A")
         low, high = alpha.getextrema()
         if low != high:
-            return _of_transparent(image, alpha, name, mask_id)
+            return _of_transparent(image, alpha, mask_id)
     if image.mode in ("LA", "La"):
-        image = convert(eight_bit(image, name), "LA", name).getchannel("L")
+        image = convert(eight_bit(image), "LA").getchannel("L")
     if image.mode in ("1", "L"):
-        return _of_values(np.asarray(image), 255, name, mask_id)
+        return _of_values(np.asarray(image), 255, mask_id)
     if image.mode == "P":
-        return _of_values(np.asarray(image), None, name, mask_id, kind="palette indices")
+        return _of_values(np.asarray(image), None, mask_id, "palette indices")
     if image.mode.startswith("I"):
-        return _of_values(np.asarray(image), 65535, name, mask_id)
-    return _of_colors(convert(image, "RGB", name), name, mask_id)
+        return _of_values(np.asarray(image), 65535, mask_id)
+    return _of_colors(convert(image, "RGB"), mask_id)
 
 
-def _of_transparent(image: Image.Image, alpha: Image.Image, name: str, mask_id: MaskId | None) -> Values:
+def _of_transparent(image: Image.Image, alpha: Image.Image, mask_id: MaskId | None) -> Values:
     """An image of varying alpha: alpha alone counts where the visible part has one color, or is a picture.
 
     Otherwise its colors, or indices, are labels, and transparent pixels are background like black, or index 0.
     """
-    visible = alpha.point(lambda value: 255 if value else 0)
+    visible = alpha.point(lambda value: 255 * bool(value))
     is_palette = image.mode == "P"
     front = image
     if not is_palette:
-        front = convert(eight_bit(image, name), "RGBA", name).convert("RGB")
+        front = convert(eight_bit(image), "RGBA").convert("RGB")
 
     # in the visible part
     counts = np.reshape(front.histogram(visible), (-1, 256))  # of each channel's values
     most_values = int((counts > 0).sum(1).max())
     if mask_id is None and (most_values == 1 or (is_palette and most_values > _PICTURE)):
-        return np.asarray(alpha), 255
+        return np.asarray(alpha), 255, []
+
+    on_black = Image.new(front.mode, front.size)
+    on_black.paste(front, mask=visible)
+    if mask_id is None and not is_palette and on_black.getcolors(_PICTURE) is None:
+        return np.asarray(alpha), 255, []
 
     if is_palette:
-        indices = np.where(np.asarray(visible), np.asarray(front), 0)
-        values, full = _of_values(indices, None, name, mask_id, kind="palette indices")
+        values, full, labels = _of_values(np.asarray(on_black), None, mask_id, "palette indices")
     else:
-        on_black = Image.new("RGB", front.size)
-        on_black.paste(front, mask=visible)
-        if mask_id is None and on_black.getcolors(_PICTURE) is None:
-            return np.asarray(alpha), 255
-        values, full = _of_colors(on_black, name, mask_id)
-    return np.asarray(ImageChops.multiply(Image.fromarray(values), alpha)), full
+        values, full, labels = _of_colors(on_black, mask_id)
+    return np.asarray(ImageChops.multiply(Image.fromarray(values), alpha)), full, labels
 
 
-def _of_colors(image: Image.Image, name: str, mask_id: MaskId | None) -> Values:
+def _of_colors(image: Image.Image, mask_id: MaskId | None) -> Values:
     """An RGB image: gray where its channels agree, else its colors are labels, and black is background."""
     red, green, blue = image.split()
     differences = [ImageChops.difference(a, b) for a, b in ((red, green), (green, blue), (red, blue))]
@@ -292,35 +301,27 @@ def _of_colors(image: Image.Image, name: str, mask_id: MaskId | None) -> Values:
     brightest = max(high for _, high in image.getextrema())  # type: ignore[misc]  # of three channels
     if not str(mask_id).startswith("#"):
         if spread == 0:
-            return _of_values(np.asarray(red), 255, name, mask_id)
+            return _of_values(np.asarray(red), 255, mask_id)
         if spread <= _TINT and _is_near(brightest, 255):
-            return _of_values(np.asarray(image.convert("L")), 255, name, mask_id)
+            return _of_values(np.asarray(image.convert("L")), 255, mask_id)
 
     counts = image.getcolors(256)
     if counts is None:
-        raise ImageReadError(
-            name,
+        raise ValueError(
             "it holds more than 256 colors, as a photo or a lossy file does, which does not show the subject's: "
-            "save it as a gray PNG, white = subject",
+            "save it as a gray PNG, white = subject"
         )
     colors = sorted(color for _, color in counts if any(color))  # type: ignore[arg-type]  # of RGB
-    if mask_id is not None:
-        chosen = _label(color_of, mask_id, name, "colors", colors)
-    elif len(colors) > 1:
-        raise _several(name, "colors", colors)
-    else:
-        chosen = colors[0]  # another than black, or the image would be gray
-    is_subject = (np.asarray(image) == chosen).all(-1)
-    return _black_and_white(is_subject), 255
+    color = _label(color_of, mask_id, colors, "colors")
+    is_subject = (np.asarray(image) == color).all(-1)
+    return _black_and_white(is_subject), 255, []
 
 
 def _black_and_white(is_subject: NDArray[np.bool_]) -> NDArray[np.uint8]:
     return is_subject.view(np.uint8) * np.uint8(255)
 
 
-def _of_values(
-    array: NDArray[Any], full: int | None, name: str, mask_id: MaskId | None, kind: str = "values"
-) -> Values:
+def _of_values(array: NDArray[Any], full: int | None, mask_id: MaskId | None, kind: str = "values") -> Values:
     """Integers (H, W): one label, or a soft mask if there are gray values up to `full`.
 
     Args:
@@ -332,24 +333,34 @@ def _of_values(
     low = int(array.min())
     high = int(array.max())
     if low < 0:
-        raise ImageReadError(name, f"a mask holds no negative values, found {low}: use 0 for the background")
-
-    # one label
+        raise ValueError(f"a mask holds no negative values, found {low}: use 0 for the background")
     labels = [label for label in np.unique(array).tolist() if label]
-    if mask_id is not None:
-        label = _label(number_of, mask_id, name, kind, labels)
-        return _black_and_white(array == label), 255
-    if len(labels) <= 1:
-        if array.dtype == np.uint8 and labels in ([], [255]):
-            return array, 255
-        return _black_and_white(array != 0), 255
 
     # a soft mask
-    if full is None or not (high == full or (_is_near(high, full) and len(labels) > _LEVELS)):
-        raise _several(name, kind, labels, full)
-    if len(labels) <= _LEVELS:
-        _warn_of_labels(array, full, labels, name)
-    return array, full
+    if mask_id is None and len(labels) > 1 and full is not None:
+        is_near_full = _is_near(high, full) and len(labels) > _LEVELS
+        if high == full or is_near_full:
+            return array, full, _suspicious(array, full, labels)
+
+    # one label
+    if mask_id is None and labels in ([], [255]) and array.dtype == np.uint8:
+        return array, 255, []
+    if mask_id is None and not labels:
+        return _black_and_white(array != 0), 255, []
+    label = _label(number_of, mask_id, labels, kind, full)
+    return _black_and_white(array == label), 255, []
+
+
+def _suspicious(array: NDArray[Any], full: int, labels: list[int]) -> list[int]:
+    """The values of a soft mask if they look like labels: a few, most of the mask below the maximum; else none.
+
+    They are more likely objects then, and the maximum a label for unknown pixels.
+    """
+    inside = np.count_nonzero(array)
+    at_maximum = np.count_nonzero(array == full)
+    if len(labels) <= _LEVELS and 2 * at_maximum < inside:
+        return labels
+    return []
 
 
 def _is_near(value: int, full: int) -> bool:
@@ -360,33 +371,29 @@ def _is_near(value: int, full: int) -> bool:
 # Labels
 
 
-def _several(name: str, kind: str, labels: list[Any], full: int | None = None) -> SeveralLabelsError:
-    example = labels[0] if isinstance(labels[0], int) else _shown(labels[0])
-    advice = ""
-    if full and len(labels) > 2:
-        advice = f" A soft mask reaches {full}: rescale it, or give floats in [0, 1]."
-    return SeveralLabelsError(
-        name,
-        f"it holds {len(labels)} {kind} ({_listed(labels)}), and any may be the subject: choose one with "
-        f"mask_id={example!r} (--mask-id '{example}'), or save a mask of 0 and 255.{advice}",
-    )
-
-
 def _label(
-    parse: Callable[[MaskId], Any],
-    mask_id: MaskId,
-    name: str,
-    kind: str,
-    labels: list[Any],
+    parse: Callable[[MaskId], Any], mask_id: MaskId | None, labels: list[Any], kind: str, full: int | None = None
 ) -> Any:
-    """The label that is asked for, which the mask must hold."""
+    """The label that is asked for, which the mask must hold; without `mask_id` its only one."""
+    if mask_id is None and len(labels) == 1:
+        return labels[0]
+    if mask_id is None:
+        example = labels[0] if isinstance(labels[0], int) else _shown(labels[0])
+        advice = ""
+        if full and len(labels) > 2:
+            advice = f" A soft mask reaches {full}: rescale it, or give floats in [0, 1]."
+        raise SeveralLabels(
+            f"it holds {len(labels)} {kind} ({_listed(labels)}), and any may be the subject: choose one with "
+            f"mask_id={example!r} (--mask-id '{example}'), or save a mask of 0 and 255.{advice}"
+        )
+
     content = f"the mask's {kind} are {_listed(labels)}" if labels else "the mask is empty"
     try:
         label = parse(mask_id)
     except ValueError as error:
-        raise ImageReadError(name, f"{error}; {content}") from error
+        raise ValueError(f"{error}; {content}") from error
     if label not in labels:
-        raise ImageReadError(name, f"it does not hold {_shown(label)}: {content}")
+        raise ValueError(f"it does not hold {_shown(label)}: {content}")
     return label
 
 
@@ -417,12 +424,13 @@ def check_masks(masks: int, images: int) -> None:
 
 
 def _turned_as(
-    image: Image.Image | Tensor, values: NDArray[Any], mask_orientation: int | None, name: str
+    image: Image.Image | Tensor, values: NDArray[Any], mask_orientation: int | None, source: Any
 ) -> NDArray[Any]:
     """The mask turned as its image was; it must then have the image's shape.
 
     Args:
         mask_orientation: the mask's EXIF orientation, by which it has been turned; None without one.
+        source: of the mask, for a warning.
     """
     if isinstance(image, Tensor):
         size = (image.shape[-2], image.shape[-1])
@@ -430,16 +438,18 @@ def _turned_as(
     else:
         size = (image.height, image.width)
         orientation = image.info.get(STORED, 1)
-    stored_size = size[::-1] if orientation >= 5 else size
+    stored_size = size
+    if orientation >= 5:
+        stored_size = (size[1], size[0])
     mask_size = (values.shape[0], values.shape[1])
 
     if mask_size == size:
         if orientation > 1 and stored_size == size and mask_orientation is None:
             message = (
-                f"EXIF turns the photo of the mask {name} (orientation {orientation}), and the mask has no "
+                f"EXIF turns the photo of the mask {describe(source)} (orientation {orientation}), and the mask has no "
                 "orientation of its own: it is taken as upright; turn it if it was made from the stored pixels"
             )
-            warnings.warn(message, MaskWarning, stacklevel=4)
+            warnings.warn(message, MaskWarning, stacklevel=3)
         return values
     if mask_size == stored_size and mask_orientation in (None, 1):
         return np.ascontiguousarray(_TURNED[orientation](values))
@@ -449,9 +459,7 @@ def _turned_as(
     advice = f"resize it to {_by(size)}"
     if same_shape(mask_size, stored_size):
         advice = f"EXIF turns the image, so {advice}, or to the stored {_by(stored_size)}"
-    raise ImageReadError(
-        name, f"the mask has {_by(mask_size)} pixels and its image {_by(size)}, another shape: {advice}"
-    )
+    raise ValueError(f"the mask has {_by(mask_size)} pixels and its image {_by(size)}, another shape: {advice}")
 
 
 def _by(size: tuple[int, int]) -> str:
@@ -467,26 +475,13 @@ _TURNED: dict[int, Callable[[NDArray[Any]], NDArray[Any]]] = {  # EXIF's orienta
 }
 
 
-def _warn_of_share(values: NDArray[Any], full: float, name: str) -> None:
+def _warn_of_share(values: NDArray[Any], full: float, source: Any) -> None:
     share = float(values.mean(dtype=np.float64)) / full
     if values.min() >= full:
         # without its name, so that it is shown once for many masks
         message = "a mask that selects all of its image changes nothing, as an image without a mask is seen whole"
     elif 0 < share < _LEAST_SHARE:
-        message = f"the mask {name} selects only {100 * share:.2g} % of its image: is it the right one?"
+        message = f"the mask {describe(source)} selects only {100 * share:.2g} % of its image: is it the right one?"
     else:
         return
-    warnings.warn(message, MaskWarning, stacklevel=4)
-
-
-def _warn_of_labels(array: NDArray[Any], full: int, labels: list[int], name: str) -> None:
-    """A few values that fill most of a mask, and the maximum: more likely objects, and a label for unknown pixels."""
-    inside = np.count_nonzero(array)
-    below_maximum = inside - np.count_nonzero(array == full)
-    if 2 * below_maximum <= inside:
-        return
-    message = (
-        f"the mask {name} is read as a soft mask, but its {len(labels)} values ({_listed(labels)}) look like labels: "
-        f"choose one with mask_id={labels[0]} (--mask-id {labels[0]}) if they are"
-    )
-    warnings.warn(message, MaskWarning, stacklevel=5)
+    warnings.warn(message, MaskWarning, stacklevel=3)

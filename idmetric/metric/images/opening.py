@@ -16,17 +16,20 @@ from typing import Any, BinaryIO, Literal, cast, get_args
 from PIL import ExifTags, Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
 from idmetric.metric.files import StrPath
+from idmetric.metric.files.json_file import MOST
 from idmetric.metric.images.arrays import image_of_array
 from idmetric.metric.images.kinds import (
     CUT,
     MAX_PIXELS,
     MAX_SIDE,
     STORED,
+    TOO_LARGE,
     ImageLike,
     ImageReadError,
     MultiFrameWarning,
     describe,
     is_array,
+    naming,
 )
 from idmetric.metric.images.paths import ABSENT, InputError, existing, is_address
 
@@ -60,7 +63,7 @@ MARGIN = 2
 LEAST = 192  # no side becomes smaller: the search for copies compares images of 96 x 96 pixels
 
 _CLOSED = "this PIL image is closed: use it inside its with block, or open the file again"
-TOO_LARGE = "it does not fit in memory: make it smaller"
+_EMPTY = "the file is empty: fetch or write it again"
 
 
 class Named(io.BytesIO):
@@ -69,6 +72,19 @@ class Named(io.BytesIO):
     def __init__(self, data: bytes, name: str) -> None:
         super().__init__(data)
         self.name = name
+
+
+def read_file(path: StrPath) -> Named:
+    """All bytes of a file; ImageReadError as for `open_image`, or if it has more than `MOST` bytes."""
+    name = describe(path)
+    existing_path = str(_file(path, name))
+    try:
+        if os.path.getsize(existing_path) > MOST:
+            raise ImageReadError(name, f"it has more than {MOST} bytes: make it smaller")
+        with open(existing_path, "rb") as file:
+            return Named(file.read(), name)
+    except OSError as error:
+        raise ImageReadError(name, _explain(error)) from error
 
 
 def checked(decode: str) -> Decode:
@@ -93,7 +109,8 @@ def open_image(source: ImageLike, upright: bool = True, needed: Needed | None = 
     """
     name = describe(source)
     if is_array(source):
-        return image_of_array(source, name)
+        with naming(source):
+            return image_of_array(source)
     if isinstance(source, Image.Image):
         is_decoded = not getattr(source, "tile", None)
         if not is_decoded and source.format not in (None, *IMAGE_FORMATS):
@@ -139,8 +156,9 @@ def scale(image: Image.Image, needed: Needed, upright: bool) -> None:
         least_height, least_width = (max(MARGIN * side, LEAST) for side in needed(height, width))
     except ValueError:  # of a shape that the model refuses: reported when it is resized
         return
-    least_size = (least_height, least_width) if turned else (least_width, least_height)  # as it is stored
-    image.draft(None, least_size)  # None keeps the mode
+    if turned:  # as it is stored
+        least_width, least_height = least_height, least_width
+    image.draft(None, (least_width, least_height))  # None keeps the mode
 
 
 def is_animated(image: Image.Image) -> bool:
@@ -172,11 +190,13 @@ def _file(source: Any, name: str) -> BinaryIO | str:
         if not os.path.isfile(path):  # opening one may wait for ever
             raise ImageReadError(name, "it is a pipe or a device: give a file, or its bytes")
         if os.path.getsize(path) == 0:
-            raise ImageReadError(name, "the file is empty: fetch or write it again")
+            raise ImageReadError(name, _EMPTY)
         return path
 
     if isinstance(source, bytes | bytearray | memoryview):
         data: Any = bytes(source)
+    elif isinstance(source, Named):  # may be read again
+        data = source.getvalue()
     elif hasattr(source, "read"):
         try:
             data = source.read()
@@ -186,6 +206,8 @@ def _file(source: Any, name: str) -> BinaryIO | str:
         raise TypeError(f"{type(source).__name__} is not an image: give a path, bytes, PIL image, array or tensor")
     if isinstance(data, str):
         raise ImageReadError(name, "it gives text: open the file in mode 'rb'")
+    if not data and isinstance(source, Named):
+        raise ImageReadError(name, _EMPTY)
     if not data:
         raise ImageReadError(name, "it is empty: a file object already read needs seek(0)")
     return io.BytesIO(data)

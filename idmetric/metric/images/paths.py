@@ -137,38 +137,35 @@ def listed(source: StrPath) -> list[str]:
     path = existing(os.fspath(source))
     if not names_several(path):
         return [path]
-    images: list[str] = []
-    other_files: list[str] = []
+
+    is_folder = os.path.isdir(path)
+    files: list[str] = []
     try:
-        if os.path.isdir(path):
-            images = _images_below(path)
-        else:
-            for match in matches(path):
-                if os.path.isdir(match):
-                    images += _images_below(match, Path(match).parents)
-                elif is_image(match):
-                    images.append(match)
-                else:
-                    other_files.append(match)
+        if is_folder:
+            files += [str(file) for file in walk(Path(path)) if is_image(file)]
+        for match in matches(path):
+            if os.path.isdir(match):
+                folder = Path(match)
+                files += [str(file) for file in walk(folder, folder.parents) if is_image(file)]
+            else:
+                files.append(match)
     except OSError as error:
         raise InputError(str(error.filename or path), _unlisted(error)) from error
 
-    files = images or other_files
-    if files:
-        return sorted(dict.fromkeys(files), key=natural)
-    if os.path.isdir(path):
+    if not files and is_folder:
         endings = " ".join(IMAGE_ENDINGS)
         raise InputError(path, f"the folder holds no images (files ending in {endings}; hidden files are left out)")
-    raise InputError(path, "nothing matches this pattern (hidden files are left out), and no file has this name")
-
-
-def _images_below(folder: str, above: Iterable[Path] = ()) -> list[str]:
-    return [str(file) for file in walk(Path(folder), above) if is_image(file)]
+    if not files:
+        raise InputError(path, "nothing matches this pattern (hidden files are left out), and no file has this name")
+    images = [file for file in files if is_image(file)]
+    return sorted(set(images or files), key=natural)
 
 
 def _unlisted(error: OSError) -> str:
-    advice = ": change its mode or owner (chmod, chown)" if isinstance(error, PermissionError) else ""
-    return f"the folder cannot be listed: {error.strerror}{advice}"
+    reason = f"the folder cannot be listed: {error.strerror}"
+    if isinstance(error, PermissionError):
+        reason += ": change its mode or owner (chmod, chown)"
+    return reason
 
 
 def all_listed(sources: Iterable[StrPath]) -> list[str]:
@@ -281,18 +278,18 @@ def mask_of(folder: StrPath, image: StrPath) -> str | None:
 
     # the longest end of the image's path first
     for start in range(len(above) + 1):
-        masks = set()
+        masks = []
         for mask_folder in _descended(os.fspath(folder), above[start:]):
             entries = _entries(mask_folder)
-            mask_names = {*entries.get(_folded(name), ()), *entries.get(_folded(stem), ())}
-            masks |= {os.path.join(mask_folder, mask_name) for mask_name in mask_names if is_image(mask_name)}
-        masks = {path for path in masks if os.path.isfile(path)}
-        masks = {path for path in masks if file_id(path) != file_id(image)}  # the folder may hold the images too
+            for mask_name in {*entries.get(_folded(name), ()), *entries.get(_folded(stem), ())}:
+                mask = os.path.join(mask_folder, mask_name)
+                if is_image(mask) and file_id(mask) not in (None, file_id(image)):  # the folder may hold the images too
+                    masks.append(mask)
         if not masks:
             continue
 
         best_fit = max(map(fit, masks))
-        best = sorted(path for path in masks if fit(path) == best_fit)
+        best = sorted(mask for mask in masks if fit(mask) == best_fit)
         if len(best) > 1:
             raise InputError(os.fspath(image), f"both {best[0]} and {best[1]} may be its mask: keep one of them")
         return best[0]
@@ -323,13 +320,10 @@ def claim(taken: dict[str, str], image: str, mask: str, folder: StrPath) -> None
     if owner == image or is_same_file(owner, image):
         return
 
-    # names for two masks: the images' paths from the folder that they share
+    # names for two masks: the images' paths from the folder that they share, as 04.jpg.png is the best name of a mask
     shared = os.path.commonpath([os.path.abspath(os.path.dirname(path)) for path in (owner, image)])
-    ends = [Path(os.path.relpath(path, shared)) for path in (owner, image)]
-    names = [end.with_suffix(".png") for end in ends]
-    if names[0] == names[1]:
-        names = [Path(f"{end}.png") for end in ends]
-    advice = f"name their masks {Path(folder, names[0])} and {Path(folder, names[1])}"
+    names = [Path(folder, f"{os.path.relpath(path, shared)}.png") for path in (owner, image)]
+    advice = f"name their masks {names[0]} and {names[1]}"
     raise InputError(mask, f"it would be the mask of both {owner} and {image}: {advice}")
 
 
@@ -352,23 +346,20 @@ def existing(path: str) -> str:
 
 
 def _descended(folder: str, parts: Sequence[str]) -> list[str]:
-    """The paths below a folder that may be meant by these names, each as it is spelled if that exists."""
+    """The paths below a folder that may be meant by these names, each as it is spelled if that exists.
+
+    A name may be in another Unicode form, or with its ending in another case.
+    """
     paths = [folder]
     for part in parts:
-        exact = [os.path.join(path, part) for path in paths]
-        exact = [path for path in exact if os.path.lexists(path)]
-        paths = exact or _spelled_otherwise(paths, part)
-    return paths
-
-
-def _spelled_otherwise(folders: Iterable[str], part: str) -> list[str]:
-    """The paths in folders of this name in another Unicode form, or with the ending in another case."""
-    folded = _folded(part)
-    paths = []
-    for folder in folders:
-        for name in _entries(folder).get(folded, ()):
-            if _folded(name) == folded:
-                paths.append(os.path.join(folder, name))
+        next_paths = []
+        for path in paths:
+            names = [part]
+            if not os.path.lexists(os.path.join(path, part)):
+                folded = _folded(part)
+                names = [name for name in _entries(path).get(folded, ()) if _folded(name) == folded]
+            next_paths += [os.path.join(path, name) for name in names]
+        paths = next_paths
     return paths
 
 

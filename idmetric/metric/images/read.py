@@ -11,8 +11,7 @@ itself enforces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 import numpy as np
@@ -24,6 +23,7 @@ from idmetric.metric.images.arrays import convert, float_pixels, image_of_pixels
 from idmetric.metric.images.fit import SQUASH, Fit
 from idmetric.metric.images.kinds import (
     CUT,
+    NAME,
     STORED,
     WHITE,
     Color,
@@ -38,8 +38,9 @@ from idmetric.metric.images.kinds import (
     is_array,
     is_image_like,
     is_tensor,
+    naming,
 )
-from idmetric.metric.images.opening import TOO_LARGE, Decode, Needed, open_image
+from idmetric.metric.images.opening import Decode, Needed, open_image
 
 if TYPE_CHECKING:
     import torch
@@ -114,37 +115,40 @@ def read_image(
         ImageReadError: if it is missing, empty, unreadable, truncated, too large, out of range, or no image.
         TypeError: for an object of another kind.
     """
-    name = describe(source)
-    if is_array(source) and is_float(source):
-        return image_of_pixels(float_pixels(source, name, background))
-    image = open_image(source, upright=preprocessing == "standard", needed=needed)
-    if preprocessing == "release":
-        return arrays.released_rgb(image, name)
+    with naming(source):
+        if is_array(source) and is_float(source):
+            return image_of_pixels(float_pixels(source, background))
+        image = open_image(source, upright=preprocessing == "standard", needed=needed)
+        if preprocessing == "release":
+            image = arrays.released_rgb(image)
+            image.info[NAME] = describe(source)
+            return image
 
-    # floats and 16-bit values
-    stored_orientation = image.info.get(STORED)
-    if image.mode == "F":
-        image = image_of_pixels(float_pixels(np.asarray(image), name, background))
-    elif image.mode.startswith("I"):
-        highest = int(arrays.sixteen(image, name).max())
-        arrays.check_depth(highest, name)
-    elif image.info.pop(CUT, False):
-        highest = int(np.asarray(convert(image, "RGB", name)).max())
-        arrays.check_depth(256 * highest + 255, name)
+        # floats and 16-bit values
+        stored_orientation = image.info.get(STORED)
+        if image.mode == "F":
+            image = image_of_pixels(float_pixels(np.asarray(image), background))
+        elif image.mode.startswith("I"):
+            highest = int(arrays.sixteen(image).max())
+            arrays.check_depth(highest)
+        elif image.info.pop(CUT, False):
+            highest = int(np.asarray(convert(image, "RGB")).max())
+            arrays.check_depth(256 * highest + 255)
 
-    image = arrays.eight_bit(image, name)
-    if image.has_transparency_data:
-        image = _composited(image, name, background)
-    image = convert(image, "RGB", name)
+        image = arrays.eight_bit(image)
+        if image.has_transparency_data:
+            image = _composited(image, background)
+        image = convert(image, "RGB")
     if image is source:
         image = image.copy()
     if stored_orientation is not None:
         image.info[STORED] = stored_orientation
+    image.info[NAME] = describe(source)
     return image
 
 
-def _composited(image: Image.Image, name: str, background: Color) -> Image.Image:
-    front = convert(image, "RGBA", name)
+def _composited(image: Image.Image, background: Color) -> Image.Image:
+    front = convert(image, "RGBA")
     back = Image.new("RGBA", front.size, (*background, 255))
     return Image.alpha_composite(back, front)
 
@@ -154,22 +158,21 @@ def to_image(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> Im
     background = how.get("background", WHITE)
     preprocessing = how.get("preprocessing", "standard")
     if size is None:
-        with _naming(source):
-            return read_image(source, background=background, preprocessing=preprocessing)
+        return read_image(source, background=background, preprocessing=preprocessing)
 
     # a file that is scaled while it is decoded gets the size that is chosen by its full sides
     fit = how.get("fit", SQUASH)
-    full_sizes: list[tuple[int, int]] = []
+    full_size: list[int] = []
 
     def needed(height: int, width: int) -> tuple[int, int]:
-        full_sizes.append((height, width))
+        full_size[:] = height, width
         planned, _ = fit.plan(height, width, _chosen(size, height, width))
         return planned
 
-    with _naming(source):
+    with naming(source):
         scaled_for = needed if how.get("decode") == "fast" else None
         image = read_image(source, background=background, preprocessing=preprocessing, needed=scaled_for)
-        height, width = full_sizes[-1] if full_sizes else (image.height, image.width)
+        height, width = full_size or (image.height, image.width)
         target = _chosen(size, height, width)
         return fit.image(image, target, how.get("interpolation", "bicubic"), background)
 
@@ -194,10 +197,10 @@ def to_pixels(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> T
     fit = how.get("fit", SQUASH)
     check_interpolation(interpolation)
     if is_array(source) and is_float(source):
-        pixels = float_pixels(source, describe(source), background)
-        if size is None:
-            return pixels
-        with _naming(source):
+        with naming(source):
+            pixels = float_pixels(source, background)
+            if size is None:
+                return pixels
             target = _chosen(size, pixels.shape[1], pixels.shape[2])
             return fit.pixels(pixels[None], target, interpolation, background)[0]
 
@@ -235,8 +238,9 @@ def load_batch(
     pixels = [to_pixels(image, size, **how) for image in singles]
     if device is None:
         device = next((image.device for image in pixels if image.device.type != "cpu"), None)
-    has_float64 = any(image.dtype == torch.float64 for image in pixels)
-    dtype = torch.float64 if has_float64 else torch.float32
+    dtype = torch.float32
+    if any(image.dtype == torch.float64 for image in pixels):
+        dtype = torch.float64
     return torch.stack([place(image.to(dtype), device) for image in pixels])
 
 
@@ -280,16 +284,3 @@ def is_single(images: Any) -> bool:
 def _chosen(size: Size, height: int, width: int) -> tuple[int, int]:
     """The size to bring an image of this height and width to."""
     return size(height, width) if callable(size) else size
-
-
-@contextmanager
-def _naming(source: ImageLike) -> Iterator[None]:
-    """Name the image in errors about its size."""
-    try:
-        yield
-    except ImageReadError:
-        raise
-    except ValueError as error:
-        raise ImageReadError(describe(source), str(error)) from error
-    except MemoryError as error:
-        raise ImageReadError(describe(source), TOO_LARGE) from error

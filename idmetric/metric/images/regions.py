@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -11,7 +11,17 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric.metric.images.arrays import float_pixels, is_float
-from idmetric.metric.images.kinds import SLACK, WHITE, Color, ImageLike, ImageReadError, MaskId, Outside, describe
+from idmetric.metric.images.kinds import (
+    SLACK,
+    WHITE,
+    Color,
+    ImageLike,
+    ImageReadError,
+    MaskId,
+    Outside,
+    describe,
+    naming,
+)
 from idmetric.metric.images.masks import Labeled, MaskLike, read_mask, same_shape
 from idmetric.metric.images.read import read_image
 from idmetric.metric.images.resize import average_to
@@ -47,15 +57,16 @@ def cut_out(
         raise ValueError(f"unknown outside {outside!r}: choose one of {', '.join(get_args(Outside))}")
     subject: Image.Image | Tensor
     if isinstance(image, Tensor | np.ndarray) and is_float(image):
-        subject = float_pixels(image, describe(image), background)
+        with naming(image):
+            subject = float_pixels(image, background)
         size = (subject.shape[1], subject.shape[2])
     else:
         subject = read_image(image, background=background)
         size = (subject.height, subject.width)
     cover = read_mask(mask, size, image=subject, mask_id=mask_id)
     if not cover.any():
-        name = describe(mask.source if isinstance(mask, Labeled) else mask)
-        raise ImageReadError(name, "it is empty: a mask must select something, white = subject")
+        source = mask.source if isinstance(mask, Labeled) else mask
+        raise ImageReadError(describe(source), "it is empty: a mask must select something, white = subject")
     if outside == "keep":
         return subject, cover
 
@@ -79,11 +90,12 @@ def cut_out(
 
 def box_of(cover: Tensor) -> Cut:
     """Left, top, right, bottom (both excluded) of the pixels that a mask (H, W) covers by half, else at all."""
-    half = cover >= 0.5  # faint edges, as compression makes them, do not count
-    inside = half if half.any() else cover > 0
-    rows = inside.any(1).nonzero().flatten().tolist()
-    columns = inside.any(0).nonzero().flatten().tolist()
-    return columns[0], rows[0], columns[-1] + 1, rows[-1] + 1
+    inside = cover >= 0.5  # faint edges, as compression makes them, do not count
+    if not inside.any():
+        inside = cover > 0
+    rows = inside.any(1).nonzero()
+    columns = inside.any(0).nonzero()
+    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
 
 
 # Batches
@@ -123,7 +135,9 @@ def subject_of(
 
     # each image's box, or the mask's box in it
     height, width = x.shape[-2:]
-    cuts = [(0, 0, width, height)] * len(x) if boxes is None else _cuts(boxes, x)
+    cuts = [(0, 0, width, height)] * len(x)
+    if boxes is not None:
+        cuts = _cuts(boxes, x)
     for i, cut in enumerate(cuts):
         inside = _cut(cover[i].detach(), cut)
         if not inside.any():
@@ -139,24 +153,30 @@ def coverage(masks: Tensor, x: Tensor) -> Tensor:
     """Masks as how much of each pixel of x is subject, (B, H, W)."""
     if not isinstance(masks, Tensor):
         raise ValueError(f"masks must be a tensor (B, h, w), got {type(masks).__name__}: use torch.stack or as_tensor")
-    cover = masks[:, 0] if masks.ndim == 4 and masks.shape[1] == 1 else masks
-    if cover.ndim != 3 or len(cover) != len(x) or 0 in cover.shape:
+    cover = masks
+    if masks.ndim == 4 and masks.shape[1] == 1:
+        cover = masks[:, 0]
+    if cover.ndim != 3 or len(cover) != len(x) or not cover.numel():
         raise ValueError(f"masks must have shape ({len(x)}, h, w) or ({len(x)}, 1, h, w), got {tuple(masks.shape)}")
-    if not same_shape((cover.shape[1], cover.shape[2]), (x.shape[2], x.shape[3])):
+    _, mask_height, mask_width = cover.shape
+    height, width = x.shape[-2:]
+    if not same_shape((mask_height, mask_width), (height, width)):
         raise ValueError(
-            f"masks of {cover.shape[2]}x{cover.shape[1]} pixels have another shape than images of {x.shape[3]}x"
-            f"{x.shape[2]}: turn or resize them as the images were"
+            f"masks of {mask_width}x{mask_height} pixels have another shape than images of {width}x{height}: "
+            "turn or resize them as the images were"
         )
+
     cover = cover.to(x.device, x.dtype)
     if not torch.compiler.is_compiling():  # looking at values would break the graph
         values = cover.detach()
         low, high = torch.stack(torch.aminmax(values)).tolist()
         if not (low >= -SLACK and high <= 1 + SLACK):
             raise ValueError(f"masks must be bool or lie in [0, 1], found [{low:.4g}, {high:.4g}]: divide by 255?")
-        empty = (values.amax((1, 2)) <= 0).nonzero().flatten().tolist()
+        is_empty = values.amax((1, 2)) <= 0
+        empty = is_empty.nonzero().flatten().tolist()
         if empty:
             raise ValueError(f"the masks of images {empty} are empty: leave these images out, or give others")
-    return average_to(cover, (x.shape[-2], x.shape[-1]))
+    return average_to(cover, (height, width))
 
 
 def _cut(x: Tensor, cut: Cut) -> Tensor:
@@ -172,23 +192,20 @@ def _cut_each(batch: Tensor, cuts: Sequence[Cut]) -> list[Tensor]:
 def _cuts(boxes: Boxes, x: Tensor) -> list[Cut]:
     """The box of each image of x, checked."""
     height, width = x.shape[-2:]
+    rows: Any = boxes
     if isinstance(boxes, Tensor):
         if boxes.ndim != 2:
             raise ValueError(f"boxes must have shape ({len(x)}, 4), got {tuple(boxes.shape)}")
-        boxes = boxes.tolist()
-    if len(boxes) != len(x):
-        raise ValueError(f"{len(boxes)} boxes for {len(x)} images: give one for each")
+        rows = boxes.tolist()
+    if len(rows) != len(x):
+        raise ValueError(f"{len(rows)} boxes for {len(x)} images: give one for each")
 
     cuts: list[Cut] = []
-    for i, box in enumerate(boxes):
-        if len(box) != 4 or not all(_is_whole(side) for side in box):
+    for i, box in enumerate(rows):
+        if len(box) != 4 or not all(float(side).is_integer() for side in box):
             raise ValueError(f"box {i} must be (left, top, right, bottom) in whole pixels, got {list(box)}: round it")
         left, top, right, bottom = map(int, box)
         if not (0 <= left < right <= width and 0 <= top < bottom <= height):
             raise ValueError(f"box {i} {(left, top, right, bottom)} does not lie within {width} x {height} pixels")
         cuts.append((left, top, right, bottom))
     return cuts
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, int | float) and float(value).is_integer()

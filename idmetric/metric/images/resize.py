@@ -71,35 +71,39 @@ def average_to(cover: Tensor, size: tuple[int, int], full: float = 1) -> Tensor:
     """
     if cover.shape[-2:] == tuple(size) and full == 1:
         return cover
-    height, width = size
     dtype = cover.dtype if cover.is_floating_point() else torch.float32
 
     def average_columns(columns: Tensor) -> Tensor:
-        means = _average(columns, height) / full
+        means = _average(columns, size[0]) / full
         return means.clamp(0, 1).to(dtype)
 
-    narrow = _in_parts(lambda rows: _average(rows, width), cover)
+    narrow = _in_parts(lambda rows: _average(rows, size[1]), cover)
     return _in_parts(average_columns, narrow.mT).mT.contiguous()
 
 
 def _in_parts(average: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     """Averages of rows, of a large mask in parts: sums take 16 bytes a pixel."""
-    if x.ndim != 2 or x.numel() <= _PIXELS_AT_ONCE:
+    if x.ndim != 2:
         return average(x)
     rows = max(1, _PIXELS_AT_ONCE // x.shape[1])
-    return torch.cat([average(part) for part in torch.split(x, rows)])
+    parts = [average(part) for part in torch.split(x, rows)]
+    return torch.cat(parts)
 
 
 def _average(x: Tensor, count: int) -> Tensor:
     """Means over `count` equal stretches of the last axis, ends counted by the fraction they cover."""
-    dtype = torch.float32 if x.device.type == "mps" else torch.float64  # MPS has no float64
+    dtype = torch.float64
+    if x.device.type == "mps":  # which has no float64
+        dtype = torch.float32
     length = x.shape[-1]
-    edges = torch.arange(count + 1, dtype=dtype, device=x.device) * length / count
+    edges = torch.arange(count + 1, dtype=dtype, device=x.device)
+    edges = edges * length / count
 
     # the sum up to each edge: of whole pixels, less what of the last one lies beyond the edge
     last_pixel = edges.long().clamp(max=length - 1)
     whole_sums = x.cumsum(-1, dtype=dtype)[..., last_pixel]
-    sums = whole_sums + (edges - last_pixel - 1) * x[..., last_pixel]
+    beyond = edges - last_pixel - 1
+    sums = whole_sums + beyond * x[..., last_pixel]
     return sums.diff(dim=-1) * (count / length)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from typing import Any, TypeVar
 
@@ -12,15 +12,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.metric.distance.embedding import Embedding, concatenate
-from idmetric.metric.files.threads import in_order
 from idmetric.metric.images.kinds import ImageLike, describe
+from idmetric.metric.scoring.pipeline import Input, batches
 
-Loaded = TypeVar("Loaded")  # a batch that is ready for the model
+Loaded = TypeVar("Loaded")  # an item that is ready for the model
 
 
 def in_batches(
-    load: Callable[[slice], Loaded],
-    run: Callable[[Loaded], Embedding],
+    load: Callable[[int], Loaded],
+    run: Callable[[list[Loaded]], Embedding],
     images: Sequence[ImageLike | None],
     dtype: torch.dtype,
     batch_size: int,
@@ -31,27 +31,29 @@ def in_batches(
     """Load and embed items, at most `batch_size` at a time; arguments as for `Embedder.embed`.
 
     Args:
-        load, run: from the place of a batch to what the model takes, and from that to its embedding.
+        load, run: from the number of an item to what the model takes, and from a batch of that to its embedding.
         images: of each item; None for a text alone. dtype: of the model. Both are for the message about features that
             are not finite; those of a graph or a compiled model are not checked.
     """
-    if batch_size < 1:
-        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     if workers < 0:
         raise ValueError(f"workers must be at least 0, got {workers}")
-    count = len(images)
-    places = [slice(start, min(start + batch_size, count)) for start in range(0, count, batch_size)]
+    with_graph = torch.is_grad_enabled()  # which threads do not inherit
+
+    def read(number: int) -> Input[int]:
+        with torch.set_grad_enabled(with_graph):
+            return Input(number, pixels=load(number))
+
     parts = []
-    with closing(_ahead(load, places, workers)) as batches:
-        for where, loaded in zip(places, batches, strict=True):
-            part = run(loaded)
+    with closing(batches(range(len(images)), read, batch_size=batch_size, workers=workers)) as ahead:
+        for batch in ahead:
+            part = run([item.pixels for item in batch])
             parts.append(part if patches else Embedding(part.cls, model=part.model))
             if progress is not None:
-                progress(where.stop, count)
+                progress(batch[-1].item + 1, len(images))
     embedding = concatenate(parts)
 
     # once at the end, as it waits for the device, which embeds a batch while the next one is read
-    if not torch.is_grad_enabled() and not torch.compiler.is_compiling():
+    if not with_graph and not torch.compiler.is_compiling():
         embedding.check_finite(["a text" if image is None else describe(image) for image in images], dtype)
     return embedding
 
@@ -89,17 +91,3 @@ def warn_of_lost_graph(images: Any) -> None:
             "metric(pixels) for features with a graph, or detach the images",
             stacklevel=3,
         )
-
-
-def _ahead(load: Callable[[slice], Loaded], places: Sequence[slice], workers: int) -> Generator[Loaded, None, None]:
-    """load(place) of each place in order; with workers, up to that many are under way while one is used."""
-    if not workers:
-        yield from map(load, places)
-        return
-    grad = torch.is_grad_enabled()  # which threads do not inherit
-
-    def loaded(where: slice) -> Loaded:
-        with torch.set_grad_enabled(grad):
-            return load(where)
-
-    yield from in_order(loaded, places, threads=workers, waiting=workers)

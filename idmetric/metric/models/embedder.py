@@ -14,7 +14,7 @@ from idmetric.metric.distance.finite import checked_distances
 from idmetric.metric.distance.matrix import distance as embedding_distance
 from idmetric.metric.distance.matrix import distance_matrix, needs_patches
 from idmetric.metric.images.arrays import check_pixels
-from idmetric.metric.images.kinds import MaskId, Outside
+from idmetric.metric.images.kinds import MaskId, Outside, naming
 from idmetric.metric.images.masks import Images, Masks, labeled, split_masks
 from idmetric.metric.images.paths import check_partners
 from idmetric.metric.images.read import split_images
@@ -58,7 +58,8 @@ class Embedder(SentenceEncoder):
             ImageReadError: if the values leave [0, 1]; the message gives the range found.
         """
         if not torch.compiler.is_compiling():
-            check_pixels(pixels)
+            with naming(pixels):
+                check_pixels(pixels)
         return self.embed_pixels(self.fit_pixels(pixels))
 
     def embed_pixels(self, pixels: Tensor) -> Embedding:
@@ -96,8 +97,8 @@ class Embedder(SentenceEncoder):
                 "crop" blacks them out and cuts the image to the mask's bounding box; "keep" leaves them: then only
                 patch distances use the mask.
             patches: False drops the patch tokens, to save memory where only `cls` distances are wanted.
-            workers: threads that read batches while the model works on one before, for files on a machine with cores to
-                spare; each holds a batch in memory. 0: read in turn.
+            workers: threads that read images while the model works on the batch before, for files on a machine with
+                cores to spare; they hold two more batches in memory. 0: read in turn.
             progress: called with (images done, images in all) after each batch.
 
         Raises:
@@ -124,9 +125,8 @@ class Embedder(SentenceEncoder):
             raise ValueError("no images given")
         single_masks = split_masks(masks, singles)
 
-        def load(batch: slice) -> list[LoadedImage]:
-            pairs = zip(singles[batch], single_masks[batch], strict=True)
-            return [self.load_image(image, mask, outside) for image, mask in pairs]
+        def load(number: int) -> LoadedImage:
+            return self.load_image(singles[number], single_masks[number], outside)
 
         return in_batches(load, self._embed_batch, singles, self.dtype, batch_size, patches, progress, workers)
 

@@ -182,7 +182,7 @@ class IDSim(Embedder):
         return cls, unit(self.mlp_patch(patches))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
+        moved: Self = super()._apply(fn, recurse)
         self._round_rope()  # timm recomputes the periods when the dtype changes
         return moved
 

@@ -20,8 +20,9 @@ from idmetric.metric.checkpoints.config import check_arguments
 from idmetric.metric.checkpoints.errors import CheckpointError, understanding
 from idmetric.metric.checkpoints.hub import Hub, fetch
 from idmetric.metric.checkpoints.weights import check_state, read_finite
+from idmetric.metric.files import StrPath
 from idmetric.metric.files.lazy import LazyModule
-from idmetric.metric.files.settings import shown
+from idmetric.metric.files.typed import shown
 from idmetric.metric.models import dinov3, lite_trunk
 
 timm: Any = LazyModule("timm")  # it takes longer to import than torch, and `lite_trunk` does without
@@ -37,27 +38,23 @@ def build(
     """A timm model without classifier, with random weights.
 
     Args:
-        name: timm's name, e.g. "vit_base_patch16_dinov3.lvd1689m".
+        name: timm's name, e.g. "vit_base_patch16_dinov3.lvd1689m", or one of `lite_trunk.SCALES`.
         image_size: input side in pixels; needed by transformers with a position embedding of fixed size.
         args: more arguments of `timm.create_model`; JSON values only, for they are saved in config.json.
         empty: lay the model out without memory for its weights, which `load_state` fills, where timm can.
     """
     check_arguments(args or {})
-    lite_name = name.removesuffix(lite_trunk.FOLDED)
-    if lite_name in lite_trunk.SCALES and not args:
-        with torch.device("meta"):
-            lite = lite_trunk.LiteTrunk(name)
-        if not empty:  # random weights as timm draws them
-            state = timm.create_model(lite_name, num_classes=0).state_dict()
-            lite.load_state_dict(state if name == lite_name else lite_trunk.fold(state, lite_name), assign=True)
-        return lite
+    if name in lite_trunk.SCALES:
+        return _lite_trunk(name, empty)
     options: dict[str, Any] = {"num_classes": 0, **(args or {})}
     if image_size is not None and pretrained_config(name).fixed_input_size:
         options["img_size"] = image_size
+
     try:
         if empty:
             with contextlib.suppress(RuntimeError):  # of models that compute with their parameters when they are built
-                if (laid_out := _laid_out(name, options)) is not None:
+                laid_out = _without_memory(name, options)
+                if laid_out is not None:
                     return laid_out
         with torch.random.fork_rng(devices=[], enabled=empty):
             model: nn.Module = timm.create_model(name, **options)
@@ -67,20 +64,30 @@ def build(
     return model
 
 
-def _laid_out(name: str, options: Mapping[str, Any]) -> nn.Module | None:
+def _lite_trunk(name: str, empty: bool) -> nn.Module:
+    with torch.device("meta"):
+        trunk = lite_trunk.LiteTrunk(name)
+    if not empty:  # random weights as timm draws them
+        twin = timm.create_model(name.removesuffix(lite_trunk.FOLDED), num_classes=0)
+        trunk.load_state_dict(lite_trunk.fold(twin), assign=True)
+    return trunk
+
+
+def _without_memory(name: str, options: Mapping[str, Any]) -> nn.Module | None:
     """A timm model with tensors on torch's device "meta", except tables that files do not hold; None if timm cannot."""
     with torch.device("meta"):
         model: nn.Module = timm.create_model(name, **options)
     for module in model.modules():
-        tables = [key for key in module._non_persistent_buffers_set if module._buffers[key] is not None]
         if any(isinstance(value, Tensor) for value in vars(module).values()):
             return None
-        if tables and not hasattr(module, "init_non_persistent_buffers"):
+        tables = [key for key in module._non_persistent_buffers_set if module._buffers[key] is not None]
+        if not tables:
+            continue
+        if not hasattr(module, "init_non_persistent_buffers"):
             return None
         for key in tables:
             module._buffers[key] = torch.empty_like(module._buffers[key], device="cpu")  # type: ignore[arg-type]
-        if tables:
-            module.init_non_persistent_buffers()  # type: ignore[operator]  # timm's
+        module.init_non_persistent_buffers()  # type: ignore[operator]  # timm's
         if any(module._buffers[key].is_meta for key in tables):  # type: ignore[union-attr]  # not None
             return None
     return model
@@ -93,15 +100,13 @@ def is_timm(source: str) -> bool:
 
 def pretrained_config(name: str) -> Any:
     """timm's record of a model's pretrained weights: input size, normalization, Hub repository."""
-    architecture = name.split(".")[0]
-    if not timm.is_model(architecture):
-        close = ", ".join(timm.list_models(f"*{architecture[:12]}*")[:5])
+    if not is_timm(name):
+        close = ", ".join(timm.list_models(f"*{name.split('.')[0][:12]}*")[:5])
         raise CheckpointError(f"timm has no model {name!r}" + (f"; it has {close}, ..." if close else ""))
-    config = timm.get_pretrained_cfg(name, allow_unregistered=True)
-    return config or timm.get_pretrained_cfg(architecture)
+    return timm.get_pretrained_cfg(name)
 
 
-def pretrained_file(name: str, hub: Hub = Hub()) -> str:  # noqa: B008  # immutable
+def pretrained_file(name: str, hub: Hub) -> str:
     """The pretrained weights of a timm model, downloaded once from its Hub repository."""
     config = pretrained_config(name)
     if not config.hf_hub_id:
@@ -109,9 +114,7 @@ def pretrained_file(name: str, hub: Hub = Hub()) -> str:  # noqa: B008  # immuta
     return str(fetch(config.hf_hub_id, checkpoint.WEIGHTS, hub))
 
 
-def pretrained_state(
-    name: str, weights: str | os.PathLike[str], args: Mapping[str, Any] | None = None
-) -> dict[str, Tensor]:
+def pretrained_state(name: str, weights: StrPath, args: Mapping[str, Any] | None = None) -> dict[str, Tensor]:
     """The tensors of a file with a timm model's pretrained weights, under the names of that model, at its own size.
 
     They stay mapped to the file, without a copy; each is read once, to check that it is finite.
@@ -123,7 +126,7 @@ def pretrained_state(
     return fitted(read_weights(weights), build(name, args=args, empty=True), name, weights)
 
 
-def fitted(state: dict[str, Tensor], model: nn.Module, name: str, weights: str | os.PathLike[str]) -> dict[str, Tensor]:
+def fitted(state: Mapping[str, Tensor], model: nn.Module, name: str, weights: StrPath) -> dict[str, Tensor]:
     """Tensors from `read_weights(weights)` as exactly those of a timm model, renamed and resampled by timm's filter.
 
     Only these may differ: tensors of a classifier that the model lacks are left out, DINOv3's query and value biases
@@ -135,29 +138,33 @@ def fitted(state: dict[str, Tensor], model: nn.Module, name: str, weights: str |
         weights: the file, for messages.
     """
     architecture = name.split(".")[0]
-    wanted = model.state_dict()
+    expected = model.state_dict()
+    tensors = dict(state)
     if "dinov3" in architecture:
-        state = dinov3.fit_biases(state, model)
+        tensors = dinov3.fit_biases(tensors, model)
 
     # the names of the authors' files, and the grid of the position embedding
     module = sys.modules[timm.model_entrypoint(architecture).__module__]
     rename = getattr(module, "checkpoint_filter_fn", None)
     if rename is not None:
         with understanding(weights):
-            state = rename(state, model, **_resampling(architecture))
+            tensors = dict(rename(tensors, model, **_resampling(architecture)))
 
     # the classifier, which `build` leaves out: "head", or a layer in it ("head.fc")
     classifiers = pretrained_config(name).classifier or ()
     for classifier in [classifiers] if isinstance(classifiers, str) else classifiers:
-        head = (classifier.rpartition(".")[0] or classifier) + "."
-        state = {key: value for key, value in state.items() if key in wanted or not key.startswith(head)}
+        head = classifier.rpartition(".")[0] or classifier
+        for key in list(tensors):
+            if key.startswith(f"{head}.") and key not in expected:
+                del tensors[key]
 
     # files of older versions of torch lack the counts, which no score depends on
-    counts = {key: value for key, value in wanted.items() if key.endswith(".num_batches_tracked")}
-    state = {**{key: torch.zeros(value.shape, dtype=value.dtype) for key, value in counts.items()}, **state}
+    for key, value in expected.items():
+        if key.endswith(".num_batches_tracked"):
+            tensors.setdefault(key, torch.zeros(value.shape, dtype=value.dtype))
 
-    check_state(model, state, os.fspath(weights))
-    return state
+    check_state(model, tensors, os.fspath(weights))
+    return tensors
 
 
 def _resampling(architecture: str) -> dict[str, Any]:
@@ -166,11 +173,12 @@ def _resampling(architecture: str) -> dict[str, Any]:
     if architecture.startswith("flexivit_"):
         return bilinear
     if re.match("vit_.*_radio_", architecture):
-        return {**bilinear, "align_corners": architecture in ("vit_base_patch16_radio_v3", "vit_huge_patch16_radio_v3")}
+        aligned = ("vit_base_patch16_radio_v3", "vit_huge_patch16_radio_v3")
+        return {**bilinear, "align_corners": architecture in aligned}
     return {}
 
 
-def read_weights(weights: str | os.PathLike[str]) -> dict[str, Tensor]:
+def read_weights(weights: StrPath) -> dict[str, Tensor]:
     """The tensors of a safetensors or .pth file; those of Meta's DINOv3 under timm's names."""
     state = read_finite(weights)
     return dinov3.timm_names(state) if "storage_tokens" in state else state

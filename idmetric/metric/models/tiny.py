@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from idmetric.metric.checkpoints.config import MOST_SIDE
 from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.files.settings import shown
+from idmetric.metric.files.typed import shown
 from idmetric.metric.images.resize import resize_antialiased
 from idmetric.metric.models import timm_encoders as encoders
 from idmetric.metric.models.idsim_config import IDSimConfig

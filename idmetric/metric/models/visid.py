@@ -16,8 +16,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -25,6 +23,7 @@ from typing import Any, Self
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from idmetric.metric.checkpoints import config as configs
 from idmetric.metric.checkpoints import format as checkpoint
@@ -32,8 +31,10 @@ from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.errors import CheckpointError, understanding
 from idmetric.metric.checkpoints.hub import Files, Hub, fetch_folder
 from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.output import replacing
+from idmetric.metric.images.kinds import WHITE, Color
 from idmetric.metric.images.masks import Images, MaskId, Masks, labeled, split_masks
 from idmetric.metric.images.read import ImageLike, Outside, split_images
 from idmetric.metric.images.resize import place
@@ -50,7 +51,7 @@ from idmetric.metric.models.visid_files import (
     read_normalization,
     read_settings,
 )
-from idmetric.metric.models.visid_tokens import patchify, prompt_tokens, vision_positions
+from idmetric.metric.models.visid_tokens import Item, patchify, prompt_tokens, vision_positions
 
 __all__ = ["CANDIDATE", "MOST_RATIO", "TASKS", "VisIDConfig", "VisIDEmbed"]
 
@@ -83,26 +84,25 @@ class VisIDEmbed(Embedder):
     @opening()
     def __init__(
         self,
-        source: str | os.PathLike[str] = "3b",
+        source: StrPath = "3b",
         *,
         config: VisIDConfig | None = None,
         revision: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        background: tuple[int, int, int] = (255, 255, 255),
+        background: Color = WHITE,
         cache_dir: str | None = None,
         token: str | None = None,
         local_files_only: bool = False,
     ) -> None:
         need("visid", "VisIDEmbed", transformers="transformers")
-        import transformers
 
         name = released.source_name(source)
-        known = f"visid_{name}"
+        release = f"visid_{name}" if f"visid_{name}" in released.VISID else name
         hub = Hub(revision, cache_dir, token, local_files_only)
-        folder = fetch_folder(released.files_of(known if known in released.VISID else name, released.VISID, hub), FILES)
-        architecture = checkpoint.read_json(Files(folder)[checkpoint.CONFIG])
-        kind = architecture.get("model_type")
+        folder = fetch_folder(released.files_of(release, released.VISID, hub), FILES)
+        files = Files(folder)
+        kind = checkpoint.read_json(files[checkpoint.CONFIG]).get("model_type")
         if kind not in list(CLASSES):
             raise CheckpointError(
                 f"{name!r} holds a model of type {kind!r}, not {' or '.join(CLASSES)}: use idmetric.load"
@@ -110,6 +110,7 @@ class VisIDEmbed(Embedder):
         with understanding(folder):
             mean, std = read_normalization(folder)
             configs.check_view(1, mean, std)
+
         settings = config or read_settings(folder)
         side = math.isqrt(settings.max_pixels)
         super().__init__(
@@ -119,15 +120,15 @@ class VisIDEmbed(Embedder):
             mean=mean,
             std=std,
             background=background,
-            files=Files(folder),
+            files=files,
         )
         self.settings = settings
-        self.backbone, self.tokenizer = open_model(getattr(transformers, CLASSES[kind]), transformers, folder, dtype)
+        self.backbone, self.tokenizer = open_model(kind, folder, dtype)
         vision = self.backbone.config.vision_config
         if (vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size) != (14, 2, 2):
             raise CheckpointError(f"{name!r} does not cut images into 2 x 2 patches of 14 pixels, as Qwen2.5-VL does")
         self._image_token = int(self.tokenizer.convert_tokens_to_ids(IMAGE))
-        self._control = [token for token in self.tokenizer.get_added_vocab() if token.startswith("<|")]
+        self._control_tokens = [token for token in self.tokenizer.get_added_vocab() if token.startswith("<|")]
         self._finish(device, None)
 
     # Pixels and words in, embedding out
@@ -156,7 +157,7 @@ class VisIDEmbed(Embedder):
 
     def embed_pixels(self, pixels: Tensor) -> Embedding:
         """Embed pixels (B, 3, h, w) at their final size under the default instruction."""
-        return self._run(list(pixels), [self.settings.instruction] * len(pixels))
+        return self._run([Item(self.settings.instruction, image) for image in pixels])
 
     def embed(
         self,
@@ -211,36 +212,32 @@ class VisIDEmbed(Embedder):
         texts: str | Sequence[str] | None = None,
         instruction: str | None = None,
     ) -> Embedding:
-        written = [texts] if isinstance(texts, str) else list(texts or [])
-        singles: list[ImageLike | None] = _singles(images) if images is not None else [None] * len(written)
+        singles = _singles(images) if images is not None else []
+        words = [texts] if isinstance(texts, str) else list(texts or [])
+        if images is None:
+            singles = [None] * len(words)
         if not singles:
             raise ValueError("nothing to embed: give images, texts, or both")
-        if not written or len(written) == 1:
-            written = (written or [""]) * len(singles)
-        if len(written) != len(singles):
-            raise ValueError(f"{len(written)} texts for {len(singles)} images: give one for each, or one for all")
-        if images is None and masks is not None:
-            raise ValueError("masks were given without images")
-        covers = split_masks(masks, singles)
-        defaults = self.settings.instruction, self.settings.text_instruction
-        asked = [defaults[image is None] if instruction is None else instruction for image in singles]
-        words = [self.settings.joiner.join(x for x in pair if x) for pair in zip(asked, written, strict=True)]
+        if len(words) <= 1:
+            words = (words or [""]) * len(singles)
+        if len(words) != len(singles):
+            raise ValueError(f"{len(words)} texts for {len(singles)} images: give one for each, or one for all")
+        single_masks = split_masks(masks, singles)
+
+        def load(number: int) -> Item:
+            image = singles[number]
+            text = words[number]
+            if image is None:
+                return Item(self._join(instruction, self.settings.text_instruction, text))
+            pixels, cover = self.load_image(image, single_masks[number], outside)
+            return Item(self._join(instruction, self.settings.instruction, text), pixels, cover)
+
         patches = patches and all(image is not None for image in singles)  # a text alone has none
+        return in_batches(load, self._run, singles, self.dtype, batch_size, patches, progress, workers)
 
-        Items = tuple[list[tuple[Tensor | None, Tensor | None]], list[str]]
-
-        def load(part: slice) -> Items:
-            items: list[tuple[Tensor | None, Tensor | None]] = [
-                (None, None) if image is None else self.load_image(image, mask, outside)
-                for image, mask in zip(singles[part], covers[part], strict=True)
-            ]
-            return items, words[part]
-
-        def run(loaded: Items) -> Embedding:
-            items, said = loaded
-            return self._run([pixels for pixels, _ in items], said, [cover for _, cover in items])
-
-        return in_batches(load, run, singles, self.dtype, batch_size, patches, progress, workers)
+    def _join(self, instruction: str | None, default: str, text: str) -> str:
+        asked = default if instruction is None else instruction
+        return self.settings.joiner.join(part for part in (asked, text) if part)
 
     def encode_items(self, pixels: Sequence[Tensor | None], words: Sequence[str]) -> Tensor:
         """Embed items differentiably, as `embed` does: unit vectors (B, D), without patches.
@@ -249,97 +246,92 @@ class VisIDEmbed(Embedder):
             pixels: (3, h, w) in [0, 1] at the size that `size_for` gives, or None for a text alone; of each item.
             words: everything an item says, its instruction included.
         """
-        return self._run(pixels, words, patches=False).cls
+        items = [Item(text, image) for text, image in zip(words, pixels, strict=True)]
+        return self._run(items, patches=False).cls
 
-    def _run(
-        self,
-        pixels: Sequence[Tensor | None],
-        words: Sequence[str],
-        covers: Sequence[Tensor | None] | None = None,
-        patches: bool = True,
-    ) -> Embedding:
-        """One forward pass over items: their pixels at the final size (or None) and words."""
-        inputs, last = self._inputs(pixels, words)
+    def _run(self, items: Sequence[Item], patches: bool = True) -> Embedding:
+        """One forward pass over items."""
+        inputs = self._inputs(items)
         hidden = self.backbone(**inputs, use_cache=False).last_hidden_state
 
+        attended = inputs["attention_mask"]
         if self.settings.pooling == "mean":
-            weight = inputs["attention_mask"].to(hidden.device)[..., None]
-            pooled = (_wide(hidden) * weight).sum(1) / weight.sum(1)
+            weight = attended[..., None]
+            pooled = (_at_least_float32(hidden) * weight).sum(1) / weight.sum(1)
         else:
-            pooled = _wide(hidden[torch.arange(len(last)), last])
+            last = attended.sum(1) - 1
+            pooled = _at_least_float32(hidden[torch.arange(len(items), device=self.device), last])
         features = F.normalize(pooled, dim=-1)
-
-        if not patches or any(x is None for x in pixels):  # a text alone has no patches
+        if not patches or any(item.pixels is None for item in items):  # a text alone has no patches
             return Embedding(features, model=self._maker())
-        tokens, weights = self._patches(hidden, inputs["input_ids"] == self._image_token, covers)
-        return Embedding(features, tokens, None, weights, self._maker())
 
-    def _inputs(self, pixels: Sequence[Tensor | None], words: Sequence[str]) -> tuple[dict[str, Tensor], list[int]]:
-        """The backbone's arguments, padded to one length, and the place of each item's last token."""
-        shown = [place(x, self.device) for x in pixels if x is not None]
-        grids = [None if x is None else (x.shape[1] // STEP, x.shape[2] // STEP) for x in pixels]
-        ids = [self._tokens(text, grid) for text, grid in zip(words, grids, strict=True)]
+        # hidden states at the image's tokens, padded to the most tokens that an image may have
+        most = self.settings.max_pixels // STEP**2
+        tokens, weights = [], []
+        for item, states, is_image in zip(items, hidden, inputs["input_ids"] == self._image_token, strict=True):
+            image_tokens = F.normalize(_at_least_float32(states[is_image]), dim=-1)
+            weight = image_tokens.new_ones(len(image_tokens))
+            if item.cover is not None:
+                weight = F.avg_pool2d(item.cover[None, None].to(image_tokens), STEP).flatten()
+            padding = most - len(image_tokens)
+            tokens.append(F.pad(image_tokens, (0, 0, 0, padding)))
+            weights.append(F.pad(weight, (0, padding)))
+        return Embedding(features, torch.stack(tokens), None, torch.stack(weights), self._maker())
 
-        length = max(len(x) for x in ids)
-        tokens = torch.full((len(ids), length), self.tokenizer.pad_token_id or 0)
-        attended = torch.zeros(len(ids), length, dtype=torch.long)
-        positions = torch.zeros(3, len(ids), length, dtype=torch.long)
-        last = []
-        for i, (own, grid) in enumerate(zip(ids, grids, strict=True)):
-            span = slice(0, len(own))
-            tokens[i, span], attended[i, span] = torch.tensor(own), 1
-            if grid is None or self.positions == "sequential":
-                positions[:, i, span] = torch.arange(len(own))
-            else:
-                positions[:, i, span] = vision_positions(torch.tensor(own), grid, self._image_token)
-            last.append(len(own) - 1)
+    def _inputs(self, items: Sequence[Item]) -> dict[str, Tensor]:
+        """The backbone's arguments, padded at the end to one length."""
+        ids, positions, patches, grids = [], [], [], []
+        for item in items:
+            token_ids = torch.tensor(self._tokens(item))
+            position = torch.arange(len(token_ids)).expand(3, -1)
+            if item.pixels is not None:
+                rows, columns = item.grid
+                if self.positions == "vision":
+                    position = vision_positions(token_ids, (rows, columns), self._image_token)
+                pixels = self.normalize(place(item.pixels, self.device))
+                patches.append(patchify(pixels.to(self.dtype)))
+                grids.append((1, 2 * rows, 2 * columns))
+            ids.append(token_ids)
+            positions.append(position.T)
 
-        inputs: dict[str, Tensor] = {"input_ids": tokens, "attention_mask": attended, "position_ids": positions}
-        if shown:
-            inputs["pixel_values"] = torch.cat([patchify(self.normalize(x).to(self.dtype)) for x in shown])
-            inputs["image_grid_thw"] = torch.tensor([[1, 2 * g[0], 2 * g[1]] for g in grids if g is not None])
-        return {key: value.to(self.device) for key, value in inputs.items()}, last
-
-    def _patches(self, hidden: Tensor, where: Tensor, covers: Sequence[Tensor | None] | None) -> tuple[Tensor, Tensor]:
-        room = self.settings.max_pixels // STEP**2
-        patches, weights = [], []
-        for i, own in enumerate(where.to(hidden.device)):
-            found = F.normalize(_wide(hidden[i][own]), dim=-1)
-            cover = None if covers is None else covers[i]
-            weight = found.new_ones(len(found))
-            if cover is not None:
-                weight = F.avg_pool2d(cover[None, None].to(found), STEP).flatten()
-            patches.append(F.pad(found, (0, 0, 0, room - len(found))))
-            weights.append(F.pad(weight, (0, room - len(found))))
-        return torch.stack(patches), torch.stack(weights)
+        padding_id = self.tokenizer.pad_token_id or 0
+        inputs = {
+            "input_ids": pad_sequence(ids, batch_first=True, padding_value=padding_id),
+            "attention_mask": pad_sequence([torch.ones_like(token_ids) for token_ids in ids], batch_first=True),
+            "position_ids": pad_sequence(positions, batch_first=True).movedim(-1, 0),
+        }
+        if patches:
+            inputs["pixel_values"] = torch.cat(patches)
+            inputs["image_grid_thw"] = torch.tensor(grids)
+        return {key: value.to(self.device) for key, value in inputs.items()}
 
     def check_words(self, words: str) -> None:
         """Refuse a text that holds a control token of the model: ValueError."""
-        if found := [token for token in self._control if token in words]:
-            raise ValueError(f"a text may not hold the control token {found[0]}")
+        for token in self._control_tokens:
+            if token in words:
+                raise ValueError(f"a text may not hold the control token {token}")
 
     def check_limits(self) -> None:
         """Refuse a max_length that does not hold the largest image and the prompt's template: ValueError."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", UserWarning)  # of words that are cut
-            self._tokens(self.settings.instruction, (self.settings.max_pixels // STEP**2, 1))
+        largest = torch.empty(3, self.settings.max_pixels // STEP**2 * STEP, STEP, device="meta")
+        self._tokens(Item(self.settings.instruction, largest))
 
-    def _tokens(self, words: str, grid: tuple[int, int] | None) -> list[int]:
-        self.check_words(words)
-        return prompt_tokens(words, grid, self.settings, self.tokenizer)
+    def _tokens(self, item: Item) -> list[int]:
+        self.check_words(item.words)
+        return prompt_tokens(item, self.settings, self.tokenizer)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         # angles are products of these frequencies and positions up to thousands: 16 bits would move them by radians
         rotary: list[Any] = [module for module in self.modules() if hasattr(module, "inv_freq")]
         frequencies = [module.inv_freq for module in rotary]
-        moved: Self = super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
+        moved: Self = super()._apply(fn, recurse)
         for module, exact in zip(rotary, frequencies, strict=True):
             module.inv_freq = exact.to(module.inv_freq.device)
         return moved
 
     # Files
 
-    def save_pretrained(self, folder: str | os.PathLike[str]) -> None:
+    def save_pretrained(self, folder: StrPath) -> None:
         """Write transformers' files and visid.json; `idmetric.load(folder)` opens them again."""
         target = Path(folder)
         self.backbone.save_pretrained(target)
@@ -352,15 +344,15 @@ class VisIDEmbed(Embedder):
         self._name_saved(target, folder_revision)
 
 
-def _singles(images: Images | Sequence[ImageLike | None]) -> list[ImageLike | None]:
+def _singles(images: Any) -> list[ImageLike | None]:
     """One flat list of single images, with None where a list has a text without an image."""
-    if not isinstance(images, list | tuple) or all(one is not None for one in images):
-        return list(split_images(images))  # type: ignore[arg-type]  # no None is among them
-    found: list[ImageLike | None] = []
-    for one in images:
-        found += [None] if one is None else split_images(one)
-    return found
+    if not isinstance(images, list | tuple) or all(image is not None for image in images):
+        return [*split_images(images)]
+    singles: list[ImageLike | None] = []
+    for image in images:
+        singles += [None] if image is None else split_images(image)
+    return singles
 
 
-def _wide(x: Tensor) -> Tensor:
-    return x if x.dtype == torch.float64 else x.float()
+def _at_least_float32(x: Tensor) -> Tensor:
+    return x.to(torch.promote_types(x.dtype, torch.float32))

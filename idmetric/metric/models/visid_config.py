@@ -17,7 +17,8 @@ TASKS = {
 }
 CANDIDATE = "Represent the image"  # the example the paper gives
 
-IMAGE, STEP = "<|image_pad|>", 28  # one token stands for 28 x 28 pixels
+IMAGE = "<|image_pad|>"
+STEP = 28  # one token stands for 28 x 28 pixels
 _MOST = 2**25  # pixels, 42,799 tokens; Qwen2.5-VL's processor takes 16,384
 MOST_RATIO = 200  # of an image's longer side to its shorter one, as in Qwen2-VL's processor
 # what stands before, with an image after that, and at the end
@@ -75,6 +76,13 @@ class VisIDConfig:
         if not STEP**2 <= low <= high <= _MOST:
             raise ValueError(f"need {STEP**2} <= min_pixels <= max_pixels <= {_MOST}, got {low}, {high}")
 
+    @property
+    def separator_or_default(self) -> str:
+        """What stands between image and words."""
+        if self.separator is not None:
+            return self.separator
+        return " " if self.prompt_style == "vlm2vec" else ""
+
     def size_for(self, height: int, width: int) -> tuple[int, int]:
         """The nearest multiples of 28, scaled to lie within min_pixels and max_pixels, as Qwen2-VL's processor does.
 
@@ -87,14 +95,22 @@ class VisIDConfig:
             )
         if self.prompt_style == "vlm2vec" and min(height, width) < STEP and low <= 4 * STEP**2 <= high:
             return 2 * STEP, 2 * STEP
-        rows, columns = (round(side / STEP) * STEP for side in (height, width))
-        if rows * columns > high:
+
+        rows = round(height / STEP)
+        columns = round(width / STEP)
+        most = high // STEP**2
+        if rows * columns > most:
             scale = math.sqrt(height * width / high)
-            rows, columns = (max(STEP, math.floor(side / scale / STEP) * STEP) for side in (height, width))
-        elif rows * columns < low:
+            rows = max(1, math.floor(height / scale / STEP))
+            columns = max(1, math.floor(width / scale / STEP))
+        elif rows * columns * STEP**2 < low:
             scale = math.sqrt(low / (height * width))
-            rows, columns = (math.ceil(side * scale / STEP) * STEP for side in (height, width))
-        if rows * columns > high:  # a narrow limit and a long image: the processor would exceed it
-            short, long = min(rows, columns), max(STEP, high // (min(rows, columns) * STEP) * STEP)
-            rows, columns = (long, short) if rows > columns else (short, long)
-        return rows, columns
+            rows = math.ceil(height * scale / STEP)
+            columns = math.ceil(width * scale / STEP)
+
+        if rows * columns > most:  # a narrow limit and a long image: the processor would exceed it
+            if rows > columns:
+                rows = max(1, most // columns)
+            else:
+                columns = max(1, most // rows)
+        return rows * STEP, columns * STEP

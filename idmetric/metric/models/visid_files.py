@@ -23,24 +23,34 @@ CLASSES = {"qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration", "qwen2_vl": "Qwen
 
 
 def folder_revision(folder: Path) -> str:
-    files = [path for pattern in FILES for path in folder.glob(pattern)]
+    """The revision of all files that decide an embedding."""
+    files: list[Path] = []
+    for pattern in FILES:
+        files += folder.glob(pattern)
     if not any(path.suffix == ".safetensors" for path in files):
         raise CheckpointError(f"{str(folder)!r} has no safetensors file")
     return revision_of(*sorted(files))
 
 
-def open_model(architecture: Any, transformers: Any, folder: Path, dtype: torch.dtype | None) -> tuple[Any, Any]:
+def open_model(kind: str, folder: Path, dtype: torch.dtype | None) -> tuple[Any, Any]:
+    """The model without its language head, and the tokenizer.
+
+    Args:
+        kind: a key of `CLASSES`.
+    """
+    import transformers
+
+    local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
+    # opened with its language head, so that transformers finds the names of either class
+    architecture = getattr(transformers, CLASSES[kind])
     try:
-        # with its language head, so that transformers finds the names of either class; the head is dropped
         with quiet("transformers"):  # missing weights are reported below; the language head may be missing
-            loaded: Any = architecture.from_pretrained(
-                folder, dtype=dtype or "auto", local_files_only=True, use_safetensors=True, trust_remote_code=False,
-                output_loading_info=True,
-            )  # fmt: skip
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            whole, report = architecture.from_pretrained(
+                folder, dtype=dtype or "auto", use_safetensors=True, output_loading_info=True, **local
+            )
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
     except (OSError, ValueError, RuntimeError, SafetensorError) as error:
         raise CheckpointError(f"transformers cannot open {str(folder)!r}: {error}") from error
-    whole, report = loaded
     check_report(report, str(folder), unused="lm_head.")
     check_finite(whole.model.state_dict(), folder)
     return whole.model, tokenizer
@@ -50,18 +60,19 @@ def read_normalization(folder: Path) -> tuple[list[float], list[float]]:
     """Mean and deviation of the image processor's file, whichever name transformers gave it."""
     for name in (released.PROCESSOR, "processor_config.json"):
         if (folder / name).is_file():
-            found = read_json(folder / name)
-            found = found.get("image_processor", found)
-            if "image_mean" in found and "image_std" in found:
-                return list(found["image_mean"]), list(found["image_std"])
+            values = read_json(folder / name)
+            values = values.get("image_processor", values)
+            if "image_mean" in values and "image_std" in values:
+                return list(values["image_mean"]), list(values["image_std"])
     raise CheckpointError(f"{str(folder)!r} has no {released.PROCESSOR} with image_mean and image_std")
 
 
 def read_settings(folder: Path) -> VisIDConfig:
-    if not (folder / SETTINGS).is_file():
+    """The settings saved with a model, else the defaults."""
+    path = folder / SETTINGS
+    if not path.is_file():
         return VisIDConfig()
-    values = read_json(folder / SETTINGS)
     try:
-        return VisIDConfig(**values)
+        return VisIDConfig(**read_json(path))
     except (TypeError, ValueError) as error:
-        raise CheckpointError(f"{str(folder / SETTINGS)!r}: {error}") from error
+        raise CheckpointError(f"{str(path)!r}: {error}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,56 +11,79 @@ from torch import Tensor
 from idmetric.metric.models.visid_config import IMAGE, STEP, STYLES, VisIDConfig
 
 
-def prompt_tokens(words: str, grid: tuple[int, int] | None, settings: VisIDConfig, tokenizer: Any) -> list[int]:
-    """Token ids of one item, cut to max_length with a warning.
+class Item(NamedTuple):
+    """An input of the model.
 
-    Args:
-        words: everything the item says, its instruction included.
-        grid: rows and columns of the image's tokens; None without an image.
+    Attributes:
+        words: everything that it says, its instruction included.
+        pixels: (3, h, w) in [0, 1], sides multiples of `STEP`; None for a text alone.
+        cover: how much of each pixel the subject's mask covers (h, w).
+    """
+
+    words: str
+    pixels: Tensor | None = None
+    cover: Tensor | None = None
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """Rows and columns of the image's tokens."""
+        if self.pixels is None:
+            return 0, 0
+        return self.pixels.shape[1] // STEP, self.pixels.shape[2] // STEP
+
+
+def prompt_tokens(item: Item, settings: VisIDConfig, tokenizer: Any) -> list[int]:
+    """Token ids of an item, cut to max_length with a warning.
 
     Raises:
         ValueError: for an item without image and words, or a max_length that does not hold image and template.
     """
+    words = item.words
     before, image, after = STYLES[settings.prompt_style]
     prompt = before.format(system=settings.system)
-    if grid is not None:
-        separator = settings.separator
-        if separator is None:
-            separator = " " if settings.prompt_style == "vlm2vec" else ""
-        apart = bool(words) and not words.startswith("\n")  # MMEB's texts bring their own line break
-        prompt += image.replace(IMAGE, IMAGE * (grid[0] * grid[1])) + (separator if apart else "")
-    prompt += words.strip(" ") + (settings.suffix if words else "") + after
-    ids: list[int] = tokenizer(prompt, add_special_tokens=False)["input_ids"]
+    rows, columns = item.grid
+    if item.pixels is not None:
+        prompt += image.replace(IMAGE, IMAGE * (rows * columns))
+        if words and not words.startswith("\n"):  # MMEB's texts bring their own line break
+            prompt += settings.separator_or_default
+    prompt += words.strip(" ")
+    if words:
+        prompt += settings.suffix
+    ids: list[int] = tokenizer(prompt + after, add_special_tokens=False)["input_ids"]
     if not ids:
         raise ValueError("an item without image and without words cannot be embedded")
+
     limit = settings.max_length
-    if len(ids) > limit:
+    excess = len(ids) - limit
+    if excess > 0:
         tail: list[int] = tokenizer(after, add_special_tokens=False)["input_ids"] if after else []
-        ids, lost = ids[: max(0, limit - len(tail))] + tail, len(ids) - limit
-        if len(ids) > limit:
+        if len(tail) > limit:
             raise ValueError(f"max_length={limit} tokens do not hold the chat template: raise it")
-        if grid is not None and ids.count(tokenizer.convert_tokens_to_ids(IMAGE)) < grid[0] * grid[1]:
-            raise ValueError(f"max_length={limit} tokens do not hold an image of {grid[0] * grid[1]}: raise it")
-        warnings.warn(f"a text was cut by {lost} tokens to fit max_length={limit}", UserWarning, stacklevel=3)
+        ids = ids[: limit - len(tail)] + tail
+        if ids.count(tokenizer.convert_tokens_to_ids(IMAGE)) < rows * columns:
+            raise ValueError(f"max_length={limit} tokens do not hold an image of {rows * columns}: raise it")
+        warnings.warn(f"a text was cut by {excess} tokens to fit max_length={limit}", UserWarning, stacklevel=3)
     return ids
 
 
 def vision_positions(ids: Tensor, grid: tuple[int, int], image_token: int) -> Tensor:
     """Rotary positions (3, L) of time, row and column, where an image's tokens have rows and columns."""
-    count = torch.arange(len(ids)).expand(3, -1)
-    first = int((ids == image_token).nonzero()[0])
-    rows, columns = torch.meshgrid(torch.arange(grid[0]), torch.arange(grid[1]), indexing="ij")
-    image = first + torch.stack([torch.zeros_like(rows), rows, columns]).flatten(1)
-    rest = len(ids) - first - image.shape[1]
-    after = first + max(grid) + torch.arange(rest).expand(3, -1)
-    return torch.cat([count[:, :first], image, after], 1)
+    start = int((ids == image_token).nonzero()[0])
+    before = torch.arange(start).expand(3, -1)
+
+    rows, columns = grid
+    row, column = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
+    image = start + torch.stack([torch.zeros_like(row), row, column]).flatten(1)
+
+    after_count = len(ids) - start - rows * columns
+    after = start + max(grid) + torch.arange(after_count).expand(3, -1)
+    return torch.cat([before, image, after], 1)
 
 
-def patchify(x: Tensor) -> Tensor:
-    """Normalized pixels (..., 3, H, W) as the patches of Qwen2-VL's processor: (..., patches, 3 * 2 * 14 * 14)."""
+def patchify(pixels: Tensor) -> Tensor:
+    """Normalized pixels (3, H, W) as the patches of Qwen2-VL's processor, (patches, 3 * 2 * 14 * 14)."""
     half = STEP // 2
-    rows, columns = x.shape[-2] // STEP, x.shape[-1] // STEP
-    x = x.reshape(*x.shape[:-3], 3, rows, 2, half, columns, 2, half)
-    x = x.movedim((-6, -3, -5, -2, -7), (-7, -6, -5, -4, -3)).flatten(-7, -4)
-    # a still image counts as two equal frames
-    return torch.stack([x, x], -3).flatten(-4)
+    rows, columns = pixels.shape[1] // STEP, pixels.shape[2] // STEP
+    patches = pixels.reshape(3, rows, 2, half, columns, 2, half).permute(1, 4, 2, 5, 0, 3, 6)
+    frames = torch.stack([patches, patches], 5)  # a still image counts as two equal frames
+    return frames.flatten(4).flatten(0, 3)

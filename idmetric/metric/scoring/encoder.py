@@ -21,12 +21,13 @@ from idmetric.metric.distance.finite import NonFiniteError, shown
 from idmetric.metric.distance.matrix import needs_patches
 from idmetric.metric.files.output import OutputError, writing
 from idmetric.metric.images import paths
+from idmetric.metric.images.masks import labeled
 from idmetric.metric.images.opening import Named
-from idmetric.metric.images.read import ImageReadError, describe
+from idmetric.metric.images.read import ImageReadError
 from idmetric.metric.scoring import pipeline
 from idmetric.metric.scoring.copy_warnings import small_picture
 from idmetric.metric.scoring.files import mask_path
-from idmetric.metric.scoring.keys import MASKED, content, content_key, folder_name
+from idmetric.metric.scoring.keys import MASKED, folder_name
 from idmetric.metric.scoring.pairs import Pair, Pairs
 from idmetric.metric.scoring.scores import File, ScoreSettings
 
@@ -120,50 +121,36 @@ class Encoder:
         except ImageReadError as error:
             if self._settings.on_error == "fail":
                 raise
-            why = error.reason if error.source == path else f"its mask {error.source}: {error.reason}"
-            self.skipped[file] = why
-            return Loaded(file, problem=why)
+            problem = pipeline.problem_of(error, path)
+            self.skipped[file] = problem
+            return Loaded(file, problem=problem)
 
     def _read(self, file: File) -> Loaded:
         options, path = self._settings, file[0]
         mask = mask_path(options.mask_dir, file)
         if mask is None and options.mask_dir is not None:
             raise ImageReadError(*paths.absent_mask(options.mask_dir, path))
-        image, mask_image, key = self._content(path, mask)
-        found = Loaded(file, key)
-        cached = key in self._stores[key.endswith(MASKED)] if key else False
-        if cached and self._watcher is None and not options.copies:
-            return found
+        image: str | Named = path
+        subject_mask: str | Named | None = mask
+        loaded = Loaded(file)
+        is_cached = False
+        if self._stores:
+            source = pipeline.Source.read(path, mask)
+            image, subject_mask, loaded.key = source.image, source.mask, source.key
+            is_cached = loaded.key in self._stores[mask is not None]
+            if is_cached and self._watcher is None and not options.copies:
+                return loaded
 
-        # a mask belongs to all pixels of its image
-        picture = self._metric.read_image(image, whole=mask is not None)
-        try:
-            if not cached:
-                found.pixels, found.mask = self._metric.load_image(
-                    picture, mask_image, options.outside, mask_id=options.mask_id
-                )
-            if self._watcher is not None:
-                from idmetric.metric.images.masks import labeled
-
-                self._watcher.add_picture(file, picture, labeled(mask, options.mask_id), options.outside)
-        except ImageReadError as error:
-            named = path if error.source == describe(picture) else error.source  # the picture has no name
-            raise ImageReadError(named, error.reason) from error
-        found.small = small_picture(picture) if options.copies else None
-        return found
-
-    def _content(self, path: str, mask: str | None) -> tuple[Any, Any, str]:
-        """Return image and mask as `images` takes them (with a cache their bytes), and their key in the cache."""
-        if not self._stores:
-            return path, mask, ""
-        try:
-            image, cover = content(path), None if mask is None else content(mask)
-        except OSError:  # reported when the image is read
-            return path, mask, ""
-        if not image or cover == b"":
-            return path, mask, ""
-        named = None if cover is None or mask is None else Named(cover, mask)
-        return Named(image, path), named, content_key(image, cover)
+        picture = self._metric.read_image(image, whole=mask is not None)  # a mask belongs to all pixels of its image
+        if not is_cached:
+            loaded.pixels, loaded.mask = self._metric.load_image(
+                picture, subject_mask, options.outside, mask_id=options.mask_id
+            )
+        if self._watcher is not None:
+            self._watcher.add_picture(file, picture, labeled(mask, options.mask_id), options.outside)
+        if options.copies:
+            loaded.small = small_picture(picture)
+        return loaded
 
     # Embedding
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from idmetric.metric.files.json_file import MOST
-from idmetric.metric.files.settings import shown
 from idmetric.metric.files.tables import first_few
+from idmetric.metric.files.typed import shown
 from idmetric.metric.images.paths import InputError, existing, is_image
 from idmetric.metric.scoring.scores import COLUMNS, File, RequestError
 

@@ -1,8 +1,11 @@
 """From images to embeddings: threads read ahead, and the model embeds batch by batch.
 
-    for batch in batches(files, read, batch_size=32):
-        fresh = [one for one in batch if one.pixels is not None]
-        embedding, bad = embed(model, fresh)
+    def read(path: str) -> Input[str]:
+        source = Source.read(path)
+        return Input(path, source.key, *model.load_image(source.image))
+
+    for batch in batches(paths, read, batch_size=32):
+        reasons = keep(store, batch, lambda fresh: embed(model, fresh))
 
 Reading gives an `Input` for each item: the pixels to embed, or none if the embedding is stored already or the image
 cannot be used. The caller decides whether such an image is skipped or stops the run.
@@ -21,6 +24,9 @@ import numpy as np
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.finite import NonFiniteError, reason
 from idmetric.metric.files.threads import in_order
+from idmetric.metric.images.kinds import ImageReadError, describe
+from idmetric.metric.images.opening import Named, read_file
+from idmetric.metric.scoring.keys import content_key
 
 if TYPE_CHECKING:
     from idmetric.metric.scoring.store import Store
@@ -49,9 +55,42 @@ class Input(Generic[Item]):
 AnyInput = TypeVar("AnyInput", bound=Input[Any])
 
 
+@dataclass(frozen=True)
+class Source:
+    """The bytes of an image and of its subject's mask, which messages call by the names of their files.
+
+    Attributes:
+        key: of the content, see `keys.content_key`.
+    """
+
+    image: Named
+    mask: Named | None
+    key: str
+
+    @classmethod
+    def of(cls, image: Named, mask: Named | None = None) -> Source:
+        """A source of bytes that are read already."""
+        key = content_key(image.getvalue(), None if mask is None else mask.getvalue())
+        return cls(image, mask, key)
+
+    @classmethod
+    def read(cls, image: str | bytes, mask: str | bytes | None = None) -> Source:
+        """Read files; ImageReadError names one that cannot be read."""
+        return cls.of(_named(image), None if mask is None else _named(mask))
+
+
+def _named(source: str | bytes) -> Named:
+    return Named(source, describe(source)) if isinstance(source, bytes) else read_file(source)
+
+
+def problem_of(error: ImageReadError, image: str) -> str:
+    """Why an image of this name cannot be used; the reason names the mask, if the error is about it."""
+    return error.reason if error.source == image else f"its mask {error.source}: {error.reason}"
+
+
 def threads(workers: int | None) -> int:
     """Number of threads that read images: by default one for each core, at most 8."""
-    return workers or min(8, os.cpu_count() or 1)
+    return min(8, os.cpu_count() or 1) if workers is None else workers
 
 
 def batches(
@@ -62,7 +101,7 @@ def batches(
     workers: int | None = None,
     group: Callable[[AnyInput], object] = lambda one: None,
 ) -> Generator[list[AnyInput], None, None]:
-    """Read items in threads, and yield them in order, `batch_size` images to embed at a time.
+    """Read items in threads (`workers`; 0: in turn), and yield them in order, `batch_size` images to embed at a time.
 
     Images of different groups are in different batches. At most three batches of pixels are in memory, and a batch is
     emptied when the next one is wanted. If a stopped run is resumed, stored images do not change the batches of the

@@ -47,7 +47,14 @@ class Config:
 
 
 SMOKE: Mapping[str, Any] = {
-    "backbone": "vit_small_patch16_dinov3", "backbone_args": {"depth": 2, "embed_dim": 48, "num_heads": 3},
-    "backbone_weights": RANDOM, "image_size": 64, "hidden": 32, "batch_size": 3, "accumulation": 2,
-    "epochs": 2, "precision": "no", "validate_every": 2,
-}  # fmt: skip
+    "backbone": "vit_small_patch16_dinov3",
+    "backbone_args": {"depth": 2, "embed_dim": 48, "num_heads": 3},
+    "backbone_weights": RANDOM,
+    "image_size": 64,
+    "hidden": 32,
+    "batch_size": 3,
+    "accumulation": 2,
+    "epochs": 2,
+    "precision": "no",
+    "validate_every": 2,
+}

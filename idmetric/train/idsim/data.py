@@ -41,8 +41,10 @@ class Triplets:
     @property
     def used(self) -> Rows:
         """All rows of the triplets."""
-        several = (rows for parts in self.others.values() for rows in parts)
-        return np.unique(np.concatenate([self.rows.ravel(), *several]))
+        rows = [self.rows.ravel()]
+        for positives, negatives in self.others.values():
+            rows += [positives, negatives]
+        return np.unique(np.concatenate(rows))
 
     def draw(self, triplet: int, key: Sequence[int | str]) -> list[int]:
         """Rows of a triplet's anchor, positive and negative."""
@@ -66,26 +68,32 @@ def read_triplets(data: Manifest, splits: Sequence[str]) -> Triplets:
             f"no triplets in split {splits[-1]} of {len(data)} rows: no group has the slots {', '.join(SLOTS)} there "
             f"(the splits are {there}); {_MAKE}"
         )
-    ids, identities, roles = (data.column(name) for name in ("id", "identity", "role"))
-    for name, group in groups.items():
+    ids = data.column("id")
+    identities = data.column("identity")
+    roles = data.column("role")
+    numbers: dict[str, int] = {}
+    codes = [
+        -1 - row if name is None else numbers.setdefault(name, len(numbers)) for row, name in enumerate(identities)
+    ]
+
+    rows = []
+    others = {}
+    digested = []
+    for triplet, (name, group) in enumerate(groups.items()):
         _check(name, group, identities)
-    number = {name: k for k, name in enumerate(dict.fromkeys(n for n in identities if n is not None))}
-    codes = [number.get(name, -1 - row) for row, name in enumerate(identities)]
-    sets = [tuple(np.array(group[slot], np.int64) for slot in SLOTS) for group in groups.values()]
-    named = [[[(ids[row], identities[row], roles[row]) for row in part] for part in parts] for parts in sets]
-    return Triplets(
-        np.array([[part[0] for part in parts] for parts in sets], np.int64),
-        {t: (p, n) for t, (_, p, n) in enumerate(sets) if len(p) > 1 or len(n) > 1},
-        np.array(codes, np.int64),
-        fingerprint(named),
-    )
+        anchors, positives, negatives = (group[slot] for slot in SLOTS)
+        rows.append([anchors[0], positives[0], negatives[0]])
+        if len(positives) > 1 or len(negatives) > 1:
+            others[triplet] = np.array(positives, np.int64), np.array(negatives, np.int64)
+        digested.append([[(ids[row], identities[row], roles[row]) for row in group[slot]] for slot in SLOTS])
+    return Triplets(np.array(rows, np.int64), others, np.array(codes, np.int64), fingerprint(digested))
 
 
 def _check(name: str, group: dict[str, list[int]], identities: Sequence[str | None]) -> None:
     """Check that a group is whole, has one anchor, and agrees with its identities."""
-    anchors, positives, negatives = ([identities[row] for row in group[slot]] for slot in SLOTS)
-    own = {*anchors, *positives}
-    if len(anchors) != 1 or not positives or not negatives or len(own) != 1 or own & {None, *negatives}:
+    anchors, positives, negatives = ({identities[row] for row in group[slot]} for slot in SLOTS)
+    is_complete = len(group["anchor"]) == 1 and positives and negatives
+    if not is_complete or anchors != positives or anchors & {None, *negatives}:
         raise ManifestError(
             f"group {name!r} must be a triplet: one anchor, positives of its identity, and negatives of others; "
             f"fix columns 'slot' and 'identity', or make new triplets ({_MAKE})"
@@ -127,14 +135,19 @@ class Loader:
         return [self._micro_batch(step, number, chosen) for number in share(self.accumulation, rank, count)]
 
     def _micro_batch(self, step: int, number: int, chosen: Rows) -> MicroBatch:
-        places = range(number * self.batch_size, (number + 1) * self.batch_size)
-        rows = np.array([self.triplets.draw(int(chosen[k]), (self.seed, step, k)) for k in places]).T
-        pixels = [
-            self.pictures.read_bytes(int(row), generator(self.seed, step, 3 * k + slot))
-            for slot, own in enumerate(rows)
-            for k, row in zip(places, own, strict=True)
-        ]
-        identity = torch.from_numpy(self.triplets.identity[rows])
+        start = number * self.batch_size
+        triplets = []
+        for place in range(start, start + self.batch_size):
+            triplets.append(self.triplets.draw(int(chosen[place]), (self.seed, step, place)))
+        rows = np.array(triplets).T
+
+        pixels = []
+        for slot, slot_rows in enumerate(rows.tolist()):
+            for place, row in enumerate(slot_rows, start):
+                pixels.append(self.pictures.read_bytes(row, generator(self.seed, step, 3 * place + slot)))
         return MicroBatch(
-            torch.stack(pixels).view(*rows.shape, *pixels[0].shape), identity, (step, number), rows.tolist()
+            pixels=torch.stack(pixels).view(*rows.shape, *pixels[0].shape),
+            identity=torch.from_numpy(self.triplets.identity[rows]),
+            place=(step, number),
+            rows=rows.tolist(),
         )

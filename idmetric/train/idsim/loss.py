@@ -31,9 +31,7 @@ class Similarities(NamedTuple):
     negative: Tensor
 
 
-def compare(
-    anchor: Tensor, positive: Tensor, negative: Tensor, identity: Tensor, negatives: Negatives
-) -> Similarities:  # fmt: skip
+def compare(anchor: Tensor, positive: Tensor, negative: Tensor, identity: Tensor, negatives: Negatives) -> Similarities:
     """Similarities of anchors to their candidates: class features (B, D), or patches (B, P, D), of unit length.
 
     Args:

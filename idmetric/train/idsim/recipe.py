@@ -54,9 +54,14 @@ class IDSimRecipe(Recipe):
     name = "idsim"
 
     def __init__(
-        self, config: Config, data: Manifest, loader: Loader, held_out: Triplets | None, model: IDSim,
+        self,
+        config: Config,
+        data: Manifest,
+        loader: Loader,
+        held_out: Triplets | None,
+        model: IDSim,
         processes: Processes,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.config, self.data, self.loader, self.held_out = config, data, loader, held_out
         self.model, self.processes = model, processes
         self.steps = config.epochs * steps_per_epoch(len(loader.triplets), config.batch_size * config.accumulation)
@@ -66,8 +71,9 @@ class IDSimRecipe(Recipe):
         self.settings: dict[str, Any] = {
             **{k: v for k, v in asdict(config).items() if k not in free},
             "weights": model.revision.partition("+")[0],  # of the start: adapters have been added to it
-            "data": loader.triplets.fingerprint, "validation": held_out.fingerprint if held_out else "",
-        }  # fmt: skip
+            "data": loader.triplets.fingerprint,
+            "validation": held_out.fingerprint if held_out else "",
+        }
 
     def optimizer(self) -> torch.optim.Optimizer:
         """AdamW on LoRA and heads, weight decay 0 (C.2)."""

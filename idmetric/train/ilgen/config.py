@@ -75,7 +75,12 @@ class Config:
 
 
 SMOKE: Mapping[str, Any] = {
-    "backbone": "vit_tiny_patch16_224", "backbone_weights": RANDOM, "image_size": 32, "classes": 5,
-    "epochs": 3, "lr": 1e-3, "backbone_args": {"embed_dim": 32, "depth": 2, "num_heads": 2, "patch_size": 8},
+    "backbone": "vit_tiny_patch16_224",
+    "backbone_weights": RANDOM,
+    "image_size": 32,
+    "classes": 5,
+    "epochs": 3,
+    "lr": 1e-3,
+    "backbone_args": {"embed_dim": 32, "depth": 2, "num_heads": 2, "patch_size": 8},
     "chunk": 8,
-}  # fmt: skip
+}

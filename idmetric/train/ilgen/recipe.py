@@ -64,9 +64,14 @@ class ILGen(Recipe):
     prefetch = 1  # batches that a loading process holds: one of 1,600 images takes 0.7 GB
 
     def __init__(
-        self, config: Config, batches: Batches, held_out: Manifest | None, model: Backbone, loss: nn.Module,
+        self,
+        config: Config,
+        batches: Batches,
+        held_out: Manifest | None,
+        model: Backbone,
+        loss: nn.Module,
         processes: Processes,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.config, self.batches, self.held_out = config, batches, held_out
         self.model, self.loss, self.processes = model, loss, processes
         self.samples = share(len(batches.draw(0).label), processes.rank, processes.count)
@@ -77,8 +82,10 @@ class ILGen(Recipe):
         free = ("chunk", "checkpointing", "save_every", "validate_every", "log_every", "backbone_weights")
         self.settings: dict[str, Any] = {
             **{k: v for k, v in asdict(config).items() if k not in free},
-            "revision": model.revision, "found_classes": len(batches.classes), "data": batches.classes.fingerprint,
-        }  # fmt: skip
+            "revision": model.revision,
+            "found_classes": len(batches.classes),
+            "data": batches.classes.fingerprint,
+        }
 
     def modules(self) -> Mapping[str, nn.Module]:
         """The encoder, and the loss, which may have parameters."""
@@ -181,9 +188,13 @@ def build(config: Config, data: Manifest, processes: Processes) -> ILGen:
 
 def _batches(config: Config, data: Manifest, classes: Classes, model: Backbone) -> Batches:
     steps = partial(
-        augment.ilgen, size=model.image_size, scale=config.crop, gray_p=config.gray, jitter=config.jitter,
+        augment.ilgen,
+        size=model.image_size,
+        scale=config.crop,
+        gray_p=config.gray,
+        jitter=config.jitter,
         interpolation=model.interpolation,
-    )  # fmt: skip
+    )
     pictures = Pictures.of(model, data, steps if config.augment else None)
     shape = {"classes": len(classes), "images": classes.images, "seed": config.seed}
     if config.loss in CLASS_BATCHES:
@@ -208,9 +219,14 @@ def _model(config: Config, processes: Processes) -> Backbone:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)  # random weights
         model = Backbone(
-            config.backbone, pretrained=bool(file), image_size=config.image_size, pool=config.pool,
-            weights=file or None, backbone_args=config.backbone_args, device=processes.device,
-        )  # fmt: skip
+            config.backbone,
+            pretrained=bool(file),
+            image_size=config.image_size,
+            pool=config.pool,
+            weights=file or None,
+            backbone_args=config.backbone_args,
+            device=processes.device,
+        )
     model.requires_grad_(True)
     set_training(model, True)
     if config.checkpointing:

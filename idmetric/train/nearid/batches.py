@@ -91,10 +91,13 @@ class Batches:
         oracle = np.where(near == MISSING, np.nan, self.oracle[near])
         return {
             "pictures": torch.stack([picture(*at) for at in mine]),
-            "rows": [int(rows[at]) for at in mine], "each": each,
-            "index": torch.from_numpy(index), "valid": torch.from_numpy(valid),
-            "identity": torch.from_numpy(numbers), "oracle": torch.from_numpy(oracle).float(),
-        }  # fmt: skip
+            "rows": [int(rows[at]) for at in mine],
+            "each": each,
+            "index": torch.from_numpy(index),
+            "valid": torch.from_numpy(valid),
+            "identity": torch.from_numpy(numbers),
+            "oracle": torch.from_numpy(oracle).float(),
+        }
 
     # Features
 

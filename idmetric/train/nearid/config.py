@@ -81,7 +81,15 @@ class Config:
 
 
 SMOKE: Mapping[str, Any] = {
-    "backbone": "vit_base_patch16_siglip_224", "backbone_weights": RANDOM, "image_size": 48,
+    "backbone": "vit_base_patch16_siglip_224",
+    "backbone_weights": RANDOM,
+    "image_size": 48,
     "backbone_args": {"patch_size": 12, "embed_dim": 64, "depth": 2, "num_heads": 4, "mlp_ratio": 2.0},
-    "batch_size": 8, "epochs": 3, "lr": 1e-3, "chunk": 16, "precision": "no", "validate_every": 3, "log_every": 1,
-}  # fmt: skip
+    "batch_size": 8,
+    "epochs": 3,
+    "lr": 1e-3,
+    "chunk": 16,
+    "precision": "no",
+    "validate_every": 3,
+    "log_every": 1,
+}

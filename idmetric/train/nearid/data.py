@@ -76,50 +76,65 @@ def find(
         splits: of the rows to use; "" is that of rows without one.
         engines: generators of the distractors to use; () = all. Part-edits by any generator are used.
     """
-    identity, role, engine = (data.column(c) for c in ("identity", "role", "engine"))
-    there = {e for e, kind in zip(engine, role, strict=True) if kind in NEAR and kind != PARTS}
-    if absent := set(engines) - there:
-        named = ", ".join(sorted(e for e in there if e)) or "none named"
-        raise ManifestError(f"--engines {' '.join(sorted(absent))}: no distractor is by it; there are {named}")
-    first: dict[tuple[str, str | None], int] = {}
-    keys = zip(image_keys(data), identity, strict=True)
-    shown = [first.setdefault(key, row) for row, key in enumerate(keys)]  # first row of the same image and identity
-    parents, usable = parent_rows(data).tolist(), rows_in(data, splits).tolist()
-    seen = {row for row in usable if role[row] in VIEW_ROLES}
+    identity = data.column("identity")
+    role = data.column("role")
+    engine = data.column("engine")
+    _check_engines(engines, role, engine)
 
-    left, wrong = Counter[str](), list[int]()
-    views: dict[str, dict[int, int]] = defaultdict(dict)
-    near: dict[int, dict[int, int]] = defaultdict(dict)
+    # the first row of the same image and identity
+    first_rows: dict[tuple[str, str | None], int] = {}
+    image_row = []
+    for row, key in enumerate(zip(image_keys(data), identity, strict=True)):
+        image_row.append(first_rows.setdefault(key, row))
+
+    parents = parent_rows(data).tolist()
+    usable = rows_in(data, splits).tolist()
+    view_rows = {row for row in usable if role[row] in VIEW_ROLES}
+    left_out = Counter[str]()
+    same_identity = []
+    views: dict[str, dict[int, int]] = defaultdict(dict)  # identity -> image -> row
+    distractors: dict[int, dict[int, int]] = defaultdict(dict)  # image of the view -> image -> row
     for row in usable:
         parent = parents[row]
-        if row in seen and identity[row] is not None:
-            views[identity[row]].setdefault(shown[row], row)
+        if row in view_rows and identity[row] is not None:
+            views[identity[row]].setdefault(image_row[row], row)
         elif role[row] not in NEAR:
             continue
-        elif parent not in seen:
-            left["distractors without their view"] += 1
+        elif parent not in view_rows:
+            left_out["distractors without their view"] += 1
         elif role[row] != PARTS and engines and engine[row] not in engines:
-            left["distractors by other engines"] += 1
+            left_out["distractors by other engines"] += 1
         elif identity[row] is not None and identity[row] == identity[parent]:
-            wrong.append(row)
+            same_identity.append(row)
         else:
-            near[shown[parent]].setdefault(shown[row], row)
-    if wrong:
+            distractors[image_row[parent]].setdefault(image_row[row], row)
+    if same_identity:
+        example = same_identity[0]
         raise ManifestError(
-            f"{len(wrong)} distractors, such as row {wrong[0] + 1} ({data.column('id')[wrong[0]]}), have the identity "
-            "of the view they were made from: give them another identity in column 'identity', or none; or role "
-            "context-edit, if they show the same identity"
+            f"{len(same_identity)} distractors, such as row {example + 1} ({data.column('id')[example]}), have the "
+            "identity of the view they were made from: give them another identity in column 'identity', or none; or "
+            "role context-edit, if they show the same identity"
         )
 
-    found = []
-    for rows in (tuple(own.values()) for own in views.values()):
+    identities = []
+    for images in views.values():
+        rows = tuple(images.values())
         if len(rows) < 2:
-            left["identities with a single view"] += 1
+            left_out["identities with a single view"] += 1
             continue
-        distractors = tuple(tuple(near[shown[view]].values()) for view in rows)
-        roles = {role[row] for own in distractors for row in own}
-        found.append(Identity(rows, distractors, roles == {PARTS}))
-    return found, [f"{count} {what}" for what, count in sorted(left.items())]
+        near = tuple(tuple(distractors[image_row[view]].values()) for view in rows)
+        roles = {role[row] for view_distractors in near for row in view_distractors}
+        identities.append(Identity(rows, near, roles == {PARTS}))
+    return identities, [f"{count} {reason}" for reason, count in sorted(left_out.items())]
+
+
+def _check_engines(engines: Sequence[str], role: Sequence[str], engine: Sequence[str | None]) -> None:
+    """Refuse engines that made none of the distractors."""
+    found = {name for name, kind in zip(engine, role, strict=True) if kind in NEAR and kind != PARTS}
+    absent = set(engines) - found
+    if absent:
+        listed = ", ".join(sorted(name for name in found if name)) or "none named"
+        raise ManifestError(f"--engines {' '.join(sorted(absent))}: no distractor is by it; there are {listed}")
 
 
 def draw(identity: Identity, shape: Shape, rng: Generator) -> tuple[Rows, NDArray[np.bool_]]:
@@ -132,21 +147,21 @@ def draw(identity: Identity, shape: Shape, rng: Generator) -> tuple[Rows, NDArra
     rows = np.full(len(shape.slots), MISSING, np.int64)
     rows[: len(order)] = [identity.views[k] for k in order]
     if shape.near == "anchor":
-        own = identity.near[order[0]]
-        near = [own[k] for k in rng.permutation(len(own))[: shape.distractors]]
+        candidates = identity.near[order[0]]
+        distractors = [candidates[k] for k in rng.permutation(len(candidates))[: shape.distractors]]
     else:
-        made = [identity.near[k] for k in order if identity.near[k]][: shape.distractors]
-        near = [some[rng.integers(len(some))] for some in made]
+        with_distractors = [view for view in order if identity.near[view]]
+        distractors = [rng.choice(identity.near[view]) for view in with_distractors[: shape.distractors]]
     start = 1 + shape.positives
-    rows[start : start + len(near)] = near
+    rows[start : start + len(distractors)] = distractors
     masked = np.array(draw_masking(shape.slots, int(rng.integers(2**62)), shape.mask_prob), bool)
     return rows, masked & (rows != MISSING)
 
 
 def items(identities: Sequence[Identity], repeat: int) -> Rows:
     """Identities of an epoch: each once, identities with part-edits alone `repeat` times (MTG, section 3.3)."""
-    parts = [k for k, identity in enumerate(identities) if identity.parts]
-    return np.concatenate([np.arange(len(identities)), *[np.array(parts, np.int64)] * (repeat - 1)])
+    has_parts = np.flatnonzero([identity.parts for identity in identities])
+    return np.concatenate([np.arange(len(identities)), np.tile(has_parts, repeat - 1)])
 
 
 def check(
@@ -157,15 +172,15 @@ def check(
     Args:
         notes: about rows that are left out, for the message. oracle: whether distractors need different oracle scores.
     """
-    left = f" (left out: {'; '.join(notes)})" if notes else ""
+    left_out = f" (left out: {'; '.join(notes)})" if notes else ""
     if len(identities) < 2:
         raise ManifestError(
-            f"{len(identities)} identities have two views in the training rows{left}: NearID needs another view of "
+            f"{len(identities)} identities have two views in the training rows{left_out}: NearID needs another view of "
             "each, and other identities as negatives; `idmetric data import nearid` imports them"
         )
     if shape.distractors and not any(any(identity.near) for identity in identities):
         raise ManifestError(
-            f"no view has a distractor{left}: a row of role distractor or part-edit whose parent is the view's id; "
+            f"no view has a distractor{left_out}: a row of role distractor or part-edit whose parent is the view's id; "
             "`idmetric data generate --task distractor` makes them, `idmetric data import nearid` and `import mtg` "
             "import them; --objective info-nce needs none"
         )
@@ -186,20 +201,26 @@ def check(
 
 def _differ(identity: Identity, oracle: Sequence[float | None], shape: Shape) -> bool:
     """Whether a tuple of the identity can hold two distractors of different oracle scores."""
-    known = [{oracle[row] for row in rows} - {None} for rows in identity.near]
+    scores_of_views = [{oracle[row] for row in rows} - {None} for rows in identity.near]
     if shape.near == "anchor":
-        return any(len(scores) > 1 for scores in known)
-    return len(set().union(*known)) > 1 and sum(map(bool, known)) > 1
+        return any(len(scores) > 1 for scores in scores_of_views)
+    views_with_scores = [scores for scores in scores_of_views if scores]
+    return len(views_with_scores) > 1 and len(set().union(*views_with_scores)) > 1
 
 
 def rows_of(identities: Sequence[Identity]) -> Rows:
     """All rows that tuples may hold."""
-    found = {row for identity in identities for rows in (identity.views, *identity.near) for row in rows}
-    return np.array(sorted(found), np.int64)
+    rows: set[int] = set()
+    for identity in identities:
+        rows.update(identity.views, *identity.near)
+    return np.array(sorted(rows), np.int64)
 
 
 def digest(data: Manifest, identities: Sequence[Identity]) -> str:
     """The fingerprint of the identities and the names of their rows."""
     names = data.column("id")
-    groups = ((identity.views, *identity.near) for identity in identities)
-    return fingerprint([[[names[row] for row in rows] for rows in group] for group in groups])
+    named_groups = []
+    for identity in identities:
+        groups = [identity.views, *identity.near]
+        named_groups.append([[names[row] for row in rows] for rows in groups])
+    return fingerprint(named_groups)

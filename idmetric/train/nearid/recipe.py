@@ -61,23 +61,34 @@ class Recipe(Interface):
     prefetch = 1  # batches that a loading process holds: one takes 0.2 GB of pixels, or 0.9 GB of cached features
 
     def __init__(
-        self, config: Config, data: Manifest, identities: list[Identity], held_out: Manifest | None, model: NearID,
+        self,
+        config: Config,
+        data: Manifest,
+        identities: list[Identity],
+        held_out: Manifest | None,
+        model: NearID,
         processes: Processes,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.config, self.held_out, self.model, self.processes = config, held_out, model, processes
         self.best = ""  # known with the first validation
         self.rank, self.count = processes.rank, processes.count
         changes = partial(augment.nearid, size=model.image_size, interpolation=model.interpolation)
         self.batches = Batches(
-            Pictures.of(model, data, changes if config.augment else None), identities,
-            items(identities, config.repeat), config.shape, config.batch_size, config.seed,
-        )  # fmt: skip
+            Pictures.of(model, data, changes if config.augment else None),
+            identities,
+            items(identities, config.repeat),
+            config.shape,
+            config.batch_size,
+            config.seed,
+        )
         self.steps = config.steps or config.epochs * self.batches.per_epoch
         free = ("chunk", "cache", "backbone_weights", "revision")  # "weights" identifies the latter two
         self.settings: dict[str, Any] = {
             **{name: value for name, value in asdict(config).items() if name not in free},
-            "weights": model.revision, "data": digest(data, identities), "identities": len(identities),
-        }  # fmt: skip
+            "weights": model.revision,
+            "data": digest(data, identities),
+            "identities": len(identities),
+        }
 
     def optimizer(self) -> torch.optim.Optimizer:
         """AdamW (section 4.1)."""
@@ -117,9 +128,11 @@ class Recipe(Interface):
             chunks += torch.split(chunks[0][:1].expand(padding, -1, -1), self.config.chunk)
         where = {name: batch[name].to(self.processes.device) for name in ("index", "valid", "identity", "oracle")}
         found = cached_backward(
-            lambda tokens: self.model.backbone.forward_head(tokens, pre_logits=True), chunks,
-            lambda embedded: self._loss(embedded, **where), self.processes,
-        )  # fmt: skip
+            lambda tokens: self.model.backbone.forward_head(tokens, pre_logits=True),
+            chunks,
+            lambda embedded: self._loss(embedded, **where),
+            self.processes,
+        )
         return {**found, "images": float(len(batch["pictures"]))}
 
     def _tokens(self, pixels: Tensor) -> Tensor:
@@ -133,9 +146,7 @@ class Recipe(Interface):
         self, embedded: Tensor, index: Tensor, valid: Tensor, identity: Tensor, oracle: Tensor
     ) -> dict[str, Tensor]:
         slots, first = embedded[index], 1 + self.config.shape.positives
-        tuples = Tuples(
-            slots[:, 0], slots[:, 1:first], slots[:, first:], valid[:, 1:first], valid[:, first:], identity
-        )  # fmt: skip
+        tuples = Tuples(slots[:, 0], slots[:, 1:first], slots[:, first:], valid[:, 1:first], valid[:, first:], identity)
         return values_of(self.config, tuples, oracle)
 
     # Result

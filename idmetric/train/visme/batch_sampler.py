@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.random import Generator
@@ -72,11 +73,11 @@ class Data:
 
     def describe(self) -> dict[str, dict[str, int]]:
         """For each dataset the numbers of instances, of identities, and of instances with hard negatives."""
-        found = {}
+        counts = {}
         for pool, identities in zip(self.pools, self.identities, strict=True):
             hard = sum(row in self.hard for row in pool.rows)
-            found[pool.name] = {"instances": len(pool), "identities": identities, "with hard negatives": hard}
-        return found
+            counts[pool.name] = {"instances": len(pool), "identities": identities, "with hard negatives": hard}
+        return counts
 
 
 @dataclass(frozen=True)
@@ -97,29 +98,31 @@ class Batch:
 def check(data: Data, config: Config) -> None:
     """Check that every dataset fills a block, and that they fill a batch together."""
     what = "identities" if config.sampling == "identity" else "samples"
-    named = {pool.name: n for pool, n in zip(data.pools, _rooms(data, config), strict=True)}
-    few = {name: n for name, n in named.items() if n < config.samples}
-    if few:
-        listed = "; ".join(f"dataset {name!r} has {n}" for name, n in few.items())
+    counts = {pool.name: count for pool, count in zip(data.pools, _available(data, config), strict=True)}
+    too_small = {name: count for name, count in counts.items() if count < config.samples}
+    if too_small:
+        listed = "; ".join(f"dataset {name!r} has {count}" for name, count in too_small.items())
         raise ScheduleError(
             f"{listed}: fewer {what} than the {config.samples} samples of a block. Lower --samples to at most "
-            f"{max(1, min(few.values()))}, leave these out, or give them one name in column dataset"
+            f"{max(1, min(too_small.values()))}, leave these out, or give them one name in column dataset"
         )
-    room = int(_most_blocks(data, config).sum())
-    if room < config.blocks:
+    most_blocks = int(_most_blocks(data, config).sum())
+    if most_blocks < config.blocks:
         raise ScheduleError(
             f"a batch of {config.batch_size} takes {config.blocks} blocks of {config.samples} samples, and the "
-            f"datasets' {what} fill {room}: {named}. Lower --batch-size to {room * config.samples}, or --samples"
+            f"datasets' {what} fill {most_blocks}: {counts}. Lower --batch-size to {most_blocks * config.samples}, or "
+            "--samples"
         )
 
 
-def _rooms(data: Data, config: Config) -> tuple[int, ...]:
+def _available(data: Data, config: Config) -> tuple[int, ...]:
+    """What each dataset has to fill blocks with: identities, or with naive sampling instances."""
     return data.identities if config.sampling == "identity" else tuple(map(len, data.pools))
 
 
 def _most_blocks(data: Data, config: Config) -> Rows:
     """Most blocks of a batch that each dataset gives: one if there are enough datasets, else as many as it can fill."""
-    most = np.array(_rooms(data, config), dtype=np.int64) // config.samples
+    most = np.array(_available(data, config), dtype=np.int64) // config.samples
     return np.minimum(most, 1) if len(data.pools) >= config.blocks else most
 
 
@@ -127,14 +130,19 @@ def draw(data: Data, config: Config, step: int) -> Batch:
     """The batch of a step, from data that `check` accepts."""
     rng = np.random.default_rng([config.seed, 0x5C4ED, step])
     datasets = _choose_blocks(data, config, rng)
+    taken: set[int] | None = None
     if config.sampling == "naive":
-        samples, taken = _naive(data, config, datasets, rng), None
+        samples = _naive(data, config, datasets, rng)
     else:
         samples, taken = _aware(data, config, datasets, rng, step)
-    hard = [_hard(data, config, data.pools[d].rows[i], data.pools[d].queries[i], taken, rng) for d, i, _ in samples]
-    query = np.array([data.pools[d].queries[i] for d, i, _ in samples], np.int64)
-    dataset, _, target = np.array(samples, np.int64).T.copy()
-    return Batch(dataset, query, target, hard)
+
+    hard = [_hard_negatives(data, config, sample, taken, rng) for sample in samples]
+    return Batch(
+        dataset=np.array([sample.dataset for sample in samples], np.int64),
+        query=np.array([data.pools[sample.dataset].queries[sample.instance] for sample in samples], np.int64),
+        target=np.array([sample.target for sample in samples], np.int64),
+        hard=hard,
+    )
 
 
 def _choose_blocks(data: Data, config: Config, rng: Generator) -> list[int]:
@@ -143,17 +151,27 @@ def _choose_blocks(data: Data, config: Config, rng: Generator) -> list[int]:
     slots = np.repeat(np.arange(len(most)), most)
     weight = np.array([len(pool) for pool in data.pools]) / most
     chance = weight[slots] / weight[slots].sum()
-    return [int(d) for d in rng.choice(slots, config.blocks, replace=False, p=chance)]
+    chosen: list[int] = rng.choice(slots, config.blocks, replace=False, p=chance).tolist()
+    return chosen
 
 
-Sample = tuple[int, int, int]  # dataset, instance, row of the target
+class Sample(NamedTuple):
+    """A sample of a batch: number of its dataset, number of the instance in it, row of the target."""
+
+    dataset: int
+    instance: int
+    target: int
 
 
 def _naive(data: Data, config: Config, datasets: Sequence[int], rng: Generator) -> list[Sample]:
     """Instances drawn evenly, none twice in a batch, whatever their identities (Table 2, first row)."""
-    drawn = {d: iter(rng.permutation(len(data.pools[d])).tolist()) for d in dict.fromkeys(datasets)}
-    chosen = [(d, next(drawn[d])) for d in datasets for _ in range(config.samples)]
-    return [(d, i, data.pools[d].draw_target(i, rng)) for d, i in chosen]
+    orders = {dataset: iter(rng.permutation(len(data.pools[dataset])).tolist()) for dataset in dict.fromkeys(datasets)}
+    samples = []
+    for dataset in np.repeat(datasets, config.samples).tolist():
+        instance = next(orders[dataset])
+        target = data.pools[dataset].draw_target(instance, rng)
+        samples.append(Sample(dataset, instance, target))
+    return samples
 
 
 def _aware(
@@ -165,9 +183,12 @@ def _aware(
     is drawn in proportion to its instances. The scarcest datasets go first. If a block cannot be filled, the batch is
     drawn again, and that block goes first.
     """
-    order = sorted(
-        range(len(datasets)), key=lambda b: data.identities[datasets[b]] - datasets.count(datasets[b]) * config.samples
-    )
+
+    def spare_identities(block: int) -> int:
+        dataset = datasets[block]
+        return data.identities[dataset] - datasets.count(dataset) * config.samples
+
+    order = sorted(range(len(datasets)), key=spare_identities)
     for _ in range(_TRIES):
         taken: set[int] = set()
         blocks: dict[int, list[Sample]] = {}
@@ -176,45 +197,56 @@ def _aware(
             if len(blocks[block]) < config.samples:
                 break
         else:
-            return [sample for block in range(len(datasets)) for sample in blocks[block]], taken
-        order = [block, *(b for b in order if b != block)]
-    own = datasets[block]
-    name, others = data.pools[own].name, sorted({data.pools[d].name for d in datasets} - {data.pools[own].name})
+            samples = [sample for _, block_samples in sorted(blocks.items()) for sample in block_samples]
+            return samples, taken
+        order.remove(block)
+        order.insert(0, block)
+
+    dataset = datasets[block]
+    name = data.pools[dataset].name
+    other_names = sorted({data.pools[number].name for number in datasets} - {name})
     raise ScheduleError(
-        f"step {step}: dataset {name!r} cannot fill {datasets.count(own)} blocks of {config.samples} samples: it has "
-        f"{data.identities[own]} identities, and the batch's other datasets show too many of them as well "
-        f"({', '.join(others) or 'none'}). Lower --samples or --batch-size, or give datasets that share identities one "
-        "name in column dataset"
+        f"step {step}: dataset {name!r} cannot fill {datasets.count(dataset)} blocks of {config.samples} samples: it "
+        f"has {data.identities[dataset]} identities, and the batch's other datasets show too many of them as well "
+        f"({', '.join(other_names) or 'none'}). Lower --samples or --batch-size, or give datasets that share "
+        "identities one name in column dataset"
     )
 
 
-def _fill(data: Data, dataset: int, samples: int, taken: set[int], rng: Generator) -> list[Sample]:
-    """At most M samples of a dataset without the identities that are taken, which then include theirs."""
-    pool, found = data.pools[dataset], list[Sample]()
-    for i in rng.permutation(len(pool)):
-        if len(found) == samples:
+def _fill(data: Data, dataset: int, count: int, taken: set[int], rng: Generator) -> list[Sample]:
+    """At most `count` samples of a dataset without the identities that are taken, which then include theirs."""
+    pool = data.pools[dataset]
+    samples: list[Sample] = []
+    for instance in rng.permutation(len(pool)).tolist():
+        if len(samples) == count:
             break
-        query = int(data.shown[pool.queries[i]])
-        if query in taken:
+        query_identity = int(data.shown[pool.queries[instance]])
+        if query_identity in taken:
             continue
-        target = pool.draw_target(i, rng)
-        if int(data.shown[target]) not in taken:
-            taken |= {query, int(data.shown[target])}
-            found.append((dataset, int(i), target))
-    return found
+        target = pool.draw_target(instance, rng)
+        target_identity = int(data.shown[target])
+        if target_identity not in taken:
+            taken |= {query_identity, target_identity}
+            samples.append(Sample(dataset, instance, target))
+    return samples
 
 
-def _hard(data: Data, config: Config, row: int, query: int, taken: set[int] | None, rng: Generator) -> list[int]:
+def _hard_negatives(data: Data, config: Config, sample: Sample, taken: set[int] | None, rng: Generator) -> list[int]:
     """At most k designated hard negatives of a sample; their identities are nowhere else in the batch.
 
     With naive sampling (`taken` is None) they only must not show the identity of their query.
     """
-    found: list[int] = []
-    near = data.hard.get(row, ()) if config.hard else ()
-    for other in rng.permutation(near).tolist() if near else ():
-        what = int(data.shown[other])
-        if len(found) < config.hard and what != data.shown[query] and what not in (taken or ()):
-            found.append(int(other))
+    pool = data.pools[sample.dataset]
+    candidates = data.hard.get(pool.rows[sample.instance], ())
+    if not config.hard or not candidates:
+        return []
+    excluded = set() if taken is None else taken
+    query_identity = data.shown[pool.queries[sample.instance]]
+    negatives: list[int] = []
+    for row in rng.permutation(candidates).tolist():
+        identity = int(data.shown[row])
+        if len(negatives) < config.hard and identity != query_identity and identity not in excluded:
+            negatives.append(row)
             if taken is not None:
-                taken.add(what)
-    return found
+                taken.add(identity)
+    return negatives

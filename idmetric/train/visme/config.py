@@ -62,6 +62,14 @@ class Config:
 
 
 SMOKE: Mapping[str, Any] = {
-    "model": RANDOM, "steps": 6, "batch_size": 12, "samples": 4, "hard": 2, "max_pixels": 4 * 28 * 28, "chunk": 8,
-    "lr": 1e-3, "warmup": 1, "validate_queries": 4,
-}  # fmt: skip
+    "model": RANDOM,
+    "steps": 6,
+    "batch_size": 12,
+    "samples": 4,
+    "hard": 2,
+    "max_pixels": 4 * 28 * 28,
+    "chunk": 8,
+    "lr": 1e-3,
+    "warmup": 1,
+    "validate_queries": 4,
+}

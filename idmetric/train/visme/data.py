@@ -22,7 +22,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -61,20 +61,34 @@ def prepare(
             idmetric.metric.models.visid.TASKS. The default is "recognition".
     """
     table = _Table(manifest, splits)
-    found = _Samples(table)
-    words = _instructions(instructions, set(table.dataset))
-    notes = tuple(f"{count} {what}" for what, count in sorted(found.left.items()))
-    if not found.of:
+    samples = _Samples()
+    in_groups = _add_groups(samples, table)
+    _add_rows(samples, table, in_groups)
+    notes = tuple(f"{count} {reason}" for reason, count in sorted(samples.left_out.items()))
+    if not samples.instances:
         raise ManifestError(
             f"no samples in {len(manifest)} rows ({'; '.join(notes)}): VisME needs identities with two images, "
             "queries with positives, edits with parents, or images with texts"
         )
-    pools = tuple(found.pool(name) for name in sorted(found.of))
-    hard = {row: sorted(rows - {row}) for row, rows in sorted(found.hard.items()) if rows - {row}}
+
+    pools = tuple(_pool(name, samples, table) for name in sorted(samples.instances))
+    hard = {}
+    for row, negatives in sorted(samples.hard.items()):
+        negatives.discard(row)
+        if negatives:
+            hard[row] = sorted(negatives)
+    dataset_words = _instructions(instructions, set(table.dataset))
     wording = Wording(
-        settings or VisIDConfig(), found.kind, table.text, table.answer, table.role, table.parent,
-        frozenset(found.queries), [words.get(d, TASKS["recognition"]) for d in table.dataset], table.alone,
-    )  # fmt: skip
+        settings=settings or VisIDConfig(),
+        kind=samples.kinds(len(manifest)),
+        text=table.text,
+        answer=table.answer,
+        role=table.role,
+        parent=table.parent,
+        query=frozenset(samples.queries),
+        asks=[dataset_words.get(dataset, TASKS["recognition"]) for dataset in table.dataset],
+        alone=table.alone,
+    )
     return Prepared(Data(pools, table.shown, hard, table.digest(manifest)), wording, notes)
 
 
@@ -82,163 +96,217 @@ class _Table:
     """The manifest's relevant columns, with copies resolved to their originals."""
 
     def __init__(self, manifest: Manifest, splits: Sequence[str]) -> None:
-        self.identity, self.role, self.text = (manifest.column(c) for c in ("identity", "role", "text"))
-        self.group, self.slot, self.label = (manifest.column(c) for c in ("group", "slot", "label"))
+        self.identity = manifest.column("identity")
+        self.role = manifest.column("role")
+        self.text = manifest.column("text")
+        self.group = manifest.column("group")
+        self.slot = manifest.column("slot")
+        self.label = manifest.column("label")
         self.keys = image_keys(manifest)
         self.alone = frozenset(np.flatnonzero(~has_image(manifest)).tolist())
-        self.dataset: list[str] = [d or "data" for d in manifest.column("dataset")]
+        self.dataset: list[str] = [name or "data" for name in manifest.column("dataset")]
         self.usable = np.isin(np.arange(len(manifest)), rows_in(manifest, splits))
-        self.answer, sources = (_column(manifest, name) for name in ("x_target", "x_source"))
+        self.answer = _free_column(manifest, "x_target")
+
         names = manifest.column("id")
-        row = {name: i for i, name in enumerate(names)}
-        self.origin = _origins(names, sources, row)
-        parents = (row.get(p, -1) for p in manifest.column("parent"))
-        self.parent = np.array([self.origin[p] if p >= 0 else -1 for p in parents], dtype=np.int64)
-        self.shown = self._shown()
+        row_of = {name: row for row, name in enumerate(names)}
+        self.origin = _origins(names, _free_column(manifest, "x_source"), row_of)
+        parents = []
+        for name in manifest.column("parent"):
+            parents.append(self.origin[row_of[name]] if name in row_of else -1)
+        self.parent = np.array(parents, dtype=np.int64)
+        self.shown = _shown(self.identity, self.keys)
 
     def digest(self, manifest: Manifest) -> str:
-        """Digest of all that decides samples and their words, not of pixels."""
+        """Digest of everything that decides samples and their words; pixels do not enter it."""
         names = ("id", "identity", "text", "dataset", "role", "parent", "group", "slot", "label", "split")
-        columns = (*map(manifest.column, names), self.answer, self.origin, self.shown.tolist())
-        found = hashlib.sha256()
-        for row in zip(*columns, strict=True):
-            found.update(repr(row).encode())
-        return found.hexdigest()[:16]
+        columns = [manifest.column(name) for name in names]
+        digest = hashlib.sha256()
+        for cells in zip(*columns, self.answer, self.origin, self.shown.tolist(), strict=True):
+            digest.update(repr(cells).encode())
+        return digest.hexdigest()[:16]
 
-    def _shown(self) -> Rows:
-        """A number for each identity; an image without one shows the identity of a row with its image, or itself.
-
-        Each text without an image has a number of its own: equal answers and classes may meet in a batch, as "the only
-        match of a query" (section 4.2.1) is a matter of the loss.
-        """
-        known = {key: name for key, name in zip(self.keys, self.identity, strict=True) if name is not None}
-        shown = []
-        for key, name in zip(self.keys, self.identity, strict=True):
-            whole = known.get(key) if name is None else name
-            shown.append(("image", key) if whole is None else ("identity", whole))
-        number = {what: k for k, what in enumerate(dict.fromkeys(shown))}
-        return np.array([number[what] for what in shown], np.int64)
+    def has_text(self, row: int) -> bool:
+        """Whether a row has a text."""
+        return bool((self.text[row] or "").strip())
 
 
-def _column(manifest: Manifest, name: str) -> list[Any]:
+def _shown(identities: Sequence[str | None], keys: Sequence[str]) -> Rows:
+    """A number for each identity; an image without one shows the identity of a row with its image, or itself.
+
+    Each text without an image has a number of its own: equal answers and classes may meet in a batch, as "the only
+    match of a query" (section 4.2.1) is a matter of the loss.
+    """
+    identity_of = {key: name for key, name in zip(keys, identities, strict=True) if name is not None}
+    numbers: dict[tuple[str, str], int] = {}
+    shown = []
+    for key, name in zip(keys, identities, strict=True):
+        identity = identity_of.get(key) if name is None else name
+        subject = ("image", key) if identity is None else ("identity", identity)
+        shown.append(numbers.setdefault(subject, len(numbers)))
+    return np.array(shown, np.int64)
+
+
+def _free_column(manifest: Manifest, name: str) -> list[Any]:
     """A free column; None in all rows if the manifest lacks it."""
     return manifest.column(name) if name in manifest.table.column_names else [None] * len(manifest)
 
 
-def _rank(label: float | None) -> str:
-    """The slot of a candidate with this label."""
-    return "unknown" if label is None else "positive" if label > 0 else "negative"
-
-
-def _origins(names: Sequence[str], sources: Sequence[str | None], row: Mapping[str, int]) -> list[int]:
+def _origins(names: Sequence[str], sources: Sequence[str | None], row_of: Mapping[str, int]) -> list[int]:
     """The row of which each row is a copy, or the first copy if that row is missing; for other rows the row itself."""
-    first: dict[str, int] = {}
-    return [
-        i if source is None or source == name else row.get(source, first.setdefault(source, i))
-        for i, (name, source) in enumerate(zip(names, sources, strict=True))
-    ]
+    first_copy: dict[str, int] = {}
+    origins = []
+    for row, (name, source) in enumerate(zip(names, sources, strict=True)):
+        if source is None or source == name:
+            origins.append(row)
+        else:
+            origins.append(row_of.get(source, first_copy.setdefault(source, row)))
+    return origins
 
 
+@dataclass
 class _Samples:
-    """Instances by dataset: (its row, query, group of targets)."""
+    """What is collected from a manifest.
 
-    def __init__(self, table: _Table) -> None:
-        self.table = table
-        self.kind = np.zeros(len(table.role), np.int64)
-        self.of: dict[str, list[tuple[int, int, tuple[int, ...]]]] = defaultdict(list)
-        self.members: dict[tuple[str, str], list[int]] = {}
-        self.queries: set[int] = set()
-        self.hard: dict[int, set[int]] = defaultdict(set)
-        self.left: Counter[str] = Counter()
-        self._rows(self._groups())
+    Attributes:
+        instances: of each dataset: row, row of the query, rows of the targets (none: the identity's other images).
+        members: dataset and identity -> rows of its different images.
+        queries: rows that are queries of groups. hard: row -> rows of its designated hard negatives.
+        kind: row of a target -> kind of its sample. left_out: reason -> number of rows.
+    """
 
-    def _groups(self) -> set[int]:
-        """Add the samples of the groups; returns the rows that are not samples on their own."""
-        table, slots = self.table, defaultdict[str, dict[str, list[int]]](lambda: defaultdict(list))
-        for i, (group, slot) in enumerate(zip(table.group, table.slot, strict=True)):
-            if group is not None and table.usable[i]:
-                slots[group][_rank(table.label[i]) if slot == "candidate" else slot].append(i)
-        return set[int]().union(*map(self._group, slots.values()))
+    instances: dict[str, list[tuple[int, int, tuple[int, ...]]]] = field(default_factory=lambda: defaultdict(list))
+    members: dict[tuple[str, str], list[int]] = field(default_factory=dict)
+    queries: set[int] = field(default_factory=set)
+    hard: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
+    kind: dict[int, Kind] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
 
-    def _group(self, members: Mapping[str, list[int]]) -> set[int]:
-        table, negatives = self.table, [self.table.origin[r] for r in members.get("negative", [])]
-        everything = {r for rows in members.values() for r in rows}
-        if "query" in members:
-            positives = tuple(members.get("positive", []))
-            for q in members["query"]:
-                if positives:
-                    self._add(q, q, positives, Kind.QUERY)
-                    self.queries.add(q)
-                    self.hard[q].update(negatives)
-                else:
-                    self.left["queries without a positive"] += 1
-            self.kind[sorted(everything)] = Kind.QUERY
-            return everything
-        for anchor in members.get("anchor", []):
-            a = table.origin[anchor]
-            self.hard[a].update(negatives)
-            if "positive" not in members:  # a pair that is hard both ways
-                for n in negatives:
-                    self.hard[n].add(a)
-            elif table.identity[anchor] is None:
-                self._add(a, a, tuple(table.origin[r] for r in members["positive"]), Kind.QUERY)
-        copies = {r for r in everything if table.origin[r] != r}
-        return copies | ({r for r in everything if table.identity[r] is None} if "positive" in members else set())
+    def add(self, dataset: str, row: int, query: int, targets: tuple[int, ...], kind: Kind) -> None:
+        """Add an instance."""
+        self.instances[dataset].append((row, query, targets))
+        self.kind |= dict.fromkeys(targets or (row,), kind)
 
-    def _rows(self, in_groups: set[int]) -> None:
-        """Add the rows that are samples on their own."""
-        table = self.table
-        seen: dict[tuple[str, str, str], int] = {}  # different images of identities
-        for i, identity in enumerate(table.identity):
-            if not table.usable[i] or i in in_groups or table.origin[i] != i:
-                continue
-            if table.role[i] in _NEAR and table.parent[i] >= 0:
-                self.hard[int(table.parent[i])].add(i)
-            if i in table.alone:
-                self.left["texts without an image, in no group of a query"] += 1
-            elif table.answer[i]:
-                self._add(i, i, (i,), Kind.ANSWER)
-            elif identity is None:
-                if (table.text[i] or "").strip():
-                    self._add(i, i, (i,), Kind.CAPTION)
-                else:
-                    self.left["images without identity and text"] += 1
-            elif table.role[i] == "part-edit":
-                self.left["part-edits, whose identity is in question"] += 1
-            else:
-                seen.setdefault((table.dataset[i], identity, table.keys[i]), i)
-        for (dataset, identity, _), i in seen.items():
-            self.members.setdefault((dataset, identity), []).append(i)
-        for i in seen.values():
-            self._identity(i)
-
-    def _identity(self, row: int) -> None:
-        table, p = self.table, int(self.table.parent[row])
-        if (
-            p >= 0 and p != row and table.usable[p] and table.role[row] == "context-edit"
-            and (table.text[row] or "").strip() and table.identity[p] == table.identity[row]
-        ):  # fmt: skip
-            self._add(row, p, (row,), Kind.EDIT)
-        elif len(self.members[table.dataset[row], table.identity[row]]) > 1:
-            self._add(row, row, (), Kind.IDENTITY)
-        elif table.role[row] not in _NEAR or p < 0:  # the others serve as hard negatives
-            self.left["images whose identity has no other image"] += 1
-
-    def _add(self, row: int, query: int, targets: tuple[int, ...], kind: int) -> None:
-        self.of[self.table.dataset[row]].append((row, query, targets))
-        self.kind[list(targets) or [row]] = kind
-
-    def pool(self, name: str) -> Pool:
-        """The instances of a dataset; identities share one tuple of targets."""
-        rows, queries, targets = zip(*self.of[name], strict=True)
-        members = {what: tuple(own) for what, own in self.members.items() if what[0] == name}
-        whole = [own or members[name, self.table.identity[row]] for row, own in zip(rows, targets, strict=True)]
-        return Pool(name, rows, queries, whole)
+    def kinds(self, count: int) -> Rows:
+        """The kind of each row."""
+        return np.array([self.kind.get(row, Kind.IDENTITY) for row in range(count)], np.int64)
 
 
-def _instructions(given: Sequence[str], datasets: set[str]) -> dict[str, str]:
-    out = {}
-    for entry in given:
+def _add_groups(samples: _Samples, table: _Table) -> set[int]:
+    """Add the samples of groups; returns the rows that are no samples on their own."""
+    groups: dict[str, dict[str, list[int]]] = {}
+    for row, (group, slot) in enumerate(zip(table.group, table.slot, strict=True)):
+        if group is None or not table.usable[row]:
+            continue
+        if slot == "candidate":
+            slot = _slot_of_candidate(table.label[row])
+        groups.setdefault(group, defaultdict(list))[slot].append(row)
+
+    in_groups: set[int] = set()
+    for slots in groups.values():
+        if "query" in slots:
+            in_groups |= _add_queries(samples, table, slots)
+        else:
+            in_groups |= _add_anchors(samples, table, slots)
+    return in_groups
+
+
+def _slot_of_candidate(label: float | None) -> str:
+    if label is None:
+        return "unknown"
+    return "positive" if label > 0 else "negative"
+
+
+def _add_queries(samples: _Samples, table: _Table, slots: Mapping[str, list[int]]) -> set[int]:
+    """Add the queries of a group, and return all of its rows."""
+    rows = {row for slot_rows in slots.values() for row in slot_rows}
+    positives = tuple(slots.get("positive", ()))
+    negatives = [table.origin[row] for row in slots.get("negative", ())]
+    for query in slots["query"]:
+        if not positives:
+            samples.left_out["queries without a positive"] += 1
+            continue
+        samples.add(table.dataset[query], query, query, positives, Kind.QUERY)
+        samples.queries.add(query)
+        samples.hard[query].update(negatives)
+    samples.kind |= dict.fromkeys(rows, Kind.QUERY)
+    return rows
+
+
+def _add_anchors(samples: _Samples, table: _Table, slots: Mapping[str, list[int]]) -> set[int]:
+    """Add the anchors of a group with their hard negatives, and return the rows that are copies or have no identity."""
+    positives = tuple(table.origin[row] for row in slots.get("positive", ()))
+    negatives = [table.origin[row] for row in slots.get("negative", ())]
+    for row in slots.get("anchor", ()):
+        anchor = table.origin[row]
+        samples.hard[anchor].update(negatives)
+        if not positives:  # a pair that is hard both ways
+            for negative in negatives:
+                samples.hard[negative].add(anchor)
+        elif table.identity[row] is None:
+            samples.add(table.dataset[anchor], anchor, anchor, positives, Kind.QUERY)
+
+    rows = {row for slot_rows in slots.values() for row in slot_rows}
+    return {row for row in rows if table.origin[row] != row or (positives and table.identity[row] is None)}
+
+
+def _add_rows(samples: _Samples, table: _Table, in_groups: set[int]) -> None:
+    """Add the rows that are samples on their own."""
+    identity_images: dict[tuple[str, str, str], int] = {}  # dataset, identity, key of the image -> its first row
+    for row, identity in enumerate(table.identity):
+        if not table.usable[row] or row in in_groups or table.origin[row] != row:
+            continue
+        if table.role[row] in _NEAR and table.parent[row] >= 0:
+            samples.hard[int(table.parent[row])].add(row)
+
+        dataset = table.dataset[row]
+        if row in table.alone:
+            samples.left_out["texts without an image, in no group of a query"] += 1
+        elif table.answer[row]:
+            samples.add(dataset, row, row, (row,), Kind.ANSWER)
+        elif identity is None and table.has_text(row):
+            samples.add(dataset, row, row, (row,), Kind.CAPTION)
+        elif identity is None:
+            samples.left_out["images without identity and text"] += 1
+        elif table.role[row] == "part-edit":
+            samples.left_out["part-edits, whose identity is in question"] += 1
+        else:
+            identity_images.setdefault((dataset, identity, table.keys[row]), row)
+
+    for (dataset, identity, _), row in identity_images.items():
+        samples.members.setdefault((dataset, identity), []).append(row)
+    for row in identity_images.values():
+        _add_identity(samples, table, row)
+
+
+def _add_identity(samples: _Samples, table: _Table, row: int) -> None:
+    """Add an image with an identity: an edit of its parent, or one of several images."""
+    dataset = table.dataset[row]
+    parent = int(table.parent[row])
+    has_parent = parent >= 0
+    is_edit = has_parent and parent != row and table.role[row] == "context-edit" and table.has_text(row)
+    if is_edit and table.usable[parent] and table.identity[parent] == table.identity[row]:
+        samples.add(dataset, row, parent, (row,), Kind.EDIT)
+    elif len(samples.members[dataset, table.identity[row]]) > 1:
+        samples.add(dataset, row, row, (), Kind.IDENTITY)
+    elif table.role[row] not in _NEAR or not has_parent:  # those serve as hard negatives
+        samples.left_out["images whose identity has no other image"] += 1
+
+
+def _pool(name: str, samples: _Samples, table: _Table) -> Pool:
+    """The instances of a dataset; identities share one tuple of targets."""
+    members = {key: tuple(rows) for key, rows in samples.members.items() if key[0] == name}
+    rows, queries, targets = zip(*samples.instances[name], strict=True)
+    all_targets = []
+    for row, instance_targets in zip(rows, targets, strict=True):
+        all_targets.append(instance_targets or members[name, table.identity[row]])
+    return Pool(name, rows, queries, all_targets)
+
+
+def _instructions(entries: Sequence[str], datasets: set[str]) -> dict[str, str]:
+    """Dataset -> instruction, from "DATASET=WORDS"."""
+    instructions = {}
+    for entry in entries:
         name, mark, words = entry.partition("=")
         if not mark or not words.strip():
             raise ValueError(f"instruction {entry!r}: write DATASET=WORDS, or DATASET={'|'.join(TASKS)}")
@@ -246,5 +314,5 @@ def _instructions(given: Sequence[str], datasets: set[str]) -> dict[str, str]:
             raise ValueError(
                 f"instruction {entry!r}: there is no dataset {name!r}; there are {', '.join(sorted(datasets))}"
             )
-        out[name] = TASKS.get(words, words)
-    return out
+        instructions[name] = TASKS.get(words, words)
+    return instructions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -34,19 +35,32 @@ class Packed(NamedTuple):
     @classmethod
     def of(cls, read: Mapping[int, Tensor], rows: Sequence[int | None]) -> Packed:
         """The images of these rows, each uint8 (3, H, W)."""
-        parts = [pixels.flatten() for pixels in read.values()]
-        starts = dict(zip(read, np.cumsum([0, *map(len, parts)]).tolist(), strict=False))
-        places = [(-1, -1, -1) if row is None else (starts[row], *read[row].shape[1:]) for row in rows]
-        flat = torch.cat(parts) if parts else torch.zeros(0, dtype=torch.uint8)
+        starts = {}
+        end = 0
+        for row, pixels in read.items():
+            starts[row] = end
+            end += pixels.numel()
+
+        places = []
+        for item_row in rows:
+            if item_row is None:
+                places.append((-1, -1, -1))
+            else:
+                _, height, width = read[item_row].shape
+                places.append((starts[item_row], height, width))
+        flat = torch.cat([torch.zeros(0, dtype=torch.uint8), *(pixels.flatten() for pixels in read.values())])
         return cls(flat, torch.tensor(places).reshape(-1, 3))
 
     def take(self, part: slice, device: torch.device | str = "cpu") -> list[Tensor | None]:
         """The images of some items, in [0, 1]."""
-        found: list[Tensor | None] = []
+        images: list[Tensor | None] = []
         for start, height, width in self.places[part].tolist():
-            pixels = self.flat[start : start + 3 * height * width] if start >= 0 else None
-            found.append(None if pixels is None else pixels.view(3, height, width).to(device).float() / 255)
-        return found
+            if start < 0:
+                images.append(None)
+                continue
+            pixels = self.flat[start : start + 3 * height * width].view(3, height, width)
+            images.append(pixels.to(device).float() / 255)
+        return images
 
 
 @dataclass(frozen=True)
@@ -65,20 +79,26 @@ class Loader:
         """
         pairs = self.wording.pairs(batch.query, batch.target)
         hard = [row for rows in batch.hard for row in rows]
-        each = -(-len(hard) // count)
-        own = share(self.batch_size, rank, count)
-        mine = [self.wording.candidate(row) for row in hard[rank * each : (rank + 1) * each]]
-        mine += [pairs[own[0]][1]] * (each - len(mine))
-        items = [*(pairs[i][side] for side in (0, 1) for i in own), *mine]
-        identity, negative = self._codes(pairs, hard)
-        padding = each * count - len(hard)
+        pair_numbers = share(self.batch_size, rank, count)
+        queries = [pairs[number][0] for number in pair_numbers]
+        targets = [pairs[number][1] for number in pair_numbers]
+
+        negatives_each = math.ceil(len(hard) / count)
+        own_hard = hard[rank * negatives_each : (rank + 1) * negatives_each]
+        negatives = [self.wording.candidate(row) for row in own_hard]
+        negatives += [targets[0]] * (negatives_each - len(negatives))
+
+        items = [*queries, *targets, *negatives]
+        identity, negative_identity = self._codes(pairs, hard)
+        negative_count = negatives_each * count
+        padding = (0, negative_count - len(hard))
         return {
             "pixels": self.pixels(items),
             "words": [item.words for item in items],
             "rows": [-1 if item.row is None else item.row for item in items],
             "identity": torch.from_numpy(identity),
-            "negative_identity": torch.from_numpy(np.pad(negative, (0, padding), constant_values=-1)),
-            "negative_valid": torch.arange(each * count) < len(hard),
+            "negative_identity": torch.from_numpy(np.pad(negative_identity, padding, constant_values=-1)),
+            "negative_valid": torch.arange(negative_count) < len(hard),
         }
 
     def pixels(self, items: Sequence[Item]) -> Packed:
@@ -92,28 +112,36 @@ class Loader:
 
         In the paper a target is the only match in a batch; of equal texts alone, as queries or as targets, it is not.
         """
-        numbers = -1 - np.arange(len(pairs) + len(hard))  # all different
-        codes, negative = numbers[: len(pairs)], numbers[len(pairs) :]
-        texts: dict[tuple[bool, str], int] = {}
-        for place, sides in enumerate(pairs):
-            for side, item in enumerate(sides):  # of two texts alone, the target's counts
-                if item.row is None:
-                    codes[place] = texts.setdefault(_key(side, item), len(texts))
-        for place, row in enumerate(hard):
+        all_different = -1 - np.arange(len(pairs) + len(hard))
+        codes = all_different[: len(pairs)]
+        negative_codes = all_different[len(pairs) :]
+        texts: dict[tuple[str, str], int] = {}
+        for number, (query, target) in enumerate(pairs):
+            if query.row is None:
+                codes[number] = texts.setdefault(("query", _plain(query)), len(texts))
+            if target.row is None:  # of two texts alone, the target's counts
+                codes[number] = texts.setdefault(("candidate", _plain(target)), len(texts))
+        for number, row in enumerate(hard):
             if row in self.wording.alone:
-                negative[place] = texts.setdefault(_key(1, self.wording.candidate(row)), len(texts))
-        return codes, negative
+                text = _plain(self.wording.candidate(row))
+                negative_codes[number] = texts.setdefault(("candidate", text), len(texts))
+        return codes, negative_codes
 
 
-def _key(side: int, item: Item) -> tuple[bool, str]:
-    """A text alone, as query (0) or candidate (1), in whatever case and spacing."""
-    return bool(side), " ".join(item.words.casefold().split())
+def _plain(item: Item) -> str:
+    """The words of an item, in whatever case and spacing."""
+    return " ".join(item.words.casefold().split())
 
 
 def precision_at_1(
-    model: VisIDEmbed, pictures: Pictures, prepared: Prepared, *, queries: int = 256, chunk: int = 16,
+    model: VisIDEmbed,
+    pictures: Pictures,
+    prepared: Prepared,
+    *,
+    queries: int = 256,
+    chunk: int = 16,
     processes: Processes | None = None,
-) -> dict[str, float]:  # fmt: skip
+) -> dict[str, float]:
     """Share of queries that find their target as the nearest: {"p@1": mean over datasets, "p@1/NAME": ...}.
 
     Candidates are the targets of the dataset's queries and up to five hard negatives of each. Each query shows another
@@ -123,51 +151,76 @@ def precision_at_1(
         queries: most queries of a dataset. chunk: items embedded at once.
         processes: they share the datasets, and all get all rates.
     """
-    rank, count = (processes.rank, processes.count) if processes else (0, 1)
+
+    def rates_of(pools: Sequence[Pool]) -> dict[str, float]:
+        return {pool.name: _rate(model, pictures, prepared, pool, queries, chunk) for pool in pools}
+
     pools = prepared.data.pools
-
-    def own() -> dict[str, float]:
-        return {p.name: _rate(model, pictures, prepared, p, queries, chunk) for p in pools[rank::count]}
-
-    parts = processes.all_values(processes.together(own)) if processes else [own()]
-    rates = {name: rate for part in parts for name, rate in part.items()}
+    if processes is None:
+        rates = rates_of(pools)
+    else:
+        own_pools = pools[processes.rank :: processes.count]
+        rates = {}
+        for process_rates in processes.all_values(processes.together(lambda: rates_of(own_pools))):
+            rates |= process_rates
     return {"p@1": float(np.mean(list(rates.values()))), **{f"p@1/{pool.name}": rates[pool.name] for pool in pools}}
 
 
 def _rate(model: VisIDEmbed, pictures: Pictures, prepared: Prepared, pool: Pool, queries: int, chunk: int) -> float:
+    """The precision at 1 of a dataset."""
+    # queries of different identities, with a target each
     rng = generator("validation", pool.name)
     order = rng.permutation(len(pool))
-    of_row, hard = prepared.data.shown, prepared.data.hard
-    _, first = np.unique(of_row[np.array(pool.queries)[order]], return_index=True)
-    chosen = order[np.sort(first)][:queries].tolist()
-    pairs = [prepared.wording.pair(pool.queries[i], pool.draw_target(i, rng)) for i in chosen]
-    shown = {int(of_row[pool.queries[i]]) for i in chosen}
-    near = {h for i in chosen for h in hard.get(pool.rows[i], ())[:_HARD]}
-    others = [prepared.wording.candidate(h) for h in sorted(near) if int(of_row[h]) not in shown]
-    query = _embed(model, pictures, [q for q, _ in pairs], chunk)
-    found = query @ _embed(model, pictures, [t for _, t in pairs] + others, chunk).T
-    equal = np.array([
-        [*(_same_text(a, b) for b in pairs), *(b.row is None and a[1] == b for b in others)] for a in pairs
-    ])  # fmt: skip
-    np.fill_diagonal(equal, False)
-    found[torch.from_numpy(equal)] = -torch.inf  # to find the same text is correct
-    best = found.diagonal().clone()
-    found.fill_diagonal_(-torch.inf)
-    return float((best > found.max(1).values).float().mean()) if found.shape[1] > 1 else 1.0
+    identity = prepared.data.shown
+    _, first_positions = np.unique(identity[np.array(pool.queries)[order]], return_index=True)
+    instances = order[np.sort(first_positions)][:queries].tolist()
+    pairs = [prepared.wording.pair(pool.queries[k], pool.draw_target(k, rng)) for k in instances]
+
+    # hard negatives that show none of the queries' identities
+    query_identities = {int(identity[pool.queries[k]]) for k in instances}
+    hard_rows: set[int] = set()
+    for k in instances:
+        hard_rows.update(prepared.data.hard.get(pool.rows[k], ())[:_HARD])
+    negatives = [row for row in sorted(hard_rows) if int(identity[row]) not in query_identities]
+    negative_items = [prepared.wording.candidate(row) for row in negatives]
+
+    query_embeddings = _embed(model, pictures, [query for query, _ in pairs], chunk)
+    candidates = [*(target for _, target in pairs), *negative_items]
+    similarity = query_embeddings @ _embed(model, pictures, candidates, chunk).T
+    if similarity.shape[1] == 1:
+        return 1.0
+
+    # to find the same text is correct
+    for row, pair in enumerate(pairs):
+        for column, candidate_pair in enumerate(pairs):
+            if column != row and _same_text(pair, candidate_pair):
+                similarity[row, column] = -torch.inf
+        for column, negative in enumerate(negative_items, len(pairs)):
+            if negative.row is None and pair[1] == negative:
+                similarity[row, column] = -torch.inf
+    to_target = similarity.diagonal().clone()
+    similarity.fill_diagonal_(-torch.inf)
+    return float((to_target > similarity.max(1).values).float().mean())
 
 
 def _same_text(a: tuple[Item, Item], b: tuple[Item, Item]) -> bool:
     """Whether two samples search for the same text, or have the same text alone as their query."""
-    return any(x.row is None and x == y for x, y in zip(a, b, strict=True))
+    query_a, target_a = a
+    query_b, target_b = b
+    return (query_a.row is None and query_a == query_b) or (target_a.row is None and target_a == target_b)
 
 
 @torch.no_grad()
 def _embed(model: VisIDEmbed, pictures: Pictures, items: Sequence[Item], chunk: int) -> Tensor:
     """Embeddings of items on the CPU, (N, D); four threads read the images."""
+
+    def read(item: Item) -> Tensor | None:
+        return None if item.row is None else pictures.read(item.row)
+
     parts = []
     with ThreadPoolExecutor(4) as pool:
-        for k in range(0, len(items), chunk):
-            some = items[k : k + chunk]
-            pixels = list(pool.map(lambda item: None if item.row is None else pictures.read(item.row), some))
-            parts.append(model.encode_items(pixels, [item.words for item in some]).cpu())
+        for start in range(0, len(items), chunk):
+            batch = items[start : start + chunk]
+            pixels = list(pool.map(read, batch))
+            parts.append(model.encode_items(pixels, [item.words for item in batch]).cpu())
     return torch.cat(parts)

@@ -50,8 +50,10 @@ def smoke_data(folder: Path) -> Manifest:
     number = [int(name.split("/")[0].rsplit("-", 1)[1]) for name in found.column("id")]
     found = found.replace(dataset=[f"things-{n % 2}" for n in number])
     shown = [r for r in found if r.id.endswith("view-0") and r.split == "train"]
-    captioned = [Row(None, r.path, id=f"caption-{r.id}", dataset="captions", split="train",
-                     text=f"{r.category} number {k}") for k, r in enumerate(shown)]  # fmt: skip
+    captioned = [
+        Row(None, r.path, id=f"caption-{r.id}", dataset="captions", split="train", text=f"{r.category} number {k}")
+        for k, r in enumerate(shown)
+    ]
     return merge([found, Manifest.from_rows(captioned, found.root)])
 
 
@@ -62,9 +64,14 @@ class VisME(Recipe):
     prefetch = 1  # batches that a loading process holds: 128 samples with hard negatives take 0.5 GB
 
     def __init__(
-        self, config: Config, data: Data, loader: Loader, validation: Prepared | None, model: VisIDEmbed,
+        self,
+        config: Config,
+        data: Data,
+        loader: Loader,
+        validation: Prepared | None,
+        model: VisIDEmbed,
         processes: Processes,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.config, self.data, self.loader, self.validation = config, data, loader, validation
         self.model, self.processes = model, processes
         self.rank, self.count, self.steps = processes.rank, processes.count, config.steps
@@ -75,8 +82,9 @@ class VisME(Recipe):
         self.settings: dict[str, Any] = {
             **{k: v for k, v in asdict(config).items() if k not in free},
             "weights": model.revision.partition("+")[0],  # of the start: adapters have been added to it
-            "data": data.fingerprint, "datasets": data.describe(),
-        }  # fmt: skip
+            "data": data.fingerprint,
+            "datasets": data.describe(),
+        }
 
     def modules(self) -> Mapping[str, nn.Module]:
         """The model and the temperature."""
@@ -102,8 +110,10 @@ class VisME(Recipe):
         chunks = [slice(k, k + self.config.chunk) for k in range(0, len(words), self.config.chunk)]
         found = cached_backward(
             lambda part: self.model.encode_items(pixels.take(part, self.processes.device), words[part]),
-            chunks, lambda embedded: self._loss(embedded, batch), self.processes,
-        )  # fmt: skip
+            chunks,
+            lambda embedded: self._loss(embedded, batch),
+            self.processes,
+        )
         images = float((pixels.places[:, 0] >= 0).sum())
         return {**found, "temperature": self.temperature().detach(), "images": images}
 
@@ -125,9 +135,13 @@ class VisME(Recipe):
         if self.validation is None:
             return {}
         return precision_at_1(
-            self.model, self.loader.pictures, self.validation,
-            queries=self.config.validate_queries, chunk=self.config.chunk, processes=self.processes,
-        )  # fmt: skip
+            self.model,
+            self.loader.pictures,
+            self.validation,
+            queries=self.config.validate_queries,
+            chunk=self.config.chunk,
+            processes=self.processes,
+        )
 
     def save(self, folder: Path) -> None:
         """Write the model with LoRA folded into its weights: the result opens without peft."""
@@ -138,9 +152,11 @@ class VisME(Recipe):
 def build(config: Config, data: Manifest, processes: Processes) -> VisME:
     """Prepare samples and model with LoRA for training."""
     settings = VisIDConfig(
-        prompt_style=config.prompt_style, max_pixels=config.max_pixels, max_length=config.max_length,
+        prompt_style=config.prompt_style,
+        max_pixels=config.max_pixels,
+        max_length=config.max_length,
         min_pixels=min(VisIDConfig.min_pixels, config.max_pixels),
-    )  # fmt: skip
+    )
     share(config.batch_size, processes.rank, processes.count)  # refuses a batch that cannot be shared
     known = np.flatnonzero([name is not None for name in data.column("identity")])  # other rows may share pictures
     trained, held_out = (np.intersect1d(known, rows_in(data, splits)) for splits in (TRAINING, VALIDATION))

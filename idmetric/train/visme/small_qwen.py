@@ -11,8 +11,16 @@ from safetensors.torch import save_file
 
 from idmetric.metric.files.hints import install
 
-_TOKENS = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>",
-           "<|image_pad|>", "<|video_pad|>")  # fmt: skip
+_TOKENS = (
+    "<|endoftext|>",
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|vision_pad|>",
+    "<|image_pad|>",
+    "<|video_pad|>",
+)
 
 
 def write(
@@ -67,16 +75,20 @@ def _config(transformers: Any, tokenizer: Any, kind: str) -> Any:
         for name, mark in (("image", "image_pad"), ("video", "video_pad"), ("vision_start", "vision_start"))
     }
     text: dict[str, Any] = {
-        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
-        "num_key_value_heads": 2, "vocab_size": len(tokenizer), "max_position_embeddings": 1024,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "vocab_size": len(tokenizer),
+        "max_position_embeddings": 1024,
         "rope_scaling": {"type": "mrope", "mrope_section": [1, 1, 2]},
-        "bos_token_id": None, "eos_token_id": tokenizer.eos_token_id,
-    }  # fmt: skip
+        "bos_token_id": None,
+        "eos_token_id": tokenizer.eos_token_id,
+    }
     vision: dict[str, Any] = {"depth": 2, "hidden_size": 32, "num_heads": 2}
     if kind == "qwen2_vl":
         vision |= {"embed_dim": 32, "mlp_ratio": 2}
         return transformers.Qwen2VLConfig(text_config=text, vision_config=vision, **ids)
-    vision |= {
-        "intermediate_size": 64, "out_hidden_size": 32, "fullatt_block_indexes": [1], "window_size": 56
-    }  # fmt: skip
+    vision |= {"intermediate_size": 64, "out_hidden_size": 32, "fullatt_block_indexes": [1], "window_size": 56}
     return transformers.Qwen2_5_VLConfig(text_config=text, vision_config=vision, **ids)

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
+from idmetric.data.embed import VectorModel
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
@@ -62,11 +63,8 @@ class Scripted:
         return self.scores(self.manifest, np.asarray(a), np.asarray(b))
 
 
-class Drawn:
+class Drawn(VectorModel):
     """A model whose embedding of an image is drawn by the image's color: random, and the same each time."""
-
-    background = (255, 255, 255)
-    reads_words = has_patches = False
 
     def __init__(self, name: str = "drawn", spread: float = 1.0) -> None:
         self.name, self.spread = name, spread

@@ -17,7 +17,6 @@ from PIL import Image, ImageOps
 
 from idmetric import Backbone, IDSim
 from idmetric.cli import eval as cli
-from idmetric.data import embed as embeddings
 from idmetric.data.look import Look
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common import tables
@@ -30,6 +29,7 @@ from idmetric.evaluate.protocols.generator_methods import GeneratorOptions, add_
 from idmetric.evaluate.report.evaluation import eval_page
 from idmetric.evaluate.report.verdict import verdict
 from idmetric.metric.calibration.apply import CalibrationError
+from idmetric.metric.images.opening import Named
 from idmetric.metric.images.read import read_image
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.models.named import NAMED
@@ -471,12 +471,12 @@ def test_the_number_of_each_published_score_in_one_pass(
         path.unlink()  # also, subjects have different numbers of images
     opened: list[str] = []
 
-    def counted(source: str, **more: Any) -> Image.Image:
-        opened.append(source)
+    def counted(source: Named, **more: Any) -> Image.Image:
+        opened.append(source.name)
         return read_image(source, **more)
 
     monkeypatch.setattr("idmetric.metric.models.load.load", small)
-    monkeypatch.setattr(embeddings, "read_image", counted)
+    monkeypatch.setattr("idmetric.metric.models.preprocessing.read_image", counted)
     words = ["generator", "--data", folder / "out", "--pattern", PLACE, "--references", folder / "refs"]
     words += ["--model", "named", "--no-copies", "--held-out", "--bootstrap", "20", "--format", "csv"]
     assert Runner(cli.main, capsys)(*words, "--device", "cpu") == 0

@@ -11,6 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
+from idmetric.data.embed import ImageModel
 from idmetric.data.look import UnreadableError
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common import baselines, pairwise
@@ -34,10 +35,8 @@ def pictures(tmp_path: Path) -> Manifest:
     return Manifest.from_rows([*rows, Row("i2", "copy.png")], tmp_path)
 
 
-class Counting:
+class Counting(ImageModel):
     """SSIM that counts its calls."""
-
-    background = (255, 255, 255)
 
     def __init__(self) -> None:
         self.ssim = baselines.Ssim("cpu")
@@ -46,7 +45,7 @@ class Counting:
     def signature(self) -> dict[str, str]:
         return {"model": "counting"}
 
-    def prepare(self, image: Image.Image, mask: Any, outside: Any) -> torch.Tensor:
+    def prepare(self, image: Any, mask: Any, outside: Any, words: str | None) -> torch.Tensor:
         self.prepared += 1
         return self.ssim.prepare(image, mask, outside)
 

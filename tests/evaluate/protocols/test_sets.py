@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from idmetric.cli import eval as cli
+from idmetric.data.embed import VectorModel
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols import sets
 from idmetric.evaluate.protocols.common.models import open_model
@@ -30,11 +31,9 @@ SUBJECTS, PHOTOS, IMAGES = 3, 9, 5
 METHODS = {"good": 0, "swap": 1, "same": 0}
 
 
-class Colors:
+class Colors(VectorModel):
     """A model whose features are drawn by the image's color: (subject, number, kind)."""
 
-    background = (255, 255, 255)
-    reads_words = has_patches = False
     size = 6
 
     def signature(self) -> dict[str, str]:

@@ -13,10 +13,11 @@ from pathlib import Path
 import pytest
 
 from idmetric.evaluate.protocols.common import tables
+from idmetric.evaluate.protocols.common.grids import TableError, View, grids
+from idmetric.evaluate.protocols.common.latex import latex
 from idmetric.evaluate.protocols.common.protocol import column_of, find, modules
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.table_columns import SHARED
-from idmetric.evaluate.protocols.common.tables import View
 
 IDENTITY = {"few": 0.86, "drift": 0.334, "good": 0.756, "swap_2": 0.018}
 COPIES = {"few": 0.5, "drift": 0.0, "good": 0.0, "swap_2": 0.0}
@@ -46,7 +47,7 @@ def whole() -> Result:
 
 
 def test_labels_and_numbers_that_all_rows_share_stand_below_the_table() -> None:
-    grid, differences = tables.grids([whole()])
+    grid, differences = grids([whole()])
     assert grid.labels == ["method"]
     assert grid.metrics == ["identity", "copies"]
     assert grid.same == {"model": "tiny", "n": "32", "real": "0.700"}
@@ -61,35 +62,35 @@ def test_show_chooses_and_orders_columns_by_any_spelling() -> None:
     result = Result(
         "generator", "m", [{"method": m, "CLIP-T": value(v), "identity": value(v)} for m, v in COPIES.items()]
     )
-    [grid] = tables.grids([result], View(show=("IDENTITY", "clip_t")))
+    [grid] = grids([result], View(show=("IDENTITY", "clip_t")))
     assert grid.metrics == ["identity", "CLIP-T"]
-    with pytest.raises(tables.TableError, match=r"no column vendi: there are CLIP-T, identity"):
-        tables.grids([result], View(show=("vendi",)))
+    with pytest.raises(TableError, match=r"no column vendi: there are CLIP-T, identity"):
+        grids([result], View(show=("vendi",)))
 
 
 def test_a_pivot_has_one_table_for_each_metric() -> None:
-    identity, copies = tables.grids([generator()], View("method", "subject", ("identity", "copies")))
+    identity, copies = grids([generator()], View("method", "subject", ("identity", "copies")))
     assert (identity.title, copies.title) == ("identity", "copies")
     assert identity.labels == ["method"]
     assert identity.metrics == ["dog", "cat"]
     found = {labels[0]: [v.value for v in numbers if v] for labels, numbers in identity.lines}
     assert found == {m: pytest.approx([v + 0.01, v - 0.01]) for m, v in IDENTITY.items()}
-    [turned] = tables.grids([generator()], View("subject", "method"))
+    [turned] = grids([generator()], View("subject", "method"))
     assert turned.title == "identity"
     assert [labels[0] for labels, _ in turned.lines] == ["dog", "cat"]
 
 
 def test_models_and_metrics_are_dimensions_too() -> None:
     results = [generator(), generator(model="other", shift=0.1)]
-    [models] = tables.grids(results, View("method", "model"))
+    [models] = grids(results, View("method", "model"))
     assert models.metrics == ["tiny", "other"]
     assert next([round(v.value, 3) for v in numbers if v] for _, numbers in models.lines) == [0.86, 0.96]
-    [metrics] = tables.grids(results, View("metric", "method", ("identity", "copies")))
+    [metrics] = grids(results, View("metric", "method", ("identity", "copies")))
     assert metrics.labels == ["model", "metric"]
     assert [labels for labels, _ in metrics.lines][:2] == [["tiny", "identity"], ["tiny", "copies"]]
     for rows, columns, words in (("method", "class", "no row has a class"), ("method", "method", "are both method")):
-        with pytest.raises(tables.TableError, match=words):
-            tables.grids(results, View(rows, columns))
+        with pytest.raises(TableError, match=words):
+            grids(results, View(rows, columns))
 
 
 @pytest.mark.parametrize("width", [200, 80, 45, 30])
@@ -121,7 +122,7 @@ def cells(text: str) -> list[list[str]]:
 
 
 def test_the_best_number_is_bold_and_the_second_underlined_by_direction() -> None:
-    head, *rows = cells(tables.latex([whole()]))
+    head, *rows = cells(latex([whole()]))
     assert head == ["method", r"identity $\uparrow$", r"copies $\downarrow$"]
     assert {row[0]: row[1:] for row in rows} == {
         "few": [r"\textbf{0.860}", "0.080"],
@@ -133,7 +134,7 @@ def test_the_best_number_is_bold_and_the_second_underlined_by_direction() -> Non
 
 def test_a_copier_wins_no_column_and_the_caption_says_why() -> None:
     copies = generator(COPIES)
-    text = tables.latex([copies])
+    text = latex([copies])
     rows = {tuple(row[:2]): row[3:] for row in cells(text)[1:]}
     for subject in ("", "dog", "cat"):
         assert not any("text" in cell or "underline" in cell for cell in rows[r"few$^\dagger$", subject])
@@ -142,7 +143,7 @@ def test_a_copier_wins_no_column_and_the_caption_says_why() -> None:
     [caption, _] = re.findall(r"\\caption\{(.*)\}", text)
     assert r"$^\dagger$ more than 10 \% of the images are copies, so that no number of it is marked." in caption
 
-    turned = cells(tables.latex([copies], View("subject", "method")))
+    turned = cells(latex([copies], View("subject", "method")))
     assert turned[0][1] == r"few$^\dagger$ $\uparrow$"
     assert all("text" not in row[1] for row in turned[1:])
 
@@ -154,7 +155,7 @@ def test_a_number_that_may_be_ahead_by_chance_is_not_bold(p: float, bold: bool) 
         p_holm = p if "few" in (a, b) else 1.0
         result.keep("tests", a=[a], b=[b], metric=["identity"], difference=[0.1], low=[None], high=[None], p=[p_holm],
                     p_holm=[p_holm], subjects=[8], pairs=[32], tests=[6])  # fmt: skip
-    text = tables.latex([result])
+    text = latex([result])
     rows = {row[0]: row[1] for row in cells(text)[1:]}
     assert (rows["few"] == r"\textbf{0.860}") == bold
     assert ("underline" in rows["good"]) == bold
@@ -167,7 +168,7 @@ def test_a_column_that_no_test_compares_has_no_marks() -> None:
     for a, b in combinations(IDENTITY, 2):
         result.keep("tests", a=[a], b=[b], metric=["identity"], difference=[0.1], low=[None], high=[None], p=[0.047],
                     p_holm=[0.047], subjects=[8], pairs=[32], tests=[6])  # fmt: skip
-    rows = cells(tables.latex([result]))[1:]
+    rows = cells(latex([result]))[1:]
     assert {row[2] for row in rows} == {"0.080", "0.000", "0.050"}
 
 
@@ -179,7 +180,7 @@ def test_by_several_models_no_number_is_marked_by_its_size_alone() -> None:
         for a, b in combinations(IDENTITY, 2):
             result.keep("tests", a=[a], b=[b], metric=["identity"], difference=[0.1], low=[None], high=[None],
                         p=[0.047], p_holm=[0.047], subjects=[8], pairs=[32], tests=[6])  # fmt: skip
-    text = tables.latex(results)
+    text = latex(results)
     assert "textbf" not in text
     assert "underline" not in text
     assert "No marks: methods are tested against each other over all subjects, by one model at a time." in text
@@ -188,24 +189,24 @@ def test_by_several_models_no_number_is_marked_by_its_size_alone() -> None:
 def test_the_caption_names_the_threshold_and_the_smoke_test_model() -> None:
     rows: list[Row] = [{"method": m, "group": "all", "SCR": value(v)} for m, v in (("a", 0.5), ("b", 0.6))]
     result = Result("generator", "tiny", rows, {"model": "IDSim:tiny"}, {"scr": 0.4123})
-    [caption] = re.findall(r"\\caption\{(.*)\}", tables.latex([result]))
+    [caption] = re.findall(r"\\caption\{(.*)\}", latex([result]))
     assert "SCR's threshold is 0.412 by tiny." in caption
     assert "tiny is a smoke-test model, not for a paper." in caption
     for text in (tables.table([result]), tables.markdown([result])):
         assert "tiny is a smoke-test model, not for a paper" in text
     large = replace(result, signature={"model": "IDSim:dinov3_vitl16"})
-    assert "smoke-test" not in tables.latex([large]) + tables.table([large])
+    assert "smoke-test" not in latex([large]) + tables.table([large])
 
 
 def test_models_compete_within_each_row_of_the_others() -> None:
     results = [generator(), generator(model="other", shift=0.1)]
-    rows = cells(tables.latex(results))[1:]
+    rows = cells(latex(results))[1:]
     alone = [row for row in rows if row[:3] == ["other", "few", ""]]
     assert [row[4] for row in alone] == [r"\textbf{0.960}"]
 
 
 def test_methods_compete_within_a_subject() -> None:
-    rows = {tuple(row[:2]): row[3] for row in cells(tables.latex([generator()]))[1:]}
+    rows = {tuple(row[:2]): row[3] for row in cells(latex([generator()]))[1:]}
     for subject in ("dog", "cat"):
         assert [method for method in ("few", "drift", "good") if "textbf" in rows[method, subject]] == ["few"]
         assert "underline" in rows["good", subject]
@@ -215,7 +216,7 @@ def test_a_papers_numbers_are_not_marked_and_a_bracket_is_no_option() -> None:
     rows: list[Row] = [
         {"method": f"[{m}]", "mAP@1k": Value(v, None, None, 3, v + 0.1)} for m, v in (("V", 0.5), ("W", 0.6))
     ]
-    text = tables.latex([Result("ilias", "m", rows)])
+    text = latex([Result("ilias", "m", rows)])
     assert [row[1:] for row in cells(text)[1:]] == [["0.500", "0.600"], [r"\textbf{0.600}", "0.700"]]
     assert "{}[V] & " in text
 
@@ -224,30 +225,30 @@ def test_a_number_that_rounds_to_zero_has_no_sign() -> None:
     rows: list[Row] = [{"method": m, "mAP": Value(v, v, 0.5, 3)} for m, v in (("a", -0.0004), ("b", 0.25))]
     result = Result("folder", "m", rows)
     assert "0.000 [0.000, 0.500]" in tables.table([result])
-    assert "-0.000" not in tables.table([result]) + tables.latex([result], View(intervals=True)).replace("$", "")
+    assert "-0.000" not in tables.table([result]) + latex([result], View(intervals=True)).replace("$", "")
 
 
 def test_an_empty_pivot_is_an_error() -> None:
     rows: list[Row] = [{"a": "x", "mAP": value(0.5)}, {"b": "y", "mAP": value(0.6)}]
-    with pytest.raises(tables.TableError, match="no row has both a a and a b"):
-        tables.grids([Result("folder", "m", rows)], View("a", "b"))
+    with pytest.raises(TableError, match="no row has both a a and a b"):
+        grids([Result("folder", "m", rows)], View("a", "b"))
 
 
 def test_the_caption_says_what_each_column_is() -> None:
-    text = tables.latex([replace(whole(), signature={"revision": "abc", "idmetric": "1.0"})])
+    text = latex([replace(whole(), signature={"revision": "abc", "idmetric": "1.0"})])
     caption, *_ = re.findall(r"\\caption\{(.*)\}", text)
     for words in ("model tiny (abc)", "idmetric 1.0", "n 32", "real 0.700", "identity: mean over", "lower is better"):
         assert words in caption
     assert "[0.8" not in text
-    assert r"{\scriptsize [0.810, 0.910]}" in tables.latex([whole()], View(intervals=True))
+    assert r"{\scriptsize [0.810, 0.910]}" in latex([whole()], View(intervals=True))
 
 
 def test_latex_is_balanced_and_compiles(tmp_path: Path) -> None:
     odd = Result(
         "generator", "a_b%$#{}~^\\&±<>|", [{"method": f"m_{k}", "identity": value(-0.5 + k)} for k in range(3)]
     )
-    text = tables.latex([odd, generator()], View(intervals=True))
-    text += tables.latex([generator()], View("method", "subject", ("identity", "copies")))
+    text = latex([odd, generator()], View(intervals=True))
+    text += latex([generator()], View("method", "subject", ("identity", "copies")))
     plain = re.sub(r"\\.", "", text)
     assert plain.count("{") == plain.count("}")
     assert text.count(r"\begin{") == text.count(r"\end{")

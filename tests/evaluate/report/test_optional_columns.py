@@ -15,10 +15,10 @@ from idmetric.evaluate.protocols.checkpoints.reading import read as read_checkpo
 from idmetric.evaluate.protocols.checkpoints_steps import CheckpointsOptions
 from idmetric.evaluate.protocols.checkpoints_steps import run as run_checkpoints
 from idmetric.evaluate.protocols.common import tables
+from idmetric.evaluate.protocols.common.grids import View
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.protocols.common.tables import View
 from idmetric.evaluate.protocols.generator.outputs import read as read_outputs
 from idmetric.evaluate.protocols.generator_methods import GeneratorOptions
 from idmetric.evaluate.protocols.generator_methods import run as run_generator

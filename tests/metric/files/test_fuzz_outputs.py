@@ -147,7 +147,6 @@ def test_what_was_found_is_printed_where_the_disk_is_full_in_the_end(
     for place in ("idmetric.cli.command", "idmetric.evaluate.protocols.common.result"):
         monkeypatch.setattr(f"{place}.replacing", full)
     monkeypatch.setattr("idmetric.cli.bench.stages.__defaults__", (0.01,))
-    monkeypatch.setattr("idmetric.cli.bench.start", lambda files: iter([{"what": "import torch", "median ms": 1.0}]))
     monkeypatch.chdir(work)
     words = ["hsv" if word == "tiny" and name == "eval" else word for word in words]
     assert importlib.import_module(program).main(words) == 1

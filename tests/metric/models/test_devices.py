@@ -73,7 +73,7 @@ WAITS = {
     "pairwise joint": DISTANCES + WEIGHTS,
     "pairwise joint_pooled": DISTANCES,
     "sinkhorn": [],
-    "new loss": ["metric.checkpoints.fingerprint._joined", "metric.loss._embed_references", *WEIGHTS],
+    "new loss": ["metric.loss._embed_references", *WEIGHTS],
     "loss": ["metric.loss._check_values"],
     "loss clamp": [],
     "loss clamp joint": [],

@@ -72,7 +72,7 @@ def test_models_without_stages_keep_their_files() -> None:
 
 
 def test_stages_that_are_not_there_are_refused() -> None:
-    with pytest.raises(CheckpointError, match=r"patch_stages = \[3, 5\]: LiteTrunk has no such feature maps"):
+    with pytest.raises(CheckpointError, match=r"patch_stages = \[3, 5\]: EfficientNet has no such feature maps"):
         IDSim(replace(CONFIG, patch_stages=(3, 5)), device="cpu")
     with pytest.raises(CheckpointError, match="VisionTransformer has no such feature maps"):
         IDSim(replace(CONFIG, backbone="vit_tiny_patch16_224"), device="cpu")

@@ -19,10 +19,11 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.gallery import Gallery, GalleryError
 from idmetric.gallery.scale import embed_dataset
 from idmetric.metric.checkpoints.fingerprint import weights_digest
+from idmetric.metric.images.opening import Named, read_file
 from idmetric.metric.scoring.keys import folder_name
 from tests.conftest import random_model
 from tests.embed_parts import pictures
-from tests.metric.checkpoints.test_fingerprint import merge_as_peft, step
+from tests.metric.checkpoints.test_fingerprint import step
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def swap_rows(model: IDSim) -> None:
         model.mlp_cls.fc2.weight[[3, 4]] = model.mlp_cls.fc2.weight[[4, 3]]
 
 
-CHANGES = [swap_rows, step, merge_as_peft]
+CHANGES = [swap_rows, step]
 
 
 # Models
@@ -171,11 +172,11 @@ def test_a_vector_is_of_the_bytes_that_its_key_was_made_of(
     first, second = pictures(tmp_path / "photos", 2)
     expected = metric.embed([first]).cls
 
-    def content(path: str) -> bytes:
-        data = Path(path).read_bytes()
+    def changed_after_reading(path: str) -> Named:
+        data = read_file(path)
         Path(path).write_bytes(second.read_bytes())  # the image changes while it is read
         return data
 
-    monkeypatch.setattr("idmetric.data.embed.content", content)
+    monkeypatch.setattr("idmetric.metric.scoring.pipeline.read_file", changed_after_reading)
     found, _ = embed_rows(Manifest.from_rows([Row("a", str(first))]), metric, store=tmp_path / "kept")
     np.testing.assert_allclose(found, expected, atol=1e-6)

@@ -26,18 +26,18 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from idmetric.data.embed import ImageModel, VectorModel
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.metric.checkpoints.fingerprint import weights_digest
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.files.hints import need
-from idmetric.metric.images.kinds import Color
+from idmetric.metric.images.masks import MaskLike
 from idmetric.metric.images.read import Outside, read_image, to_pixels
 from idmetric.metric.images.regions import cut_out
 from idmetric.metric.models.devices import auto_device
 from idmetric.version import __version__
 
 SSIM_SIDE, LPIPS_SIDE = 128, 256  # pixels
-WHITE: Color = (255, 255, 255)
 
 
 # Formulas
@@ -64,14 +64,7 @@ def hsv_histogram(paths: Sequence[Path]) -> Array:
     return np.stack([hsv_vector(read_image(path)) for path in paths])
 
 
-class _Pictures:
-    """The flags of a `VectorModel` that embeds whole images and reads no words."""
-
-    background = WHITE
-    reads_words = has_patches = False
-
-
-class VectorBaseline(_Pictures):
+class VectorBaseline(VectorModel):
     """A formula that gives an image a vector, as a model."""
 
     def __init__(self, name: str, vector: Callable[[Image.Image], Array]) -> None:
@@ -81,7 +74,7 @@ class VectorBaseline(_Pictures):
         """See `VectorModel`."""
         return signature_of(self.name, "", "cls")
 
-    def prepare(self, image: Image.Image, mask: Any, outside: Outside, words: str | None) -> Array:
+    def prepare(self, image: Image.Image | None, mask: MaskLike | None, outside: Outside, words: str | None) -> Array:
         """See `VectorModel`."""
         return self.vector(subject_of(image, mask, outside))
 
@@ -93,16 +86,17 @@ class VectorBaseline(_Pictures):
 # Metrics of pairs
 
 
-class PairBaseline:
+class PairBaseline(ImageModel):
     """A symmetric metric of two images: a size, and similarities from features of each image."""
 
-    background = WHITE
     side: int
 
     def __init__(self, device: torch.device | str | None) -> None:
         self.device = auto_device() if device is None else torch.device(device)
 
-    def prepare(self, image: Image.Image, mask: Any, outside: Outside) -> Tensor:
+    def prepare(
+        self, image: Image.Image | None, mask: MaskLike | None, outside: Outside, words: str | None = None
+    ) -> Tensor:
         """The image at the metric's size, called in threads: pixels (3, H, W), uint8; may raise ImageReadError."""
         return (to_pixels(subject_of(image, mask, outside), (self.side, self.side)) * 255).round().byte()
 
@@ -206,7 +200,7 @@ class Lpips(PairBaseline):
         return 1 - far
 
 
-class DreamSim(_Pictures):
+class DreamSim(VectorModel):
     """DreamSim (Fu et al. 2023) by its authors' package: cosine of its embeddings.
 
     Args:
@@ -233,7 +227,7 @@ class DreamSim(_Pictures):
         """See `VectorModel`."""
         return {**signature_of(self.name, _version("dreamsim"), "cls"), "weights": weights_digest(self.model)[:16]}
 
-    def prepare(self, image: Image.Image, mask: Any, outside: Outside, words: str | None) -> Tensor:
+    def prepare(self, image: Image.Image | None, mask: MaskLike | None, outside: Outside, words: str | None) -> Tensor:
         """See `VectorModel`."""
         pixels = self.transform(subject_of(image, mask, outside))
         return pixels[0] if pixels.ndim == 4 else pixels
@@ -282,8 +276,9 @@ def _version(package: str) -> str:
     return ""
 
 
-def subject_of(image: Image.Image, mask: Any, outside: Outside) -> Image.Image:
+def subject_of(image: Image.Image | None, mask: MaskLike | None, outside: Outside) -> Image.Image:
     """The image, or the part of it inside its mask."""
+    assert image is not None  # only models that read words get texts alone
     if mask is None:
         return image
     subject, _ = cut_out(image, mask, outside)

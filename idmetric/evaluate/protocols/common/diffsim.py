@@ -35,6 +35,7 @@ from torch import Tensor
 from idmetric.data.generate.weights import Place, Weights, load_pipeline, version
 from idmetric.evaluate.protocols.common.baselines import PairBaseline, signature_of, subject_of
 from idmetric.metric.files.hints import need
+from idmetric.metric.images.masks import MaskLike
 from idmetric.metric.images.read import Outside
 
 BASE = Weights("stable-diffusion-v1-5/stable-diffusion-v1-5", "creativeml-openrail-m")
@@ -87,7 +88,9 @@ class DiffSim(PairBaseline):
         taken = {"step": self.step, "prompt": PROMPT, "side": self.side, "seed": SEED}
         return {**about, "base": str(self.base), **{name: str(value) for name, value in taken.items()}}
 
-    def prepare(self, image: Image.Image, mask: Any, outside: Outside) -> Tensor:
+    def prepare(
+        self, image: Image.Image | None, mask: MaskLike | None, outside: Outside, words: str | None = None
+    ) -> Tensor:
         """Pixels (3, side, side), uint8, by Pillow's Lanczos filter as in the released code."""
         subject = subject_of(image, mask, outside)
         resized = subject.convert("RGB").resize((self.side, self.side), Image.Resampling.LANCZOS)

@@ -18,6 +18,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
+from idmetric.data.embed import VectorModel
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.fingerprint import weights_digest
 from idmetric.metric.checkpoints.format import CONFIG, read_json
@@ -25,6 +26,7 @@ from idmetric.metric.checkpoints.hub import Files, Hub, fetch_folder
 from idmetric.metric.checkpoints.weights import check_report
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.files.hints import need
+from idmetric.metric.images.masks import MaskLike
 from idmetric.metric.images.read import Outside, read_image
 from idmetric.metric.images.regions import cut_out
 from idmetric.metric.models.devices import auto_device
@@ -34,7 +36,7 @@ _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # of a Hub repository:
 _CLASSES = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # SigLIP2 at a fixed size is of type siglip too
 
 
-class DualEncoder:
+class DualEncoder(VectorModel):
     """A CLIP or SigLIP of transformers as a `VectorModel`.
 
     Args:
@@ -45,10 +47,8 @@ class DualEncoder:
         CheckpointError: if the weights cannot be found, or are of another kind.
     """
 
-    background = (255, 255, 255)
     reads_words = True
     averages_words = True  # words only for queries of Identity Editing
-    has_patches = False
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class DualEncoder:
         }  # fmt: skip
 
     def prepare(
-        self, image: Image.Image | None, mask: Any, outside: Outside, words: str | None
+        self, image: Image.Image | None, mask: MaskLike | None, outside: Outside, words: str | None
     ) -> tuple[Tensor | None, str | None]:
         """See `VectorModel`; pixels as the model's own processor makes them."""
         if image is None:

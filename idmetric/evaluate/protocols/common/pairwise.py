@@ -8,7 +8,7 @@ any number of images.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from idmetric.data.embed import content_keys
+from idmetric.data.embed import ImageModel, Item, items_of, read_item
 from idmetric.data.look import Look, UnreadableError
+from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, Ints
-from idmetric.metric.images.read import ImageReadError, read_image
-from idmetric.metric.scoring.pipeline import threads
+from idmetric.metric.scoring.pipeline import Input, batches
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -31,12 +31,13 @@ Progress = Callable[[int, int], None]
 Prepared = tuple[Tensor, Mapping[int, int]]  # pixels (N, ...) of different images, and row -> its image
 
 _TILE_BYTES = 2**30  # of features in a tile, of which two are held
+_BATCH = 32  # images read at once
 _AT_ONCE = 2**24  # bytes of features compared in one step: they fit a processor's cache
 
 
 def prepare(
     manifest: Manifest,
-    models: Mapping[str, Any],
+    models: Mapping[str, ImageModel],
     rows: Rows | None = None,
     *,
     look: Look = Look(),
@@ -52,32 +53,41 @@ def prepare(
     Raises:
         UnreadableError: naming all images that cannot be used.
     """
-    chosen = range(len(manifest)) if rows is None else sorted({int(row) for row in rows})
-
-    def read(row: int) -> tuple[dict[str, Tensor], str]:
-        try:
-            picture, mask = read_image(manifest.source(row) or b""), look.mask_of(manifest, row)
-            return {name: model.prepare(picture, mask, look.outside) for name, model in models.items()}, ""
-        except (ImageReadError, OSError) as error:
-            return {}, str(error)
-
-    with ThreadPoolExecutor(threads(workers)) as pool:
-        keys = content_keys(manifest, chosen, look, pool)
-        first: dict[str, int] = {}
-        for row, key in keys.items():
-            first.setdefault(key, row)
-        found: dict[str, tuple[dict[str, Tensor], str]] = {}
-        for key, one in zip(first, pool.map(read, first.values()), strict=True):
-            found[key] = one
-            if progress is not None:
-                progress(len(found), len(first))
-
-    problems = {row: found[key][1] for row, key in keys.items() if found[key][1]}
+    items, problems = items_of(manifest, rows, look)
     if problems:
         raise UnreadableError(manifest, problems)
-    number = {key: k for k, key in enumerate(found)}
-    place = {row: number[key] for row, key in keys.items()}
-    return {name: (torch.stack([pixels[name] for pixels, _ in found.values()]), place) for name in models}
+    readers: dict[str, Item] = {}  # key of content -> the item that is prepared for all equal ones
+
+    def read(item: Item) -> Input[Item]:
+        return read_item(item, models, look, lambda name, key: readers.setdefault(key, item) is not item)
+
+    numbers: dict[str, int] = {}  # key of content -> place among the pixels
+    pixels: dict[str, list[Tensor]] = {name: [] for name in models}
+    keys: dict[int, str] = {}
+    broken: dict[str, str] = {}  # key of content -> why it cannot be used
+    done = 0
+    with closing(batches(items, read, batch_size=_BATCH, workers=workers)) as ahead:
+        for batch in ahead:
+            for image in batch:
+                keys |= dict.fromkeys(items[image.item], image.key)
+                if image.problem:
+                    problems |= dict.fromkeys(items[image.item], image.problem)
+                    broken[image.key] = image.problem
+                if image.pixels is not None:
+                    numbers[image.key] = len(numbers)
+                    for name, prepared in image.pixels.items():
+                        pixels[name].append(prepared)
+            done += len(batch)
+            if progress is not None:
+                progress(done, len(items))
+
+    for row, key in keys.items():
+        if key in broken:
+            problems.setdefault(row, broken[key])
+    if problems:
+        raise UnreadableError(manifest, dict(sorted(problems.items())))
+    number_of_row = {row: numbers[key] for row, key in keys.items()}
+    return {name: (torch.stack(images), number_of_row) for name, images in pixels.items()}
 
 
 class PairScorer:
