@@ -118,7 +118,7 @@ def _tokens(scorer: VectorScorer, data: Manifest, row: int) -> tuple[Tokens, Tru
     from idmetric.metric.scoring.matches import tokens_of
 
     embedding, picture = scorer.stored.embedding([row]), data.image(row)
-    where = layout(scorer.model.metric, picture.height, picture.width, embedding)
+    where = layout(scorer.embedder, picture.height, picture.width, embedding)
     tokens = tokens_of(where, embedding)
     if tokens is None:
         raise ValueError(f"{data.column('id')[row]}: this model's patches cannot be placed on it")

@@ -26,8 +26,9 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from idmetric.data.embed import ImageModel, VectorModel
+from idmetric.data.embed import VectorModel
 from idmetric.evaluate.protocols.common.columns import Array
+from idmetric.evaluate.protocols.common.pairwise import PairModel
 from idmetric.metric.checkpoints.fingerprint import weights_digest
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.files.hints import need
@@ -86,7 +87,7 @@ class VectorBaseline(VectorModel):
 # Metrics of pairs
 
 
-class PairBaseline(ImageModel):
+class PairBaseline(PairModel):
     """A symmetric metric of two images: a size, and similarities from features of each image."""
 
     side: int
@@ -103,14 +104,6 @@ class PairBaseline(ImageModel):
     def compare(self, a: Tensor, b: Tensor) -> Tensor:
         """Similarities (B,) of prepared images (B, 3, H, W), one by one."""
         return self.between(self.features(a), self.features(b))
-
-    def features(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Features of prepared images, each (B, ...)."""
-        raise NotImplementedError
-
-    def between(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-        """Similarities (B,) of features; the batch of `a` may be 1."""
-        raise NotImplementedError
 
 
 class Ssim(PairBaseline):

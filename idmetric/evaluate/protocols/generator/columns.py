@@ -166,6 +166,9 @@ def prompt_fidelity(images: Images, bound: Bound, models: Models, notes: list[st
     """
     if CLIP not in models:
         return None
+    from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
+
+    clip = cast(DualEncoder, models[CLIP])
     scorer = cast(VectorScorer, bound.models.pop(CLIP))
     prompts = texts(bound.manifest, "text")[images.rows]
     has_prompt = np.array([prompt is not None for prompt in prompts])
@@ -178,7 +181,7 @@ def prompt_fidelity(images: Images, bound: Bound, models: Models, notes: list[st
         different, number = np.unique(prompts[has_prompt].astype(str), return_inverse=True)
         blocks = []
         for start in range(0, len(different), 64):
-            vectors = models[CLIP].texts(different[start : start + 64].tolist())
+            vectors = clip.texts(different[start : start + 64].tolist())
             blocks.append(vectors.double().cpu().numpy())
         image_vectors = scorer.vectors(images.rows[has_prompt])
         cosines[has_prompt] = (image_vectors * np.concatenate(blocks)[number]).sum(1)
