@@ -8,6 +8,7 @@ draw_attention(models, {"anchor": "a.png", "positive": "b.png", "distractor": "c
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,7 @@ def draw_near_identity(
     from sklearn.decomposition import KernelPCA
 
     groups = _choose(manifest, identities)
-    rows = [row for _, members in groups for row in members]
-    images = [manifest.image(row) for row in rows]
+    images = [manifest.image(row) for row in chain(*(members for _, members in groups))]
 
     figure, axes = new_figure(1, len(metrics))
     for panel, (name, metric) in zip(axes, metrics.items(), strict=True):
@@ -60,8 +60,11 @@ def draw_near_identity(
             x, y = points[: len(members)].T
             points = points[len(members) :]
             number = index // 2
-            label = f"S{number + 1}" if is_view else ""
-            panel.scatter(x, y, s=28, marker="o" if is_view else "x", color=f"C{number % 10}", label=label)
+            color = f"C{number % 10}"
+            if is_view:
+                panel.scatter(x, y, s=28, marker="o", color=color, label=f"S{number + 1}")
+            else:
+                panel.scatter(x, y, s=28, marker="x", color=color)
         panel.set(title=name, xticks=[], yticks=[])
     save_figure(figure, path)
 

@@ -297,9 +297,9 @@ def _step_curve(panel: Axes, result: Result, name: str, color: str, label: str) 
     _band(panel, banded, ends, color)
 
     rows = steps_of(result)
-    best = {step: number.value for step, number in numbers.items() if rows[step].get("best")}
-    if best:
-        panel.plot(list(best), list(best.values()), "o", color=color, markersize=11, fillstyle="none", zorder=4)
+    for step, number in numbers.items():
+        if rows[step].get("best"):
+            panel.plot([step], [number.value], "o", color=color, markersize=11, fillstyle="none", zorder=4)
 
 
 def _numbers(result: Result, name: str) -> dict[int, Value]:

@@ -147,7 +147,8 @@ def _of_folder(data: Path, pattern: str | None, base: Path | None, skip: bool) -
 
     if any(int(picture.fields["step"]) == BASE for picture in pictures):
         raise OutputsError(f"--base {base}: {data} has images of the base model already, as step 0")
-    base_pictures, rest = matched(base, images_below(base), GENERATED, lambda path: sample(path) or below(path))
+    files = images_below(base)
+    base_pictures, rest = matched(base, files, GENERATED, lambda path: sample(path) or below(path))
     refuse_unmatched(rest, f"--base {base} and {about}", skip)
     return pictures + [picture.having(step=str(BASE)) for picture in base_pictures]
 

@@ -92,10 +92,16 @@ def _notes_on_training(data: Manifest, held_out: bool) -> list[str]:
     """Warn of references that generators were trained on, and of a missing statement about that."""
     role, stated = np.array(free(data, "role")), free(data, "held_out")
     references = np.flatnonzero(role == REFERENCE).tolist()
-    trained = {key_of(data.source(row) or b"") for row in np.flatnonzero(role == TRAINING).tolist()}
-    shown = [row for row in references if stated[row] == "no"]
-    if trained:
-        shown = [row for row in references if row in shown or key_of(data.source(row) or b"") in trained]
+    training_rows = np.flatnonzero(role == TRAINING).tolist()
+
+    def key(row: int) -> str:
+        return key_of(data.source(row) or b"")
+
+    trained = {key(row) for row in training_rows}
+    shown = []
+    for row in references:
+        if stated[row] == "no" or (trained and key(row) in trained):
+            shown.append(row)
     if shown:
         ids = data.column("id")
         return [
@@ -286,13 +292,19 @@ def side_by_side(images: Images, scores: Scores, ids: Names, prefix: str = "by "
 
 
 def keep_items(
-    images: Images, scores: Scores, data: Manifest, by: Sequence[str], limits: Mapping[str, float], result: Result
+    images: Images,
+    scores: Scores,
+    data: Manifest,
+    by: Sequence[str],
+    limits: Mapping[str, float],
+    result: Result,
 ) -> None:
     """Keep the scores of each image and subject."""
     ids = texts(data, "id")
     columns = image_items(images, scores, ids)
     for name in by:
-        columns.setdefault(name, np.array(free(data, name), dtype=object)[images.rows])
+        values = np.array(free(data, name), dtype=object)
+        columns.setdefault(name, values[images.rows])
     result.keep("images", **columns)
 
     for method in images.methods:

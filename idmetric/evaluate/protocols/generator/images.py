@@ -51,7 +51,8 @@ class Images:
         """The images of a manifest that `outputs.read` made; images of subjects without a reference are left out."""
         columns: dict[str, Names] = {}
         for name in ("role", "method", "subject", "prompt", "seed"):
-            columns[name] = np.array([text or "" for text in free(data, name)], dtype=object)
+            texts = [text or "" for text in free(data, name)]
+            columns[name] = np.array(texts, dtype=object)
         role, subject = columns.pop("role"), columns["subject"]
 
         def by_subject(wanted: str) -> dict[str, Ints]:
@@ -66,7 +67,7 @@ class Images:
             file=np.array([paths[row] or f"row {row}" for row in rows], dtype=object),
             references=references,
             training=by_subject(TRAINING),
-            **{name: texts[rows] for name, texts in columns.items()},
+            **{name: column[rows] for name, column in columns.items()},
         )
 
     @property
@@ -94,8 +95,8 @@ class Images:
 
     def shown(self, subject: str) -> Ints:
         """Rows of the subject's references and training images."""
-        rows: Ints = np.append(self.references[subject], self.training.get(subject, [])).astype(np.int64)
-        return rows
+        references = self.references[subject]
+        return np.concatenate([references, self.training.get(subject, references[:0])])
 
     @cached_property
     def scenes(self) -> list[Ints]:

@@ -178,7 +178,8 @@ def _by_layout(
         if pattern is not None:
             matching, files = matched(folder, files, role, fields_of(pattern))
             photos += matching
-    outputs, files = matched(folder, files, GENERATED, fields_of(layout.outputs), method=method)
+    output_fields = fields_of(layout.outputs)
+    outputs, files = matched(folder, files, GENERATED, output_fields, method=method)
     return photos + outputs, files
 
 
@@ -190,8 +191,9 @@ def _cells(grid: Picture, folder: Path) -> list[Picture]:
     for seed, (column, row) in enumerate(_CELLS):
         path = folder / grid.fields["method"] / f"{grid.path.stem}_{seed}.png"
         left, top = column * width, row * height
+        cell = image.crop((left, top, left + width, top + height))
         with replacing(path, parents=True) as temporary:
-            image.crop((left, top, left + width, top + height)).save(temporary, format="PNG")
+            cell.save(temporary, format="PNG")
         pictures.append(replace(grid.having(seed=str(seed)), path=path))
     return pictures
 
@@ -288,7 +290,7 @@ def as_manifest(pictures: Sequence[Picture], noun: str = "method", outputs: bool
     pictures = _numbered(_without_repeated_photos(pictures), noun)
     placed = [picture for picture in pictures if picture.role == GENERATED or not outputs]
     root = os.path.commonpath([os.path.abspath(picture.path.parent) for picture in placed])
-    times: Counter[str] = Counter()
+    times: Counter[str] = Counter()  # a path that occurs twice is numbered
     rows = []
     for picture in pictures:
         name = Path(os.path.relpath(picture.path, root)).as_posix()
