@@ -135,7 +135,8 @@ class PairScorer:
         return np.array([self.place[int(row)] for row in rows], dtype=np.int64)
 
     def _similarities(self, a: Ints, b: Ints) -> Array:
-        pairs = np.minimum(a, b) * len(self.pixels) + np.maximum(a, b)
+        low, high = np.minimum(a, b), np.maximum(a, b)
+        pairs = low * len(self.pixels) + high
         new = np.setdiff1d(pairs, self._known_pairs)
         if len(new):
             values = self._compared(new)

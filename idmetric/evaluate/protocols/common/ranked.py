@@ -162,7 +162,8 @@ def blocks(scorer: Scorer, search: Search) -> Iterator[Block]:
     """All queries of a search, some at a time."""
     for part in search.blocks():
         positives, hidden = zip(*search.places(part), strict=True)
-        yield Block(part, scorer.matrix(search.queries[part], search.gallery), list(positives), list(hidden))
+        scores = scorer.matrix(search.queries[part], search.gallery)
+        yield Block(part, scores, list(positives), list(hidden))
 
 
 def ranking(scores: Array, own: Ints, others: Truths) -> tuple[Array, Truths]:
@@ -215,7 +216,8 @@ class Found:
         for name, measure_of in self.measures.items():
             self.values[name][number] = measure_of(ranked, relevant)
         best = positives[first_highest(answered[positives])]
-        self.near.right[number], self.near.right_score[number] = self.gallery[best], answered[best]
+        self.near.right[number] = self.gallery[best]
+        self.near.right_score[number] = answered[best]
         is_higher = comparable(ranked[~relevant]) > comparable(answered[best])
         self.near.right_rank[number] = 1 + np.count_nonzero(is_higher)
 
@@ -264,14 +266,17 @@ def searched(
             different[row, positives] = different[row, hidden] = False
 
         rng = np.random.default_rng((seed, number))
-        cells = np.sort(np.concatenate([_drawn(same, own_share, rng), _drawn(different, other_share, rng)]))
-        i, j = np.unravel_index(cells, same.shape)
+        own_cells, other_cells = _drawn(same, own_share, rng), _drawn(different, other_share, rng)
+        cells = np.sort(np.concatenate([own_cells, other_cells]))
+        query, target = np.unravel_index(cells, same.shape)
         if is_within:
-            is_first = i + block.part.start < j
-            i, j = i[is_first], j[is_first]
-        parts.append((search.queries[block.part][i], search.gallery[j], block.scores[i, j], same[i, j]))
+            is_first = query + block.part.start < target
+            query, target = query[is_first], target[is_first]
+        queries = search.queries[block.part]
+        parts.append((queries[query], search.gallery[target], block.scores[query, target], same[query, target]))
 
-    return found.values, found.near, Pairs(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+    a, b, scores, are_same = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return found.values, found.near, Pairs(a, b, scores, are_same)
 
 
 def _drawn(mask: NDArray[np.bool_], share: float, rng: np.random.Generator) -> Ints:

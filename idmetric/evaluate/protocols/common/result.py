@@ -21,7 +21,6 @@ from numpy.typing import NDArray
 
 from idmetric.evaluate.statistics.paired import Comparison
 from idmetric.metric.files import json_file
-from idmetric.metric.files.hints import need
 from idmetric.metric.files.output import replacing
 from idmetric.metric.files.tables import csv_text, in_csv, printable, rounded
 from idmetric.metric.scoring.copies import MANY
@@ -201,16 +200,12 @@ def slug(name: str) -> str:
 
 
 def write_items(path: Path, columns: Columns, result: Result) -> None:
-    """Write a table of items as a Parquet file, atomically.
-
-    Raises:
-        ImportError: if pyarrow is missing.
-    """
-    need("eval", "--out, which keeps the scores of items,", pyarrow="pyarrow")
+    """Write a table of items as a Parquet file, atomically."""
     import pyarrow as pa
     import pyarrow.parquet
 
     about = {"protocol": result.protocol, "model": result.model, **result.signature, **result.settings}
-    items = pa.table(dict(columns)).replace_schema_metadata({"idmetric": json_file.text(about, default=str)})
+    metadata = {"idmetric": json_file.text(about, default=str)}
+    items = pa.table(dict(columns)).replace_schema_metadata(metadata)
     with replacing(path) as temporary:
         pyarrow.parquet.write_table(items, temporary)

@@ -268,7 +268,7 @@ class VectorScorer:
 
     def matrix(self, rows: Rows, columns: Rows) -> Array:
         """See `Scorer`."""
-        rows, columns = np.asarray(rows, dtype=np.int64), np.asarray(columns, dtype=np.int64)
+        rows, columns = np.asarray(rows), np.asarray(columns)
         similarities = np.empty((len(rows), len(columns)))
         if self.distance == "cls":
             left = self.vectors(rows)
@@ -284,7 +284,7 @@ class VectorScorer:
 
     def pairs(self, a: Rows, b: Rows) -> Array:
         """See `Scorer`."""
-        a, b = np.asarray(a, dtype=np.int64), np.asarray(b, dtype=np.int64)
+        a, b = np.asarray(a), np.asarray(b)
         similarities = np.empty(len(a))
         if self.distance == "cls":
             for part in slices(len(a), _PAIRS):
