@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from idmetric.cli import options
 from idmetric.cli.command import (
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
     from idmetric.evaluate.protocols.common.grids import View
     from idmetric.evaluate.protocols.common.result import Result
-    from idmetric.evaluate.protocols.common.scorers import EvalSettings, Judge
+    from idmetric.evaluate.protocols.common.scorers import EvalSettings, Judge, Models
 
 ALL_NAMED = "named"  # a --model that stands for all published scores of images
 PROTOCOLS = modules()
@@ -74,42 +74,78 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     files = parser.add_argument_group("data, models and result")
     files.add_argument("--data", type=Path, metavar="PATH", help=protocol.data_help)
     files.add_argument("--split", action="append", metavar="NAME", help="only rows of this split; may be repeated")
-    text = f"model or baseline, see below; may be repeated (default: {options.DEFAULT_MODEL})"
-    files.add_argument("--model", action="append", default=[], metavar="[NAME=]SOURCE", help=text)
+    files.add_argument(
+        "--model",
+        action="append",
+        default=[],
+        metavar="[NAME=]SOURCE",
+        help=f"model or baseline, see below; may be repeated (default: {options.DEFAULT_MODEL})",
+    )
     files.add_argument("--out", type=Path, metavar="DIR", help="folder for the tables, items and embeddings")
-    text = "also draw plots into --out: ROC, precision and recall, distributions, sensitivity, ..."
-    files.add_argument("--plots", choices=("png", "svg"), help=text)
-    text = "also write a page: table, plots, the hardest items with their images (pip install 'idmetric[report]')"
-    files.add_argument("--html", type=Path, metavar="FILE", help=text)
-    options.add_format(files, FORMATS)
+    files.add_argument(
+        "--plots",
+        choices=("png", "svg"),
+        help="also draw plots into --out: ROC, precision and recall, distributions, sensitivity, ...",
+    )
+    files.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="also write a page: table, plots, the hardest items with their images (pip install 'idmetric[report]')",
+    )
+    options.add_shared(files, "--format", choices=FORMATS)
     shown = parser.add_argument_group("table", "of --format table, markdown, latex, and of --out's .md and .tex files")
-    text = "pivot: the values of these two become rows and columns: model, metric, or a label of the rows (method, ...)"
-    shown.add_argument("--rows", metavar="NAME", help=text)
+    shown.add_argument(
+        "--rows",
+        metavar="NAME",
+        help="pivot: the values of these two become rows and columns: model, metric, or a label of the rows "
+        "(method, ...)",
+    )
     shown.add_argument("--columns", metavar="NAME", help="see --rows")
-    text = "columns of numbers to show, in this order, such as identity,clip_t,copies (default: all)"
-    shown.add_argument("--show", metavar="NAMES", type=lambda names: tuple(names.split(",")), default=(), help=text)
-    text = "95 %% intervals, small, in LaTeX too; --no-intervals leaves them out everywhere"
-    shown.add_argument("--intervals", action=argparse.BooleanOptionalAction, help=text)
+    shown.add_argument(
+        "--show",
+        metavar="NAMES",
+        type=lambda names: tuple(names.split(",")),
+        default=(),
+        help="columns of numbers to show, in this order, such as identity,clip_t,copies (default: all)",
+    )
+    shown.add_argument(
+        "--intervals",
+        action=argparse.BooleanOptionalAction,
+        help="95 %% intervals, small, in LaTeX too; --no-intervals leaves them out everywhere",
+    )
     shown.add_argument("--explain", action="store_true", help="also print what each column is, in a sentence")
-    options.add_quiet(files)
+    options.add_shared(files, "--quiet")
     add_options(parser.add_argument_group(name), protocol.options)
 
     run = parser.add_argument_group("run")
-    options.add_distance(run, "default: %(default)s, as in the papers")
-    text = "compare subjects alone, by the manifest's masks, and replace the other pixels so"
-    run.add_argument("--subject", choices=options.OUTSIDE, help=text)
-    options.add_mask_id(run)
-    options.add_decode(run)
-    text = "resamples of identities for 95 %% intervals, 0 = no intervals (default: %(default)s)"
-    run.add_argument("--bootstrap", type=int, default=1000, metavar="N", help=text)
+    options.add_shared(run, "--distance", help="default: %(default)s, as in the papers")
+    run.add_argument(
+        "--subject",
+        choices=options.OUTSIDE,
+        help="compare subjects alone, by the manifest's masks, and replace the other pixels so",
+    )
+    options.add_shared(run, "--mask-id", "--decode")
+    run.add_argument(
+        "--bootstrap",
+        type=int,
+        default=1000,
+        metavar="N",
+        help="resamples of identities for 95 %% intervals, 0 = no intervals (default: %(default)s)",
+    )
     run.add_argument("--seed", type=int, default=0, help="seed of the resampling (default: %(default)s)")
-    options.add_on_error(run, fail="stop and list all", skip="leave them out")
-    options.add_batch_size(run)
-    options.add_workers(run, "one per core")
-    options.add_device(run)
-    options.add_dtype(run)
-    text = "the most pairs of images that SSIM, LPIPS and DiffSim may compare; more are an error (default: %(default)s)"
-    run.add_argument("--max-pairs", type=options.positive, default=1_000_000, metavar="N", help=text)
+    options.add_shared(run, "--on-error", help="unreadable images: stop and list all (default), or leave them out")
+    options.add_shared(run, "--batch-size")
+    options.add_shared(run, "--workers", help="threads that read images (default: one per core)")
+    options.add_shared(run, "--device", "--dtype")
+    run.add_argument(
+        "--max-pairs",
+        type=options.positive,
+        default=1_000_000,
+        metavar="N",
+        help="the most pairs of images that SSIM, LPIPS and DiffSim may compare; more are an error "
+        "(default: %(default)s)",
+    )
 
 
 def main(argv: Sequence[str] | None = None, prog: str = "idmetric eval") -> int:
@@ -301,7 +337,7 @@ def _open_data(
     return of_splits(data, args)
 
 
-def _open_models(sources: Mapping[str, str], args: argparse.Namespace) -> dict[str, Any]:
+def _open_models(sources: Mapping[str, str], args: argparse.Namespace) -> Models:
     import torch
 
     from idmetric.evaluate.protocols.common.models import open_model

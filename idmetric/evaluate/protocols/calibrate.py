@@ -120,10 +120,11 @@ def calibrations(
     Raises:
         ValueError: if a model's weights have no revision, or there are too few identities or pairs.
     """
+    embedders = check_models(models)
     bound, pairs = _bound(data, models, settings, options)
     facts = _facts(bound.manifest, pairs, settings)
     return {
-        name: _calibrated(name, models[name], bound, pairs, scorer.pairs(pairs.a, pairs.b), settings, options, facts)
+        name: _calibrated(name, embedders[name], bound, pairs, scorer.pairs(pairs.a, pairs.b), settings, options, facts)
         for name, scorer in bound.models.items()
     }
 
@@ -135,9 +136,9 @@ def checked(
     options: CalibrateOptions = CalibrateOptions(),
 ) -> list[Result]:
     """Measure the calibrations named by `options.check` on pairs of this data; errors as in `run`."""
-    check_models(models)
+    embedders = check_models(models)
     given: dict[str, Calibration] = {}
-    for name, metric in models.items():
+    for name, metric in embedders.items():
         found = metric.calibration if options.check == STORED else read(options.check or "")
         if found is None:
             raise CalibrationError(f"{name} has no calibration in its folder: name a file, --check FILE")
@@ -158,27 +159,31 @@ def checked(
         notes = [f"calibration: {calibration.data.get('about', 'of unknown data')}", calibration.basis]
         notes += [*bound.notes, *_notes(pairs)]
         items = items_of(bound.manifest, pairs.take(even), scores[even], p[even])
-        results.append(Result("calibrate", name, rows, models[name].signature(settings.distance), about, items, notes))
+        results.append(
+            Result("calibrate", name, rows, embedders[name].signature(settings.distance), about, items, notes)
+        )
     return results
 
 
-def check_models(models: Models) -> None:
-    """Refuse models whose weights have no name that a calibration could be for.
+def check_models(models: Models) -> dict[str, Embedder]:
+    """The models, each with weights of a name that a calibration could be for.
 
     Raises:
         ValueError: naming the model.
     """
     from idmetric.metric.models.embedder import Embedder
 
+    embedders = {}
     for name, metric in models.items():
         if not isinstance(metric, Embedder):
             raise ValueError(f"{name} cannot be calibrated: only models that idmetric.load opens can")
         if not metric.revision or metric.revision.endswith("+changed"):
             raise ValueError(f"the weights of {name} have no revision: save the model first (save_pretrained)")
+        embedders[name] = metric
+    return embedders
 
 
 def _bound(data: Manifest, models: Models, settings: EvalSettings, options: CalibrateOptions) -> tuple[Bound, Pairs]:
-    check_models(models)
     known = usable(data)
     draw_pairs(known, options.pairs, settings.seed)  # before anything is embedded
     bound = bind(known, models, settings)

@@ -11,11 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric.data.embed import ImageModel
 from idmetric.data.look import UnreadableError
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common import baselines, pairwise
-from idmetric.evaluate.protocols.common.pairwise import PairScorer
+from idmetric.evaluate.protocols.common.pairwise import PairModel, PairScorer
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
 
 COUNT = 11
@@ -35,7 +34,7 @@ def pictures(tmp_path: Path) -> Manifest:
     return Manifest.from_rows([*rows, Row("i2", "copy.png")], tmp_path)
 
 
-class Counting(ImageModel):
+class Counting(PairModel):
     """SSIM that counts its calls."""
 
     def __init__(self) -> None:

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib import import_module, metadata
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,13 +25,14 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from idmetric.data.embed import ImageModel, VectorModel
+from idmetric.data.embed import VectorModel
 from idmetric.evaluate.protocols.common.columns import Array
+from idmetric.evaluate.protocols.common.pairwise import PairModel
 from idmetric.metric.checkpoints.fingerprint import weights_digest
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.masks import MaskLike
-from idmetric.metric.images.read import Outside, read_image, to_pixels
+from idmetric.metric.images.read import Outside, to_pixels
 from idmetric.metric.images.regions import cut_out
 from idmetric.metric.models.devices import auto_device
 from idmetric.version import __version__
@@ -55,13 +55,9 @@ def pixel_vector(image: Image.Image) -> Array:
     values = np.asarray(image.resize((32, 32)), dtype=np.float64).ravel() / 255
     values = values - values.mean()
     norm = np.linalg.norm(values)
-    # an even image has no direction left; all even images share this one and count as alike
-    return values / norm if norm > 1e-12 else np.full(values.shape, values.size**-0.5)
-
-
-def hsv_histogram(paths: Sequence[Path]) -> Array:
-    """`hsv_vector` of files: (N, 128), unit rows."""
-    return np.stack([hsv_vector(read_image(path)) for path in paths])
+    if norm <= 1e-12:  # an even image has no direction left; all even images share this one and count as alike
+        return np.full(values.shape, values.size**-0.5)
+    return np.asarray(values / norm)
 
 
 class VectorBaseline(VectorModel):
@@ -86,7 +82,7 @@ class VectorBaseline(VectorModel):
 # Metrics of pairs
 
 
-class PairBaseline(ImageModel):
+class PairBaseline(PairModel):
     """A symmetric metric of two images: a size, and similarities from features of each image."""
 
     side: int
@@ -103,14 +99,6 @@ class PairBaseline(ImageModel):
     def compare(self, a: Tensor, b: Tensor) -> Tensor:
         """Similarities (B,) of prepared images (B, 3, H, W), one by one."""
         return self.between(self.features(a), self.features(b))
-
-    def features(self, images: Tensor) -> tuple[Tensor, ...]:
-        """Features of prepared images, each (B, ...)."""
-        raise NotImplementedError
-
-    def between(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
-        """Similarities (B,) of features; the batch of `a` may be 1."""
-        raise NotImplementedError
 
 
 class Ssim(PairBaseline):
@@ -147,12 +135,17 @@ class Ssim(PairBaseline):
 
     def between(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
         """Similarities (B,) of features."""
+        pixels_a, mean_a, variance_a = a
+        pixels_b, mean_b, variance_b = b
         c1, c2 = 0.01**2, 0.03**2
-        means = a[1] * b[1]
-        covariance = self._blur(a[0] * b[0]).sub_(means)
-        above = means.mul_(2).add_(c1).mul_(covariance.mul_(2).add_(c2))
-        below = (a[1].square() + b[1].square()).add_(c1).mul_((a[2] + b[2]).add_(c2))
-        return above.div_(below).flatten(1).mean(1)
+        means = mean_a * mean_b
+        covariance = self._blur(pixels_a * pixels_b).sub_(means)
+
+        numerator = means.mul_(2).add_(c1)
+        numerator.mul_(covariance.mul_(2).add_(c2))
+        denominator = (mean_a.square() + mean_b.square()).add_(c1)
+        denominator.mul_((variance_a + variance_b).add_(c2))
+        return numerator.div_(denominator).flatten(1).mean(1)
 
     def _blur(self, x: Tensor) -> Tensor:
         return self._window @ x @ self._window.T
@@ -191,13 +184,16 @@ class Lpips(PairBaseline):
 
     def between(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
         """Similarities (B,) of features."""
-        far = torch.zeros(len(b[0]), device=self.device)
+        distances = torch.zeros(len(b[0]), device=self.device)
         with torch.no_grad():
-            for k, (x, y) in enumerate(zip(a, b, strict=True)):
-                apart = (x - y).square_()
-                weighed = self.network.lins[k](apart) if self.network.lpips else apart.sum(1, keepdim=True)
-                far += weighed.mean((1, 2, 3))
-        return 1 - far
+            for number, (layer_a, layer_b) in enumerate(zip(a, b, strict=True)):
+                differences = (layer_a - layer_b).square_()
+                if self.network.lpips:
+                    differences = self.network.lins[number](differences)
+                else:
+                    differences = differences.sum(1, keepdim=True)
+                distances += differences.mean((1, 2, 3))
+        return 1 - distances
 
 
 class DreamSim(VectorModel):
@@ -212,9 +208,12 @@ class DreamSim(VectorModel):
     """
 
     def __init__(
-        self, device: torch.device | str | None = None, model: Any = None,
-        transform: Callable[[Image.Image], Tensor] | None = None, branch: str = "ensemble",
-    ) -> None:  # fmt: skip
+        self,
+        device: torch.device | str | None = None,
+        model: Any = None,
+        transform: Callable[[Image.Image], Tensor] | None = None,
+        branch: str = "ensemble",
+    ) -> None:
         self.name = "dreamsim" if branch == "ensemble" else f"dreamsim:{branch}"
         self.device = auto_device() if device is None else torch.device(device)
         if model is None or transform is None:
@@ -235,8 +234,8 @@ class DreamSim(VectorModel):
     def embed(self, prepared: Sequence[Tensor], patches: bool) -> Embedding:
         """See `VectorModel`."""
         with torch.no_grad():
-            found = self.model.embed(torch.stack(list(prepared)).to(self.device))
-        return Embedding(F.normalize(found.float(), dim=-1), model=self.name)
+            vectors = self.model.embed(torch.stack(list(prepared)).to(self.device))
+        return Embedding(F.normalize(vectors.float(), dim=-1), model=self.name)
 
 
 VECTORS: dict[str, Callable[[Image.Image], Array]] = {"hsv": hsv_vector, "pixels": pixel_vector}
@@ -258,9 +257,13 @@ def open_baseline(name: str, device: torch.device | str | None = None) -> Any:
 
 def signature_of(name: str, revision: str, distance: str, resolution: str = "") -> dict[str, str]:
     return {
-        "model": name, "revision": revision, "distance": distance, "resolution": resolution, "dtype": "float32",
+        "model": name,
+        "revision": revision,
+        "distance": distance,
+        "resolution": resolution,
+        "dtype": "float32",
         "idmetric": __version__,
-    }  # fmt: skip
+    }
 
 
 def _package(name: str) -> Any:

@@ -38,13 +38,13 @@ def free(data: Manifest, name: str) -> list[Any]:
 
 def groups(data: Manifest, rows: Iterable[int] | None = None) -> dict[Group, dict[str, list[int]]]:
     """Group -> slot -> its rows (default: of all rows); groups of one name in two splits are two."""
-    columns = list(zip(data.column("group"), data.column("split"), data.column("slot"), strict=True))
-    found: dict[Group, dict[str, list[int]]] = {}
+    names, splits, slots = data.column("group"), data.column("split"), data.column("slot")
+    slots_of_groups: dict[Group, dict[str, list[int]]] = {}
     for row in range(len(data)) if rows is None else rows:
-        name, split, slot = columns[row]
-        if name is not None and slot is not None:
-            found.setdefault((name, split), {}).setdefault(slot, []).append(row)
-    return found
+        if names[row] is not None and slots[row] is not None:
+            rows_of_slots = slots_of_groups.setdefault((names[row], splits[row]), {})
+            rows_of_slots.setdefault(slots[row], []).append(row)
+    return slots_of_groups
 
 
 def known(values: Array) -> list[float | None]:

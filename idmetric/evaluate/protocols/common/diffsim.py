@@ -70,9 +70,13 @@ class DiffSim(PairBaseline):
         need("generate", "the baseline diffsim", diffusers="diffusers", transformers="transformers")
         self.step, self.base, self.side = step, base, side
         self.pipe = load_pipeline(
-            "StableDiffusionPipeline", base, Place(str(self.device)), dtype=torch.float32, safety_checker=None,
+            "StableDiffusionPipeline",
+            base,
+            Place(str(self.device)),
+            dtype=torch.float32,
+            safety_checker=None,
             requires_safety_checker=False,
-        ).to(self.device)  # fmt: skip
+        ).to(self.device)
         block = next(block for block in self.pipe.unet.up_blocks if hasattr(block, "attentions"))
         self.attention = block.attentions[-1].transformer_blocks[-1].attn1
         self.revision = version(base)
@@ -84,9 +88,14 @@ class DiffSim(PairBaseline):
 
     def signature(self) -> dict[str, str]:
         """Facts about the metric to report with a score."""
-        about = signature_of("diffsim", self.revision, "diffsim", f"{self.side}x{self.side}")
-        taken = {"step": self.step, "prompt": PROMPT, "side": self.side, "seed": SEED}
-        return {**about, "base": str(self.base), **{name: str(value) for name, value in taken.items()}}
+        return {
+            **signature_of("diffsim", self.revision, "diffsim", f"{self.side}x{self.side}"),
+            "base": str(self.base),
+            "step": str(self.step),
+            "prompt": PROMPT,
+            "side": str(self.side),
+            "seed": str(SEED),
+        }
 
     def prepare(
         self, image: Image.Image | None, mask: MaskLike | None, outside: Outside, words: str | None = None
@@ -110,9 +119,9 @@ class DiffSim(PairBaseline):
     def _features(self, images: Tensor) -> tuple[Tensor, ...]:
         noisy = self._noisy_latents(images.to(self.device).float() / 127.5 - 1)
         tokens = self._tokens(noisy)
-        query, key, value = (self._heads(to(tokens)) for to in (
-            self.attention.to_q, self.attention.to_k, self.attention.to_v
-        ))  # fmt: skip
+        query = self._heads(self.attention.to_q(tokens))
+        key = self._heads(self.attention.to_k(tokens))
+        value = self._heads(self.attention.to_v(tokens))
         return query, key, value, F.scaled_dot_product_attention(query, key, value)
 
     def _noisy_latents(self, pixels: Tensor) -> Tensor:
@@ -120,24 +129,25 @@ class DiffSim(PairBaseline):
         posterior = self.pipe.vae.encode(pixels).latent_dist
         generator = torch.Generator().manual_seed(SEED)
         shape = posterior.mean[:1].shape
-        drawn, noise = (torch.randn(shape, generator=generator).to(self.device) for _ in range(2))
-        latents = (posterior.mean + posterior.std * drawn) * self.pipe.vae.config.scaling_factor
-        found: Tensor = self.pipe.scheduler.add_noise(latents, noise.expand_as(latents), self.time.reshape(1))
-        return found
+        draw = torch.randn(shape, generator=generator).to(self.device)
+        noise = torch.randn(shape, generator=generator).to(self.device)
+        latents = (posterior.mean + posterior.std * draw) * self.pipe.vae.config.scaling_factor
+        noisy: Tensor = self.pipe.scheduler.add_noise(latents, noise.expand_as(latents), self.time.reshape(1))
+        return noisy
 
     def _tokens(self, noisy: Tensor) -> Tensor:
         """Input (2 B, tokens, width) of the attention layer, first without the prompt; later layers are not run."""
-        found: list[Tensor] = []
+        inputs: list[Tensor] = []
 
-        def stop(module: Any, given: tuple[Tensor, ...]) -> None:
-            found.append(given[0])
+        def stop(module: Any, arguments: tuple[Tensor, ...]) -> None:
+            inputs.append(arguments[0])
             raise _ReachedError
 
         both = self.pipe.scheduler.scale_model_input(torch.cat([noisy, noisy]), self.time)
         words = self._words.repeat_interleave(len(noisy), 0)
         with self.attention.register_forward_pre_hook(stop), suppress(_ReachedError):
             self.pipe.unet(both, self.time, encoder_hidden_states=words)
-        return found[0]
+        return inputs[0]
 
     def _heads(self, tokens: Tensor) -> Tensor:
         """(2 B, tokens, width) as (B, 2 heads, tokens, width of a head)."""

@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric.data.embed import VectorModel
+from idmetric.evaluate.protocols.common.baselines import signature_of, subject_of
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.fingerprint import weights_digest
 from idmetric.metric.checkpoints.format import CONFIG, read_json
@@ -27,10 +28,8 @@ from idmetric.metric.checkpoints.weights import check_report
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.masks import MaskLike
-from idmetric.metric.images.read import Outside, read_image
-from idmetric.metric.images.regions import cut_out
+from idmetric.metric.images.read import Outside
 from idmetric.metric.models.devices import auto_device
-from idmetric.version import __version__
 
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # of a Hub repository: no code, no pickles
 _CLASSES = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # SigLIP2 at a fixed size is of type siglip too
@@ -48,7 +47,6 @@ class DualEncoder(VectorModel):
     """
 
     reads_words = True
-    averages_words = True  # words only for queries of Identity Editing
 
     def __init__(
         self,
@@ -85,10 +83,10 @@ class DualEncoder(VectorModel):
         """See `VectorModel`."""
         size = self.model.config.vision_config.image_size
         return {
-            "model": f"DualEncoder:{self.name}", "revision": self.revision, "distance": "cls",
-            "resolution": f"{size}x{size}", "dtype": str(self.model.dtype).removeprefix("torch."),
-            "idmetric": __version__, "weights": weights_digest(self.model)[:16],
-        }  # fmt: skip
+            **signature_of(f"DualEncoder:{self.name}", self.revision, "cls", f"{size}x{size}"),
+            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "weights": weights_digest(self.model)[:16],
+        }
 
     def prepare(
         self, image: Image.Image | None, mask: MaskLike | None, outside: Outside, words: str | None
@@ -96,24 +94,25 @@ class DualEncoder(VectorModel):
         """See `VectorModel`; pixels as the model's own processor makes them."""
         if image is None:
             return None, words
-        shown = read_image(cut_out(image, mask, outside)[0]) if mask is not None else image
-        pixels: Tensor = self.processor(images=shown, return_tensors="pt")["pixel_values"][0]
+        subject = subject_of(image, mask, outside)
+        pixels: Tensor = self.processor(images=subject, return_tensors="pt")["pixel_values"][0]
         return pixels, words
 
     def embed(self, prepared: Sequence[tuple[Tensor | None, str | None]], patches: bool) -> Embedding:
         """See `VectorModel`; unit vectors of images or texts, or of both the mean of two."""
-        seen = [k for k, (pixels, _) in enumerate(prepared) if pixels is not None]
-        spoken = [k for k, (_, words) in enumerate(prepared) if words]
+        images = {row: pixels for row, (pixels, _) in enumerate(prepared) if pixels is not None}
+        texts = {row: words for row, (_, words) in enumerate(prepared) if words}
         parts = []
-        if seen:
-            parts.append((seen, self.images([pixels for pixels, _ in prepared if pixels is not None])))
-        if spoken:
-            parts.append((spoken, self.texts([words for _, words in prepared if words])))
+        if images:
+            parts.append((list(images), self.images(list(images.values()))))
+        if texts:
+            parts.append((list(texts), self.texts(list(texts.values()))))
 
-        vectors = parts[0][1].new_zeros(len(prepared), parts[0][1].shape[1])
-        for rows, found in parts:
-            vectors[rows] += found
-        vectors[sorted(set(seen) & set(spoken))] /= 2
+        _, first_vectors = parts[0]
+        vectors = first_vectors.new_zeros(len(prepared), first_vectors.shape[1])
+        for rows, unit_vectors in parts:
+            vectors[rows] += unit_vectors
+        vectors[sorted(images.keys() & texts.keys())] /= 2
         return Embedding(vectors, model=f"DualEncoder:{self.name}")
 
     def images(self, pixels: Sequence[Tensor]) -> Tensor:
@@ -132,14 +131,14 @@ class DualEncoder(VectorModel):
             max_length=self.length,
             return_tensors="pt",
         )
-        known = {name: inputs[name].to(self.device) for name in ("input_ids", "attention_mask") if name in inputs}
-        if self.model.config.model_type == "siglip":
-            known.pop("attention_mask", None)  # nor was it masked
+        tensors = {"input_ids": inputs["input_ids"].to(self.device)}
+        if self.model.config.model_type != "siglip" and "attention_mask" in inputs:  # nor was SigLIP's text masked
+            tensors["attention_mask"] = inputs["attention_mask"].to(self.device)
         with torch.no_grad():
-            return F.normalize(_pooled(self.model.get_text_features(**known)).float(), dim=-1)
+            return F.normalize(_pooled(self.model.get_text_features(**tensors)).float(), dim=-1)
 
 
-def _pooled(found: Any) -> Tensor:
+def _pooled(output: Any) -> Tensor:
     """transformers 5 wraps the features in an output."""
-    features: Tensor = found if isinstance(found, Tensor) else found.pooler_output
+    features: Tensor = output if isinstance(output, Tensor) else output.pooler_output
     return features

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from idmetric.evaluate.protocols.common.intervals import average, mean
 from idmetric.evaluate.protocols.common.paper_numbers import printed
 from idmetric.evaluate.protocols.common.ranked import Search, measure
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
-from idmetric.evaluate.protocols.common.scorers import EvalSettings, Scorer
+from idmetric.evaluate.protocols.common.scorers import EvalSettings, Model, Scorer
 from idmetric.evaluate.statistics.ranking import precision_at_1
 from idmetric.metric.distance.ties import first_highest
 
@@ -42,17 +42,26 @@ class Benchmark:
     @cached_property
     def task_of(self) -> dict[str, str]:
         """Data set -> its meta-task."""
-        return {name.rstrip("*"): task for task, names in self.sets.items() for name in names.split()}
+        tasks: dict[str, str] = {}
+        for task, names in self.sets.items():
+            tasks |= dict.fromkeys(names.replace("*", "").split(), task)
+        return tasks
 
     @cached_property
     def out_of_domain(self) -> frozenset[str]:
         """Data sets that models are not trained on."""
-        return frozenset(n.rstrip("*") for names in self.sets.values() for n in names.split() if n.endswith("*"))
+        names = " ".join(self.sets.values()).split()
+        return frozenset(name[:-1] for name in names if name.endswith("*"))
+
+    def domain(self, dataset: str) -> str:
+        """Of one of its data sets."""
+        return OOD if dataset in self.out_of_domain else IND
 
     def known_name(self, dataset: str) -> str | None:
         """Its own name of a data set, such as "Cars196" for "mveb/cars_196"; None if it is not one of its sets."""
         wanted = plain(dataset.rpartition("/")[2])
-        return self.other_names.get(wanted) or next((name for name in self.task_of if plain(name) == wanted), None)
+        by_plain_name = {plain(name): name for name in self.task_of}
+        return self.other_names.get(wanted) or by_plain_name.get(wanted)
 
 
 @dataclass(frozen=True)
@@ -80,35 +89,46 @@ class Questions:
         return np.unique(np.concatenate([self.queries, *ranked]))
 
 
-def reads_words(model: Any) -> bool:
+def reads_words(model: Model) -> bool:
     """Whether a model embeds texts too."""
-    return hasattr(model, "encode_items") or getattr(model, "reads_words", False)
+    from idmetric.data.embed import VectorModel
+    from idmetric.metric.models.visid import VisIDEmbed
+
+    return isinstance(model, VisIDEmbed) or (isinstance(model, VectorModel) and model.reads_words)
 
 
-def answers(scorer: Scorer, one: Questions) -> tuple[Array, Ints]:
+def answers(scorer: Scorer, questions: Questions) -> tuple[Array, Ints]:
     """1 for each question (Q,) with a right first candidate, else 0; and the row that comes first.
 
     NaN and -1 if a candidate has no score; of equally similar ones a wrong one comes first.
     """
-    if one.pool is not None:
-        found, near = measure(scorer, one.pool, {P1: precision_at_1})
-        return found[P1], np.where(found[P1] == 1, near.right, near.wrong[:, 0])
+    if questions.pool is not None:
+        values, near = measure(scorer, questions.pool, {P1: precision_at_1})
+        return values[P1], np.where(values[P1] == 1, near.right, near.wrong[:, 0])
 
-    ends = np.cumsum([len(own) for own in one.candidates])
-    scores = scorer.pairs(np.repeat(one.queries, np.diff(ends, prepend=0)), np.concatenate(one.candidates))
-    won, first = np.full(len(ends), np.nan), np.full(len(ends), -1)
-    for k, own in enumerate(np.split(scores, ends[:-1])):
-        if np.isfinite(own).all():
-            won[k] = precision_at_1(own, one.right[k])
-            able = np.flatnonzero(one.right[k] == bool(won[k]))
-            first[k] = one.candidates[k][able[first_highest(own[able])]]
-    return won, first
+    counts = [len(candidates) for candidates in questions.candidates]
+    queries = np.repeat(questions.queries, counts)
+    scores = scorer.pairs(queries, np.concatenate(questions.candidates))
+    won = np.full(len(counts), np.nan)
+    top = np.full(len(counts), -1)
+    for k, own_scores in enumerate(np.split(scores, np.cumsum(counts)[:-1])):
+        right = questions.right[k]
+        if np.isfinite(own_scores).all():
+            won[k] = precision_at_1(own_scores, right)
+            able = np.flatnonzero(right == bool(won[k]))
+            top[k] = questions.candidates[k][able[first_highest(own_scores[able])]]
+    return won, top
 
 
 def measure_sets(
-    scorer: Scorer, data: Manifest, sets: Sequence[Questions], benchmark: Benchmark, settings: EvalSettings,
-    paper: str | None, result: Result,
-) -> None:  # fmt: skip
+    scorer: Scorer,
+    data: Manifest,
+    sets: Sequence[Questions],
+    benchmark: Benchmark,
+    settings: EvalSettings,
+    paper: str | None,
+    result: Result,
+) -> None:
     """Add a row for each data set, the meta-tasks' means, in and out of domain, and all; the questions and notes.
 
     Args:
@@ -117,20 +137,30 @@ def measure_sets(
     Raises:
         ValueError: if no question has an answer.
     """
+    ids = texts(data, "id")
+    order = {name: number for number, name in enumerate(benchmark.task_of)}
     values: dict[str, Value] = {}
-    ids, order = texts(data, "id"), list(benchmark.task_of)
-    for one in sorted(sets, key=lambda q: order.index(q.dataset) if q.dataset in order else len(order)):
-        won, first = answers(scorer, one)
-        there = np.isfinite(won)
-        if not there.all():
-            result.notes.append(f"{one.dataset}: {int((~there).sum())} questions have no answer and are left out")
-        if not there.any():
+    for questions in sorted(sets, key=lambda questions: order.get(questions.dataset, len(order))):
+        name = questions.dataset
+        won, top = answers(scorer, questions)
+        has_answer = np.isfinite(won)
+        count = int(has_answer.sum())
+        if count < len(won):
+            result.notes.append(f"{name}: {len(won) - count} questions have no answer and are left out")
+        if not count:
             continue
-        value = values[one.dataset] = mean(won[there], one.owner[there], settings)
-        domain = "-" if one.dataset not in order else OOD if one.dataset in benchmark.out_of_domain else IND
-        result.rows.append({"task": one.task or "-", "domain": domain, "dataset": one.dataset, P1: value})
-        result.keep("questions", dataset=[one.dataset] * int(there.sum()), id=ids[one.queries[there]],
-                    found=ids[first[there]], **{P1: won[there]})  # fmt: skip
+
+        won = won[has_answer]
+        values[name] = mean(won, questions.owner[has_answer], settings)
+        domain = benchmark.domain(name) if name in order else "-"
+        result.rows.append({"task": questions.task or "-", "domain": domain, "dataset": name, P1: values[name]})
+        result.keep(
+            "questions",
+            dataset=[name] * count,
+            id=ids[questions.queries[has_answer]],
+            found=ids[top[has_answer]],
+            **{P1: won},
+        )
 
     if not values:
         raise ValueError("no question has an answer")
@@ -145,20 +175,21 @@ def means(values: Mapping[str, Value], benchmark: Benchmark, paper: str | None) 
 
     The paper's number is shown where all sets of the group were measured.
     """
-    groups = {task: [name for name, own in benchmark.task_of.items() if own == task] for task in benchmark.sets}
-    groups[IND] = [name for name in benchmark.task_of if name not in benchmark.out_of_domain]
-    groups[OOD] = [name for name in benchmark.task_of if name in benchmark.out_of_domain]
-    groups[benchmark.name] = list(benchmark.task_of)
+    groups: dict[str, list[str]] = {group: [] for group in (*benchmark.sets, IND, OOD, benchmark.name)}
+    for name, task in benchmark.task_of.items():
+        for group in (task, benchmark.domain(name), benchmark.name):
+            groups[group].append(name)
+
     table = benchmark.name.lower()
     papers = printed("visme", table, paper) | printed("visme", f"{table}_domains", paper)
     rows: list[Row] = []
-    for label, names in groups.items():
-        found = [values[name] for name in names if name in values]
-        if not found:
+    for group, names in groups.items():
+        measured = [values[name] for name in names if name in values]
+        if not measured:
             continue
-        complete = len(found) == len(names)
-        value = average(found, papers.get(label) if complete else None)
-        which = f"mean of {len(found)}" + ("" if complete else f" of {len(names)}")
-        task, domain = (label, "-") if label in benchmark.sets else ("-", label)
-        rows.append({"task": task, "domain": domain, "dataset": which, P1: value})
+        dataset, printed_mean = f"mean of {len(measured)}", papers.get(group)
+        if len(measured) < len(names):
+            dataset, printed_mean = f"{dataset} of {len(names)}", None
+        task, domain = (group, "-") if group in benchmark.sets else ("-", group)
+        rows.append({"task": task, "domain": domain, "dataset": dataset, P1: average(measured, printed_mean)})
     return rows

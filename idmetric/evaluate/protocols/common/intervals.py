@@ -9,14 +9,13 @@ identities are Student's (`bootstrap.student`).
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths
-from idmetric.evaluate.protocols.common.result import Row, Value
+from idmetric.evaluate.protocols.common.result import Row, Value, numbers_of
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.statistics.bootstrap import FEW, bootstrap, percentiles, student
 from idmetric.evaluate.statistics.ranking import roc_auc
@@ -27,8 +26,10 @@ Names = NDArray[Any]  # one for each item, equal for equal identities
 
 def codes(names: Sequence[Any] | NDArray[Any]) -> Ints:
     """A number (N,) for each name, equal for equal names; -1 for None."""
-    number: dict[Any, int] = {}
-    return np.array([-1 if n is None else number.setdefault(n, len(number)) for n in names], dtype=np.int64)
+    numbers: dict[Any, int] = {None: -1}
+    for name in names:
+        numbers.setdefault(name, len(numbers) - 1)
+    return np.array([numbers[name] for name in names], dtype=np.int64)
 
 
 def owners(identity: Ints, rows: Ints) -> Ints:
@@ -36,8 +37,7 @@ def owners(identity: Ints, rows: Ints) -> Ints:
 
     Each image of unknown identity is a separate unit.
     """
-    found: Ints = np.where(identity[rows] < 0, -1 - rows, identity[rows])
-    return found
+    return np.where(identity[rows] < 0, -1 - rows, identity[rows])
 
 
 def mean(values: Array, identity: Names, settings: EvalSettings, paper: float | None = None) -> Value:
@@ -55,12 +55,12 @@ def ratio(
     Raises:
         ValueError: if the wholes sum to 0.
     """
-    value, total = _ratio(parts, wholes), float(wholes.sum())
-    low, high = _interval(resampled_ratio, _ratio, (parts, wholes), identity, settings)
-    counts_successes = np.isin(parts, np.arange(int(wholes.max()) + 1)).all() and (parts <= wholes).all()
-    if low is not None and high is not None and counts_successes:
-        low, high = max(0.0, low), min(1.0, high)  # a share, which Student's interval may leave
-    return Value(value, low, high, round(total), paper)
+    value = _ratio(parts, wholes)
+    low, high = _interval(_ratio, (parts, wholes), identity, settings, resampled_ratio)
+    is_share = bool((parts == np.round(parts)).all() and (parts >= 0).all() and (parts <= wholes).all())
+    if low is not None and high is not None and is_share:
+        low, high = max(0.0, low), min(1.0, high)  # which Student's interval may leave
+    return Value(value, low, high, round(float(wholes.sum())), paper)
 
 
 def student_mean(values: Array, identity: Names, settings: EvalSettings) -> Value:
@@ -69,7 +69,7 @@ def student_mean(values: Array, identity: Names, settings: EvalSettings) -> Valu
     Whether it excludes 0 is a finding, which percentiles of 20 identities would give in 7 % of cases by chance.
     """
     low = high = None
-    if _wanted(identity, settings):
+    if settings.bootstrap > 1 and len(np.unique(identity)) > 1:
         interval = student(lambda rows: values[rows].mean(), identity)
         low, high = interval.low, interval.high
     return Value(float(values.mean()), low, high, len(values))
@@ -85,7 +85,7 @@ def auc(
     """
     if same.all() or not same.any():
         return {}
-    low, high = _interval(resampled_auc, roc_auc, (scores, same), identity, settings)
+    low, high = _interval(roc_auc, (scores, same), identity, settings, resampled_auc)
     return {"AUC": Value(roc_auc(scores, same), low, high, len(scores), paper)}
 
 
@@ -95,24 +95,34 @@ def average(values: Sequence[Value], paper: float | None = None, *, independent:
     Its interval takes theirs as independent (half-widths in quadrature); values that share identities are not, and get
     no interval.
     """
-    center = float(np.mean([v.value for v in values]))
+    center = float(np.mean([value.value for value in values]))
+    below = [value.value - value.low for value in values if value.low is not None]
+    above = [value.high - value.value for value in values if value.high is not None]
     low = high = None
-    if independent and all(v.low is not None and v.high is not None for v in values):
-        below, above = (float(np.linalg.norm([getattr(v, end) - v.value for v in values])) for end in ("low", "high"))
-        low, high = center - below / len(values), center + above / len(values)
-    return Value(center, low, high, sum(v.count for v in values), paper)
+    if independent and len(below) == len(above) == len(values):
+        low = center - float(np.linalg.norm(below)) / len(values)
+        high = center + float(np.linalg.norm(above)) / len(values)
+    return Value(center, low, high, sum(value.count for value in values), paper)
 
 
 def averages(rows: Sequence[Row]) -> dict[str, Value]:
     """The means over rows of each of their numbers, see `average`; such as a model's over independent data sets."""
-    metrics = dict.fromkeys(k for row in rows for k, v in row.items() if isinstance(v, Value))
-    return {metric: average([v for row in rows if isinstance(v := row.get(metric), Value)]) for metric in metrics}
+    columns: dict[str, list[Value]] = {}
+    for row in rows:
+        for metric, value in numbers_of(row).items():
+            columns.setdefault(metric, []).append(value)
+    return {metric: average(values) for metric, values in columns.items()}
 
 
 def any_statistic(
-    statistic: Callable[..., float], items: Sequence[NDArray[Any]], identity: Names, settings: EvalSettings,
-    paper: float | None = None, *, count: int | None = None,
-) -> Value:  # fmt: skip
+    statistic: Callable[..., float],
+    items: Sequence[NDArray[Any]],
+    identity: Names,
+    settings: EvalSettings,
+    paper: float | None = None,
+    *,
+    count: int | None = None,
+) -> Value:
     """Any statistic of columns of items, such as scores and labels; each sample calls it with some of their rows.
 
     The interval is None for too few identities, or if settings ask for none.
@@ -123,34 +133,34 @@ def any_statistic(
     Raises:
         ValueError: if the statistic is undefined on the data itself.
     """
-    value, low, high = float(statistic(*items)), None, None
-    if _wanted(identity, settings):
-        with suppress(ValueError):
-            interval = bootstrap(_on_rows(statistic, items), identity, samples=settings.bootstrap, seed=settings.seed)
-            value, low, high = interval.value, interval.low, interval.high
+    value = float(statistic(*items))
+    low, high = _interval(statistic, items, identity, settings)
     return Value(value, low, high, len(identity) if count is None else count, paper)
 
 
 def _interval(
-    resampled: Callable[..., Array], statistic: Callable[..., float], items: Sequence[NDArray[Any]], identity: Names,
+    statistic: Callable[..., float],
+    items: Sequence[NDArray[Any]],
+    identity: Names,
     settings: EvalSettings,
-) -> tuple[float | None, float | None]:  # fmt: skip
-    """The interval of a statistic of which `resampled` makes bootstrap samples."""
-    if not _wanted(identity, settings):
+    resampled: Callable[..., Array] | None = None,
+) -> tuple[float | None, float | None]:
+    """The interval of a statistic of columns of items; `resampled` makes its bootstrap samples faster."""
+    identities = len(np.unique(identity))
+    if settings.bootstrap < 2 or identities < 2:
         return None, None
-    if len(np.unique(identity)) >= FEW:
+    if resampled is not None and identities >= FEW:
         values = resampled(*items, identity, samples=settings.bootstrap, seed=settings.seed)
         return percentiles(values, settings.bootstrap) or (None, None)
+
+    def on_rows(rows: Ints) -> float:
+        return statistic(*(column[rows] for column in items))
+
     try:
-        interval = student(_on_rows(statistic, items), identity)
-    except ValueError:  # undefined without one of them
+        interval = bootstrap(on_rows, identity, samples=settings.bootstrap, seed=settings.seed)
+    except ValueError:  # undefined in too many samples, or without one of a few identities
         return None, None
     return interval.low, interval.high
-
-
-def _on_rows(statistic: Callable[..., float], items: Sequence[NDArray[Any]]) -> Callable[[Ints], float]:
-    """The statistic of some rows of its columns of items."""
-    return lambda rows: statistic(*(column[rows] for column in items))
 
 
 def _ratio(parts: Array | Ints, wholes: Array | Ints) -> float:
@@ -158,7 +168,3 @@ def _ratio(parts: Array | Ints, wholes: Array | Ints) -> float:
     if total <= 0:
         raise ValueError("nothing to average")
     return float(parts.sum()) / total
-
-
-def _wanted(identity: Names, settings: EvalSettings) -> bool:
-    return settings.bootstrap > 1 and len(np.unique(identity)) > 1

@@ -65,80 +65,93 @@ def draw_pairs(data: Manifest, each: int = 10, seed: int = 0, strangers: int = 0
     rng = np.random.default_rng(seed)
     identity, image = codes(data.column("identity")), codes(image_keys(data))
     family, parent = codes(lineages(data).tolist()), parent_rows(data)
-    dataset = codes([name or "" for name in data.column("dataset")])
-    kinds = codes([None if c is None else (d, c) for d, c in zip(dataset, data.column("category"), strict=True)])
-    rows_of, in_family, in_kind, in_dataset = (_members(column) for column in (identity, family, kinds, dataset))
-    known = np.unique(np.stack([family, identity], 1), axis=0)[:, 0]
-    mixed = set(known[1:][known[1:] == known[:-1]].tolist())  # families of several identities
+    datasets = [name or "" for name in data.column("dataset")]
+    dataset = codes(datasets)
+    category_names = zip(datasets, data.column("category"), strict=True)
+    category = codes([None if name is None else (own_dataset, name) for own_dataset, name in category_names])
+    rows_of_identity, rows_of_family = _rows_of(identity), _rows_of(family)
+    rows_of_category, rows_of_dataset = _rows_of(category), _rows_of(dataset)
+    identities_of_families = np.unique(np.stack([family, identity], 1), axis=0)
+    identity_count = np.bincount(identities_of_families[:, 0])  # of each family
 
-    def context(row: int) -> int | None:
-        """The image that a row was made from, if it shows another identity."""
-        made_from = int(parent[row])
-        return made_from if made_from >= 0 and identity[made_from] != identity[row] else None
+    def any_of(rows: Sequence[int]) -> int:
+        return rows[int(rng.integers(len(rows)))]
 
-    def kin(row: int) -> int | None:
-        """Another identity of its family; neither image was made from the other."""
-        if int(family[row]) not in mixed:
-            return None
-        others = [r for r in in_family[int(family[row])] if identity[r] != identity[row]
-                  and parent[r] != row and parent[row] != r]  # fmt: skip
-        return others[int(rng.integers(len(others)))] if others else None
-
-    def stranger(row: int, rows: Sequence[int]) -> int | None:
+    def of_another_family(row: int, rows: Sequence[int]) -> int | None:
         for _ in range(_DRAWS):
-            other = rows[int(rng.integers(len(rows)))]
-            if family[other] != family[row]:
-                return other
+            partner = any_of(rows)
+            if family[partner] != family[row]:
+                return partner
         return None
 
-    def category(row: int) -> int | None:
-        """Another family of its category in its dataset."""
-        return None if kinds[row] < 0 else stranger(row, in_kind[int(kinds[row])])
+    def in_context(row: int) -> int | None:
+        """The image that a row was made from, if it shows another identity."""
+        source = int(parent[row])
+        return source if source >= 0 and identity[source] != identity[row] else None
 
-    def anyone(row: int) -> int | None:
+    def of_kin(row: int) -> int | None:
+        """Another identity of its family; neither image was made from the other."""
+        if identity_count[family[row]] == 1:
+            return None
+        partners = []
+        for relative in rows_of_family[int(family[row])]:
+            is_edit = parent[relative] == row or parent[row] == relative
+            if identity[relative] != identity[row] and not is_edit:
+                partners.append(relative)
+        return any_of(partners) if partners else None
+
+    def of_category(row: int) -> int | None:
+        """Another family of its category in its dataset."""
+        return None if category[row] < 0 else of_another_family(row, rows_of_category[int(category[row])])
+
+    def of_dataset(row: int) -> int | None:
         """Another family of its dataset."""
-        return stranger(row, in_dataset[int(dataset[row])])
+        return of_another_family(row, rows_of_dataset[int(dataset[row])])
 
     drawn: dict[tuple[int, int], str] = {}
-    names = list(rows_of)
+    identities = list(rows_of_identity.values())
 
-    def add(kind: str, partner: Callable[[int], int | None], count: int) -> None:
+    def add(kind: str, partner_of: Callable[[int], int | None], count: int) -> None:
         """Draw up to `count` pairs of a kind; all identities are equally likely."""
         for _ in range(_DRAWS * count):
             if count <= 0:
                 return
-            rows = rows_of[names[int(rng.integers(len(names)))]]
-            row = rows[int(rng.integers(len(rows)))]
-            other = partner(row)
-            if other is None or image[row] == image[other]:
+            row = any_of(identities[int(rng.integers(len(identities)))])
+            partner = partner_of(row)
+            if partner is None or image[row] == image[partner]:
                 continue
-            pair = min(row, other), max(row, other)
+            pair = min(row, partner), max(row, partner)
             if pair not in drawn:
                 drawn[pair] = kind
                 count -= 1
 
-    for rows in rows_of.values():
-        for a, b in list(_within(rows, each, rng)):
+    # pairs of one identity
+    for rows in identities:
+        for a, b in _within(rows, each, rng):
             if image[a] != image[b]:
                 drawn[min(a, b), max(a, b)] = "same"
     same = len(drawn)
     if not same:
         raise ValueError("no identity has two images: pairs of one identity are needed")
-    if len(in_family) < 3:
+    if len(rows_of_family) < 3:
         raise ValueError("at least three identities without common edits are needed")
 
-    hard = {"context": context, "kin": kin, "category": category}
-    able = [kind for kind, partner in hard.items() if any(partner(row) is not None for row in range(len(data)))]
-    for k, kind in enumerate(able):
-        left = same // 2 - (len(drawn) - same)
-        add(kind, hard[kind], left // (len(able) - k))
-    add("any", anyone, 2 * same - len(drawn))
-    add("any", anyone, strangers)
-    a, b = np.array(list(drawn), dtype=np.int64).T
-    kind_of = np.array(list(drawn.values()), dtype=object)
-    if (kind_of == "same").all():
+    # pairs of two: up to half of them of the hard kinds that there are, then any
+    hard = {"context": in_context, "kin": of_kin, "category": of_category}
+    for kind, partner_of in list(hard.items()):
+        if all(partner_of(row) is None for row in range(len(data))):
+            del hard[kind]
+    for number, (kind, partner_of) in enumerate(hard.items()):
+        missing = same // 2 - (len(drawn) - same)
+        add(kind, partner_of, missing // (len(hard) - number))
+    add("any", of_dataset, 2 * same - len(drawn))
+    add("any", of_dataset, strangers)
+
+    rows_a, rows_b = np.array(list(drawn), dtype=np.int64).T
+    kinds = np.array(list(drawn.values()), dtype=object)
+    if (kinds == "same").all():
         raise ValueError("each dataset has a single identity: there are no pairs of two identities")
-    return Pairs(a, b, kind_of == "same", kind_of, family[np.stack([a, b], 1)])
+    return Pairs(rows_a, rows_b, kinds == "same", kinds, family[np.stack([rows_a, rows_b], 1)])
 
 
 def _within(rows: Sequence[int], each: int, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
@@ -150,12 +163,12 @@ def _within(rows: Sequence[int], each: int, rng: np.random.Generator) -> Iterato
             yield rows[i[k]], rows[j[k]]
         return
     for _ in range(each):
-        first, second = rng.choice(len(rows), 2, replace=False)
-        yield rows[first], rows[second]
+        a, b = rng.choice(len(rows), 2, replace=False)
+        yield rows[a], rows[b]
 
 
-def _members(numbers: Ints) -> dict[int, list[int]]:
-    found: dict[int, list[int]] = {}
+def _rows_of(numbers: Ints) -> dict[int, list[int]]:
+    rows: dict[int, list[int]] = {}
     for row, number in enumerate(numbers.tolist()):
-        found.setdefault(number, []).append(row)
-    return found
+        rows.setdefault(number, []).append(row)
+    return rows

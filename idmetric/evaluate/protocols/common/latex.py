@@ -12,7 +12,6 @@ from idmetric.evaluate.protocols.common.result import (
     comparisons_of,
     copying,
     footnotes,
-    scr_thresholds,
     smoke_tests,
 )
 from idmetric.metric.files.tables import printable
@@ -115,7 +114,9 @@ def _caption(grid: Grid, facts: Mapping[str, str], results: Sequence[Result]) ->
     shared = ", ".join(f"{name} {value}" for name, value in {**grid.same, **facts}.items() if value)
     sentences = [f"{title}: {shared}.", *(f"{name}: {column}." for name, column in grid.meanings.items())]
     if "SCR" in (*grid.metrics, *grid.same, grid.title):
-        sentences += [f"{line}." for line in scr_thresholds(results)]
+        for result in results:
+            if "scr" in result.settings:
+                sentences.append(f"SCR's threshold is {result.settings['scr']:.3f} by {result.model}.")
     return [escaped(sentence) for sentence in sentences]
 
 

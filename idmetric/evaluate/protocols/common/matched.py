@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from idmetric.data.manifest.lineage import VIEW_ROLES, image_keys, matched_sets, parent_rows
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, parameters
-from idmetric.evaluate.protocols.common.intervals import any_statistic, mean, ratio
+from idmetric.evaluate.protocols.common.intervals import Names, any_statistic, mean, ratio
+from idmetric.evaluate.protocols.common.paper_numbers import NONE, Pair
 from idmetric.evaluate.protocols.common.result import Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Scorer
-from idmetric.evaluate.statistics.margins import OracleAgreement, directed_margins, margin_rates, oracle_agreement
+from idmetric.evaluate.statistics.margins import directed_margins, margin_rates, oracle_agreement
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -43,8 +44,8 @@ class Matched:
 
     def of_edited_views(self) -> Matched:
         """The samples without views that have no made image in any sample; Mind-the-Glitch edits two views."""
-        kept = (self.made >= 0).any(0)
-        return Matched(self.identity, self.source, self.views[:, kept], self.made[:, kept])
+        is_edited = (self.made >= 0).any(0)
+        return replace(self, views=self.views[:, is_edited], made=self.made[:, is_edited])
 
 
 def matched(
@@ -62,119 +63,130 @@ def matched(
     Raises:
         ValueError: if two views of an identity have one place, or there are too many for this protocol.
     """
-    keys, names, parent, role = image_keys(data), data.column("identity"), parent_rows(data), data.column("role")
-    counted = [row for row in range(len(data)) if usable is None or usable[row]]
-    about = parameters(data)
-    view: dict[tuple[str, str], int] = {}  # identity and image -> place
+    keys, names = image_keys(data), data.column("identity")
+    parents, roles_of = parent_rows(data), data.column("role")
+    counted = range(len(data)) if usable is None else np.flatnonzero(usable).tolist()
+    places: dict[tuple[str, str], int] = {}  # identity and image -> place of the view
     rows: dict[tuple[str, int], int] = {}  # identity and place -> row
-    number: Counter[str] = Counter()
+    view_counts: Counter[str] = Counter()
+    stated_places = [values.get("x_view") for values in parameters(data)]
 
     for row in counted:
         name, key = names[row], keys[row]
-        if name is None or role[row] not in VIEW_ROLES or (name, key) in view:
+        if name is None or roles_of[row] not in VIEW_ROLES or (name, key) in places:
             continue
-        given = about[row].get("x_view")
-        at = number[name] if given is None else int(given) - 1
-        if (name, at) in rows or not 0 <= at < _MANY:
+        place = view_counts[name]
+        stated = stated_places[row]
+        if stated is not None:
+            place = int(stated) - 1
+        if (name, place) in rows or not 0 <= place < _MANY:
             raise ValueError(
-                f"row {row + 1}: view {at + 1} of {name!r} is given twice, or not a number from 1 to {_MANY}: this "
+                f"row {row + 1}: view {place + 1} of {name!r} is given twice, or not a number from 1 to {_MANY}: this "
                 "protocol compares a few views; filter the manifest by role"
             )
-        view[name, key], rows[name, at] = at, row
-        number[name] += 1
+        places[name, key] = place
+        rows[name, place] = row
+        view_counts[name] += 1
 
-    made = matched_sets(
-        (names[parent[row]], view[names[parent[row]], keys[parent[row]]], source(row), row)
-        for row in counted
-        if role[row] in roles and parent[row] >= 0 and (names[parent[row]], keys[parent[row]]) in view
-    )
-    width = 1 + max((at for _, at in rows), default=-1)
-    views, others = (np.full((len(made), width), -1, dtype=np.int64) for _ in range(2))
-    for k, ((name, _, _), own) in enumerate(made.items()):
-        views[k] = [rows.get((name, at), -1) for at in range(width)]
-        others[k, list(own)] = list(own.values())
+    edits = []
+    for row in counted:
+        parent = parents[row]
+        view = (names[parent], keys[parent])
+        if roles_of[row] in roles and parent >= 0 and view in places:
+            edits.append((names[parent], places[view], source(row), row))
+    samples = matched_sets(edits)  # (identity, source, ...) -> place -> row
 
-    owners, labels = (np.array([key[i] for key in made], dtype=object) for i in (0, 1))
-    return Matched(owners, labels, views, others)
+    width = 1 + max((place for _, place in rows), default=-1)
+    views = np.full((len(samples), width), -1, dtype=np.int64)
+    made = views.copy()
+    for number, ((name, _, _), made_rows) in enumerate(samples.items()):
+        views[number] = [rows.get((name, place), -1) for place in range(width)]
+        made[number, list(made_rows)] = list(made_rows.values())
+    identities = np.array([name for name, _, _ in samples], dtype=object)
+    sources = np.array([label for _, label, _ in samples], dtype=object)
+    return Matched(identities, sources, views, made)
 
 
 def margins_of(scorer: Scorer, samples: Matched, notes: list[str]) -> Array:
     """Margins (S, V * (V - 1)) of samples, see `directed_margins`; adds a note if a judge gave no answer to some."""
-    views, width = samples.views, samples.views.shape[1]
-    first, last = np.triu_indices(width, 1)
-    between = np.full((len(samples), width, width), np.nan)
-    between[:, first, last] = _scores(scorer, views[:, first], views[:, last], notes)
-    return directed_margins(between, _scores(scorer, views, samples.made, notes))
+    views = samples.views
+    count, width = views.shape
+    i, j = np.triu_indices(width, 1)
+    between_views = np.full((count, width, width), np.nan)
+    between_views[:, i, j] = _scores(scorer, views[:, i], views[:, j], notes)
+    to_made = _scores(scorer, views, samples.made, notes)
+    return directed_margins(between_views, to_made)
 
 
 def _scores(scorer: Scorer, a: Ints, b: Ints, notes: list[str]) -> Array:
     """Scores of rows to rows, each different pair once; NaN where one is missing."""
-    out = np.full(a.shape, np.nan)
-    there = (a >= 0) & (b >= 0)
-    pairs, place = np.unique(np.stack([a[there], b[there]], 1), axis=0, return_inverse=True)
+    scores = np.full(a.shape, np.nan)
+    exists = (a >= 0) & (b >= 0)
+    needed = np.stack([a[exists], b[exists]], 1)
+    pairs, number = np.unique(needed, axis=0, return_inverse=True)
     if len(pairs):
-        found = scorer.pairs(pairs[:, 0], pairs[:, 1])
-        out[there] = found[place.ravel()]
-        lost = int(np.isnan(found).sum())
+        answers = scorer.pairs(pairs[:, 0], pairs[:, 1])
+        scores[exists] = answers[number.ravel()]
+        lost = int(np.isnan(answers).sum())
         if lost:
-            notes.append(f"{lost} of {len(found)} comparisons have no answer: what needs them is left out")
-    return out
+            notes.append(f"{lost} of {len(answers)} comparisons have no answer: what needs them is left out")
+    return scores
 
 
 def rates(
-    margins: Array, identity: NDArray[np.object_], settings: EvalSettings, *, count_mean: bool = False,
-    paper: tuple[float | None, float | None] = (None, None),
-) -> dict[str, Value]:  # fmt: skip
+    margins: Array, identity: Names, settings: EvalSettings, *, count_mean: bool = False, paper: Pair = NONE
+) -> dict[str, Value]:
     """SSR and PA (NearID, equation 5) with intervals by identity; margins (S, M) as `directed_margins` gives them.
 
     Raises:
         ValueError: if no margin is valid.
     """
-    found = margin_rates(margins, count_mean=count_mean)
-    owner = identity[found.samples]
+    counts = margin_rates(margins, count_mean=count_mean)
+    owner = identity[counts.samples]
     return {
-        "SSR": mean(found.success.astype(np.float64), owner, settings, paper[0]),
-        "PA": ratio(found.wins, found.trials, owner, settings, paper[1]),
+        "SSR": mean(counts.success.astype(np.float64), owner, settings, paper[0]),
+        "PA": ratio(counts.wins, counts.trials, owner, settings, paper[1]),
     }
 
 
 def part_edits(
-    scorer: Scorer, data: Manifest, samples: Matched, settings: EvalSettings, notes: list[str],
-    paper: tuple[float | None, float | None] = (None, None),
-) -> tuple[dict[str, Value], dict[str, Any]]:  # fmt: skip
+    scorer: Scorer, data: Manifest, samples: Matched, settings: EvalSettings, notes: list[str], paper: Pair = NONE
+) -> tuple[dict[str, Value], dict[str, Any]]:
     """M-O and M-O-pair with intervals by identity, and a line of items for each view with its own part-edit.
 
     Values that are not defined are left out.
     """
-    left, right = np.broadcast_arrays(samples.views[:, :, None], samples.made[:, None, :])
-    scores = _scores(scorer, left, right, notes)  # [s, i, j]: of view i to the image made from view j
-    known = np.array([np.nan if x is None else x for x in data.column("oracle")] + [np.nan])
-    oracles = known[samples.made]  # -1, a missing image, takes the last
+    views, made = np.broadcast_arrays(samples.views[:, :, None], samples.made[:, None, :])
+    scores = _scores(scorer, views, made, notes)  # [s, i, j]: of view i to the image made from view j
+    oracle_of_row = np.array([*data.column("oracle"), None], dtype=np.float64)
+    oracles = oracle_of_row[samples.made]  # -1, a missing image, takes the last
 
+    # the views with their own part-edits
     similarity = np.diagonal(scores, axis1=1, axis2=2)
-    there = ~np.isnan(similarity) & ~np.isnan(oracles)
-    names = np.broadcast_to(samples.identity[:, None], there.shape)[there].tolist()
-    items = {"identity": names, "score": similarity[there], "oracle": oracles[there]}
-    return _oracle(scores, oracles, samples.identity, settings, paper), items
+    is_valid = ~np.isnan(similarity) & ~np.isnan(oracles)
+    names = np.broadcast_to(samples.identity[:, None], is_valid.shape)[is_valid]
+    items = {"identity": names.tolist(), "score": similarity[is_valid], "oracle": oracles[is_valid]}
 
-
-def _oracle(
-    scores: Array, oracles: Array, identity: NDArray[np.object_], settings: EvalSettings,
-    paper: tuple[float | None, float | None],
-) -> dict[str, Value]:  # fmt: skip
     try:
-        whole: OracleAgreement = oracle_agreement(scores, oracles)
+        agreement = oracle_agreement(scores, oracles)
     except ValueError:
-        return {}
+        return {}, items
+    values = {}
+    for number, (column, field) in enumerate((("M-O", "whole"), ("M-O-pair", "pair"))):
+        if getattr(agreement, field) is not None:
+            values[column] = any_statistic(
+                partial(_agreement, field),
+                (scores, oracles),
+                samples.identity,
+                settings,
+                paper[number],
+                count=agreement.pairs[number],
+            )
+    return values, items
 
-    def of(which: str, *rows: Array) -> float:
-        value = getattr(oracle_agreement(*rows), which)
-        if value is None:
-            raise ValueError("no similarity to another view's edit")
-        return float(value)
 
-    return {
-        name: any_statistic(partial(of, which), (scores, oracles), identity, settings, printed, count=count)
-        for name, which, count, printed in zip(("M-O", "M-O-pair"), ("whole", "pair"), whole.pairs, paper, strict=True)
-        if getattr(whole, which) is not None
-    }
+def _agreement(field: str, scores: Array, oracles: Array) -> float:
+    value = getattr(oracle_agreement(scores, oracles), field)
+    if value is None:
+        raise ValueError("no similarity to another view's edit")
+    return float(value)

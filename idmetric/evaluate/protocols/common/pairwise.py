@@ -7,10 +7,9 @@ any number of images.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -22,9 +21,6 @@ from idmetric.data.look import Look, UnreadableError
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, Ints
 from idmetric.metric.scoring.pipeline import Input, batches
-
-if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
 
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]
@@ -90,31 +86,42 @@ def prepare(
     return {name: (torch.stack(images), number_of_row) for name, images in pixels.items()}
 
 
+class PairModel(ImageModel):
+    """A symmetric metric of two images: features of each image alone, and similarities of features."""
+
+    def features(self, images: Tensor) -> tuple[Tensor, ...]:
+        """Features of prepared images, each (B, ...)."""
+        raise NotImplementedError
+
+    def between(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
+        """Similarities (B,) of features; the batch of `a` may be 1."""
+        raise NotImplementedError
+
+
 class PairScorer:
-    """A metric of pairs bound to images.
+    """A metric of pairs bound to images, which compares each two of them once.
 
     Args:
-        max_pairs: how many pairs it may compare in all.
+        batch_size: of images that features are computed of. max_pairs: how many pairs it may compare in all.
         progress: called with (pairs compared, pairs to compare).
     """
 
     def __init__(
         self,
-        model: Any,
+        model: PairModel,
         images: Prepared,
         *,
-        batch_size: int = 32,
+        batch_size: int,
         max_pairs: int,
         progress: Progress | None = None,
     ) -> None:
         self.model, self.batch_size, self.max_pairs, self.progress = model, batch_size, max_pairs, progress
         self.pixels, self.place = images
-        self._cells, self._values = np.empty(0, np.int64), np.empty(0)  # known pairs, ascending, and their similarities
+        self._known_pairs, self._known_values = np.empty(0, np.int64), np.empty(0)  # pairs ascend
 
     def signature(self) -> dict[str, str]:
         """See `Scorer`."""
-        found: dict[str, str] = self.model.signature()
-        return found
+        return self.model.signature()
 
     def matrix(self, rows: Rows, columns: Rows) -> Array:
         """See `Scorer`."""
@@ -128,49 +135,54 @@ class PairScorer:
         return np.array([self.place[int(row)] for row in rows], dtype=np.int64)
 
     def _similarities(self, a: Ints, b: Ints) -> Array:
-        cells = np.minimum(a, b) * len(self.pixels) + np.maximum(a, b)
-        new = np.setdiff1d(cells, self._cells)
-        name = str(self.model.signature()["model"])
-        if len(self._cells) + len(new) > self.max_pairs:
-            raise ValueError(
-                f"{name} compares images pair by pair, and {len(new):,} pairs are more than --max-pairs "
-                f"(max_pairs) allows, {self.max_pairs:,}: take fewer images, leave {name} out, or allow more"
-            )
+        low, high = np.minimum(a, b), np.maximum(a, b)
+        pairs = low * len(self.pixels) + high
+        new = np.setdiff1d(pairs, self._known_pairs)
         if len(new):
-            values = np.empty(len(new))
-            done = 0
-            for at, own in self._tiled(*np.divmod(new, len(self.pixels))):
-                values[at] = own
-                done += len(at)
-                if self.progress is not None:
-                    self.progress(done, len(new))
-            if not np.isfinite(values).all():
-                raise ValueError(f"{name} gave a similarity that is not finite")
-            at = np.searchsorted(self._cells, new)
-            self._cells, self._values = np.insert(self._cells, at, new), np.insert(self._values, at, values)
-        found: Array = self._values[np.searchsorted(self._cells, cells)]
-        return found
+            values = self._compared(new)
+            places = np.searchsorted(self._known_pairs, new)
+            self._known_pairs = np.insert(self._known_pairs, places, new)
+            self._known_values = np.insert(self._known_values, places, values)
+        return np.asarray(self._known_values[np.searchsorted(self._known_pairs, pairs)])
 
     @torch.no_grad()
-    def _tiled(self, low: Ints, high: Ints) -> Iterator[tuple[Ints, Array]]:
-        """Places of pairs and their similarities, by column tile, row tile and row."""
+    def _compared(self, pairs: Ints) -> Array:
+        """The similarities of pairs of images, tile by tile of their features."""
+        name = self.model.signature()["model"]
+        if len(self._known_pairs) + len(pairs) > self.max_pairs:
+            raise ValueError(
+                f"{name} compares images pair by pair, and {len(pairs):,} pairs are more than --max-pairs "
+                f"(max_pairs) allows, {self.max_pairs:,}: take fewer images, leave {name} out, or allow more"
+            )
+        low, high = np.divmod(pairs, len(self.pixels))
+        bytes_of_image = max(1, sum(feature.nbytes for feature in self._features(self.pixels[:1])))
+        size = max(1, _TILE_BYTES // bytes_of_image)  # images of a tile
+        step = max(1, _AT_ONCE // bytes_of_image)
 
-        def computed(images: Tensor) -> tuple[Tensor, ...]:
-            batches = (images[k : k + self.batch_size] for k in range(0, len(images), self.batch_size))
-            parts = [self.model.features(batch) for batch in batches]
-            return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+        @lru_cache(2)
+        def tile(number: int) -> tuple[Tensor, ...]:
+            return self._features(self.pixels[number * size : (number + 1) * size])
 
-        each = sum(t.nbytes for t in computed(self.pixels[:1]))
-        size, step = (max(1, most // max(1, each)) for most in (_TILE_BYTES, _AT_ONCE))
-        tile = lru_cache(2)(lambda number: computed(self.pixels[number * size : (number + 1) * size]))
+        # by column tile, row tile and row: parts are pairs of one image with images of one tile
         order = np.lexsort((high, low, low // size, high // size))
-        ends = np.flatnonzero(np.diff(low[order]) | np.diff(high[order] // size)) + 1
-        for at in np.split(order, ends):  # pairs of one image with images of one tile
-            row, columns = int(low[at[0]]), high[at]
-            others = tile(int(columns[0]) // size)
-            one = [t[row % size][None] for t in tile(row // size)]
-            parts = [
-                self.model.between(one, [t[torch.from_numpy(columns[k : k + step] % size)] for t in others])
-                for k in range(0, len(columns), step)
-            ]
-            yield at, torch.cat(parts).double().cpu().numpy()
+        is_last = np.diff(low[order]) | np.diff(high[order] // size)
+        values, done = np.empty(len(pairs)), 0
+        for part in np.split(order, np.flatnonzero(is_last) + 1):
+            row, columns = int(low[part[0]]), high[part]
+            columns_tile = tile(int(columns[0]) // size)
+            row_features = [feature[row % size][None] for feature in tile(row // size)]
+            for start in range(0, len(part), step):
+                among = torch.from_numpy(columns[start : start + step] % size)
+                similarities = self.model.between(row_features, [feature[among] for feature in columns_tile])
+                values[part[start : start + step]] = similarities.double().cpu().numpy()
+            done += len(part)
+            if self.progress is not None:
+                self.progress(done, len(pairs))
+        if not np.isfinite(values).all():
+            raise ValueError(f"{name} gave a similarity that is not finite")
+        return values
+
+    def _features(self, images: Tensor) -> tuple[Tensor, ...]:
+        starts = range(0, len(images), self.batch_size)
+        parts = [self.model.features(images[start : start + self.batch_size]) for start in starts]
+        return tuple(torch.cat(column) for column in zip(*parts, strict=True))

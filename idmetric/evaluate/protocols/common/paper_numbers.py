@@ -25,8 +25,8 @@ FISHER_ROW, ALL_CATEGORIES = "Fisher-z", "all"  # of NearID's Table 2 and Fig. 4
 
 def _read(name: str) -> dict[str, Any]:
     text = files("idmetric.evaluate.protocols").joinpath("papers", f"{name}.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
+    tables: dict[str, Any] = json.loads(text)
+    return tables
 
 
 PAPERS = {name: _read(name) for name in ("idsim", "nearid", "ilgen", "visme")}
@@ -39,16 +39,21 @@ def rows(paper: str, *tables: str) -> tuple[str, ...]:
 
 def printed(paper: str, table: str, row: str | None) -> dict[Any, Any]:
     """Column -> number, a share, of a row of a table; empty without this row."""
-    found = PAPERS[paper][table]
-    values = found["rows"].get(row, {})
-    if not isinstance(values, dict):
-        columns = (tuple(name) if isinstance(name, list) else name for name in found["columns"])
-        values = dict(zip(columns, values, strict=True))
-    return {column: _share(value) for column, value in values.items()} if found.get("percent") else values
+    entry = PAPERS[paper][table]
+    numbers = entry["rows"].get(row, {})
+    if not isinstance(numbers, dict):
+        columns = [tuple(name) if isinstance(name, list) else name for name in entry["columns"]]
+        numbers = dict(zip(columns, numbers, strict=True))
+    if entry.get("percent"):
+        return {column: _share(number) for column, number in numbers.items()}
+    return numbers
 
 
-def _share(value: Any) -> Any:
-    return tuple(map(_share, value)) if isinstance(value, list) else None if value is None else value / 100
+def _share(percent: Any) -> Any:
+    """A share of a number in percent, or of each of several."""
+    if isinstance(percent, list):
+        return tuple(_share(number) for number in percent)
+    return None if percent is None else percent / 100
 
 
 # protocol -> row -> "model", what `--model` opens for it ("judge:FILE.json": a language model that a file describes),
@@ -99,10 +104,11 @@ def labels_of(source: str) -> list[str]:
 
 def open_points(protocol: str, label: str) -> list[str]:
     """A note on what the paper leaves open about the row of this label, if anything."""
-    row = row_of(protocol, label) if protocol in PAPER_ROWS else None
-    if row is None or "open" not in PAPER_ROWS[protocol][row]:
+    if protocol not in PAPER_ROWS:
         return []
-    return [f"the paper's row {row}: {PAPER_ROWS[protocol][row]['open']}"]
+    row = row_of(protocol, label)
+    open_point = "" if row is None else PAPER_ROWS[protocol][row].get("open")
+    return [f"the paper's row {row}: {open_point}"] if open_point else []
 
 
 def missing_rows(protocol: str) -> dict[str, str]:

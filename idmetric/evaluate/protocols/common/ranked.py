@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -50,7 +50,7 @@ class Search:
 
     def positives(self) -> Ints:
         """How many positives (Q,) each query has in the gallery."""
-        return np.array([len(own) for own, _ in self.places()], dtype=np.int64)
+        return np.array([len(positives) for positives, _ in self.places()], dtype=np.int64)
 
     def only(self, chosen: Truths) -> Search:
         """The search of some of the queries; chosen is (Q,)."""
@@ -58,23 +58,24 @@ class Search:
 
     def places(self, part: slice = slice(None)) -> Iterator[tuple[Ints, Ints]]:
         """For some queries: places in the gallery of their positives, and of the images that they do not search."""
-        none = np.empty(0, np.int64)
+        nowhere = np.empty(0, np.int64)
         for row in self.queries[part].tolist():
             identity, image = int(self.identity[row]), int(self.image[row])
-            own = self._identities.get(identity, none) if identity >= 0 else none  # two unknown ones do not match
-            own = own[self.image[self.gallery[own]] != image]
-            hidden = self._images.get(image, none)
+            hidden = self._places_of_images.get(image, nowhere)
             if row in self.ignored:
-                hidden = np.union1d(hidden, np.flatnonzero(np.isin(self.gallery, self.ignored[row])))
-                own = np.setdiff1d(own, hidden, assume_unique=True)
-            yield own, hidden
+                ignored = np.flatnonzero(np.isin(self.gallery, self.ignored[row]))
+                hidden = np.union1d(hidden, ignored)
+            positives = nowhere
+            if identity >= 0:  # two unknown ones do not match
+                positives = self._places_of_identities.get(identity, nowhere)
+            yield np.setdiff1d(positives, hidden, assume_unique=True), hidden
 
     @cached_property
-    def _identities(self) -> dict[int, Ints]:
+    def _places_of_identities(self) -> dict[int, Ints]:
         return _places(self.identity[self.gallery])
 
     @cached_property
-    def _images(self) -> dict[int, Ints]:
+    def _places_of_images(self) -> dict[int, Ints]:
         return _places(self.image[self.gallery])
 
     def blocks(self) -> list[slice]:
@@ -98,14 +99,14 @@ def answerable(search: Search, where: str, names: Sequence[str], *, skip: bool =
     Raises:
         ValueError: if no query has a positive, or one has none and `skip` is False.
     """
-    has = search.positives() > 0
-    if len(has) and has.all():
+    has_positive = search.positives() > 0
+    if len(has_positive) and has_positive.all():
         return search, []
-    lone = search.queries[~has]
-    text = f"{where}: {len(lone)} queries have no positive in the gallery: {listed(names[row] for row in lone)}"
-    if not has.any() or not skip:
+    without = [names[row] for row in search.queries[~has_positive]]
+    text = f"{where}: {len(without)} queries have no positive in the gallery: {listed(without)}"
+    if not has_positive.any() or not skip:
         raise ValueError(f"{text}; correct the manifest, or leave them out (--on-error skip)")
-    return search.only(has), [f"{text}: left out"]
+    return search.only(has_positive), [f"{text}: left out"]
 
 
 @dataclass(frozen=True)
@@ -127,23 +128,20 @@ class Nearest:
 
     def take(self, chosen: Truths) -> Nearest:
         """Of some of the queries."""
-        return Nearest(*(getattr(self, f.name)[chosen] for f in fields(self)))
+        return Nearest(*(column[chosen] for column in vars(self).values()))
 
     def columns(self, ids: NDArray[Any]) -> dict[str, list[Any]]:
         """Columns of a table of queries, with the ids of the manifest's rows in place of numbers."""
-
-        def named(rows: Ints) -> list[Any]:
-            return [ids[row] if row >= 0 else None for row in rows.tolist()]
-
-        found: dict[str, list[Any]] = {
-            "right": named(self.right),
+        names = {-1: None, **dict(enumerate(ids))}
+        columns: dict[str, list[Any]] = {
+            "right": [names[row] for row in self.right.tolist()],
             "right_score": known(self.right_score),
             "right_rank": [rank if rank >= 0 else None for rank in self.right_rank.tolist()],
         }
         for k in range(WRONG):
-            found[f"wrong_{k + 1}"] = named(self.wrong[:, k])
-            found[f"wrong_{k + 1}_score"] = known(self.wrong_score[:, k])
-        return found
+            columns[f"wrong_{k + 1}"] = [names[row] for row in self.wrong[:, k].tolist()]
+            columns[f"wrong_{k + 1}_score"] = known(self.wrong_score[:, k])
+        return columns
 
 
 @dataclass(frozen=True)
@@ -163,8 +161,9 @@ class Block:
 def blocks(scorer: Scorer, search: Search) -> Iterator[Block]:
     """All queries of a search, some at a time."""
     for part in search.blocks():
-        own, hidden = zip(*search.places(part), strict=True)
-        yield Block(part, scorer.matrix(search.queries[part], search.gallery), list(own), list(hidden))
+        positives, hidden = zip(*search.places(part), strict=True)
+        scores = scorer.matrix(search.queries[part], search.gallery)
+        yield Block(part, scores, list(positives), list(hidden))
 
 
 def ranking(scores: Array, own: Ints, others: Truths) -> tuple[Array, Truths]:
@@ -173,8 +172,8 @@ def ranking(scores: Array, own: Ints, others: Truths) -> tuple[Array, Truths]:
     Nothing below changes a measure. NaN stays, for the measures to refuse, and so do scores that may equal the last
     positive's: measures round them.
     """
-    kept = others & ~(scores < scores[own].min() - 2 * STEP)
-    ranked = np.concatenate([scores[own], scores[kept]])
+    may_rank_higher = others & ~(scores < scores[own].min() - 2 * STEP)
+    ranked = np.concatenate([scores[own], scores[may_rank_higher]])
     return ranked, np.arange(len(ranked)) < len(own)
 
 
@@ -182,38 +181,45 @@ class Found:
     """Measures (Q,) of queries, NaN without a positive, and what they find first; filled block by block."""
 
     def __init__(self, search: Search, measures: Mapping[str, Measure]) -> None:
+        count = len(search.queries)
         self.gallery, self.measures = search.gallery, measures
-        none, nan = np.full((len(search.queries), WRONG), -1), np.full((len(search.queries), WRONG), np.nan)
-        self.values = {name: nan[:, 0].copy() for name in measures}
-        self.near = Nearest(none, nan, none[:, 0].copy(), nan[:, 0].copy(), none[:, 0].copy())
+        self.values = {name: np.full(count, np.nan) for name in measures}
+        self.near = Nearest(
+            wrong=np.full((count, WRONG), -1),
+            wrong_score=np.full((count, WRONG), np.nan),
+            right=np.full(count, -1),
+            right_score=np.full(count, np.nan),
+            right_rank=np.full(count, -1),
+        )
 
     def add(self, block: Block) -> None:
         """Fill in the queries of a block."""
         lines = zip(block.scores, block.own, block.hidden, strict=True)
-        for number, (scores, own, hidden) in enumerate(lines, block.part.start):
-            self._add(number, scores, own, hidden)
+        for number, (scores, positives, hidden) in enumerate(lines, block.part.start):
+            is_other = np.ones(len(scores), dtype=bool)
+            is_other[positives] = is_other[hidden] = False
+            answered = np.fmax(scores, -np.inf)  # NaN: a judge gave no score
+            if len(positives):
+                self._add_positives(number, scores, positives, is_other, answered)
 
-    def _add(self, number: int, scores: Array, own: Ints, hidden: Ints) -> None:
-        near, others = self.near, np.ones(len(scores), dtype=bool)
-        others[own] = others[hidden] = False
-        answered = np.fmax(scores, -np.inf)  # NaN: a judge gave no score
+            answered[~is_other] = -np.inf
+            for k in range(min(WRONG, len(answered))):
+                place = first_highest(answered)
+                if answered[place] == -np.inf:
+                    break
+                self.near.wrong[number, k] = self.gallery[place]
+                self.near.wrong_score[number, k] = answered[place]
+                answered[place] = -np.inf
 
-        if len(own):
-            ranked, relevant = ranking(scores, own, others)
-            for name, one in self.measures.items():
-                self.values[name][number] = one(ranked, relevant)
-            best = own[first_highest(answered[own])]
-            near.right[number], near.right_score[number] = self.gallery[best], answered[best]
-            higher = comparable(ranked[~relevant]) > comparable(answered[best])
-            near.right_rank[number] = 1 + np.count_nonzero(higher)
-
-        answered[~others] = -np.inf
-        for k in range(min(WRONG, len(answered))):
-            first = first_highest(answered)
-            if answered[first] == -np.inf:
-                break
-            near.wrong[number, k], near.wrong_score[number, k] = self.gallery[first], answered[first]
-            answered[first] = -np.inf
+    def _add_positives(self, number: int, scores: Array, positives: Ints, is_other: Truths, answered: Array) -> None:
+        ranked, relevant = ranking(scores, positives, is_other)
+        for name, measure_of in self.measures.items():
+            self.values[name][number] = measure_of(ranked, relevant)
+        best = positives[first_highest(answered[positives])]
+        self.near.right[number] = self.gallery[best]
+        self.near.right_score[number] = answered[best]
+        is_higher = comparable(ranked[~relevant]) > comparable(answered[best])
+        self.near.right_rank[number] = 1 + np.count_nonzero(is_higher)
 
 
 def measure(scorer: Scorer, search: Search, measures: Mapping[str, Measure]) -> tuple[dict[str, Array], Nearest]:
@@ -242,30 +248,40 @@ def searched(
     If the queries are the gallery, (a, b) and (b, a) are one pair. Pairs of one identity are kept up to `OWN_PAIRS`; of
     more than `PAIRS` of two, a random sample is, which leaves the ROC curve unbiased.
     """
-    found, within = Found(search, measures), np.array_equal(search.queries, search.gallery)
-    own = int(search.positives().sum())
-    strangers = len(search.gallery) * (len(search.gallery) - 1 if within else len(search.queries)) - own
-    shares = [min(1.0, most / max(1, count // (1 + within))) for most, count in ((OWN_PAIRS, own), (PAIRS, strangers))]
+    found = Found(search, measures)
+    is_within = np.array_equal(search.queries, search.gallery)
+    own_pairs = int(search.positives().sum())
+    all_pairs = len(search.gallery) * (len(search.queries) - is_within)
+    times = 1 + is_within  # that each pair occurs
+    own_share = min(1.0, OWN_PAIRS / max(1, own_pairs // times))
+    other_share = min(1.0, PAIRS / max(1, (all_pairs - own_pairs) // times))
+
     parts = []
     for number, block in enumerate(blocks(scorer, search)):
         found.add(block)
+        same = np.zeros(block.scores.shape, bool)
+        different = np.ones(block.scores.shape, bool)
+        for row, (positives, hidden) in enumerate(zip(block.own, block.hidden, strict=True)):
+            same[row, positives] = True
+            different[row, positives] = different[row, hidden] = False
+
         rng = np.random.default_rng((seed, number))
-        same, others = np.zeros(block.scores.shape, bool), np.ones(block.scores.shape, bool)
-        for row, (positive, hidden) in enumerate(zip(block.own, block.hidden, strict=True)):
-            same[row, positive] = True
-            others[row, positive] = others[row, hidden] = False
+        own_cells, other_cells = _drawn(same, own_share, rng), _drawn(different, other_share, rng)
+        cells = np.sort(np.concatenate([own_cells, other_cells]))
+        query, target = np.unravel_index(cells, same.shape)
+        if is_within:
+            is_first = query + block.part.start < target
+            query, target = query[is_first], target[is_first]
+        queries = search.queries[block.part]
+        parts.append((queries[query], search.gallery[target], block.scores[query, target], same[query, target]))
 
-        cells = []
-        for kind, share in zip((same, others), shares, strict=True):
-            if share < 1:  # of few cells, so that the others cost nothing
-                drawn = rng.choice(kind.size, rng.binomial(kind.size, share), replace=False, shuffle=False)
-                cells.append(drawn[kind.ravel()[drawn]])
-            else:
-                cells.append(np.flatnonzero(kind))
-        i, j = np.unravel_index(np.sort(np.concatenate(cells)), same.shape)
-        if within:
-            later = i + block.part.start < j
-            i, j = i[later], j[later]
-        parts.append((search.queries[block.part][i], search.gallery[j], block.scores[i, j], same[i, j]))
+    a, b, scores, are_same = (np.concatenate(column) for column in zip(*parts, strict=True))
+    return found.values, found.near, Pairs(a, b, scores, are_same)
 
-    return found.values, found.near, Pairs(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+def _drawn(mask: NDArray[np.bool_], share: float, rng: np.random.Generator) -> Ints:
+    """The cells of a mask, or a random share of them."""
+    if share == 1:
+        return np.flatnonzero(mask)
+    cells = rng.choice(mask.size, rng.binomial(mask.size, share), replace=False, shuffle=False)
+    return cells[mask.ravel()[cells]]

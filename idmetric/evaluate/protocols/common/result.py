@@ -10,7 +10,6 @@ Shares lie in 0..1. A row of a result is flat: first its labels (text), such as 
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -22,7 +21,6 @@ from numpy.typing import NDArray
 
 from idmetric.evaluate.statistics.paired import Comparison
 from idmetric.metric.files import json_file
-from idmetric.metric.files.hints import need
 from idmetric.metric.files.output import replacing
 from idmetric.metric.files.tables import csv_text, in_csv, printable, rounded
 from idmetric.metric.scoring.copies import MANY
@@ -50,9 +48,9 @@ class Value:
     paper: float | None = None
 
     def __post_init__(self) -> None:
-        given = (self.value, self.low, self.high, self.paper)
-        if not all(x is None or math.isfinite(x) for x in given):
-            raise ValueError(f"a value of a table must be finite, got {given}: leave out undefined numbers")
+        numbers = [number for number in (self.value, self.low, self.high, self.paper) if number is not None]
+        if not np.isfinite(numbers).all():
+            raise ValueError(f"a value of a table must be finite, got {numbers}: leave out undefined numbers")
 
 
 Row = dict[str, str | Value]
@@ -90,6 +88,20 @@ class Result:
             column.extend(values.tolist() if isinstance(values, np.ndarray) else values)
 
 
+def numbers_of(row: Row) -> dict[str, Value]:
+    """The numbers of a row, without its labels."""
+    return {name: entry for name, entry in row.items() if isinstance(entry, Value)}
+
+
+def names_of(results: Iterable[Result], kind: type) -> list[str]:
+    """Labels (str) or metrics (Value) of all rows, in order of first appearance."""
+    names: dict[str, None] = {}
+    for result in results:
+        for row in result.rows:
+            names |= {name: None for name, entry in row.items() if isinstance(entry, kind)}
+    return list(names)
+
+
 def copying(result: Result) -> list[str]:
     """The methods with a share of copies above `MANY`, or the training steps above the one that the best may have."""
     most = float(result.settings.get("max_copies", MANY))
@@ -105,11 +117,11 @@ def copying(result: Result) -> list[str]:
 def comparisons_of(result: Result) -> dict[str, list[Comparison]]:
     """Metric -> the comparisons of each two methods, which a result keeps as items "tests"."""
     tests = result.items.get("tests", {})
-    found: dict[str, list[Comparison]] = {}
-    for line in zip(*tests.values(), strict=True):
-        columns = dict(zip(tests, line, strict=True))
-        found.setdefault(columns.pop("metric"), []).append(Comparison(**columns))
-    return found
+    comparisons: dict[str, list[Comparison]] = {}
+    for entries in zip(*tests.values(), strict=True):
+        test = dict(zip(tests, entries, strict=True))
+        comparisons.setdefault(test.pop("metric"), []).append(Comparison(**test))
+    return comparisons
 
 
 def as_csv(results: Sequence[Result]) -> str:
@@ -118,74 +130,66 @@ def as_csv(results: Sequence[Result]) -> str:
     numbers = ("value", "low", "high", "count", "paper")
     about = ("revision", "distance", "resolution", "dtype", "idmetric")
     lines: list[list[Any]] = []
-
     for result in results:
+        facts = [result.signature.get(name, "") for name in about]
         for row in result.rows:
-            start = [result.protocol, result.model, *(row.get(label, "") for label in labels)]
-            end = [result.signature.get(name, "") for name in about]
-            for metric, value in row.items():
-                if isinstance(value, Value):
-                    shown = in_csv(asdict(value))
-                    lines.append([*start, metric, *(shown[name] for name in numbers), *end])
-
+            texts = [row.get(label, "") for label in labels]
+            for metric, value in numbers_of(row).items():
+                shown = in_csv(asdict(value))
+                figures = [shown[name] for name in numbers]
+                lines.append([result.protocol, result.model, *texts, metric, *figures, *facts])
     return csv_text(["protocol", "model", *labels, "metric", *numbers, *about], lines)
 
 
 def as_json(results: Sequence[Result], files: Mapping[str, Mapping[str, str]] | None = None) -> str:
     """Everything but the items; `files` names their files: model -> table -> file."""
-    found = []
+    entries = []
     for result in results:
-        rows = [
+        rows = []
+        for row in result.rows:
+            labels = {name: entry for name, entry in row.items() if isinstance(entry, str)}
+            metrics = {name: rounded(asdict(value)) for name, value in numbers_of(row).items()}
+            rows.append({"labels": labels, "metrics": metrics})
+        entries.append(
             {
-                "labels": {k: v for k, v in row.items() if isinstance(v, str)},
-                "metrics": {k: rounded(asdict(v)) for k, v in row.items() if isinstance(v, Value)},
+                "protocol": result.protocol,
+                "model": result.model,
+                "signature": dict(result.signature),
+                "settings": dict(result.settings),
+                "rows": rows,
+                "notes": list(result.notes),
+                "missing": dict(result.missing),
+                "items": dict((files or {}).get(result.model, {})),
             }
-            for row in result.rows
-        ]
-        found.append({
-            "protocol": result.protocol, "model": result.model, "signature": dict(result.signature),
-            "settings": dict(result.settings), "rows": rows, "notes": list(result.notes),
-            "missing": dict(result.missing),
-            "items": dict((files or {}).get(result.model, {})),
-        })  # fmt: skip
-
-    return json_file.text({"idmetric": __version__, "results": found}, indent=2, default=str) + "\n"
-
-
-def names_of(results: Iterable[Result], kind: type) -> list[str]:
-    """Labels (str) or metrics (Value) of all rows, in order of first appearance."""
-    return list(dict.fromkeys(k for r in results for row in r.rows for k, v in row.items() if isinstance(v, kind)))
+        )
+    return json_file.text({"idmetric": __version__, "results": entries}, indent=2, default=str) + "\n"
 
 
 def footnotes(results: Sequence[Result]) -> list[str]:
     """Each note once, with the models that it concerns unless it concerns all, and the paper's rows without a model."""
-    about: dict[str, list[str]] = {}
+    models_of: dict[str, list[str]] = {}  # note -> models
+    reasons: dict[str, str] = {}  # row of a paper -> why it is missing
     for result in results:
+        reasons |= result.missing
         for note in result.notes:
-            about.setdefault(note, []).append(result.model)
-    notes = [n if len(models) == len(results) else f"{', '.join(models)}: {n}" for n, models in about.items()]
+            models_of.setdefault(note, []).append(result.model)
+    rows_of: dict[str, list[str]] = {}  # reason -> rows
+    for row, reason in reasons.items():
+        rows_of.setdefault(reason, []).append(row)
 
-    absent: dict[str, list[str]] = {}
-    for row, reason in {row: reason for result in results for row, reason in result.missing.items()}.items():
-        absent.setdefault(reason, []).append(row)
+    notes = []
+    for note, models in models_of.items():
+        notes.append(note if len(models) == len(results) else f"{', '.join(models)}: {note}")
     notes += smoke_tests(results)
-    notes += [f"missing row of the paper: {', '.join(rows)} ({reason})" for reason, rows in absent.items()]
+    for reason, rows in rows_of.items():
+        notes.append(f"missing row of the paper: {', '.join(rows)} ({reason})")
     return [printable(note) for note in notes]
 
 
 def smoke_tests(results: Sequence[Result]) -> list[str]:
-    """A sentence on each model that is for smoke tests alone."""
-    return [f"{r.model} is a smoke-test model, not for a paper" for r in results if is_smoke_test(r)]
-
-
-def is_smoke_test(result: Result) -> bool:
-    """Whether the model is `tiny`."""
-    return result.signature.get("model") == "IDSim:tiny"
-
-
-def scr_thresholds(results: Sequence[Result]) -> list[str]:
-    """A sentence on the threshold of SCR of each model with a calibration."""
-    return [f"SCR's threshold is {r.settings['scr']:.3f} by {r.model}" for r in results if "scr" in r.settings]
+    """A sentence on each model that is `tiny`."""
+    tiny = [result.model for result in results if result.signature.get("model") == "IDSim:tiny"]
+    return [f"{model} is a smoke-test model, not for a paper" for model in tiny]
 
 
 def slug(name: str) -> str:
@@ -196,16 +200,12 @@ def slug(name: str) -> str:
 
 
 def write_items(path: Path, columns: Columns, result: Result) -> None:
-    """Write a table of items as a Parquet file, atomically.
-
-    Raises:
-        ImportError: if pyarrow is missing.
-    """
-    need("eval", "--out, which keeps the scores of items,", pyarrow="pyarrow")
+    """Write a table of items as a Parquet file, atomically."""
     import pyarrow as pa
     import pyarrow.parquet
 
     about = {"protocol": result.protocol, "model": result.model, **result.signature, **result.settings}
-    items = pa.table(dict(columns)).replace_schema_metadata({"idmetric": json_file.text(about, default=str)})
+    metadata = {"idmetric": json_file.text(about, default=str)}
+    items = pa.table(dict(columns)).replace_schema_metadata(metadata)
     with replacing(path) as temporary:
         pyarrow.parquet.write_table(items, temporary)

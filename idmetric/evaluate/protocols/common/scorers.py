@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,20 +23,23 @@ from idmetric.data.look import Look, UnreadableError
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.paper_numbers import missing_rows, open_points
 from idmetric.evaluate.protocols.common.result import Result
-from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.calibration.apply import read as read_calibration
 from idmetric.metric.distance.matrix import distance, distance_matrix, needs_patches
 
 if TYPE_CHECKING:
-    from idmetric.data.embed import Stored
+    from idmetric.data.embed import Stored, VectorModel
     from idmetric.data.manifest.table import Manifest
+    from idmetric.evaluate.protocols.common.pairwise import PairModel
     from idmetric.metric.distance.embedding import Embedding
+    from idmetric.metric.models.embedder import Embedder
 
 Rows = Sequence[int] | NDArray[np.integer]
-Models = Mapping[str, Any]  # name -> an `Embedder`, or a result of `models.open_model`
+Model: TypeAlias = "Embedder | VectorModel | PairModel | Judge"  # what `models.open_model` opens
+Models: TypeAlias = "Mapping[str, Model]"  # by the names that the user gave
 Progress = Callable[[int, int], None]
 _PATCH_BYTES = 2**28  # of patch tokens held at once, on each side of a matrix
 _COLUMNS = 2**16  # of a matrix of cosines, in double precision at once
+_PAIRS = 2**12  # of vectors, in double precision at once
 MAX_PAIRS = 1_000_000  # of 1,413 images; about half an hour of SSIM on one core
 
 
@@ -151,20 +154,67 @@ def bind(
             given, which number the manifest's rows.
         ValueError: if a model has no patches, and the distance needs them.
     """
-    from idmetric.data.embed import EmbedderModel
+    from idmetric.data.embed import EmbedderModel, VectorModel, embed
+    from idmetric.evaluate.protocols.common.pairwise import PairModel, PairScorer, prepare
     from idmetric.metric.models.embedder import Embedder
 
-    own = {name: EmbedderModel(m) if isinstance(m, Embedder) else m for name, m in models.items()}
+    vector_models: dict[str, VectorModel] = {}
+    pair_models: dict[str, PairModel] = {}
+    judges: dict[str, Judge] = {}
+    for name, model in models.items():
+        if isinstance(model, Embedder):
+            vector_models[name] = EmbedderModel(model)
+        elif isinstance(model, VectorModel):
+            vector_models[name] = model
+        elif isinstance(model, PairModel):
+            pair_models[name] = model
+        else:
+            judges[name] = model
 
-    if needs_patches(settings.distance):
-        lacking = [name for name, m in own.items() if not getattr(m, "has_patches", False)]
-        if lacking:
-            raise ValueError(f"models without patches: {', '.join(lacking)}; leave them out, or use the distance cls")
+    patches = needs_patches(settings.distance)
+    lacking = [name for name in models if name not in vector_models or not vector_models[name].has_patches]
+    if patches and lacking:
+        raise ValueError(f"models without patches: {', '.join(lacking)}; leave them out, or use the distance cls")
 
     notes: list[str] = []
     while True:
+        scorers: dict[str, Scorer] = {}
         try:
-            return Bound(manifest, _bind(manifest, own, settings, rows, words), notes)
+            if vector_models:
+                stored = embed(
+                    manifest,
+                    vector_models,
+                    rows,
+                    store=settings.store,
+                    patches=patches,
+                    look=settings.look,
+                    words=words,
+                    batch_size=settings.batch_size,
+                    workers=settings.workers,
+                    progress=settings.progress,
+                )
+                for name, model in vector_models.items():
+                    scorers[name] = VectorScorer(model, stored[name], settings.distance)
+            if pair_models:
+                images = prepare(
+                    manifest,
+                    pair_models,
+                    rows,
+                    look=settings.look,
+                    workers=settings.workers,
+                    progress=settings.progress,
+                )
+                for name, model in pair_models.items():
+                    scorers[name] = PairScorer(
+                        model,
+                        images[name],
+                        batch_size=settings.batch_size,
+                        max_pairs=settings.max_pairs,
+                        progress=settings.pair_progress,
+                    )
+            for name, judge in judges.items():
+                scorers[name] = judge.bind(manifest, settings, rows)
+            return Bound(manifest, {name: scorers[name] for name in models}, notes)
         except UnreadableError as error:
             if settings.on_error != "skip" or rows is not None or words is not None:
                 raise
@@ -179,59 +229,32 @@ def left_out(manifest: Manifest, error: UnreadableError, notes: list[str]) -> Ma
     """
     from idmetric.data.manifest.check import without
 
-    kept = without(manifest, set(error.problems))
-    if not len(kept):
+    usable = without(manifest, set(error.problems))
+    if not len(usable):
         raise error
-    gone = len(manifest) - len(kept)
-    notes.append(f"{len(error.problems)} images could not be used ({gone} rows that depend on them are left out)")
-    return kept
-
-
-def _bind(
-    manifest: Manifest,
-    models: Models,
-    settings: EvalSettings,
-    rows: Rows | None,
-    words: Mapping[int, str] | None,
-) -> dict[str, Scorer]:
-    from idmetric.data.embed import embed
-    from idmetric.evaluate.protocols.common import pairwise
-
-    vectors = {name: m for name, m in models.items() if hasattr(m, "embed")}
-    stored = embed(
-        manifest, vectors, rows, store=settings.store, patches=needs_patches(settings.distance), look=settings.look,
-        words=words, batch_size=settings.batch_size, workers=settings.workers, progress=settings.progress,
-    ) if vectors else {}  # fmt: skip
-    prepared = {name: m for name, m in models.items() if name not in vectors and not isinstance(m, Judge)}
-    images = pairwise.prepare(
-        manifest, prepared, rows, look=settings.look, workers=settings.workers, progress=settings.progress
-    ) if prepared else {}  # fmt: skip
-    bound: dict[str, Scorer] = {}
-
-    for name, model in models.items():
-        if name in stored:
-            bound[name] = VectorScorer(model, stored[name], settings.distance)
-        elif isinstance(model, Judge):
-            bound[name] = model.bind(manifest, settings, rows)
-        else:
-            bound[name] = pairwise.PairScorer(
-                model, images[name], batch_size=settings.batch_size, max_pairs=settings.max_pairs,
-                progress=settings.pair_progress,
-            )  # fmt: skip
-
-    return bound
+    lost = len(manifest) - len(usable)
+    notes.append(f"{len(error.problems)} images could not be used ({lost} rows that depend on them are left out)")
+    return usable
 
 
 class VectorScorer:
     """Similarity 1 - distance of embeddings."""
 
-    def __init__(self, model: Any, stored: Stored, distance: str = "cls") -> None:
+    def __init__(self, model: VectorModel, stored: Stored, distance: str = "cls") -> None:
         from idmetric.data.embed import EmbedderModel
 
         self.model, self.stored, self.distance = model, stored, distance
         self.device = model.metric.device if isinstance(model, EmbedderModel) else "cpu"
         self._rows = np.array(sorted(stored.keys), dtype=np.int64)
         self._vectors = _unit(stored.vectors(self._rows)) if distance == "cls" else None
+
+    @property
+    def embedder(self) -> Embedder:
+        """The model, if it has patches."""
+        from idmetric.data.embed import EmbedderModel
+
+        assert isinstance(self.model, EmbedderModel)  # no other model has patches
+        return self.model.metric
 
     def signature(self) -> dict[str, str]:
         """See `Scorer`."""
@@ -241,47 +264,45 @@ class VectorScorer:
         """Unit-length global features (R, D)."""
         if self._vectors is None:
             return _unit(self.stored.vectors(rows)).astype(np.float64)
-        return self._vectors[np.searchsorted(self._rows, np.asarray(rows, dtype=np.int64))].astype(np.float64)
+        return self._vectors[np.searchsorted(self._rows, rows)].astype(np.float64)
 
     def matrix(self, rows: Rows, columns: Rows) -> Array:
         """See `Scorer`."""
-        out = np.empty((len(rows), len(columns)))
+        rows, columns = np.asarray(rows), np.asarray(columns)
+        similarities = np.empty((len(rows), len(columns)))
         if self.distance == "cls":
             left = self.vectors(rows)
             for part in slices(len(columns), _COLUMNS):
-                np.matmul(left, self.vectors(np.asarray(columns)[part]).T, out=out[:, part])
-            return out.clip(-1, 1, out=out)
+                np.matmul(left, self.vectors(columns[part]).T, out=similarities[:, part])
+            return similarities.clip(-1, 1, out=similarities)
 
         for i in self._blocks(len(rows)):
             for j in self._blocks(len(columns)):
-                far = distance_matrix(
-                    self._load(np.asarray(rows)[i]), self._load(np.asarray(columns)[j]), self.distance
-                )
-                out[i, j] = 1 - far.double().cpu().numpy()
-
-        return out
+                distances = distance_matrix(self._load(rows[i]), self._load(columns[j]), self.distance)
+                similarities[i, j] = 1 - distances.double().cpu().numpy()
+        return similarities
 
     def pairs(self, a: Rows, b: Rows) -> Array:
         """See `Scorer`."""
-        out = np.empty(len(a))
+        a, b = np.asarray(a), np.asarray(b)
+        similarities = np.empty(len(a))
+        if self.distance == "cls":
+            for part in slices(len(a), _PAIRS):
+                similarities[part] = (self.vectors(a[part]) * self.vectors(b[part])).sum(1)
+            return similarities
 
-        for part in slices(len(a), 4096) if self.distance == "cls" else self._blocks(len(a)):
-            left, right = np.asarray(a)[part], np.asarray(b)[part]
-            if self.distance == "cls":
-                out[part] = (self.vectors(left) * self.vectors(right)).sum(1)
-            else:
-                found = distance(self._load(left), self._load(right), self.distance)
-                out[part] = 1 - found.double().cpu().numpy()
-
-        return out
+        for part in self._blocks(len(a)):
+            distances = distance(self._load(a[part]), self._load(b[part]), self.distance)
+            similarities[part] = 1 - distances.double().cpu().numpy()
+        return similarities
 
     def _load(self, rows: Rows) -> Embedding:
         return self.stored.embedding(rows).to(self.device)
 
     def _blocks(self, count: int) -> list[slice]:
-        one = self.stored.embedding(self._rows[:1])
-        assert one.patches is not None
-        return slices(count, max(1, _PATCH_BYTES // (one.patches[0].numel() * 4)))
+        patches = self.stored.embedding(self._rows[:1]).patches
+        assert patches is not None
+        return slices(count, max(1, _PATCH_BYTES // (patches[0].numel() * 4)))
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -309,7 +330,7 @@ def by_label(taus: Sequence[float], label: str) -> dict[str, float]:
     return {f"{label}{tau:g}": tau for tau in taus}
 
 
-def calibrated(model: Any, settings: EvalSettings, file: Path | None = None, rate: float = 0.05) -> float | None:
+def calibrated(model: Model, settings: EvalSettings, file: Path | None = None, rate: float = 0.05) -> float | None:
     """The similarity that a share of the pairs of two identities reach in the calibration.
 
     Args:
@@ -327,15 +348,15 @@ def calibrated(model: Any, settings: EvalSettings, file: Path | None = None, rat
 
     if not isinstance(model, Embedder):
         return None
-    found: Calibration | None = model.calibration
+    calibration = model.calibration
     if file is not None:
-        found = read_calibration(file)
-        found.check_model(model.calibrated_model())
-        found.check_distance(settings.distance)
-        found.check_outside(settings.outside)
-    elif found is None or (found.distance, found.outside) != (settings.distance, settings.outside):
+        calibration = read_calibration(file)
+        calibration.check_model(model.calibrated_model())
+        calibration.check_distance(settings.distance)
+        calibration.check_outside(settings.outside)
+    if calibration is None or (calibration.distance, calibration.outside) != (settings.distance, settings.outside):
         return None
-    rates = [float(t["false_accept_rate"]) for t in found.thresholds]
-    if rate not in rates:
-        raise ValueError(f"--rate {rate:g}: the calibration has thresholds at {', '.join(map(str, rates))}")
-    return 1 - float(found.thresholds[rates.index(rate)]["distance"])
+    distances = {float(t["false_accept_rate"]): float(t["distance"]) for t in calibration.thresholds}
+    if rate not in distances:
+        raise ValueError(f"--rate {rate:g}: the calibration has thresholds at {', '.join(map(str, distances))}")
+    return 1 - distances[rate]

@@ -111,7 +111,6 @@ def write(results: Sequence[Result], out: Path, name: str, view: View = View()) 
     The items go to `name`.MODEL.TABLE.parquet.
 
     Raises:
-        ImportError: if there are items and pyarrow is missing.
         TableError: see `grids`.
     """
     texts = {"md": markdown(results, view), "tex": latex(results, view), "csv": as_csv(results)}

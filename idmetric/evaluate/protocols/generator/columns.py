@@ -149,7 +149,9 @@ def prompt_fidelity(images: Images, bound: Bound, models: Models, notes: list[st
     """
     if CLIP not in models:
         return None
-    clip, scorer = models[CLIP], cast(VectorScorer, bound.models.pop(CLIP))
+    from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
+
+    clip, scorer = cast(DualEncoder, models[CLIP]), cast(VectorScorer, bound.models.pop(CLIP))
     prompts = bound.manifest.column("text")
     words = [prompts[row] for row in images.rows]
     spoken = np.array([k for k, text in enumerate(words) if text is not None], dtype=np.int64)

@@ -131,7 +131,7 @@ def search(
     for done, (row, looked) in enumerate(sorted(wanted.items()), 1):
         target = _unit(scorer.stored.embedding([row]))
         picture = data.image(row)
-        where = layout(scorer.model.metric, picture.height, picture.width, target)
+        where = layout(scorer.embedder, picture.height, picture.width, target)
         truth = _truth(data, row, picture, _SIDE)
         seen = sam.encode(cast("str | bytes", data.source(row))) if sam is not None else None
         for k in looked:
@@ -179,7 +179,7 @@ def _line(
 def _subject(scorer: VectorScorer, data: Manifest, task: Task) -> Subject:
     one = _unit(scorer.stored.embedding([task.reference]))
     picture = data.image(task.reference)
-    where = layout(scorer.model.metric, picture.height, picture.width, one)
+    where = layout(scorer.embedder, picture.height, picture.width, one)
     mask = _truth(data, task.reference, picture)
     assert one.patches is not None  # checked by bind
     cover = torch.zeros(one.patches.shape[:2])
