@@ -27,7 +27,6 @@ from idmetric.cli.command import (
     write,
 )
 from idmetric.cli.data.common import of_splits, read_data
-from idmetric.evaluate.protocols.common.models import check as check_source
 from idmetric.evaluate.protocols.common.protocol import Protocol, find, modules
 from idmetric.metric.files.hints import need_all
 from idmetric.metric.files.progress import Progress
@@ -170,6 +169,8 @@ def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
     if args.out is None:
         check_output(None, "keep the result by --out DIR")
     with fixable():  # a mistyped name should not wait for torch
+        from idmetric.evaluate.protocols.common.models import check as check_source
+
         sources = _sources(args.model or ([options.DEFAULT_MODEL] if protocol.needs_model else []))
         for source in sources.values():
             check_source(source)
