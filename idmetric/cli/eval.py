@@ -155,10 +155,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric eval") -> int:
     name = build_parser(prog=prog).parse_args(words[:1]).protocol  # ends here for help, the version and unknown names
     parser = build_parser(name, prog)
     args = parser.parse_args(words)
-    kept = "nothing was kept: with --out DIR the same command would resume"
+    how_to_resume = "nothing was kept: with --out DIR the same command would resume"
     if args.out is not None:
-        kept = "embeddings in --out are kept, and the same command resumes"
-    return ended(partial(_run, find(name), args), parser, kept)
+        how_to_resume = "embeddings in --out are kept, and the same command resumes"
+    return ended(partial(_run, find(name), args), parser, how_to_resume)
 
 
 def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
@@ -181,7 +181,8 @@ def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
 
     from idmetric.evaluate.protocols.common.grids import TableError, View
 
-    view, view_error = View(args.rows, args.columns, args.show, args.intervals), None
+    view = View(args.rows, args.columns, args.show, args.intervals)
+    view_error = None
     with warnings_as_lines():
         with fixable(), ExitStack() as stack:
             data, results = _measured(protocol, protocol_options, sources, args, stack)
@@ -213,15 +214,15 @@ def _sources(models: Sequence[str]) -> dict[str, str]:
     """Name -> source of the models of --model."""
     from idmetric.metric.models.named import NAMED
 
-    given = []
+    all_models: list[str] = []
     for model in models:
         if model == ALL_NAMED:
-            given += [name for name, score in NAMED.items() if score.references in ("all", "own")]
+            all_models += [name for name, score in NAMED.items() if score.references in ("all", "own")]
         else:
-            given.append(model)
+            all_models.append(model)
 
     sources: dict[str, str] = {}
-    for model in given:
+    for model in all_models:
         name, _, source = model.rpartition("=")
         if not name or Path(model).exists():
             name = source = model
