@@ -26,7 +26,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from idmetric.cli.options import add_quiet, natural, positive
+from idmetric.cli.options import add_shared, natural, positive
 from idmetric.metric.files.progress import Progress
 from world.write import WorldPlan, write_world
 
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quality", type=positive, default=95, help="of JPEG files; 100 writes PNG (default: 95)")
     parser.add_argument("--assets", type=Path, help="folder with meshes/, shapes/, backgrounds/, textures/, produce/")
     parser.add_argument("--workers", type=natural, default=1, help="processes; 0 = one for each core (default: 1)")
-    add_quiet(parser)
+    add_shared(parser, "--quiet")
 
 
 def run(args: argparse.Namespace) -> None:

@@ -22,15 +22,25 @@ from idmetric.metric.images.read import ImageReadError
 from idmetric.metric.models.embedder import Embedder
 
 OnError = Literal["raise", "none"]
+_CELLS = (str, bytes, os.PathLike, Image.Image, Mapping)  # types of a single image
 
 
 class _Columns:
     """Base of both: reads columns of images, and puts None where a cell has none."""
 
-    def __init__(self, metric: Embedder, columns: Sequence[str], output: str, on_error: OnError) -> None:
+    def __init__(
+        self,
+        metric: Embedder,
+        columns: Sequence[str],
+        output: str,
+        on_error: OnError,
+    ) -> None:
         if on_error not in ("raise", "none"):
             raise ValueError(f"on_error must be raise or none, got {on_error!r}")
-        self.metric, self.columns, self.output, self.on_error = metric, columns, output, on_error
+        self.metric = metric
+        self.columns = columns
+        self.output = output
+        self.on_error = on_error
         self.patches = False
 
     def __getstate__(self) -> dict[str, Any]:
@@ -45,48 +55,60 @@ class _Columns:
             more: the other columns of `input_columns`; indices and ranks (`with_indices`, `with_rank`) are not used.
         """
         if isinstance(batch, Mapping) and not _is_undecoded(batch):
-            cells = self._named_cells(batch)
+            missing = [name for name in self.columns if name not in batch]
+            if missing:
+                raise KeyError(f"there is no column {missing[0]!r}; there are {', '.join(batch)}")
+            cells = [batch[name] for name in self.columns]
         else:
             cells = [batch, *more][: len(self.columns)]
-        is_row = any(isinstance(cell, str | bytes | os.PathLike | Image.Image | Mapping) for cell in cells)
+        is_row = any(isinstance(cell, _CELLS) for cell in cells)
         if is_row:
             cells = [[cell] for cell in cells]
 
-        lost: dict[int, str] = {}
-        pixels = [[self._read(cell, row, lost) for row, cell in enumerate(column)] for column in cells]
-        good = [row for row in range(len(cells[0])) if row not in lost]
-        values: list[Any] = [None] * len(cells[0])
-        if good:
-            found = [self.metric.embed([column[row] for row in good], patches=self.patches) for column in pixels]
-            for row, value in zip(good, self._values(*found), strict=True):
+        count = len(cells[0])
+        errors: dict[int, str] = {}
+        columns = []
+        for column in cells:
+            columns.append([self._read(cell, row, errors) for row, cell in enumerate(column)])
+        readable = [row for row in range(count) if row not in errors]
+        values: list[Any] = [None] * count
+        if readable:
+            embeddings = []
+            for pixels in columns:
+                images = [pixels[row] for row in readable]
+                embeddings.append(self.metric.embed(images, patches=self.patches))
+            for row, value in zip(readable, self._values(*embeddings), strict=True):
                 values[row] = value
+
         new = {self.output: values}
         if self.on_error == "none":
-            new[f"{self.output}_error"] = [lost.get(row) for row in range(len(values))]
-        return {name: column[0] for name, column in new.items()} if is_row else new
+            new[f"{self.output}_error"] = list(map(errors.get, range(count)))
+        if is_row:
+            return {name: column[0] for name, column in new.items()}
+        return new
 
-    def _named_cells(self, batch: Mapping[str, Any]) -> list[Any]:
-        for name in self.columns:
-            if name not in batch:
-                raise KeyError(f"there is no column {name!r}; there are {', '.join(batch)}")
-        return [batch[name] for name in self.columns]
-
-    def _read(self, cell: Any, row: int, lost: dict[int, str]) -> Any:
-        """The pixels of a cell; without them, the reason is added to `lost`."""
+    def _read(
+        self,
+        cell: Any,
+        row: int,
+        errors: dict[int, str],
+    ) -> Any:
+        """The pixels of a cell; without them, the reason is added to `errors`."""
         if isinstance(cell, Mapping):  # an undecoded image
             cell = cell.get("path") if cell.get("bytes") is None else cell["bytes"]
         if cell is None:
-            lost.setdefault(row, "there is no image")
+            errors.setdefault(row, "there is no image")
             return None
         try:
-            return self.metric.load_image(cell, None, "keep")[0]
+            pixels, _ = self.metric.load_image(cell, None, "keep")
         except ImageReadError as error:
             if self.on_error == "raise":
                 raise
-            lost.setdefault(row, str(error))
+            errors.setdefault(row, str(error))
             return None
+        return pixels
 
-    def _values(self, *found: Embedding) -> Sequence[Any]:
+    def _values(self, *embeddings: Embedding) -> Sequence[Any]:
         """The new values, from the embeddings of each column."""
         raise NotImplementedError
 
@@ -110,8 +132,8 @@ class EmbedColumn(_Columns):
     ) -> None:
         super().__init__(metric, [column], output, on_error)
 
-    def _values(self, *found: Embedding) -> Sequence[Any]:
-        return list(found[0].cls.float().cpu().numpy())
+    def _values(self, *embeddings: Embedding) -> Sequence[Any]:
+        return list(embeddings[0].cls.float().cpu().numpy())
 
 
 class ScoreColumns(_Columns):
@@ -123,12 +145,19 @@ class ScoreColumns(_Columns):
     """
 
     def __init__(
-        self, metric: Embedder, a: str, b: str, distance: str = "cls", output: str = "distance", *,
+        self,
+        metric: Embedder,
+        a: str,
+        b: str,
+        distance: str = "cls",
+        output: str = "distance",
+        *,
         on_error: OnError = "raise",
-    ) -> None:  # fmt: skip
+    ) -> None:
         super().__init__(metric, [a, b], output, on_error)
         self.distance, self.patches = distance, needs_patches(distance)
 
-    def _values(self, *found: Embedding) -> Sequence[Any]:
-        values: list[float] = self.metric(found[0], found[1], self.distance).tolist()
+    def _values(self, *embeddings: Embedding) -> Sequence[Any]:
+        a, b = embeddings
+        values: list[float] = self.metric(a, b, self.distance).tolist()
         return values

@@ -76,7 +76,11 @@ def export(metric: Embedder, path: str | os.PathLike[str]) -> float:
             return _largest_difference(metric, _session(temporary))
 
 
-def export_int8(metric: Embedder, path: Path, images: Sequence[ImageLike]) -> float:
+def export_int8(
+    metric: Embedder,
+    path: Path,
+    images: Sequence[ImageLike],
+) -> float:
     """Write a model as `export` does, with weights and activations of 8 bits.
 
     Weights have one scale for each output channel; ranges of activations are the least and the largest value on the
@@ -92,17 +96,19 @@ def export_int8(metric: Embedder, path: Path, images: Sequence[ImageLike]) -> fl
         ExportError, OutputError, MissingExtraError: as `export`. ImageReadError: for an image that cannot be read.
     """
     check_target(path)
-    step = -(-len(images) // MOST_IMAGES)
-    some = list(images)[:: max(1, step)]
+    step = max(1, -(-len(images) // MOST_IMAGES))
+    images = list(images)[::step]
     with tempfile.TemporaryDirectory(prefix="idmetric-") as folder:
         exact = Path(folder) / "float32.onnx"
         export(metric, exact)
         with replacing(path) as temporary:
-            temporary.write_bytes(_quantized(metric, exact, Path(folder), some))
-            sessions = [_session(file) for file in (exact, temporary)]
+            data = _quantized(metric, exact, Path(folder), images)
+            temporary.write_bytes(data)
+            session, quantized_session = _session(exact), _session(temporary)
             distances = []
-            for batch in _batches(metric, some):
-                features, quantized = (torch.from_numpy(session.run(["cls"], batch)[0]) for session in sessions)
+            for batch in _batches(metric, images):
+                features = torch.from_numpy(session.run(["cls"], batch)[0])
+                quantized = torch.from_numpy(quantized_session.run(["cls"], batch)[0])
                 distances.append(cosine_distance(features, quantized))
             return float(torch.cat(distances).mean())
 
@@ -142,8 +148,10 @@ class _Graph(nn.Module):
         resized = F.interpolate(
             pixels, self.metric.image_size, mode=self.metric.interpolation, align_corners=False, antialias=True
         )
-        found = self.metric.embed_pixels(resized.clamp(0, 1))
-        return (found.cls,) if found.patches is None else (found.cls, found.patches)
+        embedding = self.metric.embed_pixels(resized.clamp(0, 1))
+        if embedding.patches is None:
+            return (embedding.cls,)
+        return embedding.cls, embedding.patches
 
 
 def _session(path: Path) -> Any:
@@ -155,19 +163,19 @@ def _session(path: Path) -> Any:
 def _batches(metric: Embedder, images: Sequence[ImageLike]) -> Iterator[dict[str, Any]]:
     """Batches of images as inputs of the graph, read and resized as the metric reads them."""
     for start in range(0, len(images), _BATCH):
-        pixels = [to_pixels(image, metric.image_size, **metric.reading) for image in images[start : start + _BATCH]]
+        batch = images[start : start + _BATCH]
+        pixels = [to_pixels(image, metric.image_size, **metric.reading) for image in batch]
         yield {"pixels": torch.stack(pixels).numpy()}
 
 
 def _facts(metric: Embedder) -> dict[str, Any]:
     """What the file says of its model: which it is, and how images become pixels."""
+    pixels = torch.rand(1, 3, *metric.image_size)
     with torch.no_grad():
-        grid = metric.embed_pixels(torch.rand(1, 3, *metric.image_size)).grid
-    return {
-        "model": metric.label, "revision": metric.revision, "weights": weights_digest(metric), "grid": grid,
-        "image_size": metric.image_size, "mean": metric.mean, "std": metric.std, "interpolation": metric.interpolation,
-        "background": metric.background, "preprocessing": metric.preprocessing, "idmetric": __version__,
-    }  # fmt: skip
+        grid = metric.embed_pixels(pixels).grid
+    names = ("revision", "image_size", "mean", "std", "interpolation", "background", "preprocessing")
+    facts = {name: getattr(metric, name) for name in names}
+    return {"model": metric.label, "weights": weights_digest(metric), "grid": grid, "idmetric": __version__, **facts}
 
 
 def _program(metric: Embedder, graph: _Graph) -> Any:
@@ -176,7 +184,8 @@ def _program(metric: Embedder, graph: _Graph) -> Any:
     pixels = torch.rand(2, 3, height + 19, width + 8)  # neither square nor the model's own size
     free = torch.export.Dim.DYNAMIC
     try:
-        program = torch.export.export(graph, (pixels,), dynamic_shapes={"pixels": {0: free, 2: free, 3: free}})
+        sizes = {"pixels": {0: free, 2: free, 3: free}}
+        program = torch.export.export(graph, (pixels,), dynamic_shapes=sizes)
     except Exception as error:  # torch's many kinds
         raise ExportError(f"torch.export cannot trace {metric.label}: {error}") from error
     for node in program.graph.nodes:
@@ -188,28 +197,30 @@ def _onnx_bytes(program: Any, facts: Mapping[str, Any]) -> bytes:
     from onnxscript.optimizer import fold_constants
 
     names = ["cls"] if facts["grid"] is None else ["cls", "patches"]
-    found = torch.onnx.export(
+    exported = torch.onnx.export(
         program, dynamo=True, opset_version=OPSET, input_names=["pixels"], output_names=names, verbose=False
     )
-    if found is None:
+    if exported is None:
         raise ExportError("torch.onnx returned no model")
     # the exporter folds small constants alone; kernels scaled by BatchNorm are larger, and quantization needs them
-    fold_constants(found.model, input_size_limit=_FOLDED, output_size_limit=_FOLDED)
-    return _finished(found.model_proto, facts)
+    fold_constants(exported.model, input_size_limit=_FOLDED, output_size_limit=_FOLDED)
+    return _finished(exported.model_proto, facts)
 
 
 def _finished(model: Any, facts: Mapping[str, Any]) -> bytes:
     """The bytes of an ONNX model with our facts, and without the notes of its makers, some of which are local paths."""
     graph = model.graph
-    for part in (model, graph, *graph.node, *graph.input, *graph.output, *graph.initializer, *model.functions):
+    values = [*graph.input, *graph.output]
+    for part in (model, graph, *graph.node, *values, *graph.initializer, *model.functions):
         del part.metadata_props[:]
         part.doc_string = ""
     del graph.value_info[:]
-    for value in (*graph.input, *graph.output):
-        for place, name in enumerate(("batch", "channels", "height", "width")):
-            dims = value.type.tensor_type.shape.dim
-            if place < len(dims) and dims[place].HasField("dim_param"):
-                dims[place].dim_param = name
+    axes = ("batch", "channels", "height", "width")
+    for value in values:
+        sizes = value.type.tensor_type.shape.dim
+        for size, axis in zip(sizes, axes, strict=False):
+            if size.HasField("dim_param"):
+                size.dim_param = axis
 
     model.producer_name, model.producer_version = "idmetric", __version__
     model.metadata_props.add(key="idmetric", value=json.dumps(facts, sort_keys=True))
@@ -223,19 +234,28 @@ def _largest_difference(metric: Embedder, session: Any) -> float:
     worst = 0.0
     for batch, tall, wide in _SHAPES:
         height, width = metric.image_size
-        pixels = torch.rand(batch, 3, max(1, round(height * tall)), max(1, round(width * wide)), generator=generator)
+        height, width = round(height * tall), round(width * wide)
+        pixels = torch.rand(batch, 3, height, width, generator=generator)
         with torch.no_grad():
             expected = metric(pixels)
+        features = [expected.cls]
+        if expected.patches is not None:
+            features.append(expected.patches)
         outputs = session.run(None, {"pixels": pixels.numpy()})
-        features = [expected.cls] if expected.patches is None else [expected.cls, expected.patches]
         for tensor, array in zip(features, outputs, strict=True):
-            worst = max(worst, float((tensor - torch.from_numpy(array)).abs().max()))
+            difference = (tensor - torch.from_numpy(array)).abs()
+            worst = max(worst, float(difference.max()))
     if not worst <= TOLERANCE:
         raise ExportError(f"the exported graph differs from PyTorch by {worst:.1e}, more than {TOLERANCE:g}")
     return worst
 
 
-def _quantized(metric: Embedder, exact: Path, folder: Path, images: Sequence[ImageLike]) -> bytes:
+def _quantized(
+    metric: Embedder,
+    exact: Path,
+    folder: Path,
+    images: Sequence[ImageLike],
+) -> bytes:
     import onnx
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
@@ -252,8 +272,14 @@ def _quantized(metric: Embedder, exact: Path, folder: Path, images: Sequence[Ima
         quant_pre_process(str(exact), str(prepared), skip_symbolic_shape=True)
         # with all 8 bits of weights, sums saturate on x86 without VNNI, and distances depend on the processor
         quantization.quantize_static(
-            str(prepared), str(out), Reader(), quant_format=quantization.QuantFormat.QDQ, per_channel=True,
-            activation_type=quantization.QuantType.QUInt8, weight_type=quantization.QuantType.QInt8, reduce_range=True,
-        )  # fmt: skip
+            str(prepared),
+            str(out),
+            Reader(),
+            quant_format=quantization.QuantFormat.QDQ,
+            per_channel=True,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+            reduce_range=True,
+        )
     facts = _facts(metric)
     return _finished(onnx.load(str(out)), {**facts, "weights": f"{facts['weights']} in 8 bits"})

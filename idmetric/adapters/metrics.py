@@ -79,9 +79,11 @@ class _WithEmbedder(Metric):  # type: ignore[misc]  # torchmetrics has no types 
         self._types = {**getattr(self, "_types", {}), name: dtype}
 
     def _joined(self, name: str) -> Tensor:
-        held = getattr(self, name)  # a list, or a tensor once processes are joined
-        found: Tensor = dim_zero_cat(held) if len(held) else torch.empty(0, dtype=self._types[name], device=self.device)
-        return found
+        state = getattr(self, name)  # a list, or a tensor once processes are joined
+        if not len(state):
+            return torch.empty(0, dtype=self._types[name], device=self.device)
+        joined: Tensor = dim_zero_cat(state)
+        return joined
 
     def _sync_dist(self, *args: Any, **options: Any) -> None:
         # torchmetrics would gather floats from a process without images and integers from the rest
@@ -89,12 +91,16 @@ class _WithEmbedder(Metric):  # type: ignore[misc]  # torchmetrics has no types 
             setattr(self, name, [self._joined(name)])
         super()._sync_dist(*args, **options)
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], exclude_state: Sequence[str] = "") -> Self:
+    def _apply(
+        self,
+        fn: Callable[[Tensor], Tensor],
+        exclude_state: Sequence[str] = "",
+    ) -> Self:
         before = self.device
-        found: Self = super()._apply(fn, exclude_state)
+        super()._apply(fn, exclude_state)
         if self.device != before:  # .to("cuda"), called here or on a larger module
             self.metric.to(self.device)
-        return found
+        return self
 
 
 class IdentitySimilarity(_WithEmbedder):
@@ -126,20 +132,23 @@ class IdentitySimilarity(_WithEmbedder):
         batch_size: int = 32,
         **options: Any,
     ) -> None:
-        for name, given, allowed in (
-            ("value", value, ("similarity", "distance")),
-            ("aggregate", aggregate, ("best", "mean")),
-            ("reduction", reduction, ("mean", "none")),
-        ):
-            if given not in allowed:
-                raise ValueError(f"{name} must be {' or '.join(allowed)}, got {given!r}")
+        if value not in ("similarity", "distance"):
+            raise ValueError(f"value must be similarity or distance, got {value!r}")
+        if aggregate not in ("best", "mean"):
+            raise ValueError(f"aggregate must be best or mean, got {aggregate!r}")
+        if reduction not in ("mean", "none"):
+            raise ValueError(f"reduction must be mean or none, got {reduction!r}")
         super().__init__(metric, **options)
-        self.distance, self.value, self.aggregate, self.reduction = check_name(distance), value, aggregate, reduction
+        self.distance = check_name(distance)
+        self.value = value
+        self.aggregate = aggregate
+        self.reduction = reduction
         self.outside: Outside = outside
         self.batch_size = batch_size
         # All values are kept: each takes four bytes. The state's name depends on model and settings, because a
         # MetricCollection merges metrics that have equal states after the first batch.
-        self._values = f"values_{self.distance}_{value}_{aggregate}_{outside}_{_mark(self.metric)}"
+        _, _, digest = folder_name(self.metric.about()).rpartition(".")
+        self._values = f"values_{distance}_{value}_{aggregate}_{outside}_{digest}"
         self._add(self._values, torch.float32)
 
     @property
@@ -167,14 +176,20 @@ class IdentitySimilarity(_WithEmbedder):
             ImageReadError: if an image cannot be read.
             ValueError: if the number of references or masks does not match the images.
         """
-        patches = needs_patches(self.distance)
         with torch.no_grad():
-            images = self._embed(preds, masks, patches)
-            references, groups = self._references(target, target_masks, len(images), patches)
-            values = torch.stack([self._of(images[k], references[rows]) for k, rows in enumerate(groups)])
+            images = self._embed(preds, masks)
+            references, groups = self._references(target, target_masks, len(images))
+            reduce = torch.min if self.aggregate == "best" else torch.mean
+            reduced = []
+            for image, rows in zip(images, groups, strict=True):
+                distances = embedding_distance(image, references[rows], self.distance)
+                reduced.append(reduce(distances))
+            values = torch.stack(reduced)
             check_distances(values, self.metric.dtype)
-            found = values.to(self.device, torch.float32)
-        getattr(self, self._values).append(1 - found if self.value == "similarity" else found)
+            values = values.to(self.device, torch.float32)
+        if self.value == "similarity":
+            values = 1 - values
+        getattr(self, self._values).append(values)
 
     def compute(self) -> Tensor:
         """The mean (a scalar), or all values (N,).
@@ -182,23 +197,29 @@ class IdentitySimilarity(_WithEmbedder):
         Raises:
             ValueError: if there were no images.
         """
-        found = self._joined(self._values)
-        if not len(found):
+        values = self._joined(self._values)
+        if not len(values):
             raise ValueError("IdentitySimilarity has seen no images: call update first")
         if self.reduction == "none":
-            return found
+            return values
         # in float64 on the CPU, because MPS has no float64
-        return found.cpu().double().mean().to(found.device, torch.float32)
+        mean = values.cpu().double().mean()
+        return mean.to(values.device, torch.float32)
 
-    def _embed(self, images: Images, masks: Masks, patches: bool) -> Embedding:
-        return self.metric.embed(images, masks=masks, outside=self.outside, batch_size=self.batch_size, patches=patches)
-
-    def _of(self, image: Embedding, references: Embedding) -> Tensor:
-        distances = embedding_distance(image, references, self.distance)
-        return distances.min() if self.aggregate == "best" else distances.mean()
+    def _embed(self, images: Images, masks: Masks) -> Embedding:
+        return self.metric.embed(
+            images,
+            masks=masks,
+            outside=self.outside,
+            batch_size=self.batch_size,
+            patches=needs_patches(self.distance),
+        )
 
     def _references(
-        self, target: References, masks: Any, count: int, patches: bool
+        self,
+        target: References,
+        masks: Any,
+        count: int,
     ) -> tuple[Embedding, list[list[int]]]:
         """Return all references, and the rows among them that belong to each image."""
         if isinstance(target, str | os.PathLike):  # of a folder, one for each
@@ -206,11 +227,20 @@ class IdentitySimilarity(_WithEmbedder):
         elif not is_single(target):
             target = list(target)  # type: ignore[arg-type]  # an iterable, then
         images, groups = grouped(target, count)
-        if masks is not None and isinstance(target, list) and any(not is_single(x) for x in target):
-            own = dict.fromkeys(map(tuple, groups))
-            each = [masks] * len(own) if isinstance(masks, str | os.PathLike) else masks  # a folder has all
-            masks = [c for m, rows in zip(each, own, strict=True) for c in split_masks(m, [images[k] for k in rows])]
-        return self._embed(images, masks, patches), groups
+        if masks is None or not isinstance(target, list):
+            return self._embed(images, masks), groups
+        if all(map(is_single, target)):
+            return self._embed(images, masks), groups
+
+        # lists of references have lists of masks, or one folder has all masks
+        lists = list(dict.fromkeys(map(tuple, groups)))
+        masks_of_lists = masks
+        if isinstance(masks, str | os.PathLike):
+            masks_of_lists = [masks] * len(lists)
+        all_masks: list[Any] = []
+        for rows, masks_of_list in zip(lists, masks_of_lists, strict=True):
+            all_masks += split_masks(masks_of_list, [images[row] for row in rows])
+        return self._embed(images, all_masks), groups
 
 
 class IdentityRetrieval(_WithEmbedder):
@@ -242,9 +272,9 @@ class IdentityRetrieval(_WithEmbedder):
             raise ValueError(f"ks must be depths of at least 1, got {ks}")
         self.ks, self.batch_size = tuple(ks), batch_size
         self.outside: Outside = outside
-        self._features, self._identities = f"features_{outside}", "identities"
+        self._features = f"features_{outside}"
         self._add(self._features, torch.float32)
-        self._add(self._identities, torch.int64)
+        self._add("identities", torch.int64)
 
     def update(
         self,
@@ -264,14 +294,16 @@ class IdentityRetrieval(_WithEmbedder):
             ValueError: if the number of identities does not match the images, or a tensor of identities is not (N,)
                 integers.
         """
-        found = self.metric.embed(
+        embedding = self.metric.embed(
             preds, masks=masks, outside=self.outside, batch_size=self.batch_size, patches=False
-        ).cls.detach()
+        )
         names = _numbers(target)
-        if len(names) != len(found):
-            raise ValueError(f"{len(found)} images and {len(names)} identities: give one for each")
-        getattr(self, self._features).append(F.normalize(found.float(), dim=-1).flatten().to(self.device))
-        getattr(self, self._identities).append(names.to(self.device))
+        if len(names) != len(embedding):
+            raise ValueError(f"{len(embedding)} images and {len(names)} identities: give one for each")
+        vectors = F.normalize(embedding.cls.detach().float(), dim=-1)
+        vectors = vectors.flatten().to(self.device)
+        getattr(self, self._features).append(vectors)
+        self.identities.append(names.to(self.device))
 
     def compute(self) -> dict[str, Tensor]:
         """Return `mAP` and `hit@k` as scalars.
@@ -279,8 +311,9 @@ class IdentityRetrieval(_WithEmbedder):
         Raises:
             ValueError: if no two images show one identity.
         """
-        identities = self._joined(self._identities).cpu().numpy()
-        vectors = self._joined(self._features).cpu().double().numpy().reshape(len(identities), -1)
+        identities = self._joined("identities").cpu().numpy()
+        vectors = self._joined(self._features).cpu().double().numpy()
+        vectors = vectors.reshape(len(identities), -1)
         _, numbers, counts = np.unique(identities, return_inverse=True, return_counts=True)
         queries = np.flatnonzero(counts[numbers] > 1)
         if not len(queries):
@@ -290,18 +323,14 @@ class IdentityRetrieval(_WithEmbedder):
         for start in range(0, len(queries), _BLOCK):
             block = queries[start : start + _BLOCK]
             similarities = vectors[block] @ vectors.T
-            for query, scores in zip(block, similarities, strict=True):
-                others = np.delete(scores, query)
+            for query, similarity in zip(block, similarities, strict=True):
+                scores = np.delete(similarity, query)
                 relevant = np.delete(identities == identities[query], query)
-                hits = [ranking.hit_at_k(others, relevant, k) for k in self.ks]
-                rows.append([ranking.average_precision(others, relevant), *hits])
-        means = torch.tensor(np.mean(rows, 0), dtype=torch.float32, device=self.device)
-        return dict(zip(["mAP", *(f"hit@{k}" for k in self.ks)], means, strict=True))
-
-
-def _mark(metric: Embedder) -> str:
-    """Return a hash of the model that is the same in every process."""
-    return folder_name(metric.about()).rpartition(".")[2]
+                hits = [ranking.hit_at_k(scores, relevant, k) for k in self.ks]
+                rows.append([ranking.average_precision(scores, relevant), *hits])
+        names = ["mAP", *(f"hit@{k}" for k in self.ks)]
+        means = torch.from_numpy(np.mean(rows, 0)).to(self.device, torch.float32)
+        return dict(zip(names, means, strict=True))
 
 
 def _numbers(target: Tensor | Sequence[int | str]) -> Tensor:

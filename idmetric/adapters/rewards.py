@@ -12,6 +12,7 @@ import hashlib
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -82,31 +83,35 @@ def reward(
         curve.warn()
     patches = needs_patches(distance)
     memory = _ReferenceMemory(metric, batch_size, patches)
+    reduce = np.max if aggregate == "best" else np.mean
 
     @torch.no_grad()
     def score(images: Images, references: References) -> list[float]:
         if not is_image_like(references):  # a column of a table and an array of paths are lists as well
             references = list(references)  # type: ignore[arg-type]  # an iterable, then
         _refuse_flat_list(references)
-        shown = [_opened(metric, image) for image in split_images(images)]
-        singles, groups = grouped(references, len(shown))
-        embedded = metric.embed(shown, batch_size=batch_size, patches=patches)
+        pictures = [_opened(metric, image) for image in split_images(images)]
+        singles, groups = grouped(references, len(pictures))
+        embedded = metric.embed(pictures, batch_size=batch_size, patches=patches)
         embedded_references, reference_prints = memory.get(singles, embedded)
 
-        # the reward of each image by each of its references
-        image_rows = np.repeat(np.arange(len(shown)), [len(group) for group in groups])
-        reference_rows = [row for group in groups for row in group]
+        # the distance of each image from each of its references
+        counts = [len(group) for group in groups]
+        image_rows = np.repeat(np.arange(len(pictures)), counts)
+        reference_rows = list(chain.from_iterable(groups))
         distances = metric(embedded[image_rows.tolist()], embedded_references[reference_rows], distance)
         far = distances.double().cpu().numpy()
         values = np.clip(1 - far, 0, 1) if curve is None else curve.probability(far, prior)
 
-        join = np.max if aggregate == "best" else np.mean
-        rewards = [float(join(values[image_rows == row])) for row in range(len(shown))]
-        if copy_penalty:
-            for row, image in enumerate(shown):
-                image_print = _print(metric, image)
-                if any(compare(reference_prints[k], image_print).found for k in groups[row]):
-                    rewards[row] *= 1 - copy_penalty
+        rewards = []
+        for row, (picture, group) in enumerate(zip(pictures, groups, strict=True)):
+            value = float(reduce(values[image_rows == row]))
+            if copy_penalty:
+                picture_print = _print(metric, picture)
+                comparisons = [compare(reference_prints[k], picture_print) for k in group]
+                if any(comparison.found for comparison in comparisons):
+                    value *= 1 - copy_penalty
+            rewards.append(value)
         return rewards
 
     return score
@@ -116,10 +121,16 @@ class _ReferenceMemory:
     """Embeddings and prints of the latest references: training asks for the same ones again and again."""
 
     def __init__(self, metric: Embedder, batch_size: int, patches: bool) -> None:
-        self.metric, self.batch_size, self.patches = metric, batch_size, patches
+        self.metric = metric
+        self.batch_size = batch_size
+        self.patches = patches
         self._entries: OrderedDict[Hashable, tuple[Embedding, Print]] = OrderedDict()
 
-    def get(self, images: list[ImageLike], partner: Embedding) -> tuple[Embedding, list[Print]]:
+    def get(
+        self,
+        images: list[ImageLike],
+        partner: Embedding,
+    ) -> tuple[Embedding, list[Print]]:
         """Return the embeddings and prints of images, of which only new ones are embedded.
 
         Args:
@@ -127,32 +138,44 @@ class _ReferenceMemory:
                 another type are not returned.
         """
         origin = partner.model, partner.cls.device, partner.cls.dtype
-        readable = [image if isinstance(image, str | os.PathLike) else _opened(self.metric, image) for image in images]
-        keys = [(origin, _content(image)) for image in readable]
+        keys: list[Hashable] = []
+        fresh: dict[Hashable, ImageLike] = {}
+        for image in images:
+            picture = image
+            if not isinstance(image, str | os.PathLike):  # a file is read only if it is new
+                picture = _opened(self.metric, image)
+            key: Hashable = (origin, _content(picture))
+            keys.append(key)
+            if key not in self._entries:
+                fresh[key] = picture
 
-        fresh = {key: image for key, image in zip(keys, readable, strict=True) if key not in self._entries}
         if fresh:
-            pictures = [_opened(self.metric, image) for image in fresh.values()]
+            pictures = [_opened(self.metric, picture) for picture in fresh.values()]
             embedded = self.metric.embed(pictures, batch_size=self.batch_size, patches=self.patches)
-            for row, (key, picture) in enumerate(zip(fresh, pictures, strict=True)):
-                self._entries[key] = embedded[[row]], _print(self.metric, picture)
+            for row, (fresh_key, picture) in enumerate(zip(fresh, pictures, strict=True)):
+                picture_print = _print(self.metric, picture)
+                self._entries[fresh_key] = embedded[[row]], picture_print
 
-        entries = [self._entries[key] for key in keys]
+        embeddings, prints = [], []
         for key in keys:
+            embedding, reference_print = self._entries[key]
+            embeddings.append(embedding)
+            prints.append(reference_print)
             self._entries.move_to_end(key)
         while len(self._entries) > _REMEMBERED:
             self._entries.popitem(last=False)
-        return concatenate([embedding for embedding, _ in entries]), [image_print for _, image_print in entries]
+        return concatenate(embeddings), prints
 
 
 def _content(image: ImageLike) -> Hashable:
     """What distinguishes an image from all others: of a file, its path, size and time of change."""
     if isinstance(image, str | os.PathLike):
-        # a missing file has an error of its own when it is read
-        status = os.stat(image) if os.path.exists(image) else None
-        return os.path.abspath(image), status and (status.st_size, status.st_mtime_ns)
-    values = image.detach().float().cpu().numpy() if isinstance(image, Tensor) else np.asarray(image)
-    digest = hashlib.blake2b(np.ascontiguousarray(values).tobytes(), digest_size=16).digest()
+        if not os.path.exists(image):  # which has an error of its own when it is read
+            return os.path.abspath(image)
+        status = os.stat(image)
+        return os.path.abspath(image), status.st_size, status.st_mtime_ns
+    values = np.asarray(image.detach().float().cpu() if isinstance(image, Tensor) else image)
+    digest = hashlib.blake2b(values.tobytes(), digest_size=16).digest()
     return type(image), values.shape, str(getattr(image, "dtype", "")), digest
 
 
@@ -167,16 +190,14 @@ def _print(metric: Embedder, image: ImageLike) -> Print:
 
 def _refuse_flat_list(references: References) -> None:
     """Raise a ValueError for several references that may be all for each image, or one for each."""
-    singles: Sequence[object] = []
+    is_flat, count = False, 0
     if isinstance(references, list | tuple):
-        if all(is_single(entry) for entry in references):
-            singles = references
-    elif is_array(references) and references.ndim == 4:
-        singles = list(references)
-
-    if len(singles) > 1:
+        is_flat, count = all(map(is_single, references)), len(references)
+    elif is_array(references):
+        is_flat, count = references.ndim == 4, len(references)
+    if is_flat and count > 1:
         raise ValueError(
-            f"{len(singles)} references in a flat list: give [[a, b]] if all show the subject of every image, or "
+            f"{count} references in a flat list: give [[a, b]] if all show the subject of every image, or "
             "[[a], [b]] for one each (of a tensor x, x[None] or x[:, None])"
         )
 
@@ -191,13 +212,17 @@ def grouped(references: References, count: int) -> tuple[list[ImageLike], list[l
         references = list(references)
     if isinstance(references, str | os.PathLike):  # an image, a folder or a pattern: for all
         lists = [split_images(references)]
-    elif isinstance(references, list | tuple) and any(not is_single(entry) for entry in references):
+    elif isinstance(references, list | tuple) and not all(map(is_single, references)):
         lists = [split_images(entry) for entry in references]
     else:
         lists = [[image] for image in split_images(references)]  # type: ignore[arg-type]  # it is flat
     if len(lists) not in (1, count) or not all(lists):
         raise ValueError(f"{count} images and {len(lists)} references: give one, or one (or a list) for each image")
 
-    ends = np.cumsum([len(entry) for entry in lists]).tolist()
-    groups = [list(range(end - len(entry), end)) for end, entry in zip(ends, lists, strict=True)]
-    return [image for entry in lists for image in entry], groups * count if len(groups) == 1 else groups
+    groups: list[list[int]] = []
+    images: list[ImageLike] = []
+    for entry in lists:
+        start = len(images)
+        images += entry
+        groups.append(list(range(start, len(images))))
+    return images, groups * count if len(groups) == 1 else groups

@@ -57,9 +57,9 @@ def build_parser(prog: str = "idmetric bench") -> Parser:
         action="store_true",
         help="give published models random weights, which need no download and take the same time",
     )
-    options.add_device(parser)
+    options.add_shared(parser, "--device")
     add("--dtype", choices=options.DTYPES[:3], default="float32", help="default: %(default)s")
-    options.add_batch_size(parser, "--batch", dest="batch", default=8)
+    add("--batch-size", "--batch", **options.SHARED["--batch-size"] | {"dest": "batch", "default": 8})
     add("--images", metavar="DIR", help="photos to use (default: generated JPEG files of 960 x 720 pixels)")
     add("--json", metavar="FILE", help="also write all results there")
     parser.add_version()

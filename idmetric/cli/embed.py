@@ -8,9 +8,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from idmetric.cli import options
 from idmetric.cli.command import Parser, UsageError, codes, ended, fixable, say, status_of, warnings_as_lines
-from idmetric.cli.options import check_model, load_options
+from idmetric.cli.options import add_shared, check_model, load_options
 from idmetric.metric.files.hints import need_all
 from idmetric.metric.files.progress import Progress
 from idmetric.metric.images.paths import exists, matches
@@ -46,11 +45,9 @@ def build_parser(prog: str = "idmetric embed") -> Parser:
         help="folders, images and manifests; also addresses (s3://, gs://, ...) of folders and images",
     )
     add("--out", "-o", required=True, metavar="DIR", help="folder or address of the embeddings")
-    options.add_model(parser)
-    options.add_device(parser)
-    options.add_dtype(parser)
-    options.add_batch_size(parser)
-    options.add_workers(parser, "one per core, at most 8; with --ray: as --cpus")
+    add_shared(parser, "--model", "--revision", "--device", "--dtype", "--batch-size")
+    text = "threads that read images (default: one per core, at most 8; with --ray: as --cpus)"
+    add_shared(parser, "--workers", help=text)
     add("--patches", action="store_true", help="keep patch tokens too: megabytes per image")
     add(
         "--half",
@@ -60,9 +57,10 @@ def build_parser(prog: str = "idmetric embed") -> Parser:
         const="float16",
         help="store float16 instead of float32",
     )
-    options.add_decode(parser)
-    options.add_on_error(parser, "skip", fail="stop", skip="list them in the column error")
-    options.add_quiet(parser, "no progress, no warnings")
+    add_shared(parser, "--decode")
+    text = "unreadable images: stop, or list them in the column error (default)"
+    add_shared(parser, "--on-error", default="skip", help=text)
+    add_shared(parser, "--quiet", help="no progress, no warnings")
 
     add = parser.add_argument_group("cluster", "pip install 'idmetric[scale]'").add_argument
     add("--ray", action="store_true", help="run on a cluster, by Ray Data")

@@ -92,7 +92,7 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         metavar="FILE",
         help="also write a page: table, plots, the hardest items with their images (pip install 'idmetric[report]')",
     )
-    options.add_format(files, FORMATS)
+    options.add_shared(files, "--format", choices=FORMATS)
     shown = parser.add_argument_group("table", "of --format table, markdown, latex, and of --out's .md and .tex files")
     shown.add_argument(
         "--rows",
@@ -114,18 +114,17 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         help="95 %% intervals, small, in LaTeX too; --no-intervals leaves them out everywhere",
     )
     shown.add_argument("--explain", action="store_true", help="also print what each column is, in a sentence")
-    options.add_quiet(files)
+    options.add_shared(files, "--quiet")
     add_options(parser.add_argument_group(name), protocol.options)
 
     run = parser.add_argument_group("run")
-    options.add_distance(run, "default: %(default)s, as in the papers")
+    options.add_shared(run, "--distance", help="default: %(default)s, as in the papers")
     run.add_argument(
         "--subject",
         choices=options.OUTSIDE,
         help="compare subjects alone, by the manifest's masks, and replace the other pixels so",
     )
-    options.add_mask_id(run)
-    options.add_decode(run)
+    options.add_shared(run, "--mask-id", "--decode")
     run.add_argument(
         "--bootstrap",
         type=int,
@@ -134,11 +133,10 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         help="resamples of identities for 95 %% intervals, 0 = no intervals (default: %(default)s)",
     )
     run.add_argument("--seed", type=int, default=0, help="seed of the resampling (default: %(default)s)")
-    options.add_on_error(run, fail="stop and list all", skip="leave them out")
-    options.add_batch_size(run)
-    options.add_workers(run, "one per core")
-    options.add_device(run)
-    options.add_dtype(run)
+    options.add_shared(run, "--on-error", help="unreadable images: stop and list all (default), or leave them out")
+    options.add_shared(run, "--batch-size")
+    options.add_shared(run, "--workers", help="threads that read images (default: one per core)")
+    options.add_shared(run, "--device", "--dtype")
     run.add_argument(
         "--max-pairs",
         type=options.positive,

@@ -26,7 +26,7 @@ def build_parser(prog: str = "idmetric export") -> Parser:
         "onnxruntime runs it without torch and without this package.",
         epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 130, 143)}",
     )
-    options.add_model(parser)
+    options.add_shared(parser, "--model", "--revision")
     parser.add_argument(
         "--out",
         "-o",

@@ -29,7 +29,7 @@ from idmetric.cli.command import (
     warnings_as_lines,
     write,
 )
-from idmetric.cli.options import check_model, load_options
+from idmetric.cli.options import add_shared, check_model, load_options
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.progress import Progress
 from idmetric.metric.files.tables import aligned, four
@@ -75,9 +75,10 @@ def build_parser(prog: str = "idmetric gallery") -> Parser:
         is_needed = name in ("build", "query", "info", "prune")
         command.add_argument("--gallery", "-g", metavar="DIR", required=is_needed, help="folder of the gallery")
         if name in _PRINTED:
-            options.add_format(command, default=None)
-            options.add_output(command, "-o")
-        options.add_quiet(command, "no progress, no warnings")
+            text = "format of the result (default: by --output, or table)"
+            add_shared(command, "--format", default=None, help=text)
+            command.add_argument("--output", "-o", **options.SHARED["--output"])
+        add_shared(command, "--quiet", help="no progress, no warnings")
         if name != "info":
             _add_model(command)
     return parser
@@ -95,11 +96,12 @@ def _add_query(parser: Parser) -> None:
     add = parser.add_argument
     add("images", nargs="+", help="images to search for")
     add("-k", type=int, default=10, help="hits per image (default: %(default)s)")
-    options.add_distance(parser, "distance of the ranking; all but cls rank a shortlist (default: %(default)s)")
+    text = "distance of the ranking; all but cls rank a shortlist (default: %(default)s)"
+    add_shared(parser, "--distance", help=text)
     add("--rerank", type=int, metavar="N", help="rank the N nearest again by --distance")
     add("--query-mask-dir", metavar="DIR", help="folder with the masks of the queries")
     add("--exclude-same", action="store_true", help="leave out images with the query's own bytes")
-    options.add_calibration(parser)
+    add_shared(parser, "--calibration")
     add(
         "--unknown-above",
         type=distance,
@@ -201,17 +203,18 @@ def _add_sources(parser: Parser) -> None:
 
 def _add_model(parser: Parser) -> None:
     model = parser.add_argument_group("model and speed")
-    options.add_model(model, None, f"{options.MODELS} (default: the gallery's, or {options.DEFAULT_MODEL})")
-    options.add_device(model)
-    options.add_dtype(model, "that of the gallery, or float32")
-    options.add_batch_size(model)
-    options.add_workers(model)
+    text = f"{options.MODELS} (default: the gallery's, or {options.DEFAULT_MODEL})"
+    add_shared(model, "--model", default=None, help=text)
+    add_shared(model, "--revision", "--device")
+    add_shared(model, "--dtype", help="default: that of the gallery, or float32")
+    add_shared(model, "--batch-size", "--workers")
 
     reading = parser.add_argument_group("reading images")
-    options.add_mask_dir(reading)
+    add_shared(reading, "--mask-dir")
     reading.add_argument("--masked", action="store_true", help="compare subjects alone, by the masks of the manifest")
-    options.add_outside(reading, None)
-    options.add_decode(reading, None, "the gallery's, or ")
+    add_shared(reading, "--outside", default=None)
+    add_shared(reading, "--mask-id")
+    add_shared(reading, "--decode", default=None, help=f"{options.DECODE} (default: the gallery's, or exact)")
 
 
 # subcommand -> the line that describes it, and the function that adds its options

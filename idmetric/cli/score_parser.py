@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from argparse import Namespace
 
-from idmetric.cli import options
 from idmetric.cli.command import Parser, codes
+from idmetric.cli.options import add_shared, natural
 from idmetric.metric.files.output import is_same_file
 
 ALIAS = "idmetric-score"  # name of the stand-alone command
@@ -37,19 +37,15 @@ def build_parser(prog: str = ALIAS) -> Parser:
         help="score the pairs of a CSV file (- for standard input) with the columns a,b[,mask_a,mask_b] or "
         "ref,gen[,mask_ref,mask_gen]",
     )
-    options.add_model(parser)
-    options.add_distance(parser)
-    options.add_device(parser)
-    options.add_mask_dir(parser)
+    add_shared(parser, "--model", "--revision", "--distance", "--device", "--mask-dir")
     add("--threshold", type=float, metavar="T", help="exit with status 3 if a distance exceeds T")
-    options.add_format(parser)
-    options.add_output(parser)
+    add_shared(parser, "--format", "--output")
     add(
         "--html",
         metavar="FILE",
         help="also write a page with the images sorted, next to their references (pip install 'idmetric[report]')",
     )
-    options.add_quiet(parser, "no progress, no warnings")
+    add_shared(parser, "--quiet", help="no progress, no warnings")
     parser.add_version()
     _add_more(parser)
     return parser
@@ -74,19 +70,17 @@ def _add_more(parser: Parser) -> None:
     )
 
     reading = parser.add_argument_group("reading images")
-    options.add_outside(reading)
+    add_shared(reading, "--outside", "--mask-id")
     reading.add_argument(
         "--preprocessing",
         choices=("standard", "release"),
         help="release: as the ID-Sim and NearID releases, which ignore EXIF orientation, transparency and masks",
     )
-    options.add_decode(reading)
-    options.add_on_error(reading, fail="stop", skip="skip and list them")
+    add_shared(reading, "--decode")
+    add_shared(reading, "--on-error", help="unreadable images: stop (default), or skip and list them")
 
     running = parser.add_argument_group("model and speed")
-    options.add_dtype(running)
-    options.add_batch_size(running)
-    options.add_workers(running)
+    add_shared(running, "--dtype", "--batch-size", "--workers")
     running.add_argument(
         "--cache",
         metavar="DIR",
@@ -94,7 +88,7 @@ def _add_more(parser: Parser) -> None:
     )
 
     probability = parser.add_argument_group("probability")
-    options.add_calibration(probability)
+    add_shared(probability, "--calibration")
     probability.add_argument(
         "--prior",
         type=float,
@@ -105,7 +99,7 @@ def _add_more(parser: Parser) -> None:
     rest = parser.add_argument_group("other")
     rest.add_argument(
         "--html-details",
-        type=options.natural,
+        type=natural,
         default=500,
         metavar="N",
         help="with --html: show matched patches of the N nearest images, 0 = none (default: %(default)s)",

@@ -16,8 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.cli import options
 from idmetric.cli.command import CommandError, codes, ended, fixable, parser_of, say
+from idmetric.cli.options import add_shared
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.settings import add_options, from_file, values_of
 from idmetric.train.options import TrainSettings
@@ -68,7 +68,8 @@ def _add_arguments(parser: ArgumentParser, name: str) -> None:
     add("--config", type=Path, metavar="FILE", help="read the settings below from a .json or .toml file")
     add("--smoke", action="store_true", help="a small random model and few steps, to test the setup")
     add("--dry-run", action="store_true", help="print the plan and stop")
-    options.add_on_error(files, fail="stop and list all", skip="train without them")
+    text = "unreadable images: stop and list all (default), or train without them"
+    add_shared(files, "--on-error", help=text)
     add(
         "--check",
         choices=("full", "files"),
@@ -76,7 +77,7 @@ def _add_arguments(parser: ArgumentParser, name: str) -> None:
         help="before the first step, read all images (default), or only check that the files exist",
     )
     add("--cpu", action="store_true", help="stay on the CPU")
-    options.add_quiet(files, "no progress of the check of images")
+    add_shared(files, "--quiet", help="no progress of the check of images")
 
     add_options(parser.add_argument_group(f"{name} (defaults: the paper's)"), config)
     add_options(parser.add_argument_group("run"), TrainSettings, but=[entry.name for entry in fields(config)])

@@ -31,6 +31,7 @@ from idmetric.metric.images.kinds import WHITE, Color, ImageLike
 from idmetric.metric.images.masks import MaskLike, labeled
 from idmetric.metric.images.read import Outside, Preprocessing, describe, read_image
 from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.models.visid import VisIDEmbed
 from idmetric.metric.scoring.keys import settings_digest
 from idmetric.metric.scoring.pipeline import Input, Source, batches, keep, usable
 from idmetric.metric.scoring.store import Store
@@ -93,7 +94,7 @@ class EmbedderModel(VectorModel):
     def __init__(self, metric: Embedder) -> None:
         self.metric = metric
         self.background, self.preprocessing = metric.background, metric.preprocessing
-        self.reads_words = hasattr(metric, "encode_items")  # VisIDEmbed
+        self.reads_words = isinstance(metric, VisIDEmbed)
 
     def signature(self) -> dict[str, str]:
         """See `ImageModel`."""

@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.gallery.index import by_key
-from idmetric.gallery.linkage import Linkage as Linkage
-from idmetric.gallery.linkage import cluster as cluster
+from idmetric.gallery.index import by_key, row_of
+from idmetric.gallery.linkage import Linkage, cluster, members
 from idmetric.gallery.looks import Looks
-from idmetric.gallery.looks import sharpness as sharpness
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.images.opening import open_file
 from idmetric.metric.scoring.copies import THRESHOLD, compare, take_print
@@ -35,8 +33,10 @@ if TYPE_CHECKING:
 Keep = Literal["largest", "sharpest"]
 Progress = Callable[[int, int], None]
 
-DUPLICATES = ("group", "size", "keep", "reason", "image", "name", "identity", "width", "height", "bytes", "sharpness",
-              "distance", "copy_agreement", "mirrored")  # fmt: skip
+DUPLICATES = (
+    "group", "size", "keep", "reason", "image", "name", "identity", "width", "height", "bytes", "sharpness", "distance",
+    "copy_agreement", "mirrored",
+)  # fmt: skip
 IDENTITIES = ("group", "size", "center", "distance", "image", "name", "identity", "width", "height")
 _MOST_FRAMES = 1000
 FIRST_FRAME = "first frame only"  # the reason where other frames or pages differ from the kept file's
@@ -91,80 +91,113 @@ def near_duplicates(
         return Records([], DUPLICATES)
 
     table = gallery.table()
-    there = gallery.current()
-    items = by_key(there)
-    looks = Looks(gallery, there, progress)
-    a, b, far = nearest_pairs(*table.near(neighbors + 1))
-    present = np.array([key in items for key in table.keys])
-    a, b, far = (x[present[a] & present[b]] for x in (a, b, far))
-    alike = np.zeros(len(a), bool) if max_distance is None else comparable(far) <= comparable(max_distance)
-    unlike = np.flatnonzero(~alike)
-    found = looks.agreements([(table.keys[i], table.keys[j]) for i, j in zip(a[unlike], b[unlike], strict=True)])
-    alike[unlike] = [agreement >= THRESHOLD for agreement, _ in found]
-    linked = [[item for row in rows for item in items.get(table.keys[row], ())]
-              for rows in _connected(len(table.keys), a[alike], b[alike])]  # fmt: skip
-    groups = [group for some in linked for group in _groups(some, gallery, looks, keep, max_distance)]
+    current = gallery.current()
+    items = by_key(current)
+    looks = Looks(gallery, current, progress)
+
+    # pairs of neighbors that repeat each other, or are near enough
+    a, b, distance = nearest_pairs(*table.near(neighbors + 1))
+    is_current = np.array([key in items for key in table.keys])
+    pairs_current = is_current[a] & is_current[b]
+    a, b, distance = a[pairs_current], b[pairs_current], distance[pairs_current]
+    linked = np.zeros(len(a), bool)
+    if max_distance is not None:
+        linked = comparable(distance) <= comparable(max_distance)
+    rest = np.flatnonzero(~linked)
+    keys = np.array(table.keys, object)
+    pairs = list(zip(keys[a[rest]], keys[b[rest]], strict=True))
+    linked[rest] = [agreement >= THRESHOLD for agreement, _ in looks.agreements(pairs)]
+
+    groups: list[list[Record]] = []
+    for rows in _connected(len(keys), a[linked], b[linked]):
+        images: list[Item] = []
+        for key in keys[rows]:
+            images += items.get(key, ())
+        groups += _groups(images, gallery, looks, keep, max_distance)
     looks.save()
     return numbered(groups, DUPLICATES)
 
 
 def numbered(groups: list[list[Record]], columns: tuple[str, ...]) -> Records:
     """The rows of groups, large groups first; a file that is kept by one path or mask is kept by all."""
-    kept = {os.path.realpath(row["image"]) for group in groups for row in group if row["keep"]}
-    for row in chain.from_iterable(groups):
-        if not row["keep"] and os.path.realpath(row["image"]) in kept:
+    all_rows = list(chain.from_iterable(groups))
+    kept_files = {os.path.realpath(row["image"]) for row in all_rows if row["keep"]}
+    for row in all_rows:
+        if not row["keep"] and os.path.realpath(row["image"]) in kept_files:
             row.update(keep=True, reason=SAME_FILE)
 
     groups.sort(key=lambda group: (-len(group), min(row["image"] for row in group)))
-    rows = [{"group": n, "size": len(group), **row} for n, group in enumerate(groups, 1) for row in group]
+    rows: list[Record] = []
+    for number, group in enumerate(groups, 1):
+        rows += [{"group": number, "size": len(group), **row} for row in group]
     return Records(rows, columns)
 
 
 def _groups(
-    items: Sequence[Item], gallery: Gallery, looks: Looks, keep: Keep, max_distance: float | None
+    images: list[Item], gallery: Gallery, looks: Looks, keep: Keep, max_distance: float | None
 ) -> Iterator[list[Record]]:
     """Yield the groups of linked images: rows of an image that is kept and of its repetitions."""
-    rest = list(items)
-    while len(rest) > 1:
-        first = _kept(rest, looks.sharpness, keep)
-        compared = [first, *(item for item in rest if item is not first)]
+    while len(images) > 1:
+        kept_image = _image_to_keep(images, looks.sharpness, keep)
+        compared = [kept_image, *(image for image in images if image is not kept_image)]
         rows = _rows(compared, gallery, looks, max_distance)
-        rest = [item for item, row in zip(compared, rows, strict=True) if not row["reason"]]
-        if len(rest) < len(rows) - 1:
+        images = [image for image, row in zip(compared, rows, strict=True) if not row["reason"]]
+        if len(images) < len(rows) - 1:
             yield [row for row in rows if row["reason"]]
 
 
-def _rows(items: Sequence[Item], gallery: Gallery, looks: Looks, max_distance: float | None) -> list[Record]:
+def _rows(
+    images: Sequence[Item],
+    gallery: Gallery,
+    looks: Looks,
+    max_distance: float | None,
+) -> list[Record]:
     """Compare images with the first, which is kept; `reason` is empty where one does not repeat it."""
-    first, table = items[0], gallery.table()
-    vectors = table.rows_of([item.key for item in items])
+    first = images[0]
+    image_keys = [image.key for image in images]
+    vectors = gallery.table().rows_of(image_keys)
     far = distances(np.broadcast_to(vectors[0], vectors.shape), vectors)
-    others = list(dict.fromkeys(item.key for item in items if item.key != first.key))
-    pairs = [(first.key, key) for key in others]
-    copies = dict(zip(others, looks.agreements(pairs, copies_only=max_distance is None), strict=True))
+    keys = [key for key in dict.fromkeys(image_keys) if key != first.key]
+    pairs = [(first.key, key) for key in keys]
+    agreements = looks.agreements(pairs, copies_only=max_distance is None)
+    copies = dict(zip(keys, agreements, strict=True))
     copies[first.key] = (1.0, False)
 
-    found = []
-    for item, distance in zip(items, far.tolist(), strict=True):
-        agreement, mirrored = copies[item.key]
-        near = max_distance is not None and comparable(distance) <= comparable(max_distance)
-        repeats = agreement >= THRESHOLD or near
-        if item is first or item.key == first.key:
-            reason = "kept" if item is first else "same bytes"
-        elif repeats and not _later_frames_agree(first, item, gallery, looks):
+    rows: list[Record] = []
+    for image, distance in zip(images, far.tolist(), strict=True):
+        agreement, mirrored = copies[image.key]
+        is_near = max_distance is not None and comparable(distance) <= comparable(max_distance)
+        if image is first:
+            reason = "kept"
+        elif image.key == first.key:
+            reason = "same bytes"
+        elif agreement < THRESHOLD and not is_near:
+            reason = ""
+        elif not _later_frames_agree(first, image, gallery, looks):
             reason = FIRST_FRAME
         else:
-            reason = ("copy" if agreement >= THRESHOLD else "near") if repeats else ""
-        found.append({
-            "keep": reason in ("kept", FIRST_FRAME), "reason": reason, "image": gallery.shown(item), "name": item.name,
-            "identity": item.identity, "width": item.width, "height": item.height, "bytes": item.size,
-            "sharpness": looks.sharpness[item.key], "distance": distance, "copy_agreement": agreement,
-            "mirrored": mirrored,
-        })  # fmt: skip
-    return found
+            reason = "copy" if agreement >= THRESHOLD else "near"
+        rows.append(
+            {
+                "keep": reason in ("kept", FIRST_FRAME),
+                "reason": reason,
+                **row_of(image, gallery.relative),
+                "bytes": image.size,
+                "sharpness": looks.sharpness[image.key],
+                "distance": distance,
+                "copy_agreement": agreement,
+                "mirrored": mirrored,
+            }
+        )
+    return rows
 
 
-def _later_frames_agree(a: Item, b: Item, gallery: Gallery, looks: Looks) -> bool:
+def _later_frames_agree(
+    a: Item,
+    b: Item,
+    gallery: Gallery,
+    looks: Looks,
+) -> bool:
     """Whether two files have as many frames or pages, and those after the first are copies of each other.
 
     Files of more than `_MOST_FRAMES` are not compared: counted as different.
@@ -174,7 +207,7 @@ def _later_frames_agree(a: Item, b: Item, gallery: Gallery, looks: Looks) -> boo
     if not looks.animated[a.key]:
         return True
 
-    def later(item: Item) -> Iterator[NDArray[np.uint8]]:
+    def later_frames(item: Item) -> Iterator[NDArray[np.uint8]]:
         with open_file(io.BytesIO(gallery.read(item)[0])) as image:
             for number in range(1, _MOST_FRAMES):
                 try:
@@ -184,43 +217,60 @@ def _later_frames_agree(a: Item, b: Item, gallery: Gallery, looks: Looks) -> boo
                 yield small_picture(gallery.metric.read_image(image))
             raise ValueError("too many frames")
 
-    try:  # plain colors have no print that agrees
-        pairs = zip(later(a), later(b), strict=True)
-        return all(np.array_equal(x, y) or compare(take_print(x), take_print(y)).found for x, y in pairs)
-    except (ValueError, EOFError, OSError, SyntaxError):  # a damaged frame
+    try:
+        for frame, other_frame in zip(later_frames(a), later_frames(b), strict=True):
+            if np.array_equal(frame, other_frame):  # plain colors have no print that agrees
+                continue
+            if not compare(take_print(frame), take_print(other_frame)).found:
+                return False
+    except (ValueError, EOFError, OSError, SyntaxError):  # more frames in one of them, or a damaged frame
         return False
+    return True
 
 
-def _kept(items: Sequence[Item], sharp: Mapping[str, float], keep: Keep) -> Item:
+def _image_to_keep(
+    images: Sequence[Item],
+    sharpness: Mapping[str, float],
+    keep: Keep,
+) -> Item:
     """See `near_duplicates`."""
 
-    def largest(some: Sequence[Item]) -> list[Item]:
-        most = max(item.width * item.height for item in some)
-        return [item for item in some if item.width * item.height == most]
+    area = {image: float(image.width * image.height) for image in images}
+    sharp = {image: sharpness[image.key] for image in images}
+    measures = [(area, 1.0), (sharp, _AS_SHARP)]
+    if keep == "sharpest":
+        measures.reverse()
+    for measure, share in measures:
+        least = share * max(measure[image] for image in images)
+        images = [image for image in images if measure[image] >= least]
+    return min(images, key=lambda image: (-image.size, image.place))
 
-    def sharpest(some: Sequence[Item]) -> list[Item]:
-        most = max(sharp[item.key] for item in some)
-        return [item for item in some if sharp[item.key] >= _AS_SHARP * most]
 
-    best = sharpest(largest(items)) if keep == "largest" else largest(sharpest(items))
-    return min(best, key=lambda item: (-item.size, item.place))
-
-
-def nearest_pairs(rows: Ints, far: Double) -> tuple[Ints, Ints, Double]:
+def nearest_pairs(neighbors: Ints, distance: Double) -> tuple[Ints, Ints, Double]:
     """Return pairs a < b in which one is among the other's nearest, and their distances, nearest first.
 
     Args:
-        rows, far: the nearest of each row, perhaps itself, and their distances.
+        neighbors, distance: the nearest of each row, perhaps itself, and their distances.
     """
-    one = np.broadcast_to(np.arange(len(rows))[:, None], rows.shape)
-    codes = (np.minimum(one, rows) * len(rows) + np.maximum(one, rows))[one != rows]
-    code, first = np.unique(codes, return_index=True)
-    found = far[one != rows][first]
-    order = np.lexsort((code, comparable(found)))
-    return code[order] // len(rows), code[order] % len(rows), found[order]
+    count = len(neighbors)
+    row = np.broadcast_to(np.arange(count)[:, None], neighbors.shape)
+    is_pair = row != neighbors
+    low = np.minimum(row, neighbors)
+    high = np.maximum(row, neighbors)
+    code = low * count + high
+
+    pair, position = np.unique(code[is_pair], return_index=True)
+    pair_distance = distance[is_pair][position]
+    order = np.lexsort((pair, comparable(pair_distance)))
+    a, b = np.divmod(pair[order], count)
+    return a, b, pair_distance[order]
 
 
-def _connected(count: int, a: Ints, b: Ints) -> list[list[int]]:
+def _connected(
+    count: int,
+    a: Ints,
+    b: Ints,
+) -> list[list[int]]:
     """Return the connected components of rows 0 to count - 1, where rows a and b are linked."""
     label, before = np.arange(count), np.array([])
     while not np.array_equal(label, before):
@@ -228,8 +278,7 @@ def _connected(count: int, a: Ints, b: Ints) -> list[list[int]]:
         np.minimum.at(label, a, before[b])
         np.minimum.at(label, b, before[a])
         label = label[label]
-    order = np.argsort(label, kind="stable")
-    return [part.tolist() for part in np.split(order, np.flatnonzero(np.diff(label[order])) + 1)]
+    return [rows.tolist() for rows in members(label)]
 
 
 # Identities
@@ -259,28 +308,27 @@ def identities(
         ValueError, CalibrationError: without `threshold`, see `calibrated_threshold`.
         GalleryError: as `Gallery.query`. ImportError: without SciPy.
     """
-    limit = calibrated_threshold(gallery, false_accept_rate) if threshold is None else threshold
+    if threshold is None:
+        threshold = calibrated_threshold(gallery, false_accept_rate)
     table = gallery.table()
     items = by_key(gallery.current())
-    keys = list(items)
-    vectors = table.rows_of(keys)
-    labels = cluster(vectors, limit, linkage)
-    groups: dict[int, list[int]] = {}
-    for row, label in enumerate(labels.tolist()):
-        groups.setdefault(label, []).append(row)
-    members = [[(row, item) for row in rows for item in items[keys[row]]] for rows in groups.values()]
-    members.sort(key=lambda group: (-len(group), group[0][1].place))
-    found: list[Record] = []
-    for number, group in enumerate(members, 1):
-        rows = np.array([row for row, _ in group])
-        total = vectors[rows].sum(0, dtype=np.float64)  # nearest to it: nearest on average, as 1 - cos is linear
-        center = int((vectors[rows].astype(np.float64) @ total).argmax())
-        far = distances(np.broadcast_to(vectors[rows[center]], vectors[rows].shape), vectors[rows])
-        for k, (_, item) in enumerate(group):
-            found.append({"group": number, "size": len(group), "center": k == center, "distance": float(far[k]),
-                          "image": gallery.shown(item), "name": item.name, "identity": item.identity,
-                          "width": item.width, "height": item.height})  # fmt: skip
-    return Records(found, IDENTITIES)
+    labels = cluster(table.rows_of(items), threshold, linkage).tolist()
+    by_label: dict[int, list[Item]] = {}
+    for key, label in zip(items, labels, strict=True):
+        by_label.setdefault(label, []).extend(items[key])
+
+    rows: list[Record] = []
+    groups = sorted(by_label.values(), key=lambda images: (-len(images), images[0].place))
+    for number, images in enumerate(groups, 1):
+        vectors = table.rows_of(image.key for image in images)
+        total = vectors.sum(0, dtype=np.float64)  # nearest to it: nearest on average, as 1 - cos is linear
+        closeness = vectors.astype(np.float64) @ total
+        center = int(closeness.argmax())
+        far = distances(np.broadcast_to(vectors[center], vectors.shape), vectors)
+        for position, (image, distance) in enumerate(zip(images, far.tolist(), strict=True)):
+            row = {"group": number, "size": len(images), "center": position == center, "distance": distance}
+            rows.append({**row, **row_of(image, gallery.relative)})
+    return Records(rows, IDENTITIES)
 
 
 def calibrated_threshold(gallery: Gallery, false_accept_rate: float, distance: str = "cls") -> float:
@@ -290,19 +338,23 @@ def calibrated_threshold(gallery: Gallery, false_accept_rate: float, distance: s
         ValueError: without a calibration, or a threshold at that rate. CalibrationError: if the calibration is for
             another distance or way of masking.
     """
-    found = gallery.metric.calibration
-    if found is None:
+    calibration = gallery.metric.calibration
+    if calibration is None:
         raise ValueError(
             f"{gallery.metric.label} has no calibration: make one (`idmetric eval calibrate`) and give it by "
             "calibrate_with(file), or give threshold="
         )
-    found.check_distance(distance)
-    found.check_outside(gallery.about["outside"])
-    rates = {round(float(t["false_accept_rate"]), 9): float(t["distance"]) for t in found.thresholds}
-    if round(false_accept_rate, 9) not in rates:
+    calibration.check_distance(distance)
+    calibration.check_outside(gallery.about["outside"])
+    thresholds = {}
+    for threshold in calibration.thresholds:
+        rate = round(float(threshold["false_accept_rate"]), 9)
+        thresholds[rate] = float(threshold["distance"])
+    rate = round(false_accept_rate, 9)
+    if rate not in thresholds:
         raise ValueError(
             f"the calibration has no threshold at a false-accept rate of {false_accept_rate}, only at "
-            f"{', '.join(map(str, sorted(rates))) or 'none'}: make one, idmetric eval calibrate --rates"
+            f"{', '.join(map(str, sorted(thresholds))) or 'none'}: make one, idmetric eval calibrate --rates"
         )
-    found.warn()
-    return rates[round(false_accept_rate, 9)]
+    calibration.warn()
+    return thresholds[rate]

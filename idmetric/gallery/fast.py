@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.gallery.clusters import FIRST_FRAME, numbered
-from idmetric.gallery.index import Item, shown
+from idmetric.gallery.index import Item, row_of
 from idmetric.gallery.sources import Entry, Source, entries
+from idmetric.metric.files import StrPath
 from idmetric.metric.files.threads import in_order
 from idmetric.metric.images.opening import Named, is_animated, open_file
 from idmetric.metric.images.read import ImageReadError, read_image
@@ -20,16 +23,25 @@ from idmetric.metric.scoring.pipeline import threads
 from idmetric.metric.scoring.records import Record, Records
 
 Bits = NDArray[np.float32]
-HASHED = ("group", "size", "keep", "reason", "image", "name", "identity", "width", "height", "bytes", "bits",
-          "mirrored")  # fmt: skip
+HASHED = (
+    "group", "size", "keep", "reason", "image", "name", "identity", "width", "height", "bytes", "bits", "mirrored",
+)  # fmt: skip
 MOST_BITS = 6  # of 64 that copies differ in, at most; benchmarks/copies.py
 _SIDE = 32
 _FLAT = 1.0  # root mean square of an image's coefficients, of gray values 0-255, below which it shows too little
 _ROWS = 256  # compared with all others at once
 
 
+class HashedImage(NamedTuple):
+    """An image, its hash and that of the mirrored image, and whether it has several frames."""
+
+    item: Item
+    hashes: Bits
+    is_animated: bool
+
+
 def fast_duplicates(
-    sources: Sequence[str | os.PathLike[str]],
+    sources: Sequence[StrPath],
     *,
     most_bits: int = MOST_BITS,
     progress: Callable[[int, int], None] | None = None,
@@ -50,36 +62,47 @@ def fast_duplicates(
     Raises:
         GalleryError: if a source is missing or holds no image.
     """
-    wanted = list(entries([Source(os.path.abspath(source)) for source in sources], masked=False))
-    read = []
-    for one in in_order(_read, wanted, threads=threads(None), waiting=64):
-        read.append(one)
+    folders = [Source(os.path.abspath(source)) for source in sources]
+    wanted = list(entries(folders, masked=False))
+    images: list[HashedImage] = []
+    problems: dict[str, str] = {}
+    for done, image in enumerate(in_order(_read, wanted, threads=threads(None), waiting=64), 1):
+        if image.item.problem:
+            problems[image.item.place] = image.item.problem
+        else:
+            images.append(image)
         if progress is not None:
-            progress(len(read), len(wanted))
-    usable = [one for one in read if not one[0].problem]
-    usable.sort(key=lambda one: (-one[0].width * one[0].height, -one[0].size, one[0].place))
+            progress(done, len(wanted))
+    images.sort(key=_largest_first)
 
-    hashes = np.array([bits for _, bits, _ in usable]).reshape(-1, 2, 64)
-    relative, taken, groups = not any(map(os.path.isabs, sources)), set[int](), []
-    for k, near in enumerate(_near(hashes, most_bits)):
-        if k in taken:
+    relative = not any(map(os.path.isabs, sources))
+    hashes = np.array([image.hashes for image in images]).reshape(-1, 2, 64)
+    grouped: set[int] = set()
+    groups: list[list[Record]] = []
+    for row, similar in enumerate(_similar(hashes, most_bits)):
+        if row in grouped:
             continue
-        kept, _, kept_moves = usable[k]
-        rows = {k: _row(kept, "kept", relative)}
-        for j, bits, mirrored in near:
-            if j in taken:
+        kept = images[row]
+        group = {row: _row(kept.item, "kept", relative)}
+        for other_row, bits, mirrored in similar:
+            if other_row in grouped:
                 continue
-            item, _, moves = usable[j]
+            image = images[other_row]
             reason = "hash"
-            if item.key == kept.key:
+            if image.item.key == kept.item.key:
                 reason = "same bytes"
-            elif moves or kept_moves:
+            elif image.is_animated or kept.is_animated:
                 reason = FIRST_FRAME
-            rows[j] = _row(item, reason, relative, bits, mirrored)
-        if len(rows) > 1:
-            taken |= rows.keys()
-            groups.append(list(rows.values()))
-    return numbered(groups, HASHED), {item.place: item.problem for item, _, _ in read if item.problem}
+            group[other_row] = _row(image.item, reason, relative, bits, mirrored)
+        if len(group) > 1:
+            grouped |= group.keys()
+            groups.append(list(group.values()))
+    return numbered(groups, HASHED), problems
+
+
+def _largest_first(image: HashedImage) -> tuple[int, int, str]:
+    item = image.item
+    return -item.width * item.height, -item.size, item.place
 
 
 def perceptual_hash(gray: NDArray[np.floating]) -> Bits | None:
@@ -88,45 +111,64 @@ def perceptual_hash(gray: NDArray[np.floating]) -> Bits | None:
     The signs of the 64 DCT coefficients of frequencies 1 to 8, less their median (Zauner, "Implementation and
     Benchmarking of Perceptual Image Hash Functions", 2010, section 3.2.1). Of two hashes, (64 - a @ b) / 2 bits differ.
     """
-    n, k = np.arange(_SIDE), np.arange(1, 9)
-    cosines = np.cos(np.pi * k[:, None] * (2 * n + 1) / (2 * _SIDE)) / 4  # DCT-II, orthonormal
+    pixels, frequencies = np.arange(_SIDE), np.arange(1, 9)
+    angles = np.outer(np.pi * frequencies, 2 * pixels + 1) / (2 * _SIDE)
+    cosines = np.cos(angles) / 4  # DCT-II, orthonormal
     coefficients = cosines @ gray @ cosines.T
     if np.sqrt(np.square(coefficients).mean()) < _FLAT:
         return None
-    both = np.stack([coefficients, coefficients * (-1.0) ** k]).reshape(2, -1)  # mirrored, odd columns change signs
+    mirrored = coefficients * (-1.0) ** frequencies  # odd columns change signs
+    both = np.stack([coefficients, mirrored]).reshape(2, -1)
     return np.where(both > np.median(both, axis=1, keepdims=True), 1, -1).astype(np.float32)
 
 
-def _read(entry: Entry) -> tuple[Item, Bits, bool]:
-    """Return an image, its hash (for plain images, random bits of its content) and whether it has several frames."""
+def _read(entry: Entry) -> HashedImage:
+    item = Item(entry.name, entry.place, entry.files, "", entry.identity)
     try:
         data = entry.image()
         key = content_key(data, None)
-        small = read_image(Named(data, entry.place), needed=lambda *_: (_SIDE, _SIDE)).convert("L")
-        bits = perceptual_hash(np.asarray(small.resize((_SIDE, _SIDE)), np.float64))
-        if bits is None:
-            bits = np.random.default_rng(int(key[:16], 16)).choice(np.array([-1, 1], np.float32), (2, 64))
+        image = read_image(Named(data, entry.place), needed=lambda *_: (_SIDE, _SIDE))
+        gray = image.convert("L").resize((_SIDE, _SIDE))
+        hashes = perceptual_hash(np.asarray(gray, np.float64))
+        if hashes is None:  # random bits of its content
+            rng = np.random.default_rng(int(key[:16], 16))
+            hashes = rng.choice(np.array([-1, 1], np.float32), (2, 64))
         with open_file(io.BytesIO(data)) as file:
-            item = Item(entry.name, entry.place, entry.files, key, entry.identity, *file.size, len(data))
-            return item, bits, is_animated(file)
-    except (OSError, ImageReadError) as error:
-        problem = error.reason if isinstance(error, ImageReadError) else str(error)
-        return Item(entry.name, entry.place, entry.files, "", problem=problem), np.zeros((2, 64), np.float32), False
+            width, height = file.size
+            item = replace(item, key=key, width=width, height=height, size=len(data))
+            return HashedImage(item, hashes, is_animated(file))
+    except ImageReadError as error:
+        problem = error.reason
+    except OSError as error:
+        problem = str(error)
+    return HashedImage(replace(item, problem=problem), np.zeros((2, 64), np.float32), False)
 
 
-def _near(hashes: Bits, most_bits: int) -> Iterator[Iterable[tuple[int, int, bool]]]:
+def _similar(hashes: Bits, most_bits: int) -> Iterator[list[tuple[int, int, bool]]]:
     """Yield for each row of hashes (N, 2, 64) the later rows that differ in few bits: row, bits, whether mirrored."""
-    least = 64 - 2 * most_bits
+    least = 64 - 2 * most_bits  # product of two hashes
     for start in range(0, len(hashes), _ROWS):
-        plain, mirrored = (hashes[start : start + _ROWS, k] @ hashes[start:, 0].T for k in (0, 1))
-        for a in range(len(plain)):
-            rows = a + 1 + np.flatnonzero(np.maximum(plain[a, a + 1 :], mirrored[a, a + 1 :]) >= least)
-            turned = plain[a, rows] < least
-            bits = (64 - np.where(turned, mirrored[a, rows], plain[a, rows])).astype(int) // 2
-            yield zip((start + rows).tolist(), bits.tolist(), turned.tolist(), strict=True)
+        block = hashes[start : start + _ROWS]
+        later = hashes[start:, 0].T
+        plain_products = block[:, 0] @ later
+        mirrored_products = block[:, 1] @ later
+        for row, (plain, mirrored) in enumerate(zip(plain_products, mirrored_products, strict=True)):
+            is_similar = np.maximum(plain, mirrored) >= least
+            is_similar[: row + 1] = False
+            rows = np.flatnonzero(is_similar)
+            is_mirrored = plain[rows] < least
+            products = np.where(is_mirrored, mirrored[rows], plain[rows])
+            bits = (64 - products).astype(int) // 2
+            columns = (start + rows).tolist(), bits.tolist(), is_mirrored.tolist()
+            yield list(zip(*columns, strict=True))
 
 
-def _row(item: Item, reason: str, relative: bool, bits: int = 0, mirrored: bool = False) -> Record:
-    return {"keep": reason in ("kept", FIRST_FRAME), "reason": reason, "image": shown(item, relative),
-            "name": item.name, "identity": item.identity, "width": item.width, "height": item.height,
-            "bytes": item.size, "bits": bits, "mirrored": mirrored}  # fmt: skip
+def _row(
+    item: Item,
+    reason: str,
+    relative: bool,
+    bits: int = 0,
+    mirrored: bool = False,
+) -> Record:
+    row = {"keep": reason in ("kept", FIRST_FRAME), "reason": reason, **row_of(item, relative)}
+    return {**row, "bytes": item.size, "bits": bits, "mirrored": mirrored}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError
-from idmetric.metric.files import json_file, typed
+from idmetric.metric.files import StrPath, json_file, typed
 from idmetric.metric.files.lock import locked
 from idmetric.metric.files.output import refuse_irregular, replacing
 from idmetric.metric.scoring.keys import stores_in
@@ -21,6 +21,9 @@ KIND, FORMAT = "idmetric-gallery", 1
 IMAGES = "images.jsonl"  # its first line holds the model and the number of images
 LOCK = ".lock"
 _IN_MANIFEST = re.compile(rf"(.+?(?:{'|'.join(map(re.escape, MANIFESTS))}))#", re.DOTALL)  # of an item's place
+
+
+Where = tuple[str, ...]  # an image's identity in the gallery: its place, and its files
 
 
 @dataclass(frozen=True)
@@ -47,23 +50,23 @@ class Item:
     problem: str = ""
 
     @property
-    def where(self) -> tuple[str, ...]:
+    def where(self) -> Where:
         """The image's identity in the gallery."""
         return (self.place, *self.files)
 
 
-def by_key(items: Sequence[Item]) -> dict[str, list[Item]]:
+def by_key(items: Iterable[Item]) -> dict[str, list[Item]]:
     """Group images by their content."""
-    found: dict[str, list[Item]] = {}
+    groups: dict[str, list[Item]] = {}
     for item in items:
-        found.setdefault(item.key, []).append(item)
-    return found
+        groups.setdefault(item.key, []).append(item)
+    return groups
 
 
-def file_of(item: Item | Entry) -> str:
+def file_of(image: Item | Entry) -> str:
     """An image's file, or the manifest with its bytes."""
-    found = None if item.place in item.files else _IN_MANIFEST.match(item.place)
-    return found[1] if found else item.place
+    match = _IN_MANIFEST.match(image.place)
+    return match[1] if match and image.place not in image.files else image.place
 
 
 def files_of(image: Item | Entry) -> tuple[str, ...]:
@@ -72,28 +75,46 @@ def files_of(image: Item | Entry) -> tuple[str, ...]:
     return image.files if file in image.files else (*image.files, file)
 
 
+def stamp_of(files: Sequence[str]) -> tuple[tuple[int, ...], ...]:
+    """Return size, times of change and inode of each file; nothing if one is missing."""
+    stamps = []
+    for path in files:
+        try:
+            stat = os.stat(path)
+        except OSError:
+            return ()
+        stamps.append((stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino))
+    return tuple(stamps)
+
+
 def shown(item: Item, relative: bool) -> str:
     """An image's place as answers show it, perhaps relative to the current folder."""
     file = file_of(item)
-    return f"{os.path.relpath(file)}{item.place.removeprefix(file)}" if relative else item.place
+    return os.path.relpath(file) + item.place.removeprefix(file) if relative else item.place
+
+
+def row_of(item: Item, relative: bool) -> dict[str, Any]:
+    """An image's columns in tables."""
+    row = {"image": shown(item, relative), "name": item.name, "identity": item.identity}
+    return {**row, "width": item.width, "height": item.height}
 
 
 # Files
 
 
-def models_of(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+def models_of(folder: StrPath) -> list[dict[str, Any]]:
     """Return the head of each model's part of a gallery: `about`, how the model was opened, number of images.
 
     Raises:
         GalleryError: if one is damaged.
     """
-    found = []
+    heads = []
     for store in stores_in(folder, IMAGES):
         path = store / IMAGES
         refuse_irregular(path)
         with _naming(path), path.open(encoding="utf-8") as file:
-            found.append(_head(path, file.readline()))
-    return found
+            heads.append(_head(path, file.readline()))
+    return heads
 
 
 def read_index(store: Path) -> tuple[dict[str, Any], list[Item]] | None:
@@ -107,50 +128,52 @@ def read_index(store: Path) -> tuple[dict[str, Any], list[Item]] | None:
         refuse_irregular(path)
     except FileNotFoundError:
         return None
-    known = {field.name for field in fields(Item)}
     with _naming(path):
         first, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
-        head, items = _head(path, first), []
-        for line in lines:
-            values = json_file.parse(line)
-            values["stamp"] = tuple(tuple(int(x) for x in part) for part in values["stamp"])
-            values["files"] = tuple(map(str, list.copy(values["files"])))  # TypeError for text
-            items.append(Item(**{name: values[name] for name in known}))
-            _check_types(items[-1])
+        head = _head(path, first)
+        items = [_item(line) for line in lines]
         if len(items) != head["images"]:
             raise ValueError(f"{len(items)} images instead of {head['images']}")
     return head, items
 
 
-def _check_types(item: Item) -> None:
-    texts = (item.name, item.place, item.key, item.problem)
+def _item(line: str) -> Item:
+    """Return the image of a line, which may come from somebody else."""
+    values = json_file.parse(line)
+    values["stamp"] = tuple(tuple(map(int, stamp)) for stamp in values["stamp"])
+    values["files"] = tuple(map(str, list.copy(values["files"])))  # TypeError for text
+    item = Item(**{field.name: values[field.name] for field in fields(Item)})
+    texts = (item.name, item.place, item.key, item.problem, item.identity or "")
     numbers = (item.width, item.height, item.size)
-    if not (
-        all(isinstance(text, str) for text in texts)
-        and all(isinstance(number, int) for number in numbers)
-        and isinstance(item.identity, str | None)
-    ):
+    are_texts = all(isinstance(text, str) for text in texts)
+    if not are_texts or not all(isinstance(number, int) for number in numbers):
         raise ValueError(f"an image has values of the wrong types: {typed.shown(item)}")
+    return item
 
 
-def write_index(store: Path, head: dict[str, Any], items: Sequence[Item]) -> None:
+def write_index(
+    store: Path,
+    head: dict[str, Any],
+    items: Sequence[Item],
+) -> None:
     """Write the list atomically."""
-    first = json.dumps({"kind": KIND, "format": FORMAT, **head, "images": len(items)})
+    lines = [json.dumps({"kind": KIND, "format": FORMAT, **head, "images": len(items)})]
+    lines += [json.dumps(asdict(item)) for item in items]
     with replacing(store / IMAGES) as path:
-        path.write_text("\n".join([first, *(json.dumps(asdict(item)) for item in items)]) + "\n", encoding="utf-8")
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _head(path: Path, line: str) -> dict[str, Any]:
-    found = json_file.parse(line)
-    if not isinstance(found, dict) or found.get("kind") != KIND:
+    head = json_file.parse(line)
+    if not isinstance(head, dict) or head.get("kind") != KIND:
         raise ValueError("it does not belong to a gallery")
-    if found.get("format") != FORMAT:
-        form = typed.shown(found.get("format"))
+    if head.get("format") != FORMAT:
+        form = typed.shown(head.get("format"))
         raise GalleryError(f"{str(path)!r} has format {form}; this version of idmetric reads {FORMAT}")
-    for name, kind in (("about", dict), ("opened", str), ("opened_revision", str), ("images", int)):
-        if not isinstance(found.get(name), kind):
+    for name, kind in {"about": dict, "opened": str, "opened_revision": str, "images": int}.items():
+        if not isinstance(head.get(name), kind):
             raise ValueError(f"{name} is missing")
-    return found
+    return head
 
 
 @contextmanager

@@ -9,14 +9,18 @@ from numpy.typing import NDArray
 
 from idmetric.metric.distance.ties import STEP, comparable
 from idmetric.metric.files.hints import need
-from idmetric.metric.scoring.nearest import Single, distances
+from idmetric.metric.scoring.nearest import Ints, Single, distances
 
 Linkage = Literal["average", "complete", "single"]
 LARGEST = 20_000  # most images for average and complete linkage at once (3.2 GB of distances)
 _CELLS = 2**24  # similarities held at once (64 MB)
 
 
-def cluster(vectors: NDArray[np.floating], threshold: float, linkage: Linkage = "average") -> NDArray[np.int64]:
+def cluster(
+    vectors: NDArray[np.floating],
+    threshold: float,
+    linkage: Linkage = "average",
+) -> Ints:
     """Cluster vectors agglomeratively by 1 - cos, and cut at a distance.
 
     Args:
@@ -46,47 +50,75 @@ def cluster(vectors: NDArray[np.floating], threshold: float, linkage: Linkage = 
     table = np.ascontiguousarray(vectors, np.float32)
     component = _components(table, threshold)
     labels = component.copy()
-    if linkage != "single":
-        order = np.argsort(component, kind="stable")
-        for rows in np.split(order, np.flatnonzero(np.diff(component[order])) + 1):
-            if len(rows) > LARGEST:
-                raise ValueError(
-                    f"{len(rows)} images hang together at the threshold {threshold}, more than the {LARGEST} that "
-                    f"{linkage} linkage takes: lower the threshold, or linkage='single'"
-                )
-            if len(rows) > 2:
-                tree = hierarchy.linkage(_distances(table[rows]), linkage)
-                inside = hierarchy.fcluster(tree, comparable(threshold), "distance")
-                labels[rows] = len(table) + np.array([rows[inside == own].min() for own in inside])
+    for rows in members(component) if linkage != "single" else []:
+        if len(rows) > LARGEST:
+            raise ValueError(
+                f"{len(rows)} images hang together at the threshold {threshold}, more than the {LARGEST} that "
+                f"{linkage} linkage takes: lower the threshold, or linkage='single'"
+            )
+        if len(rows) > 2:
+            tree = hierarchy.linkage(_distances(table[rows]), linkage)
+            clusters = hierarchy.fcluster(tree, comparable(threshold), "distance")
+            for label in np.unique(clusters):
+                joined = rows[clusters == label]
+                labels[joined] = len(table) + joined.min()
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse.reshape(-1)]
 
 
-def _components(table: Single, threshold: float) -> NDArray[np.int64]:
-    """Return the first row of each row's component, where pairs at most `threshold` apart are connected."""
-    from scipy.sparse import coo_matrix
-    from scipy.sparse.csgraph import connected_components
+def members(labels: Ints) -> list[Ints]:
+    """Return the rows of each label."""
+    order = np.argsort(labels, kind="stable")
+    starts = np.flatnonzero(np.diff(labels[order])) + 1
+    return np.split(order, starts)
 
-    count, slack = len(table), table.shape[1] * 2.0**-23 if len(table) else 0.0
+
+def _components(table: Single, threshold: float) -> Ints:
+    """Return the first row of each row's component, where pairs at most `threshold` apart are connected."""
+    count = len(table)
+    slack = STEP + table.shape[1] * 2.0**-23  # float32 may be off by this much
     label = np.arange(count)
     step = max(1, _CELLS // max(1, count))
     for start in range(0, count, step):
         similarity = table[start : start + step] @ table[start:].T
-        a, b = np.divmod(np.flatnonzero(similarity >= 1 - threshold - slack - STEP), similarity.shape[1])
-        sure = similarity[a, b] >= 1 - threshold + slack + STEP
+        a, b = np.nonzero(similarity >= 1 - threshold - slack)
+        is_near = similarity[a, b] >= 1 - threshold + slack
         a, b = a + start, b + start
         apart = label[a] != label[b]
-        a, b, sure = a[apart], b[apart], sure[apart]
-        for part in range(0, len(a), 2**16):
-            x, y, near = (of[part : part + 2**16] for of in (a, b, sure))
-            unsure = np.flatnonzero(~near)  # float32 may be off by a little
-            near[unsure] = comparable(distances(table[x[unsure]], table[y[unsure]])) <= comparable(threshold)
-            graph = coo_matrix((np.ones(int(near.sum()), bool), (label[x[near]], label[y[near]])), (count, count))
-            found = connected_components(graph, directed=False)[1][label]
-            first = np.full(count, count)
-            np.minimum.at(first, found, np.arange(count))
-            label = first[found]
+        a, b, is_near = a[apart], b[apart], is_near[apart]
+        for begin in range(0, len(a), 2**16):
+            part = slice(begin, begin + 2**16)
+            label = _joined(label, table, threshold, a[part], b[part], is_near[part])
     return label
+
+
+def _joined(
+    label: Ints,
+    table: Single,
+    threshold: float,
+    a: Ints,
+    b: Ints,
+    is_near: NDArray[np.bool_],
+) -> Ints:
+    """Return the labels of components (their first rows) after pairs of rows a and b are connected, if they are near.
+
+    Pairs that are not near for sure are measured.
+    """
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
+
+    unsure = np.flatnonzero(~is_near)
+    measured = distances(table[a[unsure]], table[b[unsure]])
+    is_near[unsure] = comparable(measured) <= comparable(threshold)
+    a, b = label[a[is_near]], label[b[is_near]]
+
+    count = len(label)
+    graph = coo_matrix((np.ones(len(a), bool), (a, b)), (count, count))
+    _, component_of = connected_components(graph, directed=False)
+    component: Ints = component_of[label]
+    first_rows = np.full(count, count)
+    np.minimum.at(first_rows, component, np.arange(count))
+    return first_rows[component]
 
 
 def _distances(vectors: Single) -> NDArray[np.float64]:

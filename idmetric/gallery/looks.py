@@ -11,6 +11,7 @@ import io
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,12 +34,12 @@ if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Item
 
 _SHARPNESS_SIDE = 256  # longer side at which sharpness is measured, for any size of image
-_ABOUT = ("sharpness", "animated")  # of each picture
 _THUMB_SIDE = 192
 _IMAGES, _PAIRS = 1024, 2**15  # in a file; a killed run loses about so many
 
 Progress = Callable[[int, int], None]
 Agreement = tuple[float, bool]  # and whether the mirrored image fits best
+Pair = tuple[str, str]  # keys of two images
 
 
 class Looks:
@@ -52,162 +53,195 @@ class Looks:
         GalleryError: for an image that has changed since the gallery was brought up to date, or cannot be read.
     """
 
-    def __init__(self, gallery: Gallery, items: Sequence[Item], progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        gallery: Gallery,
+        items: Sequence[Item],
+        progress: Progress | None = None,
+    ) -> None:
         self.gallery, self.folder = gallery, gallery.store / LOOKS
         self.progress = progress or (lambda done, count: None)
         self.sharpness: dict[str, float] = {}
         self.animated: dict[str, bool] = {}
-        self._where: dict[str, tuple[Path, int]] = {}
-        self._agreements: dict[tuple[str, str], Agreement] = {}
-        self._unsaved: list[tuple[str, str]] = []
+        self._where: dict[str, tuple[Path, int]] = {}  # file and row of each picture
+        self._agreements: dict[Pair, Agreement] = {}
+        self._unsaved: list[Pair] = []
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         for path in shards_in(self.folder, *PICTURES):
             try:
-                self._take(path)
+                self._load(path)
             except DamagedShardError:  # made again
                 with contextlib.suppress(OutputError):
                     remove(path, root=gallery.folder)
             except FileNotFoundError:  # another process has just removed it
                 continue
 
-        missing = list({item.key: item for item in items if item.key not in self._where}.values())
+        by_key = {item.key: item for item in items}
+        missing = [item for key, item in by_key.items() if key not in self._where]
         for begin in range(0, len(missing), _IMAGES):
             self._read(missing[begin : begin + _IMAGES], begin, len(missing))
 
-    def _take(self, path: Path) -> None:
+    # Files
+
+    def _load(self, path: Path) -> None:
+        """Note what a file holds."""
         check(path)
         try:
-            self._take_unchanged(path)
+            with safe_open(path, "np") as file:
+                keys = file.metadata()["keys"].split()
+                if path.name.startswith("pictures"):
+                    self.sharpness |= zip(keys, file.get_tensor("sharpness").tolist(), strict=True)
+                    self.animated |= zip(keys, file.get_tensor("animated").tolist(), strict=True)
+                    self._where |= {key: (path, row) for row, key in enumerate(keys)}
+                    return
+                columns = [file.get_tensor(name).tolist() for name in ("a", "b", "agreement", "mirrored")]
+            for a, b, agreement, mirrored in zip(*columns, strict=True):
+                self._agreements[keys[a], keys[b]] = (agreement, bool(mirrored))
         except (SafetensorError, ValueError, TypeError, LookupError) as error:
             raise ShardError(path, f"does not hold pictures of a gallery ({error}): remove it") from error
 
-    def _take_unchanged(self, path: Path) -> None:
-        with safe_open(path, "np") as file:
-            keys = file.metadata()["keys"].split()
-            if path.name.startswith("pictures"):
-                sharp, animated = (dict(zip(keys, file.get_tensor(name).tolist(), strict=True)) for name in _ABOUT)
-                self.sharpness |= sharp
-                self.animated |= animated
-                self._where |= {key: (path, k) for k, key in enumerate(keys)}
-                return
-            a, b, agreement, mirrored = (file.get_tensor(n).tolist() for n in ("a", "b", "agreement", "mirrored"))
-        for i, j, value, turned in zip(a, b, agreement, mirrored, strict=True):
-            self._agreements[keys[i], keys[j]] = (value, bool(turned))
-
-    def _write(self, kind: str, keys: Sequence[str], tensors: dict[str, NDArray[np.generic]]) -> None:
+    def _write(
+        self,
+        kind: str,
+        keys: Sequence[str],
+        tensors: dict[str, NDArray[np.generic]],
+    ) -> None:
+        """Write a file, for this run alone if the gallery cannot be written."""
+        data = save(tensors, {"keys": " ".join(keys)})
         try:
-            path = write(self.folder, kind, save(tensors, {"keys": " ".join(keys)}))
+            path = write(self.folder, kind, data)
         except OutputError as error:
             if self._temporary is not None:
                 raise
             warnings.warn(f"{error}: pictures are kept for this run alone", stacklevel=2)
             self._temporary = tempfile.TemporaryDirectory()
             self.folder = Path(self._temporary.name)
-            self._write(kind, keys, tensors)
-            return
-        self._take(path)
+            path = write(self.folder, kind, data)
+        self._load(path)
+
+    def _by_file(self, keys: Sequence[str]) -> Iterator[tuple[Any, list[tuple[int, int]]]]:
+        """Yield each open file of pictures with pairs of a position in `keys` and its row in the file."""
+        rows_by_file: dict[Path, list[tuple[int, int]]] = {}
+        for position, key in enumerate(keys):
+            path, row = self._where[key]
+            rows_by_file.setdefault(path, []).append((position, row))
+        for path, rows in rows_by_file.items():
+            with safe_open(path, "np") as file:
+                yield file, rows
 
     # Images
 
-    def _read(self, items: Sequence[Item], begin: int, count: int) -> None:
-        pictures = np.empty((len(items), SIZE, SIZE, 3), np.uint8)
-        about, thumbs = [], []
+    def _read(
+        self,
+        items: Sequence[Item],
+        begin: int,
+        count: int,
+    ) -> None:
+        """Read images, and write what they show."""
         self.gallery.read(items[0])  # here, not in each thread, manifests are read
-        look = in_order(self._look, items, threads=threads(None), waiting=64)
-        for k, (pictures[k], *some, thumb) in enumerate(look):
-            about.append(some)
+        pictures = np.empty((len(items), SIZE, SIZE, 3), np.uint8)
+        sharpnesses, animated, thumbs = [], [], []
+        looks = in_order(self._look, items, threads=threads(None), waiting=64)
+        for row, (picture, sharp, is_animation, thumb) in enumerate(looks):
+            pictures[row] = picture
+            sharpnesses.append(sharp)
+            animated.append(is_animation)
             thumbs.append(np.frombuffer(thumb, np.uint8))
-            self.progress(begin + k + 1, count)
-        sharp, animated = (np.array(values) for values in zip(*about, strict=True))
-        tensors = {"pictures": pictures, "sharpness": sharp, "animated": animated, "thumbs": np.concatenate(thumbs),
-                   "ends": np.cumsum([len(thumb) for thumb in thumbs])}  # fmt: skip
+            self.progress(begin + row + 1, count)
+        tensors = {
+            "pictures": pictures,
+            "sharpness": np.array(sharpnesses),
+            "animated": np.array(animated),
+            "thumbs": np.concatenate(thumbs),
+            "ends": np.cumsum(list(map(len, thumbs))),
+        }
         self._write("pictures", [item.key for item in items], tensors)
 
     def _look(self, item: Item) -> tuple[NDArray[np.uint8], float, bool, bytes]:
-        data = self.gallery.read(item)[0]
+        """Return an image's small picture, its sharpness, whether it has several frames, and its thumbnail."""
+        data, _ = self.gallery.read(item)
         image = self.gallery.metric.read_image(Named(data, item.place))
+        picture, sharp = small_picture(image), sharpness(image)
         with open_file(io.BytesIO(data)) as file:
-            about = small_picture(image), sharpness(image), is_animated(file)
+            is_animation = is_animated(file)
         image.thumbnail((_THUMB_SIDE, _THUMB_SIDE))
         thumb = io.BytesIO()
         image.save(thumb, "webp", quality=70, method=1)
-        return *about, thumb.getvalue()
-
-    def _rows(self, keys: Sequence[str]) -> Iterator[tuple[Any, list[tuple[int, int]]]]:
-        """Yield each open file with the places of its keys: in `keys`, and in the file."""
-        by_file: dict[Path, list[tuple[int, int]]] = {}
-        for at, key in enumerate(keys):
-            path, row = self._where[key]
-            by_file.setdefault(path, []).append((at, row))
-        for path, places in by_file.items():
-            with safe_open(path, "np") as file:
-                yield file, places
+        return picture, sharp, is_animation, thumb.getvalue()
 
     def _pictures(self, keys: Sequence[str]) -> NDArray[np.uint8]:
-        found = np.empty((len(keys), SIZE, SIZE, 3), np.uint8)
-        for file, places in self._rows(keys):
-            pictures = file.get_slice("pictures")
-            for at, row in places:
-                found[at] = pictures[row : row + 1][0]
-        return found
+        pictures = np.empty((len(keys), SIZE, SIZE, 3), np.uint8)
+        for file, rows in self._by_file(keys):
+            stored = file.get_slice("pictures")
+            for position, row in rows:
+                pictures[position] = stored[row : row + 1][0]
+        return pictures
 
     def thumbs(self, keys: Sequence[str]) -> list[bytes]:
         """Pictures of at most 192 pixels a side, as WebP."""
-        found = [b""] * len(keys)
-        for file, places in self._rows(keys):
-            ends, thumbs = file.get_tensor("ends").tolist(), file.get_tensor("thumbs")
-            for at, row in places:
-                found[at] = thumbs[ends[row - 1] if row else 0 : ends[row]].tobytes()
-        return found
+        thumbs = [b""] * len(keys)
+        for file, rows in self._by_file(keys):
+            stored = np.split(file.get_tensor("thumbs"), file.get_tensor("ends"))
+            for position, row in rows:
+                thumbs[position] = stored[row].tobytes()
+        return thumbs
 
     # Pairs
 
-    def agreements(self, pairs: Sequence[tuple[str, str]], copies_only: bool = True) -> list[Agreement]:
+    def agreements(
+        self,
+        pairs: Sequence[Pair],
+        copies_only: bool = True,
+    ) -> list[Agreement]:
         """How far images are copies of each other; see `evaluate.copies.compare_pairs`.
 
         Args:
             pairs: keys of two images, in either order. copies_only: agreements of other pairs may be 0.
         """
         wanted = [(min(pair), max(pair)) for pair in pairs]
-        known = {
-            pair: found
-            for pair in wanted
-            if (found := self._agreements.get(pair)) is not None and (copies_only or found[0] >= THRESHOLD)
-        }
-        missing = sorted(pair for pair in dict.fromkeys(wanted) if pair not in known)  # those of one image together
+        agreements: dict[Pair, Agreement] = {}
+        for pair in wanted:
+            stored = self._agreements.get(pair)
+            if stored is not None and (copies_only or stored[0] >= THRESHOLD):
+                agreements[pair] = stored
+
+        missing = sorted(set(wanted) - agreements.keys())  # pairs of one image together
         for begin in range(0, len(missing), _PAIRS):
-            some = missing[begin : begin + _PAIRS]
-            keys, a, b = _numbered(some)
+            part = missing[begin : begin + _PAIRS]
+            keys, a, b = _numbered(part)
 
-            def done(part: int, _: int, begin: int = begin) -> None:
-                self.progress(begin + part, len(missing))
+            def done(count: int, _: int, begin: int = begin) -> None:
+                self.progress(begin + count, len(missing))
 
-            agreement, mirrored = compare_pairs(self._pictures(keys), a, b, copies_only=copies_only, done=done)
-            known |= dict(zip(some, zip(agreement.tolist(), mirrored.tolist(), strict=True), strict=True))
+            pictures = self._pictures(keys)
+            agreement, mirrored = compare_pairs(pictures, a, b, copies_only=copies_only, done=done)
+            results = zip(agreement.tolist(), mirrored.tolist(), strict=True)
+            compared = dict(zip(part, results, strict=True))
+            agreements |= compared
             if copies_only:
-                self._agreements |= {pair: known[pair] for pair in some}
-                self._unsaved += some
+                self._agreements |= compared
+                self._unsaved += part
                 if len(self._unsaved) >= _PAIRS:
                     self.save()
-        return [known[pair] for pair in wanted]
+        return [agreements[pair] for pair in wanted]
 
     def save(self) -> None:
         """Write the pairs that are in no file yet."""
         if not self._unsaved:
             return
-        some, self._unsaved = self._unsaved, []
-        keys, a, b = _numbered(some)
-        found = [self._agreements[pair] for pair in some]
-        tensors = {"a": a, "b": b, "agreement": np.array([value for value, _ in found]),
-                   "mirrored": np.array([turned for _, turned in found], np.uint8)}  # fmt: skip
+        pairs, self._unsaved = self._unsaved, []
+        keys, a, b = _numbered(pairs)
+        agreement, mirrored = np.array([self._agreements[pair] for pair in pairs]).T
+        tensors = {"a": a, "b": b, "agreement": agreement.copy(), "mirrored": mirrored.astype(np.uint8)}
         self._write("pairs", keys, tensors)
 
 
-def _numbered(pairs: Sequence[tuple[str, str]]) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
-    """The keys of pairs, each once, and both sides of the pairs as places among them."""
-    keys = list(dict.fromkeys(key for pair in pairs for key in pair))
-    number = {key: k for k, key in enumerate(keys)}
-    return keys, np.array([number[a] for a, _ in pairs]), np.array([number[b] for _, b in pairs])
+def _numbered(pairs: Sequence[Pair]) -> tuple[list[str], NDArray[np.int64], NDArray[np.int64]]:
+    """The keys of pairs, each once, and both sides of the pairs as positions among them."""
+    keys = list(dict.fromkeys(chain.from_iterable(pairs)))
+    number = {key: position for position, key in enumerate(keys)}
+    rows = np.array([(number[a], number[b]) for a, b in pairs])
+    return keys, rows[:, 0].copy(), rows[:, 1].copy()
 
 
 def sharpness(image: Image.Image) -> float:
@@ -217,6 +251,10 @@ def sharpness(image: Image.Image) -> float:
     """
     scale = _SHARPNESS_SIDE / max(image.size)
     width, height = (max(3, round(side * scale)) for side in image.size)
-    x = np.asarray(image.convert("L").resize((width, height), Image.Resampling.LANCZOS), np.float64) / 255
-    inner = x[:-2, 1:-1] + x[2:, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:] - 4 * x[1:-1, 1:-1]
-    return float(inner.var() / x.var()) if x.std() > 1e-6 else 0.0
+    small = image.convert("L").resize((width, height), Image.Resampling.LANCZOS)
+    gray = np.asarray(small, np.float64) / 255
+    if gray.std() <= 1e-6:
+        return 0.0
+    neighbors = gray[:-2, 1:-1] + gray[2:, 1:-1] + gray[1:-1, :-2] + gray[1:-1, 2:]
+    laplacian = neighbors - 4 * gray[1:-1, 1:-1]
+    return float(laplacian.var() / gray.var())

@@ -37,7 +37,8 @@ class Pruned:
     def __str__(self) -> str:
         parts = [f"{self.embeddings} embeddings"]
         if self.others:
-            parts.append(f"the embeddings of {len(self.others)} other models or weights ({', '.join(self.others)})")
+            names = ", ".join(self.others)
+            parts.append(f"the embeddings of {len(self.others)} other models or weights ({names})")
         return f"removed {' and '.join(parts)}: {self.bytes / 1e6:.1f} MB"
 
 
@@ -49,39 +50,41 @@ def prune_shards(store: Path, wanted: Container[str]) -> int:
     Raises:
         DamagedShardError: for a shard that may hold wanted embeddings. ShardError: for one reached through a link.
     """
-    gone: set[str] = set()
+    removed: set[str] = set()
     for patches in (True, False):
-        there = shards_in(store, *KINDS)  # `idmetric score --cache` may write others from now on
-        with_patches = set(Store(store, patches=True).files())
-        shards, old = Store(store, patches), []
+        paths = shards_in(store, *KINDS)  # `idmetric score --cache` may write others from now on
+        paths_with_patches = set(Store(store, patches=True).files())
+        shards = Store(store, patches)
         if shards.damaged:  # it may hold images that are wanted
             raise next(iter(shards.damaged.values()))
-        by_file = shards.files()
-        for path in there:
-            held = by_file.get(path, [])  # empty if other shards have all of its rows
-            if (path in with_patches) != patches or (held and all(key in wanted for key in held)):
+        keys_by_file = shards.files()
+        outdated = []
+        for path in paths:
+            keys = keys_by_file.get(path, [])  # empty if other shards have all of its rows
+            kept_keys = [key for key in keys if key in wanted]
+            is_other_kind = (path in paths_with_patches) != patches
+            if is_other_kind or (keys and len(kept_keys) == len(keys)):
                 continue
-            kept = [key for key in held if key in wanted]
-            for start in range(0, len(kept), _AT_ONCE):
-                some = kept[start : start + _AT_ONCE]
-                shards.add(some, shards.embedding(some))
-            gone.update(key for key in held if key not in wanted)
-            old.append(path)
+            for start in range(0, len(kept_keys), _AT_ONCE):
+                part = kept_keys[start : start + _AT_ONCE]
+                shards.add(part, shards.embedding(part))
+            removed.update(key for key in keys if key not in wanted)
+            outdated.append(path)
         shards.save()
 
         # a shard with exactly the wanted rows has the name of the one that was just written
-        needed = {path for path, keys in shards.files().items() if any(key in wanted for key in keys)}
-        for path in old:
-            if path not in needed:
+        keys_by_file = shards.files()
+        for path in outdated:
+            if not any(key in wanted for key in keys_by_file.get(path, [])):
                 remove(path, root=store.parent)
 
-    if gone:
+    if removed:
         remove_pictures(store)
     for path in store.iterdir():  # half-written files of killed processes
         is_half_written = _HALF_WRITTEN.fullmatch(path.name) and path.is_file()
         if is_half_written and time.time() - path.stat().st_mtime > _LEFT:
             remove(path, root=store.parent)
-    return len(gone)
+    return len(removed)
 
 
 def remove_pictures(store: Path) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from idmetric.metric.images import paths as inputs
 from idmetric.metric.images.paths import IMAGE_ENDINGS
@@ -79,7 +79,7 @@ def entries(sources: Sequence[Source], masked: bool) -> Iterator[Entry]:
     for source in sources:
         count = 0
         try:
-            for entry in _of(source, masked):
+            for entry in _entries(source, masked):
                 count += 1
                 if source.mask_dir is not None and entry.place in entry.files[:-1]:
                     inputs.claim(taken, entry.place, entry.files[-1], source.mask_dir)
@@ -92,18 +92,19 @@ def entries(sources: Sequence[Source], masked: bool) -> Iterator[Entry]:
             raise GalleryError(f"{source.path!r} holds no images (files ending in {' '.join(IMAGE_ENDINGS)})")
 
 
-def _of(source: Source, masked: bool) -> Iterator[Entry]:
+def _entries(source: Source, masked: bool) -> Iterator[Entry]:
     path = Path(source.path)
     if path.is_dir():
         for file in walk(path):
             if inputs.is_image(file):
-                yield _file(file, file.relative_to(path).as_posix(), source if masked else None)
+                yield _file(file, file.relative_to(path).as_posix(), source, masked)
     elif path.suffix in MANIFESTS and path.is_file():
         manifest = _manifest(path)
-        for row, (name, identity) in enumerate(zip(manifest.column("id"), manifest.column("identity"), strict=True)):
+        names = zip(manifest.column("id"), manifest.column("identity"), strict=True)
+        for row, (name, identity) in enumerate(names):
             yield _row(manifest, source.path, row, name, identity, masked)
     elif path.is_file():
-        yield _file(path, path.name, source if masked else None)
+        yield _file(path, path.name, source, masked)
     elif path.exists():
         raise GalleryError(f"{source.path!r} is a pipe or a device: name a folder, an image or a manifest")
     else:
@@ -126,8 +127,9 @@ def _manifest(path: Path) -> Manifest:
         except ManifestError:
             if kind == "table" or b"bbox" in path.read_bytes().partition(b"\n")[0]:
                 raise
-        found = import_dataset(kind, path.parent)
-        return found.replace(identity=[name and name.removeprefix(f"{kind}/") for name in found.column("identity")])
+        manifest = import_dataset(kind, path.parent)
+        identities = [name and name.removeprefix(f"{kind}/") for name in manifest.column("identity")]
+        return manifest.replace(identity=identities)
     except ValueError as error:
         raise GalleryError(f"{error} (idmetric data import {kind} makes a manifest of other tables)") from error
 
@@ -151,21 +153,42 @@ def mask_of(folder: str, image: str) -> str:
     return inputs.mask_of(folder, image) or inputs.absent_mask(folder, image)[0]
 
 
-def _file(path: Path, name: str, masked: Source | None) -> Entry:
-    if masked is None or masked.mask_dir is None:
-        return Entry(name, str(path), (str(path),), partial(content, path))
-    mask = Path(mask_of(masked.mask_dir, str(path)))
-    return Entry(name, str(path), (str(path), str(mask)), partial(content, path), partial(content, mask))
+def _file(
+    path: Path,
+    name: str,
+    source: Source,
+    masked: bool,
+) -> Entry:
+    image = str(path)
+    if not masked or source.mask_dir is None:
+        return Entry(name, image, (image,), partial(content, path))
+    mask = mask_of(source.mask_dir, image)
+    files = (image, mask)
+    return Entry(name, image, files, partial(content, path), partial(content, mask))
 
 
-def _row(manifest: Manifest, path: str, row: int, name: str, identity: str | None, masked: bool) -> Entry:
-    cells = {column: manifest.table[column][row].as_py() for column in ("path", "image_bytes", "mask", "mask_bytes")}
-    kept = [cells["path"], *([cells["mask"]] if masked else [])]
-    files = tuple(str(manifest.root / file) for file in kept if file is not None)
-    place = f"{path}#{name}" if cells["image_bytes"] is not None or not files else files[0]
-    has_mask = masked and (cells["mask"] is not None or cells["mask_bytes"] is not None)
-    mask = partial(_content, manifest, row, "mask") if has_mask else None
-    return Entry(name, place, files, partial(_content, manifest, row, "path"), mask, identity)
+def _row(
+    manifest: Manifest,
+    path: str,
+    row: int,
+    name: str,
+    identity: str | None,
+    masked: bool,
+) -> Entry:
+    def cell(column: str) -> Any:
+        return manifest.table[column][row].as_py()
+
+    files = [cell("path")]
+    mask = None
+    if masked:
+        files.append(cell("mask"))
+        if cell("mask") is not None or cell("mask_bytes") is not None:
+            mask = partial(_content, manifest, row, "mask")
+    files = [str(manifest.root / file) for file in files if file is not None]
+    is_inside = cell("image_bytes") is not None or not files
+    place = f"{path}#{name}" if is_inside else files[0]
+    image = partial(_content, manifest, row, "path")
+    return Entry(name, place, tuple(files), image, mask, identity)
 
 
 def _content(manifest: Manifest, row: int, column: str) -> bytes:

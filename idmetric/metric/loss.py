@@ -37,15 +37,13 @@ from idmetric.metric.images.kinds import SLACK
 from idmetric.metric.images.masks import Images, MaskId, Masks, labeled
 from idmetric.metric.images.read import Outside
 from idmetric.metric.images.regions import Boxes, subject_of
+from idmetric.metric.models.devices import at_least_float32
 from idmetric.metric.models.embedder import Embedder
 
 Reduction = Literal["mean", "sum", "none"]
 Aggregate = Literal["mean", "min"]
 Autocast = Literal["inherit", "off"] | torch.dtype
 
-
-# attributes and not buffers, which DistributedDataParallel would overwrite by those of the first process
-_REFERENCES = ("_cls", "_patches", "_patch_weights", "_self_terms", "reference_weights")
 
 _TRANSPORT = ("patch", "joint", "patch_biased")
 # Sinkhorn's loop looks at values: it is not compiled
@@ -85,11 +83,6 @@ class IdentityLoss(nn.Module):
     """
 
     _metric: Embedder
-    _cls: Tensor
-    _patches: Tensor | None
-    _patch_weights: Tensor | None
-    _self_terms: Tensor | None
-    reference_weights: Tensor
 
     def __init__(
         self,
@@ -115,67 +108,62 @@ class IdentityLoss(nn.Module):
                 f"metric must be a model of idmetric (IDSim, NearID, ...), got {type(metric).__name__}: give the plain "
                 "model, without torch.compile or DistributedDataParallel around it"
             )
-        for option, value, known in (
+        for option, value, choices in (
             ("aggregate", aggregate, ("mean", "min")),
             ("reduction", reduction, ("mean", "sum", "none")),
             ("outside", outside, ("black", "white", "crop", "keep")),
             ("autocast", autocast, ("inherit", "off", "a torch.dtype")),
         ):
-            if value not in known and not isinstance(value, torch.dtype):
-                raise ValueError(f"unknown {option} {value!r}: choose {', '.join(known)}")
+            if value not in choices and not isinstance(value, torch.dtype):
+                raise ValueError(f"unknown {option} {value!r}: choose {', '.join(choices)}")
         if len(value_range) != 2 or not -math.inf < value_range[0] < value_range[1] < math.inf:
             raise ValueError(f"value_range must be (lowest, highest), such as (0, 1) or (-1, 1), got {value_range}")
         if aggregate == "min" and weights is not None:
             raise ValueError("weights belong to aggregate='mean': the nearest reference needs none")
-        self.distance, self.joint_weight = check_name(distance), joint_weight
-        self.outside, self.aggregate, self.reduction = outside, aggregate, reduction
-        self.value_range, self.clamp = (float(value_range[0]), float(value_range[1])), clamp
+        self.distance = check_name(distance)
+        self.joint_weight = joint_weight
+        self.outside = outside
+        self.aggregate = aggregate
+        self.reduction = reduction
+        self.value_range = (float(value_range[0]), float(value_range[1]))
+        self.clamp = clamp
         self.autocast = autocast
-        own = _frozen(metric)
+
+        frozen = _frozen(metric)
         if checkpoint:
-            _checkpoint_blocks(own)
-        self.__dict__["_metric"] = own  # no submodule, see the module's docstring
-        with torch.inference_mode(False):  # tensors made under it could not join a graph later
-            self._embed_references(references, labeled(masks, mask_id))
-            self._keep("reference_weights", _reference_weights(weights, self._cls))
+            _checkpoint_blocks(frozen)
+        self.__dict__["_metric"] = frozen  # no submodule, see the module's docstring
+        # attributes and not buffers, which DistributedDataParallel would overwrite by those of the first process;
+        # tensors made in inference mode could not join a graph later
+        with torch.inference_mode(False), torch.no_grad():
+            self._references = self._embed_references(references, labeled(masks, mask_id))
+            self._self_terms = self_terms(self._references, self.distance)
+            self.reference_weights = _reference_weights(weights, self._references.cls)
 
     # References
 
-    def _embed_references(self, references: Images | Embedding, masks: Masks) -> None:
-        with torch.no_grad(), self._precision():
-            found = self._metric.as_embedding(references, masks, self.outside, needs_patches(self.distance), 32)
-        if not len(found):
+    def _embed_references(self, references: Images | Embedding, masks: Masks) -> Embedding:
+        with_patches = needs_patches(self.distance)
+        with self._precision(self._metric.device):
+            embedding = self._metric.as_embedding(references, masks, self.outside, with_patches, 32)
+        if not len(embedding):
             raise ValueError("no images: give at least one reference of the subject")
-        if needs_patches(self.distance) and found.patches is None:
+        if with_patches and embedding.patches is None:
             raise ValueError(
                 f"distance {self.distance!r} compares patch tokens, which these references lack: embed them with "
                 "patches=True, or choose distance='cls'"
             )
-        if not found.finite().all():
+        if not embedding.finite().all():
             raise NonFiniteError("the references' embedding holds NaN or infinity: embed them again, in float32")
-        found = found.detach().to(self._metric.device)
-        self._grid, self._model = found.grid, found.model
-        self._keep("_cls", found.cls)
-        patches = found.patches if needs_patches(self.distance) else None
-        self._keep("_patches", patches)
-        self._keep("_patch_weights", None if patches is None else found.weights)
-        with torch.no_grad():
-            self._keep("_self_terms", self_terms(self.references, self.distance))
-
-    def _keep(self, name: str, value: Tensor | None) -> None:
-        if value is not None and value.dtype != torch.float64:
-            value = value.float()
-        setattr(self, name, None if value is None else value.clone())
+        if not with_patches:
+            embedding = Embedding(embedding.cls, model=embedding.model)
+        dtype = at_least_float32(embedding.cls).dtype
+        return copy.deepcopy(embedding.detach()).to(self._metric.device, dtype)
 
     @property
     def references(self) -> Embedding:
         """The references' embedding, where the loss is."""
-        return replace(self._targets(), model=self._model)
-
-    def _targets(self) -> Embedding:
-        # unmarked: they are the metric's by construction, also once DistributedDataParallel has copied over its weights
-        grid = None if self._patches is None else self._grid
-        return Embedding(self._cls, self._patches, grid, self._patch_weights)
+        return self._references
 
     @property
     def metric(self) -> Embedder:
@@ -184,19 +172,24 @@ class IdentityLoss(nn.Module):
 
     def signature(self) -> dict[str, str]:
         """Model, exact weights, distance and use of references, to report with a training run."""
-        own = self._metric.signature(self.distance)
-        return {**own, "references": str(len(self._cls)), "aggregate": self.aggregate, "outside": self.outside}
+        return {
+            **self._metric.signature(self.distance),
+            "references": str(len(self._references)),
+            "aggregate": self.aggregate,
+            "outside": self.outside,
+        }
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]  # torch's
         self._metric._apply(fn, recurse)
 
         # references move too, but are never less precise than they were
-        for name in _REFERENCES:
-            value = getattr(self, name)
-            if value is not None:
-                moved = fn(value)
-                setattr(self, name, value.to(moved.device, torch.promote_types(moved.dtype, value.dtype)))
+        moved = fn(self._references.cls)
+        dtype = torch.promote_types(moved.dtype, self._references.cls.dtype)
+        self._references = self._references.to(moved.device, dtype)
+        self.reference_weights = self.reference_weights.to(moved.device, dtype)
+        if self._self_terms is not None:
+            self._self_terms = self._self_terms.to(moved.device, dtype)
         return self
 
     # Images in, loss out
@@ -219,85 +212,96 @@ class IdentityLoss(nn.Module):
             ValueError: if pixels, masks or boxes do not fit; the message says how to fix it.
         """
         _check_shape(pixels)
-        self._check_graph(pixels)
-        x = self._to_unit(pixels)
-        views, covers = subject_of(x, masks, boxes, self.outside)
-        with self._precision(x.device):
-            found = self._embed(views, covers)
-        matrix = _eager_matrix if self.distance in _TRANSPORT else distance_matrix
-        far = matrix(found, self._targets(), self.distance, joint_weight=self.joint_weight, self_b=self._self_terms)
-        each = far.amin(1) if self.aggregate == "min" else (far * self.reference_weights.to(far)).sum(1)
-        if self.reduction == "none":
-            return each
-        return each.mean() if self.reduction == "mean" else each.sum()
-
-    def _check_graph(self, pixels: Tensor) -> None:
         if torch.is_grad_enabled() and not pixels.requires_grad:
             raise ValueError(
                 "the pixels carry no graph, so this loss would train nothing: make them outside of torch.no_grad() and "
                 "without detach(), numpy or PIL (a pipeline's __call__ runs under no_grad). To evaluate only, call the "
                 "loss under torch.no_grad()"
             )
+        views, covers = subject_of(self._to_unit(pixels), masks, boxes, self.outside)
+        with self._precision(pixels.device):
+            embedding = self._embed(views, covers)
+
+        # the references are the metric's by construction, also once DistributedDataParallel has copied over its weights
+        references = replace(self._references, model="")
+        matrix = _eager_matrix if self.distance in _TRANSPORT else distance_matrix
+        distances = matrix(
+            embedding, references, self.distance, joint_weight=self.joint_weight, self_b=self._self_terms
+        )
+        if self.aggregate == "min":
+            losses = distances.amin(1)
+        else:
+            losses = (distances * self.reference_weights.to(distances)).sum(1)
+        if self.reduction == "mean":
+            return losses.mean()
+        if self.reduction == "sum":
+            return losses.sum()
+        return losses
 
     def _to_unit(self, pixels: Tensor) -> Tensor:
         low, high = self.value_range
-        x = pixels if pixels.dtype == torch.float64 else pixels.float()
+        x = at_least_float32(pixels)
         # looking at values waits for the device, and would break a compiled graph
         if not self.clamp and not torch.compiler.is_compiling():
             self._check_values(x)
-        x = x if (low, high) == (0, 1) else (x - low) / (high - low)
-        if not self.clamp:
-            return x
-        zero = x.detach() - x.detach()  # NaN where x is NaN or infinite, which a clamp would hide
-        return x.clamp(0, 1) + zero
+        if (low, high) != (0, 1):
+            x = (x - low) / (high - low)
+        if self.clamp:
+            zero = x.detach() - x.detach()  # NaN where x is NaN or infinite, which a clamp would hide
+            x = x.clamp(0, 1) + zero
+        return x
 
     def _check_values(self, x: Tensor) -> None:
         low, high = self.value_range
         least, most = torch.stack(torch.aminmax(x.detach())).tolist()
-        found = f"[{least:.4g}, {most:.4g}]"
-        if not (abs(least) < torch.inf and abs(most) < torch.inf):
+        value_range = f"[{least:.4g}, {most:.4g}]"
+        if not (math.isfinite(least) and math.isfinite(most)):
             raise ValueError(
-                f"pixels hold NaN or infinity (range found: {found}): look at the learning rate, and at half precision "
-                "in the decoder (the SDXL VAE overflows in float16)"
+                f"pixels hold NaN or infinity (range found: {value_range}): look at the learning rate, and at half "
+                "precision in the decoder (the SDXL VAE overflows in float16)"
             )
-        if least >= low - SLACK * (high - low) and most <= high + SLACK * (high - low):
+        slack = SLACK * (high - low)
+        if least >= low - slack and most <= high + slack:
             return
         advice = "clamp=True allows what merely overshoots"
         if (low, high) == (0, 1) and least < -0.2:
             advice = "a decoder's images want IdentityLoss(..., value_range=(-1, 1), clamp=True)"
         elif most > 2 * high + 1:
             advice = "divide by 255"
-        raise ValueError(f"pixels must lie in [{low:g}, {high:g}], found {found}: {advice}")
+        raise ValueError(f"pixels must lie in [{low:g}, {high:g}], found {value_range}: {advice}")
 
     def _embed(self, views: list[Tensor], covers: list[Tensor] | None) -> Embedding:
-        metric = self._metric
-        seen = [metric.fit_pixels(v) for v in views]
+        """Embed images with their masks; images of one size in one pass."""
+        fitted = [self._metric.fit_pixels(view) for view in views]
+        fitted_covers: list[Any] = [None] * len(fitted)
         if covers is not None:
-            covers = [metric.fit.cover(c, (s.shape[-2], s.shape[-1]), True) for c, s in zip(covers, seen, strict=True)]
-        if len({s.shape[-2:] for s in seen}) == 1:
-            return self._weighted(torch.cat(seen), None if covers is None else torch.cat(covers))
-        parts = [self._weighted(s, None if covers is None else covers[i]) for i, s in enumerate(seen)]
-        return concatenate(parts)
+            for i, cover in enumerate(covers):
+                height, width = fitted[i].shape[-2:]
+                fitted_covers[i] = self._metric.fit.cover(cover, (height, width), True)
+        if len({pixels.shape[-2:] for pixels in fitted}) == 1:
+            fitted = [torch.cat(fitted)]
+            fitted_covers = [None if covers is None else torch.cat(fitted_covers)]
+        return concatenate([self._embed_batch(*batch) for batch in zip(fitted, fitted_covers, strict=True)])
 
-    def _weighted(self, seen: Tensor, cover: Tensor | None) -> Embedding:
-        found = self._metric.embed_pixels(seen)
+    def _embed_batch(self, pixels: Tensor, cover: Tensor | None) -> Embedding:
+        embedding = self._metric.embed_pixels(pixels)
         if not needs_patches(self.distance):
-            return Embedding(found.cls, model=found.model)
+            return Embedding(embedding.cls, model=embedding.model)
         if cover is None:
-            return found
-        if found.grid is None:
+            return embedding
+        if embedding.grid is None:
             raise ValueError(
                 f"{self._metric.label} has no fixed patch grid for masks to weigh: use distance='cls' with masks, or "
                 "boxes instead of masks"
             )
-        weights = F.adaptive_avg_pool2d(cover[:, None], found.grid).flatten(1)
-        return Embedding(found.cls, found.patches, found.grid, weights, found.model)
+        return replace(embedding, weights=F.adaptive_avg_pool2d(cover, embedding.grid).flatten(1))
 
-    def _precision(self, device: torch.device | None = None) -> AbstractContextManager[Any]:
-        kind = (device or self._metric.device).type
-        if isinstance(self.autocast, torch.dtype):
-            return torch.autocast(kind, dtype=self.autocast)
-        return torch.autocast(kind, enabled=False) if self.autocast == "off" else nullcontext()
+    def _precision(self, device: torch.device) -> AbstractContextManager[Any]:
+        if self.autocast == "inherit":
+            return nullcontext()
+        if self.autocast == "off":
+            return torch.autocast(device.type, enabled=False)
+        return torch.autocast(device.type, dtype=self.autocast)
 
 
 # The metric
@@ -305,8 +309,11 @@ class IdentityLoss(nn.Module):
 
 def _frozen(metric: Embedder) -> Embedder:
     """Return a frozen copy in eval mode that shares the caller's memory; the caller's module does not change."""
-    shared: dict[int, Any] = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in metric.parameters()}
-    shared |= {id(b): b for b in metric.buffers()}
+    shared: dict[int, Any] = {}
+    for parameter in metric.parameters():
+        shared[id(parameter)] = nn.Parameter(parameter.detach(), requires_grad=False)
+    for buffer in metric.buffers():
+        shared[id(buffer)] = buffer
     return copy.deepcopy(metric, shared).eval()
 
 
@@ -314,9 +321,10 @@ def _checkpoint_blocks(metric: Embedder) -> None:
     """Let the backbone recompute its blocks; changes the metric in place."""
     trunk: Any = getattr(metric, "backbone", None)
     if hasattr(trunk, "set_grad_checkpointing"):  # timm
-        for one in (trunk, getattr(metric, "second", None)):  # `TinyConfig.second`
-            if one is not None:
-                one.set_grad_checkpointing(True)
+        trunk.set_grad_checkpointing(True)
+        second: Any = getattr(metric, "second", None)  # `TinyConfig.second`
+        if second is not None:
+            second.set_grad_checkpointing(True)
     elif hasattr(trunk, "gradient_checkpointing_enable"):  # transformers
         trunk.gradient_checkpointing_enable({"use_reentrant": False})
         for layer in trunk.modules():
@@ -329,23 +337,27 @@ def _checkpoint_blocks(metric: Embedder) -> None:
 # Arguments
 
 
-def _reference_weights(weights: Sequence[float] | Tensor | None, like: Tensor) -> Tensor:
-    count = len(like)
+def _reference_weights(weights: Sequence[float] | Tensor | None, features: Tensor) -> Tensor:
+    """Weights of references that sum to 1, like their features (B, D) in device and dtype."""
+    count = len(features)
     if weights is None:
-        return like.new_full((count,), 1 / count)
-    given = torch.as_tensor(weights, dtype=torch.float64).detach().flatten()
-    if len(given) != count:
-        raise ValueError(f"{len(given)} weights for {count} references: give one for each")
-    if not given.isfinite().all() or (given < 0).any() or not given.sum() > 0:
-        raise ValueError(f"weights of references must be finite and nonnegative with a positive sum: {given.tolist()}")
-    return (given / given.sum()).to(like)
+        return features.new_full((count,), 1 / count)
+    values = torch.as_tensor(weights, dtype=torch.float64).detach().flatten()
+    if len(values) != count:
+        raise ValueError(f"{len(values)} weights for {count} references: give one for each")
+    if not values.isfinite().all() or (values < 0).any() or not values.sum() > 0:
+        raise ValueError(f"weights of references must be finite and nonnegative with a positive sum: {values.tolist()}")
+    return (values / values.sum()).to(features)
 
 
 def _check_shape(pixels: Tensor) -> None:
     if not isinstance(pixels, Tensor) or not pixels.is_floating_point():
-        found = f"a {pixels.dtype} tensor" if isinstance(pixels, Tensor) else type(pixels).__name__
-        raise ValueError(f"pixels must be a floating tensor (B, 3, H, W), got {found}: nothing else has a gradient")
+        kind = getattr(pixels, "dtype", type(pixels).__name__)
+        raise ValueError(f"pixels must be a floating tensor (B, 3, H, W), got {kind}: nothing else has a gradient")
     if pixels.ndim != 4 or pixels.shape[1] != 3 or 0 in pixels.shape:
-        hint = ": add a batch dimension, pixels[None]" if pixels.ndim == 3 else ""
-        hint = ": decode latents first" if pixels.ndim == 4 and pixels.shape[1] in (4, 16) else hint
+        hint = ""
+        if pixels.ndim == 3:
+            hint = ": add a batch dimension, pixels[None]"
+        elif pixels.ndim == 4 and pixels.shape[1] in (4, 16):
+            hint = ": decode latents first"
         raise ValueError(f"pixels must have shape (B, 3, H, W), got {tuple(pixels.shape)}{hint}")

@@ -184,6 +184,7 @@ REFUSED = {
     "identity,path\na,1\nb,https://x.org/1.jpg\n": ["row 2", "'path'", "not a file's path"],
     "identity,path,role\na,1,real\nb,2,fake\n": ["row 2", "'role'", "'fake'", "distractor"],
     "identity,path,group,slot\na,1,g,front\n": ["row 1", "'slot'", "'front'", "anchor"],
+    "identity,path,group\na,1,g\n": ["row 1", "'slot'", "group and slot go together"],
     "identity,path,oracle\na,1,0.5\nb,2,1.5\n": ["row 2", "'oracle'", "1.5", "at most 1"],
     "identity,path,label\na,1,nan\n": ["row 1", "'label'", "nan"],
     "identity,path,seed\na,1,7\nb,2,1.5\n": ["row 2", "'seed'", "'1.5' is not a whole number"],

@@ -18,7 +18,9 @@ from idmetric import IDSim
 from idmetric.cli import gallery as command
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.gallery import Gallery, looks
-from idmetric.gallery.clusters import calibrated_threshold, cluster, identities, near_duplicates, sharpness
+from idmetric.gallery.clusters import calibrated_threshold, identities, near_duplicates
+from idmetric.gallery.linkage import cluster
+from idmetric.gallery.looks import sharpness
 from idmetric.gallery.prune import LOOKS
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.calibration.curves import Platt

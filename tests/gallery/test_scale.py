@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import re
@@ -18,8 +19,8 @@ import torch
 import idmetric
 from idmetric import IDSim
 from idmetric.cli.main import main
-from idmetric.gallery import scale
-from idmetric.gallery.scale import ScaleError, embed_dataset, embed_on_ray, place
+from idmetric.gallery import parts, scale, worker
+from idmetric.gallery.scale import ScaleError, embed_dataset, embed_on_ray
 from idmetric.gallery.sources import GalleryError
 from idmetric.metric.files.threads import in_order
 from idmetric.metric.scoring.keys import content_key
@@ -322,13 +323,14 @@ def test_addresses_are_read_and_written(
 
     # a store without links, locks and local paths
     store = fs.SubTreeFileSystem(str(tmp_path), fs.LocalFileSystem())
-    original = scale.place
+    original = parts.locate
 
-    def place_in_store(address: Any) -> tuple[Any, str, str]:
+    def locate_in_store(address: Any) -> tuple[Any, str, str]:
         path = str(address).removeprefix("s3://")
         return (store, path, "s3://") if path != str(address) else original(address)
 
-    monkeypatch.setattr(scale, "place", place_in_store)
+    for module in (scale, worker):
+        monkeypatch.setattr(module, "locate", locate_in_store)
     (photos / ".hidden.png").write_bytes(images(photos)[0].read_bytes())
     done = embed_dataset("s3://photos", "s3://out", model=metric, **SMALL_ROWS)
     assert (done.images, done.embedded) == (23, 23)
@@ -355,7 +357,11 @@ def test_addresses_are_read_and_written(
     ],
 )
 def test_addresses_of_web_servers_and_inside_addresses_are_not_opened(address: str, tmp_path: Path) -> None:
-    for work in (lambda: place(address), lambda: embed_dataset(address, tmp_path), lambda: embed_on_ray(".", address)):
+    for work in (
+        lambda: parts.locate(address),
+        lambda: embed_dataset(address, tmp_path),
+        lambda: embed_on_ray(".", address),
+    ):
         with pytest.raises(ScaleError, match="is not an address of file, s3, gs"):
             work()
 
@@ -363,11 +369,11 @@ def test_addresses_of_web_servers_and_inside_addresses_are_not_opened(address: s
 def test_paths_and_addresses_in_tables_of_images_are_never_opened(photos: Path) -> None:
     image = images(photos)[0]
     for value in (str(image), f"file://{image}", "http://h/d.png", {"bytes": None, "path": str(image)}, None):
-        entry = scale._row_entry("", "image", "id", {"id": 1, "path": "t.parquet", "image": value})
+        entry = worker.table_entry("", "image", "id", {"id": 1, "path": "t.parquet", "image": value})
         with pytest.raises(OSError, match="paths and addresses in tables are not opened"):
             entry.image()
     data = image.read_bytes()
-    assert scale._cell(data) == scale._cell({"bytes": data, "path": "a.png"}) == data
+    assert worker._cell(data) == worker._cell({"bytes": data, "path": "a.png"}) == data
 
 
 def test_no_other_module_opens_addresses() -> None:
@@ -377,7 +383,7 @@ def test_no_other_module_opens_addresses() -> None:
         for path in package.rglob("*.py")
         if re.search(r"import fsspec|fsspec\.|from pyarrow import fs|from_uri|url_to_fs", path.read_text())
     }
-    assert names == {"gallery/scale.py"}
+    assert names == {"gallery/parts.py"}
 
 
 def test_sources_that_cannot_be_used_say_so(metric: IDSim, photos: Path, tmp_path: Path) -> None:
@@ -467,9 +473,8 @@ def test_without_pyarrow_or_ray_it_says_how_to_get_them(
     metric: IDSim, photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.delitem(sys.modules, "pyarrow.parquet")
     with pytest.raises(ImportError, match=r"pip install 'idmetric\[data\]'"):
-        embed_dataset(photos, tmp_path / "out", model=metric)
+        importlib.reload(parts)
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(ImportError, match=r"pip install 'idmetric\[scale\]'"):

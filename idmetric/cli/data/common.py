@@ -27,12 +27,13 @@ def add_input(parser: ArgumentParser) -> None:
 def add_output(parser: ArgumentParser) -> None:
     """Add the manifest that a command writes, and --quiet."""
     parser.add_argument("-o", "--out", type=Path, required=True, help="the manifest to write: .parquet, .csv or .jsonl")
-    options.add_quiet(parser)
+    options.add_shared(parser, "--quiet")
 
 
 def add_on_error(parser: ArgumentParser) -> None:
     """Add --on-error for images and masks."""
-    options.add_on_error(parser, fail="stop and list all", skip="leave them out")
+    text = "unreadable images: stop and list all (default), or leave them out"
+    options.add_shared(parser, "--on-error", help=text)
 
 
 def check_output(path: Path) -> None:

@@ -33,7 +33,7 @@ from idmetric.cli.data.common import (
     save,
 )
 from idmetric.cli.data.split import read_parts
-from idmetric.cli.options import add_quiet, natural, positive
+from idmetric.cli.options import add_shared, natural, positive
 from idmetric.metric.files.tables import aligned
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     add("--seed", type=natural, default=0)
     add("--no-check", action="store_true", help="do not decode the chosen images")
     add_on_error(parser)
-    add_quiet(parser)
+    add_shared(parser, "--quiet")
     parser.set_defaults(wrong_usage=parser.error)
 
 

@@ -184,7 +184,7 @@ def run(args: Namespace) -> int:
     if task_name == "objects":
         return _make_objects(args, words)
     if args.manifest is None:
-        raise GenerateError("name the manifest of sources, or for ilgen --categories")
+        raise GenerateError("name the manifest of sources (for ilgen, or --categories)")
     sources = _limited(args)
     if task_name == "grid":
         return _make_grid(args, sources, words)

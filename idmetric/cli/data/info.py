@@ -22,7 +22,7 @@ def add_arguments(parser: ArgumentParser) -> None:
     parser.add_argument("--decode", action="store_true", help="decode every image and mask, not only find the file")
     parser.add_argument("--need-masks", action="store_true", help="a row without a mask is a problem")
     parser.add_argument("--strict", action="store_true", help="status 1 if there is a problem")
-    options.add_quiet(parser)
+    options.add_shared(parser, "--quiet")
 
 
 def run(args: Namespace) -> int:

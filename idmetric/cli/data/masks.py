@@ -43,7 +43,7 @@ def add_arguments(parser: ArgumentParser) -> None:
         metavar="SHARE",
         help="--from: cut soft masks: the subject is where the mask's value reaches this share, such as 0.5",
     )
-    options.add_mask_id(parser)
+    options.add_shared(parser, "--mask-id")
     parser.add_argument("--device", help="--remover: cuda, cuda:1, mps or cpu (default: the best available)")
     common.add_on_error(parser)
     common.add_output(parser)

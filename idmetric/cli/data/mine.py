@@ -91,9 +91,7 @@ def _add_mode(modes: Any, name: str, line: str) -> ArgumentParser:
     mode: ArgumentParser = modes.add_parser(name, help=line)
     add_input(mode)
     mode.add_argument("--model", required=True, help=options.MODELS)
-    options.add_device(mode)
-    options.add_decode(mode)
-    options.add_batch_size(mode)
+    options.add_shared(mode, "--device", "--decode", "--batch-size")
     return mode
 
 

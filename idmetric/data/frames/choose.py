@@ -95,9 +95,12 @@ def blur_score(image: Image.Image) -> float:
     Equals `cv2.Laplacian(gray, cv2.CV_64F).var()`: kernel [[0, 1, 0], [1, -4, 1], [0, 1, 0]], borders mirrored without
     repeating the edge. Gray is ITU-R 601 luma as Pillow rounds it. The score depends on the resolution of the image.
     """
-    gray = np.pad(np.asarray(image.convert("L"), dtype=np.int32), 1, mode="reflect")
-    neighbors = gray[:-2, 1:-1] + gray[2:, 1:-1] + gray[1:-1, :-2] + gray[1:-1, 2:]
-    return float((neighbors - 4 * gray[1:-1, 1:-1]).var(dtype=np.float64))
+    gray = np.asarray(image.convert("L"), dtype=np.int32)
+    gray = np.pad(gray, 1, mode="reflect")
+    above, below = gray[:-2, 1:-1], gray[2:, 1:-1]
+    left, right = gray[1:-1, :-2], gray[1:-1, 2:]
+    laplacian = above + below + left + right - 4 * gray[1:-1, 1:-1]
+    return float(laplacian.var(dtype=np.float64))
 
 
 def plan(count: int, sampling: Sampling) -> list[range]:
@@ -107,10 +110,11 @@ def plan(count: int, sampling: Sampling) -> list[range]:
     the last window may be shorter (A.2.1; a clip of exactly 6 s, which the paper leaves open, counts as short).
     """
     if count > sampling.long * sampling.fps:
-        bounds = [count * part // sampling.parts for part in range(sampling.parts + 1)]
+        starts = [count * part // sampling.parts for part in range(sampling.parts)]
     else:
-        bounds = [*range(0, count, sampling.window), count]
-    return [range(start, end) for start, end in pairwise(bounds) if start < end]
+        starts = [*range(0, count, sampling.window)]
+    windows = [range(start, end) for start, end in pairwise([*starts, count])]
+    return [window for window in windows if window]
 
 
 def positions(times: NDArray[np.float64], sampling: Sampling) -> tuple[list[int], int]:
@@ -118,8 +122,11 @@ def positions(times: NDArray[np.float64], sampling: Sampling) -> tuple[list[int]
 
     The last frame gets the average duration of all earlier ones.
     """
-    duration = times[-1] / (len(times) - 1) if len(times) > 1 else 1 / sampling.fps
-    ticks = np.floor(np.append(times, times[-1] + duration) * sampling.fps + 0.5).astype(int).tolist()
+    duration = 1 / sampling.fps
+    if len(times) > 1:
+        duration = times[-1] / (len(times) - 1)
+    times = np.append(times, times[-1] + duration)
+    ticks = np.floor(times * sampling.fps + 0.5).astype(int).tolist()
     return ticks[:-1], max(ticks[-1], ticks[-2] + 1)
 
 

@@ -55,7 +55,7 @@ def find_clips(root: StrPath, masks: StrPath | None = None) -> list[Clip]:
     `groundtruth.txt`, in the folder of frames or, if that is named img (LaSOT), above it.
     """
     root = Path(root)
-    mask_root = None if masks is None else Path(masks)
+    mask_root = Path(masks) if masks else None
     for path in (root, mask_root):
         if path is not None and not path.exists():
             raise ClipError(f"{path}: no such file or folder")

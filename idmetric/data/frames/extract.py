@@ -171,8 +171,9 @@ def _write(clip: Clip, folder: Path, extraction: Extraction, skip: bool) -> Reco
     footage = open_clip(clip, extraction.sampling.fps, extraction.sam)
     frames: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for pick in choose(footage, extraction.sampling, extraction.seed, faults):
-        time = round(float(footage.times[pick.index]), 6)
-        frames[pick.object.number].append({**_save(pick, folder, footage.indexed), "time": time})
+        frame = _save(pick, folder, footage.indexed)
+        frame["time"] = round(float(footage.times[pick.index]), 6)
+        frames[pick.object.number].append(frame)
 
     if faults.unreadable and not skip:
         raise ClipError("\n".join(faults.unreadable))
@@ -200,7 +201,8 @@ def _save(pick: Pick, folder: Path, indexed: bool) -> dict[str, Any]:
     if indexed:
         name = f"{pick.object.number}_{name}"
     pick.image.save(folder / f"{name}.png")
-    Image.fromarray(pick.object.mask.astype(np.uint8) * 255).save(folder / f"{name}_mask.png")
+    mask = Image.fromarray(pick.object.mask.astype(np.uint8) * 255)
+    mask.save(folder / f"{name}_mask.png")
     return {
         "path": f"{name}.png",
         "mask": f"{name}_mask.png",

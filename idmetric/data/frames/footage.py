@@ -14,6 +14,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
+from itertools import repeat
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +28,12 @@ from idmetric.data.frames.clips import BOXES, Box, Clip, ClipError, is_image, re
 from idmetric.data.frames.video import Video
 from idmetric.metric.images.masks import SeveralLabels, read_mask
 from idmetric.metric.images.paths import natural
-from idmetric.metric.images.read import ImageLike, ImageReadError, read_image
+from idmetric.metric.images.read import ImageReadError, read_image
 
 if TYPE_CHECKING:
     from idmetric.data.generate.masks import Sam
 
+Picture = Callable[[], Any]  # what returns an image
 ABSENT = ("absence.label", "full_occlusion.txt", "out_of_view.txt")  # next to boxes; 1 = the object is not visible
 
 
@@ -67,7 +70,12 @@ class Folder:
         self.paths = paths
         self.times = np.arange(len(paths)) / fps
 
-    def read(self, indices: Sequence[int]) -> Iterator[Callable[[], ImageLike]]:
+    @property
+    def stems(self) -> list[str]:
+        """The names of all images without extensions."""
+        return [path.stem for path in self.paths if path]
+
+    def read(self, indices: Sequence[int]) -> Iterator[Picture]:
         """For each of these images, a function that returns its path."""
         for index in indices:
             yield partial(str, self.paths[index])
@@ -103,13 +111,16 @@ class Footage:
     def read(self, indices: Sequence[int]) -> Iterator[Frame]:
         """The frames of ascending indices; use each frame before taking the next."""
         pictures = self.frames.read(indices)
-        masks: Any = self.masks.read(indices) if self.masks else indices
-        for index, picture, mask in zip(indices, pictures, masks, strict=True):
+        masks: Iterator[Any] = repeat(None)
+        if self.masks:
+            masks = self.masks.read(indices)
+        for index, picture, mask in zip(indices, pictures, masks, strict=False):
+            name = f"{self.clip.frames}, frame {index}"
             image = cache(partial(_read, picture))
             objects = partial(self._objects, self.annotations[index], image, mask)
-            yield Frame(index, f"{self.clip.frames}, frame {index}", image, objects)
+            yield Frame(index, name, image, objects)
 
-    def _objects(self, annotation: Any, image: Callable[[], Image.Image], mask: Any) -> list[FrameObject]:
+    def _objects(self, annotation: Any, image: Picture, mask: Any) -> list[FrameObject]:
         if self.sam is not None:
             return [FrameObject(0, self.sam.body(image(), annotation))]
         if self.masks is None:
@@ -126,7 +137,7 @@ class Footage:
             raise ClipError(f"{error.source}: the mask shows several objects: {advice}") from error
 
 
-def _read(picture: Callable[[], ImageLike]) -> Image.Image:
+def _read(picture: Picture) -> Image.Image:
     return read_image(picture())
 
 
@@ -142,24 +153,26 @@ def open_clip(clip: Clip, fps: float, sam: Sam | None = None) -> Footage:
         ClipError: if the annotation is missing or does not fit the frames, or a video cannot be read.
     """
     frames = _pictures(clip.frames, fps)
-    stems = [path.stem for path in frames.paths if path] if isinstance(frames, Folder) else None
+    count = len(frames.times)
     if sam is not None:
-        return Footage(clip, frames, read_boxes(clip, len(frames.times)), sam=sam)
-    if isinstance(clip.masks, dict) and stems is not None:
-        return Footage(clip, frames, [clip.masks.get(stem) for stem in stems])
+        return Footage(clip, frames, read_boxes(clip, count), sam=sam)
+    if isinstance(clip.masks, dict) and isinstance(frames, Folder):
+        return Footage(clip, frames, [clip.masks.get(stem) for stem in frames.stems])
     if not isinstance(clip.masks, Path):
         raise ClipError(f"{clip.frames}: no masks found; give --masks, or draw them of boxes: --segment")
 
     masks = _pictures(clip.masks, fps)
-    if stems is not None and isinstance(masks, Folder):
-        path_of = {path.stem: path for path in masks.paths if path}
-        if path_of.keys().isdisjoint(stems):
-            raise ClipError(f"{clip.masks}: no mask is named like a frame of {clip.frames}, such as {stems[0]!r}")
-        paths = [path_of.get(stem) for stem in stems]
+    if isinstance(frames, Folder) and isinstance(masks, Folder):
+        path_of = dict(zip(masks.stems, masks.paths, strict=True))
+        paths = [path_of.get(stem) for stem in frames.stems]
+        if not any(paths):
+            raise ClipError(
+                f"{clip.masks}: no mask is named like a frame of {clip.frames}, such as {frames.stems[0]!r}"
+            )
         return Footage(clip, frames, paths, Folder(paths))
-    if len(masks.times) != len(frames.times):
-        raise ClipError(f"{clip.masks}: {len(masks.times)} masks for the {len(frames.times)} frames of {clip.frames}")
-    return Footage(clip, frames, [True] * len(masks.times), masks)
+    if len(masks.times) != count:
+        raise ClipError(f"{clip.masks}: {len(masks.times)} masks for the {count} frames of {clip.frames}")
+    return Footage(clip, frames, [True] * count, masks)
 
 
 def read_boxes(clip: Clip, count: int) -> list[Box | None]:
@@ -174,13 +187,13 @@ def read_boxes(clip: Clip, count: int) -> list[Box | None]:
     if len(lines) != count:
         raise ClipError(f"{clip.boxes}: {len(lines)} boxes for the {count} frames of {clip.frames}")
 
-    absent = set()
-    for name in ABSENT:
-        path = clip.boxes.with_name(name)
-        flags = _split(read_text(path)) if path.is_file() else ["0"] * count
-        if len(flags) != count:
-            raise ClipError(f"{path}: {len(flags)} values for the {count} frames of {clip.frames}")
-        absent |= {index for index, flag in enumerate(flags) if flag != "0"}
+    is_absent = np.zeros(count, dtype=bool)
+    for path in map(clip.boxes.with_name, ABSENT):
+        if path.is_file():
+            flags = np.array(_split(read_text(path)))
+            if len(flags) != count:
+                raise ClipError(f"{path}: {len(flags)} values for the {count} frames of {clip.frames}")
+            is_absent |= flags != "0"
 
     boxes: list[Box | None] = []
     for index, line in enumerate(lines):
@@ -188,8 +201,11 @@ def read_boxes(clip: Clip, count: int) -> list[Box | None]:
             left, top, width, height = map(float, _split(line))
         except ValueError as error:
             raise ClipError(f"{clip.boxes}: line {index + 1} is not left, top, width, height: {line[:80]!r}") from error
-        has_area = np.isfinite([left, top, width, height]).all() and width > 0 and height > 0
-        boxes.append((left, top, left + width, top + height) if has_area and index not in absent else None)
+        is_box = np.isfinite([left, top, width, height]).all() and width > 0 and height > 0
+        if is_absent[index] or not is_box:
+            boxes.append(None)
+        else:
+            boxes.append((left, top, left + width, top + height))
     return boxes
 
 
@@ -197,8 +213,9 @@ def _pictures(path: Path, fps: float) -> Folder | Video:
     """A video, or the images of a folder, sorted by the numbers in their names: 10 comes after 9."""
     if path.is_file():
         return Video(path)
+    images = sorted(filter(is_image, path.iterdir()), key=attrgetter("name"))
     path_of: dict[str, Path] = {}
-    for image in sorted(filter(is_image, path.iterdir()), key=lambda image: (natural(image.stem), image.name)):
+    for image in sorted(images, key=lambda image: natural(image.stem)):
         if path_of.setdefault(image.stem, image) != image:
             raise ClipError(f"{path_of[image.stem]} and {image} are both the frame {image.stem!r}: keep one of them")
     return Folder([*path_of.values()], fps)

@@ -47,7 +47,7 @@ class Video:
         Call it before taking the next one. It raises `ImageReadError` for a frame that doesn't decode, and for all
         frames after it up to the next key frame, because they are differences to a missing picture.
         """
-        frames = self._decoded(indices[-1]) if len(indices) else iter(())
+        frames = self._decoded(max(indices, default=-1))
         index, frame = -1, None
         for wanted in indices:
             while index < wanted:

@@ -22,7 +22,7 @@ from idmetric.data.importers.run import Columns, Job
 from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
 from idmetric.metric.files import json_file
-from idmetric.metric.images.paths import is_hidden, is_image
+from idmetric.metric.images.paths import is_image
 
 _LIVE = ("animal", "human")
 _SAMPLE = re.compile(r"(?P<collection>[a-z_]+?_\d+)(_.*)?/(?P<prompt>\d+)_(?P<number>\d+)\.\w+")
@@ -36,9 +36,13 @@ Ratings = dict[str, dict[str, dict[tuple[str, int], float]]]
 
 def rows(job: Job) -> Iterator[Row]:
     """The references, then a pair of reference and image for each generated image."""
-    references = {row.id.removeprefix(f"{job.name}/"): row for row in _references(job, job.folder())}
-    yield from references.values()
-    ratings = read_ratings(Path(job.options["ratings"])) if "ratings" in job.options else {}
+    references = {}
+    for row in _references(job, job.folder()):
+        references[row.id.removeprefix(f"{job.name}/")] = row
+        yield row
+    ratings: Ratings = {}
+    if "ratings" in job.options:
+        ratings = read_ratings(Path(job.options["ratings"]))
     if "samples" in job.options:
         yield from _samples(job, Path(job.options["samples"]), references, ratings)
     elif ratings:
@@ -54,17 +58,18 @@ def _references(job: Job, root: Path) -> Iterator[Row]:
         collection = f"{category}_{picture.path.stem}"
         if category in _LIVE:
             collection = f"live_subject_{collection}"
-        columns: Columns = {}
-        captions = root / "captions" / picture.path.with_suffix(".txt")
-        if captions.is_file():
-            lines = map(str.strip, json_file.read_text(captions, "utf-8-sig").splitlines())
-            subject, *prompts = [*filter(None, lines), None]
-            columns = {"category": subject, "parameters": {"prompts": prompts[:-1]}}
-        yield job.row(collection, collection, folder / picture.path, split="test", domain=category, **columns)
+        columns: Columns = {"split": "test", "domain": category}
+        file = root / "captions" / picture.path.with_suffix(".txt")
+        if file.is_file():
+            lines = json_file.read_text(file, "utf-8-sig").splitlines()
+            captions = [line.strip() for line in lines if line.strip()]
+            columns |= {"category": next(iter(captions), None), "parameters": {"prompts": captions[1:]}}
+        yield job.row(collection, collection, folder / picture.path, **columns)
 
 
 def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Ratings) -> Iterator[Row]:
-    files = [file for file in sorted(folder.glob("*/tgt_image/*/*")) if is_image(file) and not is_hidden(file.name)]
+    files = sorted(folder.glob("*/tgt_image/*/[!.]*"))
+    files = [*filter(is_image, files)]
     if not files:
         raise SourceError(f"{folder}: no METHOD/tgt_image/COLLECTION/PROMPT_NUMBER.jpg in the folder")
     for path in job.progress(files, len(files), folder.name):
@@ -128,7 +133,7 @@ def read_ratings(folder: Path) -> Ratings:
         rater = path.parent.relative_to(folder)
         method = path.stem.removesuffix("-cp")
         is_other = method.endswith("-pf") or any(part.startswith(_OTHER) for part in rater.parts)
-        is_merged = path.parent != folder and path.parent.with_name(f"{path.parent.name}.json").is_file()
+        is_merged = path.parent != folder and Path(f"{path.parent}.json").is_file()
         if not is_other and not is_merged:
             ratings.setdefault(rater.as_posix(), {})[method] = _read_file(path)
     if not ratings:
@@ -144,6 +149,7 @@ def _read_file(path: Path) -> dict[tuple[str, int], float]:
         match = _KEY.fullmatch(name)
         if match is None or not isinstance(value, int | float):
             raise SourceError(f"{path}: {name!r}: {value!r} is not a rating of COLLECTION-PROMPT")
-        if ratings.setdefault((match["collection"], int(match["prompt"])), float(value)) != value:
+        item = match["collection"], int(match["prompt"])
+        if ratings.setdefault(item, float(value)) != value:
             raise SourceError(f"{path}: {name!r} is rated twice")
     return ratings

@@ -32,10 +32,11 @@ def rows(job: Job) -> Iterator[Row]:
     """A row for each image: split "gallery", "train" or "query"; the column engine holds a query's method."""
     tables = []
     for root in map(job.folder, job.sources):
-        tables_of_folder = [(split, root / file) for split, file in FILES.items() if (root / file).is_file()]
-        if not tables_of_folder:
+        paths = {split: root / file for split, file in FILES.items()}
+        present = [(split, path) for split, path in paths.items() if path.is_file()]
+        if not present:
             raise SourceError(f"{root}: none of {', '.join(FILES.values())} in the folder")
-        tables += tables_of_folder
+        tables += present
 
     real: dict[str, tuple[Path, set[tuple[Any, ...]]]] = {}  # the first table of each split, which all methods share
     table_of: dict[str, Path] = {}  # of methods
@@ -97,7 +98,8 @@ def _find(path: str, source: Source) -> tuple[Path, str]:
             if (source.root / end).is_file():
                 file = source.root / end  # the last one counts
 
-    absolute, root = Path(os.path.abspath(file)), Path(os.path.abspath(source.root))
+    absolute = Path(os.path.abspath(file))
+    root = Path(os.path.abspath(source.root))
     if absolute.is_relative_to(root):
         return file, absolute.relative_to(root).as_posix()
     return file, str(ends[-1] if ends else PurePosixPath(*absolute.parts[1:]))

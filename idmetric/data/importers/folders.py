@@ -38,25 +38,28 @@ class Picture:
 
     def row(self, job: Job, root: Path, subject: str, **columns: Any) -> Row:
         """Its row, with an identity of this name."""
-        mask = None if self.mask is None else str((root / self.mask).absolute())
-        return job.row(subject, str(self.path), root / self.path, mask=mask, **columns)
+        if self.mask:
+            columns["mask"] = str((root / self.mask).absolute())
+        return job.row(subject, str(self.path), root / self.path, **columns)
 
 
 def folder(job: Job, root: Path | None = None) -> Iterator[Row]:
     """A row for each image; its identity is the path of its folder."""
     root = root or job.folder()
     images = pictures(root)
-    has_splits = all(len(picture.path.parts) > 2 and picture.path.parts[0] in SPLITS for picture in images)
+    paths = [picture.path.parts for picture in images]
+    has_splits = all(len(parts) > 2 and parts[0] in SPLITS for parts in paths)
     for picture in job.limited(images, root.name):
         *folders, name = picture.path.parts
-        split = SPLITS[folders.pop(0)] if has_splits else None
+        columns = {"split": SPLITS[folders.pop(0)]} if has_splits else {}
         if not folders:
             raise SourceError(
                 f"{root / picture.path}: the image is not in the folder of an identity; move it to one, such as "
                 f"{root.name}/NAME/{name}"
             )
-        category = folders[0] if len(folders) > 1 else None
-        yield picture.row(job, root, "/".join(folders), split=split, category=category)
+        if len(folders) > 1:
+            columns["category"] = folders[0]
+        yield picture.row(job, root, "/".join(folders), **columns)
 
 
 def pictures(root: Path) -> list[Picture]:
@@ -88,8 +91,6 @@ def pictures(root: Path) -> list[Picture]:
 def _masked(path: PurePosixPath) -> PurePosixPath | None:
     """Path without extension of the image that a mask belongs to; None if the path is an image."""
     folders = path.parts[:-1]
-    if len(folders) == 1 and folders[0].lower() == "masks":
-        return None  # an identity of that name
     image_folders = [_MASKS.sub("", folder) for folder in folders]
     stem = re.sub("(?<=.)_mask$", "", path.stem, flags=re.I)
     if stem == path.stem and image_folders == [*folders]:
@@ -103,7 +104,8 @@ def dreambooth(job: Job) -> Iterator[Row]:
     The category is the subject's class, the domain "animals" or "objects".
     """
     root = job.folder()
-    root = root / "dataset" if (root / "dataset").is_dir() else root
+    if (root / "dataset").is_dir():
+        root /= "dataset"
     classes = _classes(root / "prompts_and_classes.txt")
     for row in folder(job, root):
         subject = str(row.identity).removeprefix(f"{job.name}/")
@@ -115,7 +117,9 @@ def dreambooth(job: Job) -> Iterator[Row]:
 
 def _classes(path: Path) -> dict[str, str]:
     """Subject -> class, from the lines `subject,class` between the heading and the next empty line; {} without file."""
-    text = json_file.read_text(path, "utf-8-sig") if path.is_file() else ""
+    if not path.is_file():
+        return {}
+    text = json_file.read_text(path, "utf-8-sig")
     lines = text.partition("subject_name,class")[2].strip().splitlines()
     classes = {}
     for line in takewhile(lambda line: "," in line, lines):
@@ -133,7 +137,7 @@ def cute(job: Job) -> Iterator[Row]:
     differ. The scene goes to the column `background`, which the easy and hard modes of the triplets need (ID-Sim,
     appendix D.1).
     """
-    root, stated_depth = job.folder(), job.number("depth", 0)
+    root, stated_depth = job.folder(), int(job.options.get("depth", 0))
     for picture in job.limited(pictures(root), root.name):
         folders = picture.path.parts[:-1]
         scenes = [depth for depth, name in enumerate(folders) if _SCENE.fullmatch(name.lower())]

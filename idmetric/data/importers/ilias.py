@@ -35,7 +35,9 @@ def rows(job: Job) -> Iterator[Row]:
     """A row for each query, positive and distractor."""
     has_splits = job.choice("splits", "yes", "no") == "yes"
     root = job.folder()
-    core = root / "ilias_core" if (root / "ilias_core").is_dir() else root
+    core = root / "ilias_core"
+    if not core.is_dir():
+        core = root
     listed, taxonomy = _listed(root), _taxonomy(root, job.options.get("taxonomy"))
     images = pictures(core)
     if job.limit is None:
@@ -51,11 +53,14 @@ def rows(job: Job) -> Iterator[Row]:
             layout = "NAME_xxx/query/Qxxx_yy.jpg and NAME_xxx/pos/Pxxx_yy.jpg"
             raise SourceError(f"{file}: not the layout of ILIAS, {layout}")
         kind = match["kind"]
-        published = listed[kind].get(str(picture.path.with_suffix(""))) if kind in listed else {}
-        if published is None:
+        name = str(picture.path.with_suffix(""))
+        if kind in listed and name not in listed[kind]:
             job.rejected.append(f"{file}: not in {LISTS[kind]}")
             continue
+        parameters = listed.get(kind, {}).get(name, {})
         coarse, middle, fine = taxonomy.get(match["name"], (None, None, None))
+        if fine:
+            parameters["kind"] = fine
         yield job.row(
             match["name"],
             str(picture.path),
@@ -63,12 +68,14 @@ def rows(job: Job) -> Iterator[Row]:
             split=SPLITS[kind] if has_splits else None,
             domain=coarse,
             category=middle,
-            parameters={**published, "kind": fine} if fine else published,
+            parameters=parameters,
         )
 
     if "distractors" in job.options:
         folder = Path(job.options["distractors"])
-        files = [file for file in walk(folder) if is_image(file)] if folder.is_dir() else []
+        files = []
+        if folder.is_dir():
+            files = [*filter(is_image, walk(folder))]
         if not files:
             raise SourceError(f"{folder}: no images for the option distractors; unpack yfcc100m's archives first")
         for file in job.limited(files, folder.name):
@@ -86,11 +93,13 @@ def _listed(root: Path) -> dict[str, dict[str, Columns]]:
                 name, *values = line.strip().split(",")
                 if not name:
                     continue
-                try:
-                    published = {"x_scale": float(values[0]), "x_clutter": int(values[1])} if kind == "pos" else {}
-                except (ValueError, IndexError) as error:
-                    raise SourceError(f"{file}: a line is not an id, scale and clutter: {error}") from error
-                listed[kind][str(PurePosixPath(name).with_suffix(""))] = published
+                columns: Columns = {}
+                if kind == "pos":
+                    try:
+                        columns = {"x_scale": float(values[0]), "x_clutter": int(values[1])}
+                    except (ValueError, IndexError) as error:
+                        raise SourceError(f"{file}: a line is not an id, scale and clutter: {error}") from error
+                listed[kind][str(PurePosixPath(name).with_suffix(""))] = columns
     return listed
 
 

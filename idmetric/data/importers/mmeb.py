@@ -60,10 +60,10 @@ def _training(job: Job, source: Source) -> Iterator[Row]:
     names = {shard.split or shard.stem for shard in source.shards}
     if names <= other_variants:
         raise SourceError(f"{source.name}: no table of {variant!r}: use --option variant={min(names)}")
-    most = job.number("most", MOST) or math.inf
+    most = int(job.options.get("most", MOST)) or math.inf
     counts: Counter[str] = Counter()
 
-    for record in job.records(source, (*TRAIN, *NEGATIVE)):
+    for record in job.records(source):
         values, shard, subset = record.values, record.shard, _subset(record)
         number = counts[subset]
         if (shard.split or shard.stem) in other_variants or number >= most:
@@ -91,7 +91,7 @@ def _training(job: Job, source: Source) -> Iterator[Row]:
 
 def _evaluation(job: Job, source: Source) -> Iterator[Row]:
     numbers_of: dict[str, dict[tuple[str, str], int]] = defaultdict(dict)  # subset -> (text, path) -> candidate
-    for record in job.records(source, EVAL):
+    for record in job.records(source):
         values, subset, split = record.values, _subset(record), record.shard.split or "test"
         numbers = numbers_of[f"{subset}/{split}"]
         try:
@@ -131,8 +131,9 @@ def _subset(record: Record) -> str:
     folder = shard.path.absolute().parent
     if folder.name == shard.split:
         folder = folder.parent
-    is_named_by_folder = shard.split is not None or shard.stem in ("test", "train", *VARIANTS)
-    return folder.name if is_named_by_folder else shard.stem
+    if shard.split is not None or shard.stem in ("test", "train", *VARIANTS):
+        return folder.name
+    return shard.stem
 
 
 def _target(record: Record, text: Any, path: Any) -> Columns:
@@ -155,7 +156,8 @@ def _item(record: Record, text: Any, path: Any) -> Columns:
     if not path:
         return {"text": words}
 
-    file = locate(str(path), _image_dir(record.job, record.source), record.source.name, inside=True)
+    image_dir = _image_dir(record.job, record.source)
+    file = locate(str(path), image_dir, record.source.name, inside=True)
     if not file.is_file():
         raise SourceError(f"{file}: no such image: unpack the images there, or name --option image_dir=DIR")
     return {"text": words if words.strip() else None, "path": str(file.absolute())}

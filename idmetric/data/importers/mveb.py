@@ -45,13 +45,15 @@ def rows(job: Job) -> Iterator[Row]:
     for record in job.records(source):
         cells = {meaning: record.values[column] for meaning, column in column_of.items()}
         stem, split = record.shard.stem, record.shard.split
-        subset = cells.get("subset") or (stem if stem != split else "")
+        subset = cells.get("subset")
+        if not subset and stem != split:
+            subset = stem
         prefix = f"{subset}/" if subset else ""
         identity = cells.get("identity")
         if identity is not None:
             identity = f"{prefix}{identity}"
         name = f"{prefix}{split or 'all'}/{record.number:06d}"
-        shared = {"dataset": f"{job.name}/{subset}" if subset else job.name, "split": split}
+        shared = {"dataset": f"{job.name}/{prefix}".rstrip("/"), "split": split}
         parameters = record.about(*column_of.values())
 
         if "query" in column_of:

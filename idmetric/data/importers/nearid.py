@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from idmetric.data.importers.run import Columns, Job, Record
 from idmetric.data.importers.source import Source, SourceError, read_json
@@ -50,8 +50,7 @@ def rows(job: Job) -> Iterator[Row]:
 
 
 def _positives(job: Job, source: Source, scenes: Scenes) -> Iterator[Row]:
-    columns = [column for column in source.columns if not column.startswith("nimg")]
-    for record, identity, split in _named(job, source, columns):
+    for record, identity, split in _named(job, source):
         masks: dict[int, Columns] = {}
         scenes[identity] = split, masks
         for view in VIEWS:
@@ -73,8 +72,7 @@ def _positives(job: Job, source: Source, scenes: Scenes) -> Iterator[Row]:
 def _distractors(job: Job, source: Source, scenes: Scenes) -> Iterator[Row]:
     engine = re.sub("^NearID[-_]", "", source.name.rsplit("/", 1)[-1], flags=re.IGNORECASE)  # such as Flux_1024
     lone = 0
-    columns = ["id", "split", "category", *(f"nimg{view}" for view in VIEWS)]
-    for record, identity, split in _named(job, source, columns):
+    for record, identity, split in _named(job, source):
         if scenes and identity not in scenes:
             name = f"{job.name}/{identity}"
             record.reject(f"no positive {name!r} for this distractor (--map id=NAME names the column of ids)")
@@ -110,19 +108,21 @@ def _scene(record: Record, identity: str, split: str | None, view: int) -> Colum
     return {"split": split, "domain": "objects", "category": record.values.get("category"), "background": background}
 
 
-def _named(job: Job, source: Source, columns: Sequence[str]) -> Iterator[tuple[Record, str, str | None]]:
+def _named(job: Job, source: Source) -> Iterator[tuple[Record, str, str | None]]:
     """Each row with its identity and split; rows with an empty id are left out."""
     split_of = _positions(source)
     has_parts = len({shard.split for shard in source.shards}) > 1
-    for position, record in enumerate(job.records(source, columns)):
-        part = record.shard.split if has_parts else None
-        identity = record.values.get("id")
-        if identity is None and "id" in source.columns:
+    for position, record in enumerate(job.records(source)):
+        if "id" in source.columns and record.values["id"] is None:
             record.reject("column 'id' is empty")
             continue
-        if identity is None:
-            identity = f"{part}/{record.number:05d}" if has_parts else f"{record.number:05d}"
-        yield record, str(identity), record.values.get("split") or split_of.get(position) or part
+        identity = str(record.values.get("id", f"{record.number:05d}"))
+        split = record.values.get("split") or split_of.get(position)
+        if has_parts:
+            split = split or record.shard.split
+            if "id" not in source.columns:
+                identity = f"{record.shard.split}/{identity}"
+        yield record, identity, split
 
 
 def _positions(source: Source) -> dict[int, str]:

@@ -24,7 +24,10 @@ def rows(job: Job) -> Iterator[Row]:
     """A row for each photo."""
     root = Path(job.sources[0])
     holds_photos = any((root / part).is_dir() and not any((root / part).glob("*.arrow")) for part in ("train", "test"))
-    yield from _of_folders(job, root) if holds_photos else _of_table(job)
+    if holds_photos:
+        yield from _of_folders(job, root)
+    else:
+        yield from _of_table(job)
 
 
 def _of_folders(job: Job, root: Path) -> Iterator[Row]:
@@ -55,6 +58,8 @@ def _of_table(job: Job) -> Iterator[Row]:
 def _index(root: Path) -> Callable[[str], Columns]:
     """A function that gives the columns of an object by the published index, if it is there."""
     path = root / "pods_info.json"
-    index = read_json(path, dict) if path.is_file() else {}
+    index: Columns = {}
+    if path.is_file():
+        index = read_json(path, dict)
     splits, categories = index.get("class_to_split", {}), index.get("class_to_sc", {})
     return lambda label: {"split": splits.get(label, "test"), "domain": "objects", "category": categories.get(label)}

@@ -134,8 +134,10 @@ class Job:
                 raise SourceError(f"unknown option {option!r} of {self.kind}; there are {options}")
 
         self.named = bool(self.name)
-        if not self.named:
-            self.name = Path(self.sources[0]).resolve().stem if self.kind in ("folder", "table") else self.kind
+        if not self.named and self.kind in ("folder", "table"):
+            self.name = Path(self.sources[0]).resolve().stem
+        elif not self.named:
+            self.name = self.kind
 
     # Reading
 
@@ -157,21 +159,14 @@ class Job:
         items = items[: self.limit]
         return self.progress(items, len(items), what)
 
-    def records(self, source: Source, columns: Sequence[str] | None = None) -> Iterator[Record]:
-        """The rows of a table, up to the limit, with those of these columns that it has (None: all)."""
-        rows = islice(source.rows(columns), self.limit)
-        total = source.count if self.limit is None else min(self.limit, source.count)
+    def records(self, source: Source) -> Iterator[Record]:
+        """The rows of a table, up to the limit, with progress shown."""
+        rows = islice(source.rows(), self.limit)
+        total = len(range(source.count)[: self.limit])
         counts: Counter[str | None] = Counter()
         for shard, values in self.progress(rows, total, source.name):
             yield Record(self, source, shard, counts[shard.split], values)
             counts[shard.split] += 1
-
-    def number(self, option: str, default: int) -> int:
-        """The value of an option that is a whole number, else SourceError."""
-        try:
-            return int(self.options.get(option, default))
-        except ValueError as error:
-            raise SourceError(f"option {option}={self.options[option]}: not a whole number") from error
 
     def choice(self, option: str, *words: str) -> str:
         """The value of an option that is one of several words, the first of which is the default, else SourceError."""
@@ -231,8 +226,9 @@ class Job:
         if not len(manifest):
             reason = f"; {self.rejected[0]}" if self.rejected else ""
             raise SourceError(f"{', '.join(map(str, self.sources))}: nothing to import ({kind.line}){reason}")
-        columns = {name: [free[name].get(row) for row in range(len(manifest))] for name in sorted(free)}
-        return manifest.replace(**columns)
+        for name, values in sorted(free.items()):
+            manifest = manifest.replace(**{name: [values.get(row) for row in range(len(manifest))]})
+        return manifest
 
 
 def _without_free(rows: Iterable[Row], free: dict[str, dict[int, Any]]) -> Iterator[Row]:
@@ -258,7 +254,9 @@ def import_dataset(
         SourceError: naming the columns or folders of the source, if they do not fit the importer.
         ManifestError: if values of the source break the rules of a manifest.
     """
-    job = Job(kind, [sources] if isinstance(sources, str | os.PathLike) else sources, **given)
+    if isinstance(sources, str | os.PathLike):
+        sources = [sources]
+    job = Job(kind, sources, **given)
     manifest = job.run()
     if job.rejected and on_error != "skip":
         lines = "\n  ".join(first_few(job.rejected))
@@ -272,8 +270,9 @@ def scalars(values: Columns, *used: str) -> Columns:
     """The remaining short values of a row, for its parameters, without NaN and infinity."""
     short = {}
     for name, value in values.items():
-        is_finite = not isinstance(value, float) or math.isfinite(value)
-        if name not in used and isinstance(value, str | int | float) and is_finite and len(str(value)) <= _LONGEST:
+        if name in used or not isinstance(value, str | int | float) or len(str(value)) > _LONGEST:
+            continue
+        if not isinstance(value, float) or math.isfinite(value):
             short[name] = value
     return short
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -43,7 +43,9 @@ class Shard:
     @property
     def stem(self) -> str:
         """Name of the table: without extension and shard number, or that of the folder which `save_to_disk` wrote."""
-        return self.path.parent.name if self.path.suffix == ".arrow" else _SHARD.sub("", self.path.stem)
+        if self.path.suffix == ".arrow":
+            return self.path.parent.name
+        return _SHARD.sub("", self.path.stem)
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Source:
     @property
     def label(self) -> str:
         """Name and revision, for a row's parameters."""
-        return self.name if self.revision is None else f"{self.name}@{self.revision}"
+        return f"{self.name}@{self.revision}" if self.revision else self.name
 
     @cached_property
     def _heads(self) -> list[tuple[list[str], int]]:
@@ -107,14 +109,11 @@ class Source:
         """The file that a row names, relative to the root or, in local tables, absolute; raises as `locate`."""
         return locate(path, self.root, self.name, inside=self.revision is not None)
 
-    def rows(self, columns: Sequence[str] | None = None) -> Iterator[tuple[Shard, dict[str, Any]]]:
-        """Each row with these columns (None: all); a column that its file lacks is None."""
-        stored_names = {}
-        for name in columns or self.columns:
-            if name in self.columns:
-                stored_names[name] = self.renamed.get(name, name)
+    def rows(self) -> Iterator[tuple[Shard, dict[str, Any]]]:
+        """Each row; a column that its file lacks is None."""
+        stored_names = {name: self.renamed.get(name, name) for name in self.columns}
         for shard in self.shards:
-            for row in _rows(shard.path, stored_names.values()):
+            for row in _rows(shard.path):
                 yield shard, {name: row.get(stored_name) for name, stored_name in stored_names.items()}
 
 
@@ -254,18 +253,18 @@ def _readable(path: Path) -> Iterator[None]:
         raise SourceError(f"{path}: not readable: {error}; correct it, or fetch it again") from error
 
 
-def _rows(path: Path, columns: Collection[str]) -> Iterator[dict[str, Any]]:
-    """The rows of a table with those of these columns that it has; labels that the Hub stores as numbers are names."""
+def _rows(path: Path) -> Iterator[dict[str, Any]]:
+    """The rows of a table; labels that the Hub stores as numbers are names."""
     with _readable(path):
         schema, _, batches = _opened(path)
         description = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
         features = description.get("info", {}).get("features") or {}
         labels = {}
         for name, feature in features.items():
-            if name in columns and isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
                 labels[name] = feature["names"]
 
-        for batch in batches([name for name in schema.names if name in columns]):
+        for batch in batches:
             for row in batch.to_pylist():
                 for name, names in labels.items():
                     number = row.get(name)
@@ -273,8 +272,8 @@ def _rows(path: Path, columns: Collection[str]) -> Iterator[dict[str, Any]]:
                 yield row
 
 
-def _opened(path: Path) -> tuple[Any, int, Callable[[list[str]], Iterable[Any]]]:
-    """The table's schema, its number of rows, and a function that reads some of its columns."""
+def _opened(path: Path) -> tuple[Any, int, Iterable[Any]]:
+    """The table's schema, its number of rows, and its rows in batches."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -283,7 +282,7 @@ def _opened(path: Path) -> tuple[Any, int, Callable[[list[str]], Iterable[Any]]]
     if path.suffix == ".parquet":
         # a small buffer instead of reading ahead: else all row groups come into memory with their images
         file = pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
-        return file.schema_arrow, file.metadata.num_rows, lambda columns: file.iter_batches(_BATCH, columns=columns)
+        return file.schema_arrow, file.metadata.num_rows, file.iter_batches(_BATCH)
 
     if path.suffix == ".arrow":
         table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
@@ -294,5 +293,6 @@ def _opened(path: Path) -> tuple[Any, int, Callable[[list[str]], Iterable[Any]]]
         names: dict[str, None] = {}
         for row in rows:
             names |= dict.fromkeys(row)
-        table = pa.table({name: [row.get(name) for row in rows] for name in names})
-    return table.schema, len(table), lambda columns: table.select(columns).to_batches(_BATCH)
+        columns = {name: [row.get(name) for row in rows] for name in names}
+        table = pa.table(columns)
+    return table.schema, len(table), table.to_batches(_BATCH)

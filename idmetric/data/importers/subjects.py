@@ -32,16 +32,14 @@ def subjects2k(job: Job) -> Iterator[Row]:
         values = record.values
         pair = values.get("pair_id")
         group = str(record.number if pair is None else pair)
-        label = str(values["binary_label"])
-        if label not in ("0", "1"):
-            raise SourceError(f"{record.where}, column 'binary_label': {label!r} is not 0 or 1")
-        candidate_identity = group if label == "1" else f"{group}/other"
+        label = float(values["binary_label"])
+        candidate_identity = group if label == 1 else f"{group}/other"
         votes = [int(vote) for vote in values.get("human_votes") or ()]
         yield from record.group(
             group,
             {
                 "anchor": (values["reference_image"], {"identity": group}),
-                "candidate": (values["test_image"], {"identity": candidate_identity, "label": float(label)}),
+                "candidate": (values["test_image"], {"identity": candidate_identity, "label": label}),
             },
             split=record.shard.split,
             engine=ENGINE,

@@ -43,7 +43,8 @@ def rows(job: Job) -> Iterator[Row]:
         if len(files) < 2:
             continue
         try:
-            views = [_view(job, locate(file, root, where, inside=True), record, i) for i, file in enumerate(files)]
+            paths = [locate(file, root, where, inside=True) for file in files]
+            views = [_view(job, path, record, index) for index, path in enumerate(paths)]
         except (ImageReadError, FileNotFoundError) as error:
             job.rejected.append(f"{where}: {error}")
             continue
@@ -79,6 +80,4 @@ def _mask(image: Path) -> bytes | None:
     if not path.is_file():
         return None
     mask = open_image(path).convert("L").point(lambda value: 255 * (value > 0))
-    if mask.getbbox() is None:
-        raise ImageReadError(str(path), "its mask is black everywhere")
     return png(mask.resize(open_image(image).size, Image.Resampling.NEAREST))

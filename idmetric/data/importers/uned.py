@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from idmetric.data.importers.run import Job
+from idmetric.data.importers.run import Job, as_list
 from idmetric.data.importers.source import SourceError, locate, read_json
 from idmetric.data.manifest.table import Row
 
@@ -39,7 +39,6 @@ def rows(job: Job) -> Iterator[Row]:
                 ascii_path = "".join(letter if letter.isascii() else f"#U{ord(letter):04x}" for letter in path)
                 file = root / "images" / ascii_path
 
-            if not isinstance(classes, list):
-                classes = [classes]
+            classes = as_list(classes)
             identity = f"{name}/{classes[0]}" if len(classes) == 1 else None
             yield job.row(identity, f"train/{path}", file, dataset=dataset, split="train", domain=domain)

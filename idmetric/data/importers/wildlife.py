@@ -61,7 +61,8 @@ def _cut(photo: Path, box: str | None) -> bytes | str:
         return str(photo.absolute())
     try:
         x, y, width, height = map(float, json.loads(box))
-        left, top, right, bottom = round(x), round(y), round(x + width), round(y + height)
+        left, top = round(x), round(y)
+        right, bottom = round(x + width), round(y + height)
     except (TypeError, ValueError, OverflowError) as error:  # infinity cannot be rounded
         raise ValueError(f"bbox {box[:60]} is not [x, y, width, height]") from error
 

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -51,20 +52,25 @@ def faults(
         progress: (files, total, name) -> the files, with progress shown.
     """
     # rows of the same files are one task; bytes are not compared
-    has_bytes = np.any([manifest.table[column].is_valid() for column in PATHS.values()], axis=0)
+    has_bytes = np.zeros(len(manifest), dtype=bool)
+    for column in PATHS.values():
+        has_bytes |= np.asarray(manifest.table[column].is_valid())
     tasks: dict[Any, list[int]] = defaultdict(list)
     for row, files in enumerate(zip(*map(manifest.column, PATHS), strict=True)):
-        tasks[files, row if has_bytes[row] else None].append(row)
+        tasks[row if has_bytes[row] else files].append(row)
 
-    faults_of_all: list[Fault] = []
+    def look(rows: list[int]) -> list[Fault]:
+        return _look(manifest, rows[0], decode, most_ratio)
+
+    all_faults: list[Fault] = []
     with ThreadPoolExecutor(threads(None)) as pool:  # Pillow decodes outside Python's lock
-        results: Iterable[Any] = pool.map(lambda rows: _look(manifest, rows[0], decode, most_ratio), tasks.values())
+        results: Iterable[Any] = pool.map(look, tasks.values())
         if progress:
             results = progress(results, len(tasks), "check")
         for rows, faults_of_task in zip(tasks.values(), results, strict=True):
             for fault in faults_of_task:
-                faults_of_all += [replace(fault, row=row) for row in rows]
-    return sorted(faults_of_all, key=lambda fault: fault.row)
+                all_faults += [replace(fault, row=row) for row in rows]
+    return sorted(all_faults, key=attrgetter("row"))
 
 
 def _look(manifest: Manifest, row: int, decode: bool, most_ratio: float | None) -> list[Fault]:
@@ -120,6 +126,9 @@ def without(manifest: Manifest, rows: Collection[int]) -> Manifest:
     while lost != before:
         before = set(lost)
         lost_names = {names[row] for row in lost}
-        lost_groups = {groups[row] for row in lost if groups[row][0] is not None}
-        lost |= {row for row in range(len(manifest)) if parents[row] in lost_names or groups[row] in lost_groups}
+        lost_groups = {groups[row] for row in lost}
+        for row, (group, split) in enumerate(groups):
+            in_lost_group = group is not None and (group, split) in lost_groups
+            if in_lost_group or parents[row] in lost_names:
+                lost.add(row)
     return manifest.take([row for row in range(len(manifest)) if row not in lost])

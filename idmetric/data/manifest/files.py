@@ -46,7 +46,11 @@ def read_table(path: Path) -> pa.Table:
     names: dict[str, None] = {}
     for row in rows:
         names |= dict.fromkeys(row)
-    return pa.table({name: array_of([row.get(name) for row in rows], name, str(path)) for name in names})
+    columns = {}
+    for name in names:
+        values = [row.get(name) for row in rows]
+        columns[name] = array_of(values, name, str(path))
+    return pa.table(columns)
 
 
 def write_table(table: pa.Table, path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable
 from functools import cache
 from hashlib import blake2b
@@ -33,19 +33,20 @@ def matched_sets(
     Returns:
         (identity, source, n) -> view -> row: the n-th image by that source of each view, n from 0.
     """
-    samples: dict[tuple[Any, Any, int], dict[int, int]] = {}
+    samples: dict[tuple[Any, Any, int], dict[int, int]] = defaultdict(dict)
     counts: Counter[tuple[Any, int, Any]] = Counter()
     for identity, view, source, row in images:
         number = counts[identity, view, source]
-        samples.setdefault((identity, source, number), {})[view] = row
         counts[identity, view, source] += 1
+        samples[identity, source, number][view] = row
     return samples
 
 
 def parent_rows(manifest: Manifest) -> Rows:
     """Row number (N,) of each row's parent; -1 if it has no parent or the parent is not in this manifest."""
     row_of = {name: row for row, name in enumerate(manifest.column("id"))}
-    return np.array([row_of.get(parent, -1) for parent in manifest.column("parent")], dtype=np.int64)
+    rows = [row_of.get(parent, -1) for parent in manifest.column("parent")]
+    return np.array(rows, dtype=np.int64)
 
 
 def with_parents_found(manifest: Manifest) -> Manifest:
@@ -60,20 +61,22 @@ def with_parents_found(manifest: Manifest) -> Manifest:
         copies.setdefault(source, name)
         copies_in_group.setdefault((source, group), name)
 
-    parents = manifest.column("parent")
     present = {None, *ids}
-    for row, (parent, group) in enumerate(zip(parents, groups, strict=True)):
+    parents = []
+    for parent, group in zip(manifest.column("parent"), groups, strict=True):
         if parent not in present:
-            parents[row] = copies_in_group.get((parent, group)) or copies.get(parent, parent)
+            copy = copies_in_group.get((parent, group)) or copies.get(parent)
+            parent = copy or parent
+        parents.append(parent)
     return manifest.replace(parent=parents)
 
 
 def has_image(manifest: Manifest, column: str = "path") -> Flags:
     """Whether each row (N,) has an image, or a mask or part_mask (`column`); rows without an image are texts alone."""
-    from idmetric.data.manifest.table import PATHS
-
-    has_path, has_bytes = (np.asarray(manifest.table[name].is_valid()) for name in (column, PATHS[column]))
-    return np.asarray(has_path | has_bytes, dtype=bool)
+    bytes_column = "image_bytes" if column == "path" else f"{column}_bytes"
+    has_path, has_bytes = manifest.table[column].is_valid(), manifest.table[bytes_column].is_valid()
+    shows: Flags = np.asarray(has_path, dtype=bool) | np.asarray(has_bytes, dtype=bool)
+    return shows
 
 
 def image_keys(manifest: Manifest) -> list[str]:
@@ -83,14 +86,19 @@ def image_keys(manifest: Manifest) -> list[str]:
     it have other keys.
     """
     root = os.path.abspath(manifest.root)
-    spelled = cache(lambda path: os.path.normcase(os.path.normpath(os.path.join(root, path))))
+
+    @cache
+    def absolute(path: str) -> str:
+        return os.path.normcase(os.path.normpath(os.path.join(root, path)))
+
     image_bytes = manifest.table["image_bytes"]
     keys = []
     for row, path in enumerate(manifest.column("path")):
         if path is not None:
-            keys.append(spelled(path))
+            keys.append(absolute(path))
         elif image_bytes[row].is_valid:
-            keys.append(f"\0{blake2b(image_bytes[row].as_buffer(), digest_size=16).hexdigest()}")
+            digest = blake2b(image_bytes[row].as_buffer(), digest_size=16).hexdigest()
+            keys.append(f"\0{digest}")
         else:
             keys.append(f"\0text of row {row}")
     return keys
@@ -124,7 +132,8 @@ def blocks(manifest: Manifest, groups: bool = True) -> Rows:
                 row = position % count
                 a, b = first_of(row), first_of(row_of.setdefault(value, row))
                 earlier[max(a, b)] = min(a, b)
-    return np.unique([first_of(row) for row in range(count)], return_inverse=True)[1].astype(np.int64)
+    _, block = np.unique([first_of(row) for row in range(count)], return_inverse=True)
+    return block.astype(np.int64)
 
 
 def lineages(manifest: Manifest) -> Rows:

@@ -145,11 +145,14 @@ def _convert(value: Any, kind: pa.DataType) -> Any:
     raise TypeError
 
 
+_WRITTEN_AS_TEXT = (os.PathLike, datetime.date, datetime.time, datetime.timedelta, decimal.Decimal)
+
+
 def plain(value: Any) -> Any:
     """The JSON value for a NumPy value, path, date or number, for `json.dumps(default=...)`."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
-    if isinstance(value, os.PathLike | datetime.date | datetime.time | datetime.timedelta | decimal.Decimal):
+    if isinstance(value, _WRITTEN_AS_TEXT):
         return str(value)
     raise TypeError(f"{type(value).__name__} is not JSON serializable")
 
@@ -212,18 +215,22 @@ def _faults(table: pa.Table) -> Iterator[tuple[int, str, str]]:
     # rules for several columns
     has = {column: np.asarray(table[column].is_valid()) for column in COLUMNS}
     for column, bytes_column in PATHS.items():
-        for row in np.flatnonzero(has[column] & has[bytes_column]).tolist():
+        has_both = has[column] & has[bytes_column]
+        for row in np.flatnonzero(has_both).tolist():
             yield row, column, f"{column} and {bytes_column} are both given"
-    is_text = has["text"] & np.asarray(pc.is_in(table["slot"], pa.array(TEXT_SLOTS)))
-    for row in np.flatnonzero(~(is_text | has["path"] | has["image_bytes"])).tolist():
+    slots = table["slot"].to_pylist()
+    is_text = has["text"] & np.array([slot in TEXT_SLOTS for slot in slots], dtype=bool)
+    has_content = has["path"] | has["image_bytes"] | is_text
+    for row in np.flatnonzero(~has_content).tolist():
         yield row, "path", "no image: neither path nor image_bytes"
     for row in np.flatnonzero(has["group"] != has["slot"]).tolist():
         yield row, "slot", "group and slot go together; one of them is empty"
 
-    row_of: dict[str, int] = {}
-    for row, value in enumerate(table["id"].to_pylist()):
-        if row_of.setdefault(value, row) != row:
-            yield row, "id", f"{shown(value)} is also the id of row {row_of[value] + 1}"
+    rows: dict[str, int] = {}
+    for row, name in enumerate(table["id"].to_pylist()):
+        earlier = rows.setdefault(name, row)
+        if earlier != row:
+            yield row, "id", f"{shown(name)} is also the id of row {earlier + 1}"
 
 
 def _is_path(value: str) -> bool:
@@ -252,13 +259,15 @@ _RULES: dict[str, tuple[Callable[[Any], Any], str]] = {
 
 def _ids(columns: Mapping[str, Any]) -> list[str]:
     """The id of every row, made of group, slot and path (or the hash of the bytes or text) where it is empty."""
-    ids: list[str] = columns["id"].to_pylist()
-    paths, groups, slots, texts = (columns[name].to_pylist() for name in ("path", "group", "slot", "text"))
-    for row, path in enumerate(paths):
-        if ids[row]:
-            continue
-        if not path:
-            content = columns["image_bytes"][row].as_py() or (texts[row] or "").encode()
-            path = hashlib.sha256(content).hexdigest()[:16]
-        ids[row] = path if groups[row] is None else f"{groups[row]}/{slots[row]}/{path}"
+    values = [columns[name].to_pylist() for name in ("id", "path", "group", "slot", "text")]
+    ids = []
+    for row, (name, path, group, slot, text) in enumerate(zip(*values, strict=True)):
+        if not name:
+            name = path
+            if not path:
+                content = columns["image_bytes"][row].as_py() or (text or "").encode()
+                name = hashlib.sha256(content).hexdigest()[:16]
+            if group is not None:
+                name = f"{group}/{slot}/{name}"
+        ids.append(name)
     return ids

@@ -13,8 +13,12 @@ from numpy.typing import NDArray
 from idmetric.data.manifest.lineage import blocks
 from idmetric.data.manifest.table import Manifest
 
+Parts = Mapping[str, float]
+Shares = NDArray[np.float64]
+Counts = NDArray[np.int64]
 
-def split(manifest: Manifest, parts: Mapping[str, float], seed: int = 0, by_dataset: bool = True) -> Manifest:
+
+def split(manifest: Manifest, parts: Parts, seed: int = 0, by_dataset: bool = True) -> Manifest:
     """Set column `split`; an identity and all rows made from its images get one split.
 
     `blocks` of identities stay together (VisME, section 4.1: "no identity present in training appears in any evaluation
@@ -31,29 +35,29 @@ def split(manifest: Manifest, parts: Mapping[str, float], seed: int = 0, by_data
         ValueError: if parts ask for more identities than there are, or mix fractions and numbers.
     """
     block = blocks(manifest)
-    rng = np.random.default_rng(seed)
-    count = int(block.max(initial=-1)) + 1
-    pools = [np.arange(count)]
+    _, first_rows = np.unique(block, return_index=True)
+    pools = [np.arange(len(first_rows))]
     if by_dataset and _shares(parts) is not None:
-        dataset = np.full(count, "", dtype=object)
-        dataset[block[::-1]] = [name or "" for name in reversed(manifest.column("dataset"))]  # of the first row
-        pools = [np.flatnonzero(dataset == name) for name in dict.fromkeys(dataset)]
-    pools = [rng.permutation(pool) for pool in pools]
-    names = _assigned(count, pools, parts, "identities (joined ones count as one)")
+        datasets = np.array(manifest.column("dataset"), dtype=object)[first_rows]
+        pools = [np.flatnonzero(datasets == name) for name in dict.fromkeys(datasets)]
+
+    rng = np.random.default_rng(seed)
+    names = _assigned([rng.permutation(pool) for pool in pools], parts, "identities (joined ones count as one)")
     return manifest.replace(split=names[block])
 
 
-def split_rows(manifest: Manifest, parts: Mapping[str, float], seed: int = 0) -> Manifest:
+def split_rows(manifest: Manifest, parts: Parts, seed: int = 0) -> Manifest:
     """Set column `split` row by row, ignoring identities: VisME's fallback for datasets with too few identities."""
     order = np.random.default_rng(seed).permutation(len(manifest))
-    return manifest.replace(split=_assigned(len(manifest), [order], parts, "rows"))
+    return manifest.replace(split=_assigned([order], parts, "rows"))
 
 
-def _assigned(count: int, pools: Sequence[NDArray[np.int64]], parts: Mapping[str, float], units: str) -> NDArray[Any]:
-    """The part of each of `count` identities or rows, which the pools list in random order."""
+def _assigned(pools: Sequence[NDArray[np.int64]], parts: Parts, units: str) -> NDArray[Any]:
+    """The part of each identity or row; the pools list their numbers in random order."""
+    count = sum(map(len, pools))
+    names = np.full(count, None, dtype=object)
     shares = _shares(parts)
     owed = np.zeros(len(parts) + 1)
-    names = np.full(count, None, dtype=object)
     for pool in pools:
         sizes = _numbers(parts, len(pool)) if shares is None else _shared_out(shares, len(pool), owed)
         members = np.split(pool, np.cumsum(sizes))
@@ -66,7 +70,7 @@ def _assigned(count: int, pools: Sequence[NDArray[np.int64]], parts: Mapping[str
     return names
 
 
-def _shares(parts: Mapping[str, float]) -> NDArray[np.float64] | None:
+def _shares(parts: Parts) -> Shares | None:
     """The fraction of each part and, last, of what has no split; None if the parts are numbers."""
     if not parts or "" in parts:
         raise ValueError("name at least one split, and give each its share")
@@ -92,7 +96,7 @@ def _shares(parts: Mapping[str, float]) -> NDArray[np.float64] | None:
     return None
 
 
-def _shared_out(shares: NDArray[np.float64], count: int, owed: NDArray[np.float64]) -> list[int]:
+def _shared_out(shares: Shares, count: int, owed: Shares) -> Counts:
     """Size of each part of a pool of `count`, by largest remainders.
 
     Args:
@@ -102,21 +106,22 @@ def _shared_out(shares: NDArray[np.float64], count: int, owed: NDArray[np.float6
     exact = shares * (count / shares.sum()) + owed
     sizes = np.floor(exact + 1e-9).clip(0).astype(int)
     while sizes.sum() < count:
-        sizes[np.argmax(np.round(exact - sizes, 9))] += 1
+        remainders = np.round(exact - sizes, 9)
+        sizes[np.argmax(remainders)] += 1
     while sizes.sum() > count:  # an earlier pool gave a part more than this one's whole share
         remainders = np.where(sizes > 0, np.round(exact - sizes, 9), np.inf)
         sizes[np.argmin(remainders)] -= 1
     owed[:] = exact - sizes
-    return [int(size) for size in sizes[:-1]]
+    return np.asarray(sizes[:-1])
 
 
-def _numbers(parts: Mapping[str, float], count: int) -> list[int]:
+def _numbers(parts: Parts, count: int) -> Counts:
     """Size of each part of a pool of `count`, by numbers and perhaps a rest (-1)."""
-    sizes = [int(size) for size in parts.values()]
-    rest = count - sum(size for size in sizes if size >= 0)
-    if rest < 0:
-        raise ValueError(f"the splits ask for {count - rest} identities; there are {count}")
-    return [rest if size < 0 else size for size in sizes]
+    sizes = np.array([*parts.values()], dtype=int)
+    asked = sizes.clip(0).sum()
+    if asked > count:
+        raise ValueError(f"the splits ask for {asked} identities; there are {count}")
+    return np.where(sizes < 0, count - asked, sizes)
 
 
 def leaks(manifest: Manifest) -> dict[str, tuple[str, ...]]:
@@ -124,11 +129,17 @@ def leaks(manifest: Manifest) -> dict[str, tuple[str, ...]]:
 
     The name is that of the block's first identity, or the id of its row if the identity is unknown.
     """
+    identities, ids, parts = map(manifest.column, ("identity", "id", "split"))
     names: dict[int, str] = {}
     splits: dict[int, dict[str, None]] = defaultdict(dict)
-    columns = [manifest.column(name) for name in ("identity", "id", "split")]
-    for block, identity, name, part in zip(blocks(manifest).tolist(), *columns, strict=True):
-        names.setdefault(block, identity or name)
+    for row, block in enumerate(blocks(manifest).tolist()):
+        name, part = identities[row] or ids[row], parts[row]
+        names.setdefault(block, name)
         if part is not None:
             splits[block][part] = None
-    return {names[block]: tuple(parts) for block, parts in splits.items() if len(parts) > 1}
+
+    leaking = {}
+    for block, names_of_splits in splits.items():
+        if len(names_of_splits) > 1:
+            leaking[names[block]] = tuple(names_of_splits)
+    return leaking

@@ -31,17 +31,23 @@ def problems(manifest: Manifest, faults: Sequence[Fault] = (), need_masks: bool 
         file_of.setdefault(key, path or f"bytes of {name}")
 
     def images_with_several(column: str) -> list[str]:
-        values_of = _values_of(keys, manifest.column(column))
-        return [f"{file_of[key]}: {', '.join(values)}" for key, values in values_of.items() if len(values) > 1]
+        lines = []
+        for key, values in _values_of(keys, manifest.column(column)).items():
+            if len(values) > 1:
+                lines.append(f"{file_of[key]}: {', '.join(values)}")
+        return lines
 
-    lacks_mask = ~has_image(manifest, "mask") & has_image(manifest) & need_masks
+    lacks_mask = has_image(manifest) & ~has_image(manifest, "mask")
+    unmasked = np.flatnonzero(lacks_mask) if need_masks else ()
     cases = {
-        "identities are in more than one split": [f"{name}: {', '.join(s)}" for name, s in leaks(manifest).items()],
+        "identities are in more than one split": [
+            f"{name}: {', '.join(splits)}" for name, splits in leaks(manifest).items()
+        ],
         "files are in more than one split": images_with_several("split"),
         "files show more than one identity": images_with_several("identity"),
         "files are missing": [str(fault) for fault in faults if fault.missing],
         "images or masks cannot be read": [str(fault) for fault in faults if not fault.missing],
-        "rows have no mask": [f"row {row + 1}: {ids[row]}" for row in np.flatnonzero(lacks_mask)],
+        "rows have no mask": [f"row {row + 1}: {ids[row]}" for row in unmasked],
     }
     return {kind: lines for kind, lines in cases.items() if lines}
 

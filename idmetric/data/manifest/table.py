@@ -79,7 +79,8 @@ class Manifest:
         while chunk := list(islice(remaining, CHUNK)):
             columns = {}
             for column in COLUMNS:
-                columns[column] = array_of([getattr(row, column) for row in chunk], column, name, count)
+                values = [getattr(row, column) for row in chunk]
+                columns[column] = array_of(values, column, name, count)
             tables.append(pa.table(columns, schema=SCHEMA))
             count += len(chunk)
         return cls(pa.concat_tables(tables), root, name)
@@ -105,11 +106,12 @@ class Manifest:
         """Values of a column as a list; parameters are JSON text."""
         return cast("list[Any]", self.table[name].to_pylist())
 
-    def take(self, rows: Sequence[int] | NDArray[np.integer] | NDArray[np.bool_]) -> Manifest:
+    def take(self, rows: Sequence[int] | NDArray[Any]) -> Manifest:
         """The rows of these numbers in this order, or the rows where a boolean mask is true."""
         chosen = np.asarray(rows)
-        chosen = np.flatnonzero(chosen) if chosen.dtype == bool else chosen.astype(np.int64)
-        return self._with(self.table.take(pa.array(chosen)))
+        if chosen.dtype == bool:
+            chosen = np.flatnonzero(chosen)
+        return self._with(self.table.take(pa.array(chosen, pa.int64())))
 
     def filter(self, keep: Callable[[Row], bool] | None = None, **values: Any) -> Manifest:
         """The rows with these values in their columns (one of several, or None for empty) that `keep` accepts.
@@ -119,26 +121,25 @@ class Manifest:
         chosen = np.ones(len(self), dtype=bool)
         for name, wanted in values.items():
             options = set(wanted) if isinstance(wanted, list | tuple | set | frozenset) else {wanted}
-            chosen &= np.array([value in options for value in self.column(name)], dtype=bool)
+            fits = [value in options for value in self.column(name)]
+            chosen &= np.array(fits, dtype=bool)
         manifest = self.take(chosen)
         if keep is None:
             return manifest
-        return manifest.take(np.array([keep(row) for row in manifest], dtype=bool))
+        fits = [keep(row) for row in manifest]
+        return manifest.take(np.array(fits, dtype=bool))
 
     def replace(self, **columns: Sequence[Any] | Any) -> Manifest:
         """The manifest with these columns replaced by a sequence of one value per row, or by one value for all rows."""
-        table = self.table
+        arrays = self._columns
         for name, values in columns.items():
             if isinstance(values, str | bytes) or not isinstance(values, Sequence | np.ndarray):
                 values = [values] * len(self)
             if len(values) != len(self):
                 raise ValueError(f"{len(values)} values of {name} for {len(self)} rows")
-            array = array_of(list(values), name, "manifest")
-            if name in table.column_names:
-                table = table.set_column(table.column_names.index(name), name, array)
-            else:
-                table = table.append_column(name, array)
+            arrays[name] = array_of(list(values), name, "manifest")
 
+        table = pa.table(arrays)
         if all(name.startswith("x_") for name in columns):  # no rules apply to free columns
             return self._with(table)
         return Manifest(table, self.root)
@@ -176,11 +177,11 @@ class Manifest:
     def at(self, root: StrPath) -> Manifest:
         """The same manifest with paths relative to another folder."""
         old, new = self.root.resolve(), Path(root).resolve()
-        table = self.table
+        arrays = self._columns
         for name in PATHS:
             paths = [_moved(path, old, new) for path in self.column(name)]
-            table = table.set_column(table.column_names.index(name), name, pa.array(paths, pa.string()))
-        return self._with(table, root)
+            arrays[name] = pa.array(paths, pa.string())
+        return self._with(pa.table(arrays), root)
 
     def write(self, path: StrPath) -> None:
         """Write a .parquet, .csv or .jsonl file atomically; paths become relative to its folder.
@@ -192,6 +193,10 @@ class Manifest:
         path = Path(path)
         check_extension(path)
         write_table(self.at(path.parent).table, path)
+
+    @property
+    def _columns(self) -> dict[str, Any]:
+        return dict(zip(self.table.column_names, self.table.columns, strict=True))
 
     def _with(self, table: pa.Table, root: StrPath | None = None) -> Manifest:
         """A manifest of already checked rows."""

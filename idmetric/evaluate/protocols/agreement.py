@@ -14,11 +14,12 @@ Intervals are by identity: the identities of both images of a pair, and the anch
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from idmetric.data.manifest.lineage import image_keys
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, groups, texts
@@ -79,11 +80,11 @@ def run(
     """
     labeled(data)  # before anything is embedded
     bound = bind(data, models, settings)
-    found = labeled(bound.manifest)
+    tasks = labeled(bound.manifest)
     about = {**settings.as_dict(), "agreement": options.agreement, "undecided": options.undecided}
     results = []
     for scorer, result in bound.results("agreement", about):
-        for task, items in found.items():
+        for task, items in tasks.items():
             _measure(scorer, bound.manifest, task, items, settings, options, result)
         results.append(result)
     return results
@@ -95,20 +96,20 @@ def labeled(data: Manifest) -> dict[Task, Labeled]:
     Raises:
         ValueError: if there are none, or naming a row with a label that is not a share.
     """
-    found: dict[Task, Labeled] = {}
+    tasks: dict[Task, Labeled] = {}
     for task in SLOTS:
-        given = list(_groups(data, task))
-        if not given:
-            continue
-        rows = np.array([rows for rows, _ in given], dtype=np.int64)
-        found[task] = rows.T, np.array([share for _, share in given]), owners(data, rows)
+        labeled_groups = list(_groups(data, task))
+        if labeled_groups:
+            rows = np.array([rows for rows, _ in labeled_groups], dtype=np.int64)
+            shares = np.array([share for _, share in labeled_groups])
+            tasks[task] = rows.T, shares, owners(data, rows)
 
-    if not found:
+    if not tasks:
         raise ValueError(
             "no labeled pairs or triplets: each is a group with the slots anchor and candidate, or anchor, left and "
             "right, and labels of 0 to 1"
         )
-    return found
+    return tasks
 
 
 def owners(data: Manifest, items: Ints) -> Ints:
@@ -119,26 +120,30 @@ def owners(data: Manifest, items: Ints) -> Ints:
     Args:
         items: (N, 2) rows of pairs, or (N, 3) of triplets.
     """
-    identity, image = codes(data.column("identity")), codes(image_keys(data))
-    anchor, other = items[:, 0], items[:, 1]
-    first = np.where(identity[anchor] < 0, -1 - image[anchor], identity[anchor])
-    second = np.where(identity[other] < 0, first, identity[other])
-    found: Ints = np.stack([first, second], 1) if items.shape[1] == 2 else first
-    return found
+    identity = codes(data.column("identity"))
+    image = codes(image_keys(data))
+    anchor = items[:, 0]
+    anchor_owner: Ints = np.where(identity[anchor] < 0, -1 - image[anchor], identity[anchor])
+    if items.shape[1] == 3:
+        return anchor_owner
+    candidate = items[:, 1]
+    candidate_owner = np.where(identity[candidate] < 0, anchor_owner, identity[candidate])
+    return np.stack([anchor_owner, candidate_owner], 1)
 
 
 def _groups(data: Manifest, task: Task) -> Iterator[tuple[list[int], float]]:
     """The rows of each group that has all slots of the task and labels, and the share of votes for the first choice."""
-    slots, label = SLOTS[task], data.column("label")
-    for (group, _), own in groups(data).items():
+    slots = SLOTS[task]
+    label = data.column("label")
+    for (group, _), rows_of in groups(data).items():
         for slot in slots:
-            if len(own.get(slot, [])) > 1:
-                row = own[slot][1]
+            if len(rows_of.get(slot, [])) > 1:
+                row = rows_of[slot][1]
                 raise ValueError(f"row {row + 1}: a second {slot} of group {group!r}: a group is one pair or triplet")
-        rows = [own[slot][0] for slot in slots if slot in own]
-        share = label[rows[1]] if len(rows) == len(slots) else None
-        if share is None:
+        rows = [rows_of[slot][0] for slot in slots if slot in rows_of]
+        if len(rows) < len(slots) or label[rows[1]] is None:
             continue
+        share = label[rows[1]]
         if not 0 <= share <= 1:
             raise ValueError(f"row {rows[1] + 1}: label {share:g} is not a share of votes, 0 to 1")
         yield rows, float(share)
@@ -155,38 +160,77 @@ def _measure(
 ) -> None:
     """Add a row, the items and notes to a result."""
     sides, shares, units = items
-    anchor, *others = sides
-    similarity = [scorer.pairs(anchor, other) for other in others]
-    scores = similarity[0] if task == "pairs" else similarity[0] - similarity[1]  # how much more similar left is
-    there = np.isfinite(scores)
-    if not there.any():
-        raise ValueError(f"{task}: none of {len(scores)} has an answer")
-    if not there.all():
-        result.notes.append(f"{int((~there).sum())} of {len(there)} {task} have no answer and are left out")
-    scores, share, owner = scores[there], shares[there], units[there]
-
-    least = options.agreement - _ROUNDING
-    agreed: Truths = np.maximum(share, 1 - share) >= least
-    counted = options.undecided == "different" and task == "pairs"
-    if not agreed.all():
-        rest = "count as different" if counted else "are left out of all but the rank correlations"
-        few = f"people agree by less than {options.agreement:g} on {int((~agreed).sum())} of {len(agreed)} {task}"
-        result.notes.append(f"{few}, which {rest if task == 'pairs' else 'are left out'}")
-
-    shown = {slot: texts(data, "id")[side[there]] for slot, side in zip(SLOTS[task], sides, strict=True)}
+    scores = scorer.pairs(sides[0], sides[1])
     if task == "triplets":
-        margin = np.where(share >= 0.5, scores, -scores)  # of the image that people chose
-        result.keep(task, margin=margin, share=share, **shown)
-        if agreed.any():
-            won = (margin > 0)[agreed].astype(np.float64)
-            result.rows.append({"task": task, "2AFC": mean(won, owner[agreed], settings)})
-        return
+        scores = scores - scorer.pairs(sides[0], sides[2])  # how much more similar left is
+    has_answer = np.isfinite(scores)
+    if not has_answer.any():
+        raise ValueError(f"{task}: none of {len(scores)} has an answer")
+    if not has_answer.all():
+        lost = int((~has_answer).sum())
+        result.notes.append(f"{lost} of {len(has_answer)} {task} have no answer and are left out")
 
-    kept, same, row = agreed | counted, share >= least, dict[str, Value]()
-    if same[kept].any() and not same[kept].all():
-        given = scores[kept], same[kept]
-        row["AP"] = any_statistic(average_precision, given, owner[kept], settings)
-        row |= auc(*given, owner[kept], settings)
+    is_agreed: Truths = np.maximum(shares, 1 - shares)[has_answer] >= options.agreement - _ROUNDING
+    if not is_agreed.all():
+        undecided = "are left out"
+        if task == "pairs":
+            as_different = options.undecided == "different"
+            undecided = "count as different" if as_different else "are left out of all but the rank correlations"
+        count = f"{int((~is_agreed).sum())} of {len(is_agreed)} {task}"
+        result.notes.append(f"people agree by less than {options.agreement:g} on {count}, which {undecided}")
+
+    names = texts(data, "id")
+    answered = Answered(
+        scores=scores[has_answer],
+        share=shares[has_answer],
+        owner=units[has_answer],
+        is_agreed=is_agreed,
+        ids={slot: names[side[has_answer]] for slot, side in zip(SLOTS[task], sides, strict=True)},
+    )
+    if task == "triplets":
+        _add_triplets(answered, settings, result)
+    else:
+        _add_pairs(answered, settings, options, result)
+
+
+@dataclass(frozen=True)
+class Answered:
+    """Pairs or triplets with a score of the model.
+
+    Attributes:
+        scores: similarity, or how much more similar left is. share: of votes for "same", or for left.
+        owner: see `owners`. is_agreed: whether people agree enough. ids: slot -> names of the images.
+    """
+
+    scores: Array
+    share: Array
+    owner: Ints
+    is_agreed: Truths
+    ids: Mapping[str, NDArray[Any]]
+
+
+def _add_triplets(answered: Answered, settings: EvalSettings, result: Result) -> None:
+    """Add 2AFC of triplets."""
+    margin = np.where(answered.share >= 0.5, answered.scores, -answered.scores)  # of the image that people chose
+    result.keep("triplets", margin=margin, share=answered.share, **answered.ids)
+    if answered.is_agreed.any():
+        won = (margin > 0)[answered.is_agreed].astype(np.float64)
+        value = mean(won, answered.owner[answered.is_agreed], settings)
+        result.rows.append({"task": "triplets", "2AFC": value})
+
+
+def _add_pairs(answered: Answered, settings: EvalSettings, options: AgreementOptions, result: Result) -> None:
+    """Add AP and AUC of the pairs that people agree on, and rank correlations of all."""
+    scores, share, owner = answered.scores, answered.share, answered.owner
+    same = share >= options.agreement - _ROUNDING
+    is_used = answered.is_agreed
+    if options.undecided == "different":
+        is_used = np.ones_like(is_used)
+    row: dict[str, Value] = {}
+    used_same = same[is_used]
+    if used_same.any() and not used_same.all():
+        row["AP"] = any_statistic(average_precision, (scores[is_used], used_same), owner[is_used], settings)
+        row |= auc(scores[is_used], used_same, owner[is_used], settings)
     else:
         result.notes.append(f"AP and AUC need pairs of both kinds: people found {same.sum()} of {len(same)} the same")
     if len(scores) > 1 and np.ptp(share) and np.ptp(scores):
@@ -194,9 +238,10 @@ def _measure(
         row["Kendall"] = any_statistic(kendall, (scores, share), owner, settings)
     else:
         result.notes.append("no rank correlation: scores or shares of votes do not vary")
-    result.rows.append({"task": task, **row})
-    a, b = shown.values()
-    result.keep("pairs", a=a[kept], b=b[kept], score=scores[kept], same=same[kept], share=share[kept])
+    result.rows.append({"task": "pairs", **row})
+
+    a, b = answered.ids.values()
+    result.keep("pairs", a=a[is_used], b=b[is_used], score=scores[is_used], same=used_same, share=share[is_used])
     result.keep("votes", a=a, b=b, score=scores, share=share)
 
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations
+from itertools import combinations, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -114,10 +114,13 @@ class Rated:
             ValueError: if one of them gave all images the same rating.
         """
         try:
-            found = [pearson(a, b) for a, b in self.compared()]
+            correlations = [pearson(a, b) for a, b in self.compared()]
         except ValueError as error:
             raise ValueError(f"{self.method}, {category_of(self.items[0])}: {error}") from error
-        return float(np.mean(found)), (max(found) - min(found)) / 2 if len(found) > 1 else None
+        spread = None
+        if len(correlations) > 1:
+            spread = (max(correlations) - min(correlations)) / 2
+        return float(np.mean(correlations)), spread
 
 
 def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | None:
@@ -130,14 +133,18 @@ def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | No
     if rater == HUMAN and len(groups) < 2:
         raise ValueError("the agreement of humans with each other (H-H) needs two groups of them: group1, group2")
 
-    shared = set.intersection(*map(set, groups)) if groups else set()
-    items = sorted(item for item in shared if category_of(item) == category)
-    given = None if rater == HUMAN else ratings[rater].get(method, {})
-    both = items if given is None else [item for item in items if item in given]
-    if not both:
+    rated_by_people = set.intersection(*map(set, groups)) if groups else set()
+    items = sorted(item for item in rated_by_people if category_of(item) == category)
+    count = len(items)
+    scores = None
+    if rater != HUMAN:
+        rater_scores = ratings[rater].get(method, {})
+        items = [item for item in items if item in rater_scores]
+        scores = np.array([rater_scores[item] for item in items])
+    if not items:
         return None
-    scores = None if given is None else np.array([given[item] for item in both])
-    return Rated(method, both, np.array([[g[item] for item in both] for g in groups]), scores, len(items) - len(both))
+    group_scores = np.array([[group[item] for item in items] for group in groups])
+    return Rated(method, items, group_scores, scores, count - len(items))
 
 
 def rate(
@@ -154,26 +161,31 @@ def rate(
     Raises:
         ValueError: if nothing is rated by humans and the rater, or a correlation is undefined.
     """
-    methods = rated_methods(ratings)
     rows: list[Row] = []
-    notes, means, count = [], [], 0
-
+    notes = []
+    category_means = []
+    count = 0
     for category in options.category:
-        found = [r for m in methods if (r := pair(ratings, rater, m, category)) is not None]
-        rows += [_row(paper, category, r.method, [r], settings) for r in found]
-        if len(found) > 1:
-            rows.append(_row(paper, category, FISHER_ROW, found, settings))
-            means.append(_fisher([r.cell()[0] for r in found])[0])
-            count += sum(len(r.items) for r in found)
-        missing = sum(r.missing for r in found)
+        rated = []
+        for method in rated_methods(ratings):
+            method_rated = pair(ratings, rater, method, category)
+            if method_rated is not None:
+                rated.append(method_rated)
+                rows.append(_row(paper, category, method, [method_rated], settings))
+        if len(rated) > 1:
+            rows.append(_row(paper, category, FISHER_ROW, rated, settings))
+            category_means.append(_fisher([method_rated.cell()[0] for method_rated in rated])[0])
+            count += sum(len(method_rated.items) for method_rated in rated)
+        missing = sum(method_rated.missing for method_rated in rated)
         if missing:
             notes.append(f"{category}: {missing} images that people rated have no score and are left out")
 
     if not rows:
         raise ValueError(f"no image of {', '.join(options.category)} is rated by both {rater} and the human groups")
-    if len(means) == len(CATEGORIES):
-        whole = Value(_fisher(means)[0], None, None, count, _printed(paper, ALL_CATEGORIES, FISHER_ROW)[0])
-        rows.append({"category": ALL_CATEGORIES, "method": FISHER_ROW, _MH: whole})
+    if len(category_means) == len(CATEGORIES):
+        paper_value, _ = _printed(paper, ALL_CATEGORIES, FISHER_ROW)
+        overall = Value(_fisher(category_means)[0], None, None, count, paper_value)
+        rows.append({"category": ALL_CATEGORIES, "method": FISHER_ROW, _MH: overall})
     return rows, notes
 
 
@@ -189,27 +201,39 @@ def _printed(rater: str | None, category: str, method: str) -> Pair:
     return printed("nearid", "by_category", rater).get(category), None
 
 
-def _row(rater: str | None, category: str, method: str, found: Sequence[Rated], settings: EvalSettings) -> Row:
+def _row(rater: str | None, category: str, method: str, rated: Sequence[Rated], settings: EvalSettings) -> Row:
     """A cell with the interval over collections, which all methods share; several methods give their Fisher-z mean."""
-    cells = [r.cell() for r in found]
-    mean, spread = _fisher([value for value, _ in cells]) if method == FISHER_ROW else cells[0]
-    names = sorted({item[0] for r in found for item in r.items})
-    interval: tuple[float | None, float | None] | None = None
+    cells = [method_rated.cell() for method_rated in rated]
+    mean, spread = cells[0]
+    if method == FISHER_ROW:
+        mean, spread = _fisher([value for value, _ in cells])
 
-    if settings.bootstrap and len(names) >= FEW:
-        number, times = {name: k for k, name in enumerate(names)}, draws(len(names), settings.bootstrap, settings.seed)
-        drawn = []
-        for one in found:
-            identity = [number[collection] for collection, _ in one.items]
-            drawn.append(np.mean([resampled_pearson(a, b, identity, times) for a, b in one.compared()], 0))
-        means = np.tanh(np.arctanh(np.clip(drawn, -_LIMIT, _LIMIT)).mean(0)) if len(drawn) > 1 else drawn[0]
-        interval = percentiles(means, settings.bootstrap)
-
-    count, paper = sum(len(r.items) for r in found), _printed(rater, category, method)
-    row: Row = {"category": category, "method": method, _MH: Value(mean, *(interval or (None, None)), count, paper[0])}
+    low, high = _interval(rated, settings)
+    count = sum(len(method_rated.items) for method_rated in rated)
+    paper_mean, paper_spread = _printed(rater, category, method)
+    row: Row = {"category": category, "method": method, _MH: Value(mean, low, high, count, paper_mean)}
     if spread is not None:
-        row[_SPREAD] = Value(spread, None, None, count, paper[1])
+        row[_SPREAD] = Value(spread, None, None, count, paper_spread)
     return row
+
+
+def _interval(rated: Sequence[Rated], settings: EvalSettings) -> tuple[float | None, float | None]:
+    """The interval of the Fisher-z mean over methods, by drawing collections; None without or of few collections."""
+    names = sorted({collection for method_rated in rated for collection, _ in method_rated.items})
+    if not settings.bootstrap or len(names) < FEW:
+        return None, None
+    number = {name: k for k, name in enumerate(names)}
+    times = draws(len(names), settings.bootstrap, settings.seed)
+    drawn = []
+    for method_rated in rated:
+        collections = [number[collection] for collection, _ in method_rated.items]
+        correlations = [resampled_pearson(a, b, collections, times) for a, b in method_rated.compared()]
+        drawn.append(np.mean(correlations, 0))
+    means = drawn[0]
+    if len(drawn) > 1:
+        means = np.tanh(np.arctanh(np.clip(drawn, -_LIMIT, _LIMIT)).mean(0))
+    interval = percentiles(means, settings.bootstrap)
+    return interval or (None, None)
 
 
 def rank(ratings: Ratings, rater: str, settings: EvalSettings, paper_row: str | None = None) -> Row | None:
@@ -224,23 +248,29 @@ def rank(ratings: Ratings, rater: str, settings: EvalSettings, paper_row: str | 
     Returns:
         The row; None without images of both categories, or where all have one rating or score.
     """
-    methods = sorted(rated_methods(ratings))
-    found = [(c, r) for c in RANKED for m in methods if (r := pair(ratings, rater, m, c)) is not None]
-    if {category for category, _ in found} != set(RANKED):
-        return None
+    rated: list[Rated] = []
+    for category in RANKED:
+        before = len(rated)
+        for method in sorted(rated_methods(ratings)):
+            method_rated = pair(ratings, rater, method, category)
+            if method_rated is not None:
+                rated.append(method_rated)
+        if len(rated) == before:
+            return None
 
-    people = np.concatenate([r.groups.mean(0) for _, r in found])
-    scores = np.concatenate([r.scores for _, r in found if r.scores is not None])
+    people = np.concatenate([method_rated.groups.mean(0) for method_rated in rated])
+    scores = np.concatenate([method_rated.scores for method_rated in rated if method_rated.scores is not None])
     if np.ptp(people) == 0 or np.ptp(scores) == 0:
         return None
 
-    collections = np.array([item[0] for _, r in found for item in r.items])
-    own = settings if len(np.unique(collections)) >= FEW else replace(settings, bootstrap=0)
+    collections = np.concatenate([[collection for collection, _ in method_rated.items] for method_rated in rated])
+    if len(np.unique(collections)) < FEW:
+        settings = replace(settings, bootstrap=0)
     table = {"cls": "dreambench_fig_25", **dict.fromkeys(PATCHES, "dreambench_table_2b")}.get(settings.distance)
     paper = printed("idsim", table, paper_row) if table else {}
     row: Row = {"category": " + ".join(RANKED), "method": "pooled"}
     for name, statistic in (("Spearman", spearman), ("Kendall", kendall)):
-        row[name] = any_statistic(statistic, (scores, people), collections, own, paper.get(name))
+        row[name] = any_statistic(statistic, (scores, people), collections, settings, paper.get(name))
     return row
 
 
@@ -271,58 +301,65 @@ def run(
     Raises:
         ValueError: if there are no ratings, or no image of the manifest is rated.
     """
-    given = from_manifest(data) if ratings is None else ratings
-    if not humans(given):
+    if ratings is None:
+        ratings = from_manifest(data)
+    if not humans(ratings):
         raise ValueError("no human ratings: name their folder (--ratings), or import them with --option ratings=FOLDER")
 
-    shown = [one for one in pairs(data, given) if category_of(one.item) in options.category]
-    if not shown:
+    rated_pairs = [image for image in pairs(data, ratings) if category_of(image.item) in options.category]
+    if not rated_pairs:
         engines = sorted({str(engine) for engine in data.column("engine") if engine})
         raise ValueError(
             f"no image of {', '.join(options.category)} is rated: images are of {', '.join(engines) or 'no method'}, "
-            f"ratings of {', '.join(rated_methods(given))}; a folder of images starts with its method's name"
+            f"ratings of {', '.join(rated_methods(ratings))}; a folder of images starts with its method's name"
         )
-    rows = [row for one in shown for row in (one.reference, one.generated)]
+    rows = np.ravel([(image.reference, image.generated) for image in rated_pairs])
     bound = bind(data.take(rows), models, settings)
-    images = pairs(bound.manifest, given)
-    a, b = [image.reference for image in images], [image.generated for image in images]
+    images = pairs(bound.manifest, ratings)
+    references = [image.reference for image in images]
+    generated = [image.generated for image in images]
     results = []
-
     for name, scorer in bound.models.items():
-        own: dict[str, dict[Item, float]] = {}
-        for image, score in zip(images, scorer.pairs(a, b), strict=True):
+        model_scores: dict[str, dict[Item, float]] = {}
+        for image, score in zip(images, scorer.pairs(references, generated), strict=True):
             if np.isfinite(score):  # a judge may have given no answer
-                own.setdefault(image.method, {})[image.item] = float(score)
+                model_scores.setdefault(image.method, {})[image.item] = float(score)
         signature = scorer.signature()
         label = signature.get("model", "")
         # by the model and not by its name here, which is the user's: `--model clip=...` may be anything
         paper_row = None if settings.look.masked else row_of("dreambench", label)
-        result = _result({**given, name: own}, name, settings, options, paper_row)
+        result = _result({**ratings, name: model_scores}, name, settings, options, paper_row)
         notes = [*bound.notes, *result.notes, *open_points("dreambench", label)]
         results.append(replace(result, signature=signature, notes=notes))
-
     return results
 
 
 def _result(
     ratings: Ratings, rater: str, settings: EvalSettings, options: DreamBenchOptions, paper_row: str | None
 ) -> Result:
-    # NearID's numbers are of class features
-    rows, notes = rate(ratings, rater, settings, options, paper_row if settings.distance == "cls" else None)
+    nearid_row = paper_row if settings.distance == "cls" else None  # NearID's numbers are of class features
+    rows, notes = rate(ratings, rater, settings, options, nearid_row)
     if rater != HUMAN and set(RANKED) <= set(options.category):
         pooled = rank(ratings, rater, settings, paper_row)
-        rows += [] if pooled is None else [pooled]
+        if pooled is not None:
+            rows.append(pooled)
     result = Result("dreambench", rater, rows, {}, settings.as_dict(), {}, notes, missing_rows("dreambench"))
-    for category in options.category:
-        for method in rated_methods(ratings):
-            found = pair(ratings, rater, method, category)
-            if found is not None:
-                collection, prompt = zip(*found.items, strict=True)
-                columns: dict[str, Any] = dict(zip(humans(ratings), found.groups, strict=True))
-                columns |= {} if found.scores is None else {"score": found.scores}
-                count = len(collection)
-                result.keep("images", category=[category] * count, method=[method] * count, collection=collection,
-                            prompt=prompt, **columns)  # fmt: skip
+    for category, method in product(options.category, rated_methods(ratings)):
+        rated = pair(ratings, rater, method, category)
+        if rated is None:
+            continue
+        columns: dict[str, Any] = dict(zip(humans(ratings), rated.groups, strict=True))
+        if rated.scores is not None:
+            columns["score"] = rated.scores
+        count = len(rated.items)
+        result.keep(
+            "images",
+            category=[category] * count,
+            method=[method] * count,
+            collection=[collection for collection, _ in rated.items],
+            prompt=[prompt for _, prompt in rated.items],
+            **columns,
+        )
     return result
 
 

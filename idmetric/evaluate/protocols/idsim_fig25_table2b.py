@@ -20,9 +20,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from idmetric.data.look import UnreadableError
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, texts
@@ -69,11 +70,12 @@ def run(
         ValueError: naming a benchmark without queries, pairs or triplets, or with a query that has no positive (unless
             settings.on_error is "skip").
     """
-    skip, notes = settings.on_error == "skip", list[str]()
+    skip = settings.on_error == "skip"
+    notes: list[str] = []
     while True:
-        made = plans(data, members(data, options.set), settings.seed)
-        searches, lost = _searches(data, made, skip)  # before anything is embedded
-        needed = np.unique(np.concatenate([side for plan in made.values() for side in plan.sides]))
+        planned = plans(data, members(data, options.set), settings.seed)
+        searches, search_notes = _searches(data, planned, skip)  # before anything is embedded
+        needed = np.unique(np.concatenate([side for plan in planned.values() for side in plan.sides]))
         try:
             bound = bind(data, models, settings, needed)
             break
@@ -81,108 +83,163 @@ def run(
             if not skip:
                 raise
             data = left_out(data, error, notes)
+    for plan in planned.values():
+        notes += plan.notes
+    notes += search_notes
 
-    notes += [*(note for plan in made.values() for note in plan.notes), *lost]
     results = []
     for scorer, result in bound.results("idsim", settings.as_dict(), notes):
-        label = None if settings.look.masked else options.paper or row_of("idsim", result.signature.get("model", ""))
-        one = _Model(scorer, data, settings, label, result)
-        for benchmark, plan in made.items():
+        papers = _paper_values(options.paper, result, settings)
+        bench = Bench(scorer, data, settings, papers, codes(data.column("identity")), texts(data, "id"), result)
+        for benchmark, plan in planned.items():
             if plan.kind == "search":
-                one.search(benchmark, searches[benchmark])
+                _add_search(bench, benchmark, searches[benchmark])
             elif plan.kind == "pairs":
-                one.pairs(benchmark, plan)
+                _add_pairs(bench, benchmark, plan)
             else:
-                one.triplets(benchmark, plan)
+                _add_triplets(bench, benchmark, plan)
         results.append(result)
-
     return results
 
 
-def _searches(data: Manifest, made: Mapping[str, BenchmarkPlan], skip: bool) -> tuple[dict[str, Search], list[str]]:
+def _searches(data: Manifest, planned: Mapping[str, BenchmarkPlan], skip: bool) -> tuple[dict[str, Search], list[str]]:
     """The searches over queries with a positive, and notes on queries without one."""
-    found: dict[str, Search] = {}
+    searches: dict[str, Search] = {}
     notes: list[str] = []
-    for name, plan in made.items():
+    for name, plan in planned.items():
         if plan.kind == "search":
-            found[name], lost = answerable(Search.of(data, *plan.sides), name, data.column("id"), skip=skip)
+            searches[name], lost = answerable(Search.of(data, *plan.sides), name, data.column("id"), skip=skip)
             notes += lost
-    return found, notes
+    return searches, notes
 
 
-class _Model:
-    """Adds the comparisons of one model to its result."""
+def _paper_values(row: str | None, result: Result, settings: EvalSettings) -> dict[tuple[str, str], float]:
+    """Benchmark, column -> the paper's number."""
+    if settings.look.masked:
+        return {}
+    row = row or row_of("idsim", result.signature.get("model", ""))
+    values = printed("idsim", "table_2a", row)
+    table = TABLES.get(settings.distance)
+    return values if table is None else values | printed("idsim", table, row)
 
-    def __init__(self, scorer: Scorer, data: Manifest, settings: EvalSettings, row: str | None, result: Result) -> None:
-        self.scorer, self.data, self.settings, self.result = scorer, data, settings, result
-        table = TABLES.get(settings.distance)
-        self.papers = printed("idsim", "table_2a", row) | (printed("idsim", table, row) if table else {})
-        self.identity = codes(data.column("identity"))
-        self.ids = texts(data, "id")
 
-    def search(self, name: str, search: Search) -> None:
-        """Measures of queries, and AUC over pairs of query and gallery."""
-        found, near, both = searched(self.scorer, search, MEASURES, self.settings.seed)
-        owner = search.identity[search.queries]
-        row: Row = {"dataset": name}
-        row |= {m: mean(v, owner, self.settings, self.papers.get((name, m))) for m, v in found.items()}
-        ends = owners(search.identity, np.stack([both.a, both.b], 1))
-        row |= auc(both.score, both.same, ends, self.settings, self.papers.get((name, "AUC")))
-        self.result.rows.append(row)
-        identity = texts(self.data, "identity")[search.queries]
-        self.result.keep("queries", dataset=[name] * len(owner), id=self.ids[search.queries], identity=identity,
-                         **found, **near.columns(self.ids))  # fmt: skip
-        self.result.keep("pairs", dataset=[name] * len(both.a), a=self.ids[both.a], b=self.ids[both.b],
-                         score=both.score, same=both.same)  # fmt: skip
+@dataclass(frozen=True)
+class Bench:
+    """One model on the rows of a manifest.
 
-    def pairs(self, name: str, plan: BenchmarkPlan) -> None:
-        """Average precision and AUC of labeled pairs, for all and for each value of the benchmark's column."""
-        assert plan.same is not None
-        scores = self.scorer.pairs(*plan.sides)
-        there = self._answered(name, scores)
-        (a, b), scores, same = (side[there] for side in plan.sides), scores[there], plan.same[there]
-        self.result.keep("pairs", dataset=[name] * len(a), a=self.ids[a], b=self.ids[b], score=scores, same=same)
-        self.result.rows.append({"dataset": name, **self._of_pairs(name, scores, same, a, name)})
-        by = BENCHMARKS[name].by
-        kinds = texts(self.data, by)[a] if by else np.array([], object)
-        several = [k for k in dict.fromkeys(kinds.tolist()) if k is not None]
-        if len(several) > 1:
-            own = [self._of_pairs(f"{name}, {k}", scores[kinds == k], same[kinds == k], a[kinds == k]) for k in several]
-            self.result.rows.extend({"dataset": f"{name}, {k}", **row} for k, row in zip(several, own, strict=True))
-            means = {metric: average([row[metric] for row in own], independent=False) for metric in own[0]}
-            self.result.rows.append({"dataset": f"{name}, mean over {by}", **means})
+    Attributes:
+        papers: benchmark, column -> the paper's number. identity: number of each row's identity. ids: of the rows.
+        result: takes rows of the table, items and notes.
+    """
 
-    def _of_pairs(self, where: str, scores: Array, same: Truths, a: Ints, name: str = "") -> dict[str, Value]:
-        if same.all() or not same.any():
-            raise ValueError(f"{where}: pairs of one identity and of two are needed, got {len(same)} of one kind")
-        owner = owners(self.identity, a)  # anchors' identities are drawn
-        made = {"AP": average_precision, "AUC": roc_auc}
-        return {
-            metric: any_statistic(f, (scores, same), owner, self.settings, self.papers.get((name, metric)))
-            for metric, f in made.items()
-        }
+    scorer: Scorer
+    data: Manifest
+    settings: EvalSettings
+    papers: Mapping[tuple[str, str], float]
+    identity: Ints
+    ids: NDArray[Any]
+    result: Result
 
-    def triplets(self, name: str, plan: BenchmarkPlan) -> None:
-        """Share of triplets with the anchor nearer to the positive; a tie loses."""
-        near, far = (self.scorer.pairs(plan.sides[0], side) for side in plan.sides[1:])
-        there = self._answered(name, near + far)
-        anchor, positive, negative = (side[there] for side in plan.sides)
-        near, far = near[there], far[there]
-        won = (comparable(near - far) > 0).astype(np.float64)
-        value = mean(won, owners(self.identity, anchor), self.settings, self.papers.get((name, "accuracy")))
-        self.result.rows.append({"dataset": name, "accuracy": value})
-        self.result.keep("triplets", dataset=[name] * len(near), anchor=self.ids[anchor], positive=self.ids[positive],
-                         negative=self.ids[negative], near=near, far=far)  # fmt: skip
 
-    def _answered(self, name: str, scores: Array) -> Truths:
-        """Which comparisons have a score; a judge may have given none of some."""
-        there = np.isfinite(scores)
-        if not there.any():
-            raise ValueError(f"{name}: none of {len(scores)} comparisons has an answer")
-        if not there.all():
-            lost = int((~there).sum())
-            self.result.notes.append(f"{name}: {lost} of {len(scores)} comparisons have no answer and are left out")
-        return there
+def _add_search(bench: Bench, name: str, search: Search) -> None:
+    """Add measures of queries, and AUC over pairs of query and gallery."""
+    measured, near, pairs = searched(bench.scorer, search, MEASURES, bench.settings.seed)
+    owner = search.identity[search.queries]
+    row: Row = {"dataset": name}
+    for measure, values in measured.items():
+        row[measure] = mean(values, owner, bench.settings, bench.papers.get((name, measure)))
+    pair_owners = owners(search.identity, np.stack([pairs.a, pairs.b], 1))
+    row |= auc(pairs.score, pairs.same, pair_owners, bench.settings, bench.papers.get((name, "AUC")))
+    bench.result.rows.append(row)
+
+    bench.result.keep(
+        "queries",
+        dataset=[name] * len(owner),
+        id=bench.ids[search.queries],
+        identity=texts(bench.data, "identity")[search.queries],
+        **measured,
+        **near.columns(bench.ids),
+    )
+    _keep_pairs(bench, name, pairs.a, pairs.b, pairs.score, pairs.same)
+
+
+def _keep_pairs(bench: Bench, name: str, a: Ints, b: Ints, scores: Array, same: Truths) -> None:
+    bench.result.keep("pairs", dataset=[name] * len(a), a=bench.ids[a], b=bench.ids[b], score=scores, same=same)
+
+
+def _add_pairs(bench: Bench, name: str, plan: BenchmarkPlan) -> None:
+    """Add average precision and AUC of labeled pairs, of all and of each value of the benchmark's column."""
+    assert plan.same is not None
+    scores = bench.scorer.pairs(*plan.sides)
+    has_score = _has_score(bench, name, scores)
+    a, b = (side[has_score] for side in plan.sides)
+    scores = scores[has_score]
+    same = plan.same[has_score]
+    _keep_pairs(bench, name, a, b, scores, same)
+    bench.result.rows.append({"dataset": name, **_pair_values(bench, name, scores, same, a, name)})
+
+    by = BENCHMARKS[name].by
+    if by is None:
+        return
+    kinds = texts(bench.data, by)[a]
+    names = [kind for kind in dict.fromkeys(kinds.tolist()) if kind is not None]
+    if len(names) < 2:
+        return
+    rows = []
+    for kind in names:
+        is_kind = kinds == kind
+        rows.append(_pair_values(bench, f"{name}, {kind}", scores[is_kind], same[is_kind], a[is_kind]))
+        bench.result.rows.append({"dataset": f"{name}, {kind}", **rows[-1]})
+    means = {column: average([row[column] for row in rows], independent=False) for column in rows[0]}
+    bench.result.rows.append({"dataset": f"{name}, mean over {by}", **means})
+
+
+def _pair_values(
+    bench: Bench, where: str, scores: Array, same: Truths, anchors: Ints, paper_name: str = ""
+) -> dict[str, Value]:
+    """Average precision and AUC of pairs; the anchors' identities are drawn for the intervals."""
+    if same.all() or not same.any():
+        raise ValueError(f"{where}: pairs of one identity and of two are needed, got {len(same)} of one kind")
+    owner = owners(bench.identity, anchors)
+    values = {}
+    for column, statistic in (("AP", average_precision), ("AUC", roc_auc)):
+        paper = bench.papers.get((paper_name, column))
+        values[column] = any_statistic(statistic, (scores, same), owner, bench.settings, paper)
+    return values
+
+
+def _add_triplets(bench: Bench, name: str, plan: BenchmarkPlan) -> None:
+    """Add the share of triplets with the anchor nearer to the positive; a tie loses."""
+    anchor, positive, negative = plan.sides
+    near = bench.scorer.pairs(anchor, positive)
+    far = bench.scorer.pairs(anchor, negative)
+    has_score = _has_score(bench, name, near + far)
+    anchor, positive, negative = anchor[has_score], positive[has_score], negative[has_score]
+    near, far = near[has_score], far[has_score]
+
+    won = (comparable(near - far) > 0).astype(np.float64)
+    value = mean(won, owners(bench.identity, anchor), bench.settings, bench.papers.get((name, "accuracy")))
+    bench.result.rows.append({"dataset": name, "accuracy": value})
+    bench.result.keep(
+        "triplets",
+        dataset=[name] * len(near),
+        anchor=bench.ids[anchor],
+        positive=bench.ids[positive],
+        negative=bench.ids[negative],
+        near=near,
+        far=far,
+    )
+
+
+def _has_score(bench: Bench, name: str, scores: Array) -> Truths:
+    """Which comparisons have a score; a judge may have given none of some."""
+    has_score = np.isfinite(scores)
+    if not has_score.any():
+        raise ValueError(f"{name}: none of {len(scores)} comparisons has an answer")
+    if not has_score.all():
+        lost = int((~has_score).sum())
+        bench.result.notes.append(f"{name}: {lost} of {len(scores)} comparisons have no answer and are left out")
+    return has_score
 
 
 PROTOCOL = Protocol(

@@ -79,47 +79,63 @@ def run(
 def search_of(data: Manifest, skip: bool = False) -> tuple[Search, list[str]]:
     """The search of all queries with a positive, and a note on the others."""
     split = texts(data, "split", "")
-    queries, gallery = np.flatnonzero(split == "query"), np.flatnonzero(split == "gallery")
+    queries = np.flatnonzero(split == "query")
+    gallery = np.flatnonzero(split == "gallery")
     if not len(queries) or not len(gallery):
-        there = ", ".join(map(repr, dict.fromkeys(split)))
-        raise ValueError(f"splits 'query' and 'gallery' are needed (idmetric data import ilias); there are {there}")
-    lone = ~named(data)[queries]
-    if lone.any():
-        raise ValueError(f"{lone.sum()} queries have no identity")
+        splits = ", ".join(map(repr, dict.fromkeys(split)))
+        raise ValueError(f"splits 'query' and 'gallery' are needed (idmetric data import ilias); there are {splits}")
+    unnamed = int((~named(data)[queries]).sum())
+    if unnamed:
+        raise ValueError(f"{unnamed} queries have no identity")
     return answerable(Search.of(data, queries, gallery), "ILIAS", data.column("identity"), skip=skip)
 
 
 def _measure(scorer: Scorer, data: Manifest, search: Search, settings: EvalSettings, k: int, result: Result) -> None:
     """Add the rows and the queries; the similarities are gone through once, block by block."""
-    column, owner, count = f"mAP@{k}", search.identity[search.queries], len(search.queries)
+    column = f"mAP@{k}"
+    owner = search.identity[search.queries]
     precision = partial(average_precision, k=k)
     found = Found(search, {column: precision, "P@1": precision_at_1, "oracle": partial(recall_at_k, k=k)})
-    groups = {name: _binned(free(data, name), edges)[search.gallery] for name, edges in EDGES.items()}
-    grouped = {(name, at): np.full(count, np.nan) for name, edges in EDGES.items() for at in range(len(edges) + 1)}
+    group_of = {name: _binned(free(data, name), edges)[search.gallery] for name, edges in EDGES.items()}
+    by_group: dict[tuple[str, int], Array] = {}  # breakdown and group -> AP of each query
+    for name, edges in EDGES.items():
+        for group in range(len(edges) + 1):
+            by_group[name, group] = np.full(len(owner), np.nan)
 
     for block in blocks(scorer, search):
         found.add(block)
         lines = zip(block.scores, block.own, block.hidden, strict=True)
-        for number, (scores, own, hidden) in enumerate(lines, block.part.start):
-            others = np.ones(len(scores), dtype=bool)
-            others[own] = others[hidden] = False
-            for name, group in groups.items():  # `_per_scale`, `_per_clutter` of ILIAS's evaluation/src/dataset.py
-                for place in np.unique(group[own][group[own] >= 0]).tolist():
-                    grouped[name, place][number] = precision(*ranking(scores, own[group[own] == place], others))
+        for query, (scores, positives, hidden) in enumerate(lines, block.part.start):
+            is_negative = np.ones(len(scores), dtype=bool)
+            is_negative[positives] = False
+            is_negative[hidden] = False
+            for name, groups in group_of.items():  # `_per_scale`, `_per_clutter` of ILIAS's evaluation/src/dataset.py
+                groups_of_positives = groups[positives]
+                for group in np.unique(groups_of_positives[groups_of_positives >= 0]).tolist():
+                    group_positives = positives[groups_of_positives == group]
+                    by_group[name, group][query] = precision(*ranking(scores, group_positives, is_negative))
 
-    whole = {name: mean(of, owner, settings) for name, of in found.values.items()}
-    result.rows.append({"by": "all", "group": "all", **whole})
+    means = {name: mean(values, owner, settings) for name, values in found.values.items()}
+    result.rows.append({"by": "all", "group": "all", **means})
     items: dict[str, list[float | None]] = {}
-    for (name, place), of in grouped.items():
-        has, label = ~np.isnan(of), _label(name, place)
-        if has.any():
-            result.rows.append({"by": name, "group": label, column: mean(of[has], owner[has], settings)})
-            items[f"{column}, {name} {label}"] = known(of)
+    for (name, group), values in by_group.items():
+        has_value = ~np.isnan(values)
+        if has_value.any():
+            label = _label(name, group)
+            value = mean(values[has_value], owner[has_value], settings)
+            result.rows.append({"by": name, "group": label, column: value})
+            items[f"{column}, {name} {label}"] = known(values)
     result.rows.extend(_categories(found.values[column], data, search, settings, column))
 
-    ids, identities = texts(data, "id"), texts(data, "identity")
-    result.keep("queries", id=ids[search.queries], identity=identities[search.queries], **found.values, **items,
-                **found.near.columns(ids))  # fmt: skip
+    ids = texts(data, "id")
+    result.keep(
+        "queries",
+        id=ids[search.queries],
+        identity=texts(data, "identity")[search.queries],
+        **found.values,
+        **items,
+        **found.near.columns(ids),
+    )
 
 
 def _binned(values: list[float | str | None], edges: tuple[float, ...]) -> Ints:
@@ -139,17 +155,22 @@ def _label(breakdown: str, group: int) -> str:
 
 def _categories(precision: Array, data: Manifest, search: Search, settings: EvalSettings, column: str) -> Iterator[Row]:
     """The mean over objects of their queries' mean, by category and by subcategory."""
-    objects, first, place, counts = np.unique(
-        search.identity[search.queries], return_index=True, return_inverse=True, return_counts=True
+    objects, first_queries, object_of = np.unique(
+        search.identity[search.queries], return_index=True, return_inverse=True
     )
-    means, first = np.bincount(place.ravel(), precision) / counts, search.queries[first]
-    domain, category = texts(data, "domain")[first], texts(data, "category")[first]
-    both = np.array([None if None in pair else "-".join(pair) for pair in zip(domain, category, strict=True)], object)
+    sums = np.bincount(object_of.ravel(), precision)
+    means = sums / np.bincount(object_of.ravel())
+    rows = search.queries[first_queries]
+    domain = texts(data, "domain")[rows]
+    category = texts(data, "category")[rows]
+    subcategory = np.empty(len(rows), object)
+    for number, names in enumerate(zip(domain, category, strict=True)):
+        subcategory[number] = None if None in names else "-".join(names)
 
-    for by, names in (("category", domain), ("subcategory", both)):
-        for name in sorted({name for name in names if name is not None}):
-            own = names == name
-            yield {"by": by, "group": name, column: mean(means[own], objects[own], settings)}
+    for by, group_names in (("category", domain), ("subcategory", subcategory)):
+        for name in sorted({name for name in group_names if name is not None}):
+            is_group = group_names == name
+            yield {"by": by, "group": name, column: mean(means[is_group], objects[is_group], settings)}
 
 
 PROTOCOL = Protocol(

@@ -15,7 +15,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
-from typing import TYPE_CHECKING, Any, cast
+from itertools import pairwise
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 
@@ -57,24 +58,32 @@ def run(
     """
     if settings.look.masked:
         raise ValueError("matches are of whole images: leave --subject out")
-    masked = [mask is not None for mask in data.sources("mask")]
-    usable = np.array([r == "real" and m for r, m in zip(data.column("role"), masked, strict=True)], dtype=bool)
-    known = data.take(usable)
-    list(pairs(known))  # before anything is embedded
+    has_mask = np.array([mask is not None for mask in data.sources("mask")], dtype=bool)
+    is_real = np.array(data.column("role")) == "real"
+    photos = data.take(is_real & has_mask)
+    list(pairs(photos))  # before anything is embedded
 
-    bound = bind(known, models, replace(settings, distance="patch"))
-    ids, names, dataset = (texts(bound.manifest, column, "") for column in ("id", "identity", "dataset"))
+    bound = bind(photos, models, replace(settings, distance="patch"))
+    ids = texts(bound.manifest, "id")
+    identity = texts(bound.manifest, "identity", "")
+    dataset = texts(bound.manifest, "dataset", "")
     results = []
     for scorer, result in bound.results("matches", {**settings.as_dict(), "distance": "patch", "count": options.count}):
-        found = list(_measured(cast(VectorScorer, scorer), bound.manifest, options.count))
-        a, b = (np.array(side, dtype=np.int64) for side in zip(*((a, b) for a, b, _ in found), strict=True))
-        columns = {name: np.array([shares[name] for *_, shares in found]) for name in _SHARES.values()}
-        result.keep("pairs", reference=ids[a], image=ids[b], **columns)
-        for one in sorted(set(dataset[a])):
-            own = dataset[a] == one
-            row: Row = {"dataset": one}
-            for title, name in _SHARES.items():
-                row[title] = intervals.mean(columns[name][own], names[a][own], settings)
+        references, images = [], []
+        shares: dict[str, list[float]] = {name: [] for name in _SHARES.values()}
+        for reference, image, pair_shares in _measured(cast(VectorScorer, scorer), bound.manifest, options.count):
+            references.append(reference)
+            images.append(image)
+            for name, share in pair_shares.items():
+                shares[name].append(share)
+        columns = {name: np.array(values) for name, values in shares.items()}
+        result.keep("pairs", reference=ids[references], image=ids[images], **columns)
+
+        for name in sorted(set(dataset[references])):
+            is_own = dataset[references] == name
+            row: Row = {"dataset": name}
+            for title, column in _SHARES.items():
+                row[title] = intervals.mean(columns[column][is_own], identity[references][is_own], settings)
             result.rows.append(row)
         results.append(result)
     return results
@@ -86,29 +95,33 @@ def pairs(data: Manifest) -> Iterator[tuple[int, int]]:
     Raises:
         ValueError: if there are none.
     """
-    ids, names, datasets = (data.column(name) for name in ("id", "identity", "dataset"))
-    rows = defaultdict[Any, list[int]](list)
-    for row in sorted(range(len(data)), key=lambda r: ids[r]):
-        rows[datasets[row], names[row]].append(row)
-    several = [of for of in rows.values() if len(of) > 1]
-    if not several:
+    ids = data.column("id")
+    identities = list(zip(data.column("dataset"), data.column("identity"), strict=True))
+    images: dict[tuple[str | None, str | None], list[int]] = defaultdict(list)
+    for row in sorted(range(len(data)), key=lambda number: ids[number]):
+        images[identities[row]].append(row)
+    circles = [rows for rows in images.values() if len(rows) > 1]
+    if not circles:
         raise ValueError("no identity has two images with masks (column mask)")
-    for of in several:
-        yield from zip(of, of[1:] + of[:1], strict=True) if len(of) > 2 else [(of[0], of[1])]
+    for rows in circles:
+        yield from pairwise(rows)
+        if len(rows) > 2:
+            yield rows[-1], rows[0]
 
 
 def _measured(scorer: VectorScorer, data: Manifest, count: int) -> Iterator[tuple[int, int, dict[str, float]]]:
     """Both rows of each pair, and its shares of matches on the subject."""
     from idmetric.metric.scoring.matches import matches_of, strongest
 
-    read = lru_cache(16)(partial(_tokens, scorer, data))  # a row is in two pairs, mostly in a row
-    for a, b in pairs(data):
-        (reference, first), (image, second) = read(a), read(b)
-        shares = {"area": float(first.mean() * second.mean())}
+    read = lru_cache(16)(partial(_tokens, scorer, data))  # a row is in two pairs, mostly one after the other
+    for reference_row, image_row in pairs(data):
+        reference, on_reference = read(reference_row)
+        image, on_image = read(image_row)
+        shares = {"area": float(on_reference.mean() * on_image.mean())}
         for name, border in (("strength", True), ("cosine", False)):
             best = strongest(matches_of(reference, image, border=border), count)
-            shares[name] = float(np.mean([first[i] and second[j] for i, j in best]))
-        yield a, b, shares
+            shares[name] = float(np.mean([on_reference[i] and on_image[j] for i, j in best]))
+        yield reference_row, image_row, shares
 
 
 def _tokens(scorer: VectorScorer, data: Manifest, row: int) -> tuple[Tokens, Truths]:
@@ -117,14 +130,15 @@ def _tokens(scorer: VectorScorer, data: Manifest, row: int) -> tuple[Tokens, Tru
     from idmetric.metric.scoring.heatmaps import coverage, layout
     from idmetric.metric.scoring.matches import tokens_of
 
-    embedding, picture = scorer.stored.embedding([row]), data.image(row)
-    where = layout(scorer.embedder, picture.height, picture.width, embedding)
-    tokens = tokens_of(where, embedding)
+    embedding = scorer.stored.embedding([row])
+    picture = data.image(row)
+    patch_layout = layout(scorer.embedder, picture.height, picture.width, embedding)
+    tokens = tokens_of(patch_layout, embedding)
     if tokens is None:
         raise ValueError(f"{data.column('id')[row]}: this model's patches cannot be placed on it")
     mask = read_mask(cast("str | bytes", data.source(row, "mask")), (picture.height, picture.width), image=picture)
-    found: Truths = (coverage(mask, where).flatten() >= 0.5).numpy()
-    return tokens, found
+    is_covered: Truths = (coverage(mask, patch_layout).flatten() >= 0.5).numpy()
+    return tokens, is_covered
 
 
 PROTOCOL = Protocol(

@@ -21,7 +21,7 @@ import numpy as np
 
 from idmetric.data.look import UnreadableError
 from idmetric.data.manifest.lineage import image_keys
-from idmetric.evaluate.protocols.common.columns import Group, Truths
+from idmetric.evaluate.protocols.common.columns import Group, Ints, Truths
 from idmetric.evaluate.protocols.common.first_choice import Benchmark, Questions, measure_sets, reads_words
 from idmetric.evaluate.protocols.common.intervals import codes, owners
 from idmetric.evaluate.protocols.common.paper_numbers import PAPER_HELP, rows, visme_row
@@ -56,10 +56,16 @@ _SETS = {
     "ID-Grd": "PIPA MultiID IDMR WikiPerson* FORB* IDMROOD*",
     "ID-Edit": "GPTImageEdit SEEDMultiTurn COCOEdit SynCPR OpenGPT4o*",
 }
-MVEB = Benchmark("MVEB", _SETS, {
-    "msceleb1m": "MS-Celeb", "casiawebface": "CasiaFace", "caisiaface": "CasiaFace", "inaturalist": "iNat",
-    "stanfordonlineproducts": "SOP", "googlelandmarksv2": "GLDV2", "opengpt4oimage": "OpenGPT4o",
-})  # fmt: skip
+_OTHER_NAMES = {
+    "msceleb1m": "MS-Celeb",
+    "casiawebface": "CasiaFace",
+    "caisiaface": "CasiaFace",
+    "inaturalist": "iNat",
+    "stanfordonlineproducts": "SOP",
+    "googlelandmarksv2": "GLDV2",
+    "opengpt4oimage": "OpenGPT4o",
+}
+MVEB = Benchmark("MVEB", _SETS, _OTHER_NAMES)
 INSTRUCTIONS = {"ID-Rec": "recognition", "Re-ID": "reidentification", "ID-Grd": "grounding", "ID-Edit": "editing"}
 _RANKED = ("candidate", "positive", "negative")
 
@@ -80,7 +86,7 @@ def run(
         if settings.look.masked or settings.distance != "cls":
             row = None
         measure_sets(scorer, bound.manifest, sets, MVEB, settings, row, result)
-        if any(one.task == "ID-Edit" for one in sets) and _follows(models[result.model]) == "nothing":
+        if any(questions.task == "ID-Edit" for questions in sets) and _follows(models[result.model]) == "nothing":
             result.notes.append("no text tower: Identity Editing by images alone")
         results.append(result)
     return results
@@ -91,19 +97,23 @@ def instructed(data: Manifest, sets: Sequence[Questions]) -> dict[int, str]:
 
     A query has its own text, or else its meta-task's instruction; a candidate has its own text.
     """
-    text, said = data.column("text"), dict[int, str]()
-    for one in sets:
-        if one.task is not None:
-            said |= dict.fromkeys(one.queries.tolist(), TASKS[INSTRUCTIONS[one.task]])
-        said |= {row: text[row] for row in one.rows().tolist() if text[row]}
-    return said
+    text = data.column("text")
+    words: dict[int, str] = {}
+    for questions in sets:
+        if questions.task is not None:
+            words |= dict.fromkeys(questions.queries.tolist(), TASKS[INSTRUCTIONS[questions.task]])
+        words |= {row: text[row] for row in questions.rows().tolist() if text[row]}
+    return words
 
 
 def edits(data: Manifest, sets: Sequence[Questions]) -> dict[int, str]:
     """Row -> the text for a dual encoder, of queries of Identity Editing alone (VisME, 5.2)."""
     text = data.column("text")
-    queries = (row for one in sets if one.task == "ID-Edit" for row in one.queries.tolist())
-    return {row: text[row] for row in queries if text[row]}
+    words: dict[int, str] = {}
+    for questions in sets:
+        if questions.task == "ID-Edit":
+            words |= {row: text[row] for row in questions.queries.tolist() if text[row]}
+    return words
 
 
 def ask(data: Manifest, tasks: Mapping[str, str]) -> tuple[list[Questions], list[str]]:
@@ -117,34 +127,37 @@ def ask(data: Manifest, tasks: Mapping[str, str]) -> tuple[list[Questions], list
     Raises:
         ValueError: if there are no questions, or a candidate is neither right nor wrong.
     """
-    found: dict[str, dict[Group, list[int]]] = defaultdict(lambda: defaultdict(list))
+    groups_of: dict[str, dict[Group, list[int]]] = defaultdict(lambda: defaultdict(list))
     outside: dict[str, int] = defaultdict(int)
-    names = (data.column(c) for c in ("dataset", "group", "split", "slot"))
-    for row, (dataset, group, split, slot) in enumerate(zip(*names, strict=True)):
+    columns = [data.column(name) for name in ("dataset", "group", "split", "slot")]
+    for row, (dataset, group, split, slot) in enumerate(zip(*columns, strict=True)):
         if slot == "query" or slot in _RANKED:
-            found[dataset or "all"][group, split].append(row)  # groups of one name in two splits are two
+            groups_of[dataset or "all"][group, split].append(row)  # groups of one name in two splits are two
         else:
             outside[dataset or "all"] += 1
 
-    notes = [f"{MVEB.known_name(name) or name}: {n} images outside of groups are left out" for name, n in
-             outside.items()]  # fmt: skip
-    made = []
-    for name, groups in found.items():
-        own = MVEB.known_name(name)
-        task = tasks.get(name, tasks.get(own or name, MVEB.task_of.get(own or "")))
-        questions = _questions(data, own or name, task, list(groups.values()), notes)
+    notes = []
+    for name, count in outside.items():
+        notes.append(f"{MVEB.known_name(name) or name}: {count} images outside of groups are left out")
+    sets = []
+    for name, groups in groups_of.items():
+        mveb_name = MVEB.known_name(name) or name
+        task = tasks.get(name) or tasks.get(mveb_name) or MVEB.task_of.get(mveb_name)
+        questions = _questions(data, mveb_name, task, list(groups.values()), notes)
         if questions is not None:
-            made.append(questions)
-    if not made:
+            sets.append(questions)
+    if not sets:
         raise ValueError("no questions: " + ("; ".join(notes) or "give groups of a query and its candidates"))
-    return made, notes
+    return sets, notes
 
 
 def _questions(
     data: Manifest, dataset: str, task: str | None, groups: Sequence[Sequence[int]], notes: list[str]
 ) -> Questions | None:
     """Queries with their own candidates; if none has a wrong candidate, with all targets of the set."""
-    slot, label, name = (data.column(c) for c in ("slot", "label", "identity"))
+    slot = data.column("slot")
+    label = data.column("label")
+    name = data.column("identity")
 
     def is_right(query: int, row: int) -> bool:
         if slot[row] in ("positive", "negative"):
@@ -158,40 +171,58 @@ def _questions(
             "and an identity in both rows"
         )
 
-    asked: list[tuple[int, list[int], Truths]] = []
+    asked: list[Question] = []
     for members in groups:
         queries = [row for row in members if slot[row] == "query"]
-        ranked = [row for row in members if slot[row] != "query"]
-        right = np.array([len(queries) == 1 and is_right(queries[0], row) for row in ranked], dtype=bool)
+        if len(queries) != 1:
+            continue
+        candidates = [row for row in members if slot[row] != "query"]
+        right = np.array([is_right(queries[0], row) for row in candidates], dtype=bool)
         if right.any():
-            asked.append((queries[0], ranked, right))
+            asked.append(Question(queries[0], np.array(candidates, dtype=np.int64), right))
 
     if len(asked) < len(groups):
         incomplete = len(groups) - len(asked)
         notes.append(f"{dataset}: {incomplete} groups are without one query and a right candidate, and left out")
-    choice = [one for one in asked if not one[2].all()]
-    if asked and not choice:
+    with_choice = [question for question in asked if not question.right.all()]
+    if asked and not with_choice:
         notes.append(f"{dataset}: no query has a wrong candidate of its own, so all targets of the set are ranked")
-        return _pooled(data, dataset, task, [(query, ranked) for query, ranked, _ in asked])
-    if len(choice) < len(asked):
-        notes.append(f"{dataset}: {len(asked) - len(choice)} queries without a wrong candidate are left out")
-    if not choice:
+        return _pooled(data, dataset, task, asked)
+    if len(with_choice) < len(asked):
+        count = len(asked) - len(with_choice)
+        notes.append(f"{dataset}: {count} queries without a wrong candidate are left out")
+    if not with_choice:
         return None
-    query = np.array([query for query, _, _ in choice], dtype=np.int64)
-    candidates = [np.array(ranked, dtype=np.int64) for _, ranked, _ in choice]
-    return Questions(dataset, task, query, owners(codes(name), query), candidates, [right for *_, right in choice])
+    query_rows = np.array([question.query for question in with_choice], dtype=np.int64)
+    return Questions(
+        dataset,
+        task,
+        query_rows,
+        owners(codes(name), query_rows),
+        [question.candidates for question in with_choice],
+        [question.right for question in with_choice],
+    )
 
 
-def _pooled(data: Manifest, dataset: str, task: str | None, asked: Sequence[tuple[int, Sequence[int]]]) -> Questions:
+@dataclass(frozen=True)
+class Question:
+    """The row of a query, the rows of its candidates, and which of these are right."""
+
+    query: int
+    candidates: Ints
+    right: Truths
+
+
+def _pooled(data: Manifest, dataset: str, task: str | None, asked: Sequence[Question]) -> Questions:
     """Questions that rank all targets; right are a query's own targets and those of its identity."""
     identity = codes(data.column("identity"))
-    for query, ranked in asked:
-        if identity[query] < 0:
-            identity[query] = identity.max() + 1
-        identity[list(ranked)] = identity[query]
+    for question in asked:
+        if identity[question.query] < 0:
+            identity[question.query] = identity.max() + 1
+        identity[question.candidates] = identity[question.query]
 
-    queries = np.array([query for query, _ in asked], dtype=np.int64)
-    gallery = np.array([row for _, ranked in asked for row in ranked], dtype=np.int64)
+    queries = np.array([question.query for question in asked], dtype=np.int64)
+    gallery = np.concatenate([question.candidates for question in asked])
     search = Search(queries, gallery, identity, codes(image_keys(data)))
     search = search.only(search.positives() > 0)
     return Questions(dataset, task, search.queries, search.identity[search.queries], pool=search)
@@ -209,10 +240,10 @@ def _follows(model: Model) -> str:
 def _tasks(options: MVEBOptions) -> dict[str, str]:
     """Data set -> meta-task, of --task."""
     tasks = {}
-    for given in options.task:
-        name, sign, task = given.rpartition("=")
+    for entry in options.task:
+        name, sign, task = entry.rpartition("=")
         if not sign:
-            raise ValueError(f"--task {given}: expected DATASET=TASK")
+            raise ValueError(f"--task {entry}: expected DATASET=TASK")
         if task not in MVEB.sets:
             raise ValueError(f"{name}: no meta-task {task!r}; there are {', '.join(MVEB.sets)}")
         tasks[name] = task
@@ -228,13 +259,13 @@ def _bind(
     others = {name: model for name, model in models.items() if name not in dual}
     while True:
         sets, notes = ask(data, tasks)
-        needed = np.unique(np.concatenate([one.rows() for one in sets]))
-        found: dict[str, Scorer] = {}
+        needed = np.unique(np.concatenate([questions.rows() for questions in sets]))
+        scorers: dict[str, Scorer] = {}
         try:
             for group, words in ((others, instructed(data, sets)), (dual, edits(data, sets))):
                 if group:
-                    found |= bind(data, group, settings, needed, words=words).models
-            return sets, notes, Bound(data, {name: found[name] for name in models}, lost)
+                    scorers |= bind(data, group, settings, needed, words=words).models
+            return sets, notes, Bound(data, {name: scorers[name] for name in models}, lost)
         except UnreadableError as error:
             if settings.on_error != "skip":
                 raise

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -81,77 +81,110 @@ def run(
         ValueError: if no query shows an identity of the gallery.
         CalibrationError: for a calibration of another model or distance.
     """
-    known = data.take(named(data))
-    _searches(known, options, settings.seed)  # before anything is embedded
-    limits = {name: by_label(options.threshold, "given ") for name in models}
-    for name, model in models.items():
-        for rate in () if options.threshold else options.rate:
-            tau = calibrated(model, settings, options.calibration, rate)
-            limits[name] |= {} if tau is None else {f"{rate:g} of pairs": tau}
-    bound = bind(known, models, settings)
+    with_identity = data.take(named(data))
+    _searches(with_identity, options, settings.seed)  # before anything is embedded
+    thresholds = {name: _thresholds(model, settings, options) for name, model in models.items()}
+    bound = bind(with_identity, models, settings)
     searches, notes = _searches(bound.manifest, options, settings.seed)
-    if len(known) < len(data):
-        notes.append(f"{len(data) - len(known)} images of unstated identity are left out")
+    if len(with_identity) < len(data):
+        notes.append(f"{len(data) - len(with_identity)} images of unstated identity are left out")
     about = {**settings.as_dict(), "unknown": options.unknown}
     results = []
     for scorer, result in bound.results("openset", about, notes):
-        taus = limits[result.model]
-        if not taus:
-            lacks = "the model has no calibration for this distance; give --threshold or --calibration"
-            result.notes.append(f"no threshold: {lacks}")
+        if not thresholds[result.model]:
+            result.notes.append(
+                "no threshold: the model has no calibration for this distance; give --threshold or --calibration"
+            )
         for dataset, search in searches.items():
-            _measure(scorer, bound.manifest, dataset, search, taus, settings, result)
+            _measure(scorer, bound.manifest, dataset, search, thresholds[result.model], settings, result)
         if len(searches) > 1:
             result.rows.extend(_means(result.rows))
         results.append(result)
     return results
 
 
+def _thresholds(model: Any, settings: EvalSettings, options: OpenSetOptions) -> dict[str, float]:
+    """Label -> threshold: the given ones, else the calibration's."""
+    thresholds = by_label(options.threshold, "given ")
+    if not thresholds:
+        for rate in options.rate:
+            tau = calibrated(model, settings, options.calibration, rate)
+            if tau is not None:
+                thresholds[f"{rate:g} of pairs"] = tau
+    return thresholds
+
+
 def _searches(data: Manifest, options: OpenSetOptions, seed: int) -> tuple[dict[str, Search], list[str]]:
     """The search of each dataset, and notes on images that are not queried and datasets that are left out."""
-    names, split = texts(data, "dataset", ""), texts(data, "split", "")
-    gallery, query = np.isin(split, GALLERY), np.isin(split, QUERY)
+    names = texts(data, "dataset", "")
+    split = texts(data, "split", "")
+    in_gallery = np.isin(split, GALLERY)
+    is_query = np.isin(split, QUERY)
     share = options.unknown
-    if share is None and not (gallery.any() and query.any()):
+    if share is None and not (in_gallery.any() and is_query.any()):
         share = 0.5
-    found, notes = {}, []
 
+    searches = {}
+    notes: list[str] = []
     for name in dict.fromkeys(names):
-        rows, of = np.flatnonzero(names == name), f" of {name}" if name else ""
+        rows = np.flatnonzero(names == name)
         whole = Search.of(data, rows, rows)
         if share is None:
-            search = Search(rows[query[rows]], rows[gallery[rows]], whole.identity, whole.image)
+            search = Search(rows[is_query[rows]], rows[in_gallery[rows]], whole.identity, whole.image)
         else:
-            search = _made(whole, share, seed)
-            identity, first = np.unique(search.identity[search.gallery], return_index=True)
-            alone = search.gallery[first[~np.isin(identity, search.identity[search.queries])]]
-            if len(alone):
-                notes.append(f"{len(alone)} known identities{of} have a single image, which is searched but not "
-                             f"queried: {listed(data.take(alone).column('identity'))}")  # fmt: skip
-        is_known = search.positives() > 0
-        itself = ~is_known & np.isin(search.identity[search.queries], search.identity[search.gallery])
-        if itself.any():
-            notes.append(f"{int(itself.sum())} queries{of} are the gallery's only image of their identity: left out")
-            search, is_known = search.only(~itself), is_known[~itself]
-        if not is_known.any():
-            notes.append(f"no query{of} shows an identity of the gallery: left out")
-            continue
-        parts = (search.gallery, search.queries[is_known], search.queries[~is_known])
-        counts = [f"{len(part)} images of {len(np.unique(search.identity[part]))} identities" for part in parts]
-        notes.append(f"gallery{of}: {counts[0]}; queries: {counts[1]} known, {counts[2]} unknown")
-        if is_known.all():
-            notes.append(f"no unknown identities{of}: a closed set, without AUC, OSCR, BAUS, score and oracle")
-        found[name or "all"] = search
+            search = _split(whole, share, seed)
+        answerable = _answerable(data, search, name, share is not None, notes)
+        if answerable is not None:
+            searches[name or "all"] = answerable
 
-    if not found:
+    if not searches:
         raise ValueError(
             f"no query shows an identity of the gallery. Splits {', '.join(GALLERY)} are the gallery, "
             f"{', '.join(QUERY)} the queries; or make them: --unknown 0.5. Identities with two images are needed"
         )
-    return found, notes
+    return searches, notes
 
 
-def _made(whole: Search, share: float, seed: int) -> Search:
+def _answerable(data: Manifest, search: Search, name: str, is_drawn: bool, notes: list[str]) -> Search | None:
+    """The search without queries that are the gallery's only image of their identity; None if no query is known.
+
+    Args:
+        is_drawn: whether the split was drawn. notes: takes notes on what is left out, and on the sizes.
+    """
+    of_name = f" of {name}" if name else ""
+    gallery_identity = search.identity[search.gallery]
+    query_identity = search.identity[search.queries]
+    if is_drawn:
+        identities, first_rows = np.unique(gallery_identity, return_index=True)
+        alone = search.gallery[first_rows[~np.isin(identities, query_identity)]]
+        if len(alone):
+            listed_names = listed(data.take(alone).column("identity"))
+            notes.append(
+                f"{len(alone)} known identities{of_name} have a single image, which is searched but not queried: "
+                f"{listed_names}"
+            )
+
+    is_known = search.positives() > 0
+    is_only_image = ~is_known & np.isin(query_identity, gallery_identity)
+    if is_only_image.any():
+        count = int(is_only_image.sum())
+        notes.append(f"{count} queries{of_name} are the gallery's only image of their identity: left out")
+        search = search.only(~is_only_image)
+        is_known = is_known[~is_only_image]
+    if not is_known.any():
+        notes.append(f"no query{of_name} shows an identity of the gallery: left out")
+        return None
+
+    counts = []
+    for rows in (search.gallery, search.queries[is_known], search.queries[~is_known]):
+        counts.append(f"{len(rows)} images of {len(np.unique(search.identity[rows]))} identities")
+    notes.append(f"gallery{of_name}: {counts[0]}; queries: {counts[1]} known, {counts[2]} unknown")
+    if is_known.all():
+        notes.append(f"no unknown identities{of_name}: a closed set, without AUC, OSCR, BAUS, score and oracle")
+    return search
+
+
+def _split(whole: Search, share: float, seed: int) -> Search:
     """The search of all images of unknown identities and half of the known ones' in the other half."""
     rng = np.random.default_rng(seed)
     identities = rng.permutation(np.unique(whole.identity[whole.gallery]))
@@ -169,63 +202,95 @@ def _made(whole: Search, share: float, seed: int) -> Search:
 
 def nearest(scorer: Scorer, search: Search) -> tuple[Ints, Array]:
     """The gallery row (Q,) nearest to each query, and its similarity (Q,), block by block."""
-    rows, scores = np.empty(len(search.queries), np.int64), np.empty(len(search.queries))
+    rows = np.empty(len(search.queries), np.int64)
+    scores = np.empty(len(search.queries))
     for block in blocks(scorer, search):
-        found = np.fmax(block.scores, -np.inf)  # NaN: no answer of a judge
-        for line, hidden in zip(found, block.hidden, strict=True):
+        similarity = np.fmax(block.scores, -np.inf)  # NaN: no answer of a judge
+        for line, hidden in zip(similarity, block.hidden, strict=True):
             line[hidden] = -np.inf  # its own image
-        best = np.array([first_highest(line) for line in found])
-        rows[block.part], scores[block.part] = search.gallery[best], found[np.arange(len(best)), best]
+        best = np.array([first_highest(line) for line in similarity])
+        rows[block.part] = search.gallery[best]
+        scores[block.part] = similarity[np.arange(len(best)), best]
     return rows, scores
 
 
 def _measure(
-    scorer: Scorer, data: Manifest, dataset: str, search: Search, limits: Mapping[str, float], settings: EvalSettings,
+    scorer: Scorer,
+    data: Manifest,
+    dataset: str,
+    search: Search,
+    thresholds: Mapping[str, float],
+    settings: EvalSettings,
     result: Result,
-) -> None:  # fmt: skip
-    near, score = nearest(scorer, search)
-    identity, known = search.identity[search.queries], search.positives() > 0
-    right = known & (search.identity[near] == identity)
-    answers, closed = Answers.of(score, right, known, identity), bool(known.all())
-    ids, names = texts(data, "id"), texts(data, "identity")
-    result.keep("queries", dataset=[dataset] * len(near), id=ids[search.queries], identity=names[search.queries],
-                known=known, nearest=ids[near], nearest_identity=names[near], score=score, right=right)  # fmt: skip
+) -> None:
+    """Add the rows of a dataset, its queries and the curve over all thresholds."""
+    nearest_rows, score = nearest(scorer, search)
+    identity = search.identity[search.queries]
+    is_known = search.positives() > 0
+    is_right = is_known & (search.identity[nearest_rows] == identity)
+    ids = texts(data, "id")
+    names = texts(data, "identity")
+    result.keep(
+        "queries",
+        dataset=[dataset] * len(score),
+        id=ids[search.queries],
+        identity=names[search.queries],
+        known=is_known,
+        nearest=ids[nearest_rows],
+        nearest_identity=names[nearest_rows],
+        score=score,
+        right=is_right,
+    )
+    answers = Answers.of(score, is_right, is_known, identity)
+    everyone = np.ones_like(is_known)
 
-    def value(of: Callable[[Answers], float], chosen: Truths | None = None) -> Value:
-        """A measure of some queries (default all), with its interval over their identities."""
-        own, who = (answers, identity) if chosen is None else (answers.rows(chosen), identity[chosen])
-        count = len(np.unique(who))
-        return any_statistic(lambda rows: of(own.rows(rows)), [np.arange(len(who))], who, settings, count=count)
+    def value(measure: Callable[[Answers], float], queries: Truths) -> Value:
+        """A measure of some queries, with its interval over their identities."""
+        chosen = answers.rows(queries)
+        owner = identity[queries]
+        return any_statistic(
+            lambda rows: measure(chosen.rows(rows)),
+            [np.arange(len(owner))],
+            owner,
+            settings,
+            count=len(np.unique(owner)),
+        )
 
-    every: Row = {"dataset": dataset, "threshold": EVERY, "closed": value(open_set.known_accuracy, known)}
-    result.rows.append(every)
-    if not closed:
-        every |= {"AUC": value(open_set.known_auc), "OSCR": value(open_set.oscr_area)}
+    all_thresholds: Row = {
+        "dataset": dataset,
+        "threshold": EVERY,
+        "closed": value(open_set.known_accuracy, is_known),
+    }
+    result.rows.append(all_thresholds)
+    is_closed = bool(is_known.all())
+    if not is_closed:
+        all_thresholds["AUC"] = value(open_set.known_auc, everyone)
+        all_thresholds["OSCR"] = value(open_set.oscr_area, everyone)
         taus, baks, baus = open_set.curve(answers)
         result.keep("curve", dataset=[dataset] * len(taus), threshold=taus, BAKS=baks, BAUS=baus)
-        limits = {**limits, ORACLE: open_set.best_threshold(answers)}
+        thresholds = {**thresholds, ORACLE: open_set.best_threshold(answers)}
 
-    for label, tau in limits.items():
-        row: Row = {"tau": Value(tau, None, None, len(np.unique(identity)))}
-        row["BAKS"] = value(partial(open_set.known_accuracy, threshold=tau), known)
-        if not closed:
-            row["BAUS"] = value(partial(open_set.unknown_accuracy, threshold=tau), ~known)
-            row["score"] = value(partial(open_set.open_set_score, threshold=tau))
+    for label, tau in thresholds.items():
+        row = {"tau": Value(tau, None, None, len(np.unique(identity)))}
+        row["BAKS"] = value(partial(open_set.known_accuracy, threshold=tau), is_known)
+        if not is_closed:
+            row["BAUS"] = value(partial(open_set.unknown_accuracy, threshold=tau), ~is_known)
+            row["score"] = value(partial(open_set.open_set_score, threshold=tau), everyone)
         if label == ORACLE:  # without intervals, because it would be chosen again in each sample
-            row = {name: Value(v.value, None, None, v.count) for name, v in row.items() if isinstance(v, Value)}
+            row = {name: Value(number.value, None, None, number.count) for name, number in row.items()}
         result.rows.append({"dataset": dataset, "threshold": label, **row})
 
 
 def _means(rows: Sequence[Row]) -> list[Row]:
     """Means over the datasets that have a number, for each threshold; intervals treat datasets as independent."""
-    found = []
+    means = []
     for label in dict.fromkeys(row["threshold"] for row in rows):
-        own = [row for row in rows if row["threshold"] == label]
-        out: Row = {"dataset": "mean", "threshold": str(label), **averages(own)}
+        rows_of_label = [row for row in rows if row["threshold"] == label]
+        mean_row: Row = {"dataset": "mean", "threshold": str(label), **averages(rows_of_label)}
         if label == ORACLE:
-            del out["tau"]  # each dataset has its own
-        found.append(out)
-    return found
+            del mean_row["tau"]  # each dataset has its own
+        means.append(mean_row)
+    return means
 
 
 PROTOCOL = Protocol(

@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,26 +67,32 @@ def run(
     """
     tasks(data, settings.on_error == "skip")  # before anything is embedded
     bound = bind(data, models, settings)
-    found, notes = tasks(bound.manifest, settings.on_error == "skip")
+    searches, notes = tasks(bound.manifest, settings.on_error == "skip")
     about = {**settings.as_dict(), "k": options.k}
+    ids = texts(bound.manifest, "id")
+    identities = texts(bound.manifest, "identity")
     results = []
-    ids, identities = texts(bound.manifest, "id"), texts(bound.manifest, "identity")
-
     for scorer, result in bound.results("retrieval", about, notes):
         # a checkpoint of `idmetric train ilgen` does not name its training data: --paper does
         row = options.paper or row_of("retrieval", result.signature.get("model", ""))
         if settings.look.masked or settings.distance != "cls":
             row = None
         paper = printed("ilgen", "table_5", row)
-        for name, search in found.items():
+        for name, search in searches.items():
             label, measures = measures_of(name, options.k)
             values, near = measure(scorer, search, measures)
             owner = search.identity[search.queries]
             precision = mean(values["mAP"], owner, settings, paper.get(name))
             first = mean(values["P@1"], owner, settings)
             result.rows.append({"dataset": name, "measure": label, "mAP": precision, "P@1": first})
-            result.keep("queries", dataset=[name] * len(owner), id=ids[search.queries],
-                        identity=identities[search.queries], **values, **near.columns(ids))  # fmt: skip
+            result.keep(
+                "queries",
+                dataset=[name] * len(owner),
+                id=ids[search.queries],
+                identity=identities[search.queries],
+                **values,
+                **near.columns(ids),
+            )
         result.rows.extend(_summaries(result.rows, paper))
         results.append(result)
 
@@ -95,47 +102,59 @@ def run(
 def tasks(data: Manifest, skip: bool = False) -> tuple[dict[str, Search], list[str]]:
     """The search of each dataset, and notes on queries that were left out; see this module's docstring."""
     names = texts(data, "dataset", "all")
-    place = np.array([_place(*pair) for pair in zip(data.column("slot"), data.column("split"), strict=True)], object)
-    known = named(data)
-    found, notes = {}, []
-
+    parts = [_part(slot, split) for slot, split in zip(data.column("slot"), data.column("split"), strict=True)]
+    is_query = np.array([part == "query" for part in parts], dtype=bool)
+    in_gallery = np.array([part == "gallery" for part in parts], dtype=bool)
+    has_identity = named(data)
+    searches, notes = {}, []
     for name in dict.fromkeys(names):
-        own = names == name
-        queries, gallery = (np.flatnonzero(own & (place == which)) for which in ("query", "gallery"))
-        said = bool(len(queries) or len(gallery))
-        if not said:
-            queries, gallery = np.flatnonzero(own & known), np.flatnonzero(own)
+        is_own = names == name
+        queries = np.flatnonzero(is_own & is_query)
+        gallery = np.flatnonzero(is_own & in_gallery)
+        has_parts = bool(len(queries) or len(gallery))
+        if not has_parts:  # every image searches all others
+            queries = np.flatnonzero(is_own & has_identity)
+            gallery = np.flatnonzero(is_own)
         if not len(queries) or not len(gallery):
-            lacks = (
-                "queries (slot or split 'query')" if len(gallery) else f"gallery (slot 'candidate', split {GALLERY})"
-            )
-            there = ", ".join(map(repr, dict.fromkeys(texts(data, "split")[own])))
-            raise ValueError(f"dataset {name}: no {lacks}; there are the splits {there}")
-        if not known[queries].all():
-            raise ValueError(f"dataset {name}: {int((~known[queries]).sum())} queries have no identity")
+            missing = "queries (slot or split 'query')"
+            if len(queries):
+                missing = f"gallery (slot 'candidate', split {GALLERY})"
+            splits = ", ".join(map(repr, dict.fromkeys(texts(data, "split")[is_own])))
+            raise ValueError(f"dataset {name}: no {missing}; there are the splits {splits}")
+        unnamed = int((~has_identity[queries]).sum())
+        if unnamed:
+            raise ValueError(f"dataset {name}: {unnamed} queries have no identity")
+
         search = replace(Search.of(data, queries, gallery), ignored=_ignored(data, queries))
-        found[name], lost = answerable(search, f"dataset {name}", data.column("identity"), skip=skip or not said)
+        skip_lost = skip or not has_parts
+        searches[name], lost = answerable(search, f"dataset {name}", data.column("identity"), skip=skip_lost)
         notes += lost
+    return searches, notes
 
-    return found, notes
 
-
-def _place(slot: str | None, split: str | None) -> str | None:
+def _part(slot: str | None, split: str | None) -> str | None:
+    """Whether a row is a "query" or in the "gallery", by its slot, else its split; None for neither."""
     if slot is not None:
         return {"query": "query", "candidate": "gallery"}.get(slot)
-    return "query" if split == "query" else "gallery" if split in GALLERY else None
+    if split == "query":
+        return "query"
+    return "gallery" if split in GALLERY else None
 
 
 def _ignored(data: Manifest, queries: Ints) -> dict[int, list[int]]:
     """Query row -> rows that do not count for it."""
-    number = {name: row for row, name in enumerate(data.column("id"))}
+    row_of = {name: row for row, name in enumerate(data.column("id"))}
     about = parameters(data)
-    wanted = {row: about[row]["x_ignore"] for row in queries.tolist() if about[row].get("x_ignore") is not None}
-    for row, names in wanted.items():
-        missing = [name for name in names if name not in number]
-        if missing:
-            raise ValueError(f"row {row + 1}: x_ignore names {missing[0]!r}, but no row has this id")
-    return {row: [number[name] for name in names] for row, names in wanted.items()}
+    ignored = {}
+    for row in queries.tolist():
+        names = about[row].get("x_ignore")
+        if names is None:
+            continue
+        for name in names:
+            if name not in row_of:
+                raise ValueError(f"row {row + 1}: x_ignore names {name!r}, but no row has this id")
+        ignored[row] = [row_of[name] for name in names]
+    return ignored
 
 
 def measures_of(dataset: str, k: int | None) -> tuple[str, dict[str, Measure]]:
@@ -152,20 +171,24 @@ def _summaries(rows: Sequence[Row], paper: Mapping[str, float]) -> list[Row]:
 
     The paper's value stands next to ROP only if it covers medium and hard.
     """
-    value = {str(row["dataset"]): v for row in rows if isinstance(v := row["mAP"], Value)}
-    oxford, paris = ({n.removeprefix(start) for n in value if n.startswith(start)} for start in REVISITED)
-    found: list[Row] = []
-    papers = paper if oxford == {"_medium", "_hard"} else {}
-    if oxford and oxford == paris:
-        both = [value[start + setting] for start in REVISITED for setting in sorted(oxford)]
-        value["rop"] = average(both, papers.get("rop"), independent=False)
-        found.append({"dataset": "rop", "measure": f"mean of {len(both)}", "mAP": value["rop"]})
+    values = {str(row["dataset"]): row["mAP"] for row in rows if isinstance(row["mAP"], Value)}
+    oxford, paris = REVISITED
+    oxford_settings = {name.removeprefix(oxford) for name in values if name.startswith(oxford)}
+    paris_settings = {name.removeprefix(paris) for name in values if name.startswith(paris)}
+    has_both = oxford_settings == {"_medium", "_hard"}
+    summaries: list[Row] = []
+    if oxford_settings and oxford_settings == paris_settings:
+        parts = [values[dataset + setting] for dataset, setting in product(REVISITED, sorted(oxford_settings))]
+        paper_value = paper.get("rop") if has_both else None
+        values["rop"] = average(parts, paper_value, independent=False)
+        summaries.append({"dataset": "rop", "measure": f"mean of {len(parts)}", "mAP": values["rop"]})
 
     six = [*DEPTHS, "rop"]
-    if all(name in value for name in six):
-        whole = average([value[name] for name in six], papers.get("avg"), independent=False)
-        found.append({"dataset": "avg", "measure": "mean of the six", "mAP": whole})
-    return found
+    if all(name in values for name in six):
+        paper_value = paper.get("avg") if has_both else None
+        mean_of_six = average([values[name] for name in six], paper_value, independent=False)
+        summaries.append({"dataset": "avg", "measure": "mean of the six", "mAP": mean_of_six})
+    return summaries
 
 
 PROTOCOL = Protocol(

@@ -78,39 +78,55 @@ def cells(data: Manifest) -> list[Cell]:
     Raises:
         ValueError: if there are no grids, a row lacks its changes, or an instance does not have exactly one anchor.
     """
-    columns = {name: free(data, name) for name in _COLUMNS}
-    about = [
-        {name: given.get(name) if values[row] in (None, "") else values[row] for name, values in columns.items()}
-        for row, given in enumerate(parameters(data))
-    ]
-    found: list[Cell] = []
-
-    for (group, split), own in groups(data).items():
-        edits = [row for row in own.get("candidate", []) if any(about[row][name] is not None for name in _COLUMNS)]
-        anchors = own.get("anchor", [])
+    changes = _changes(data)
+    grid: list[Cell] = []
+    for (group, split), slots in groups(data).items():
+        anchors = slots.get("anchor", [])
+        edits = [row for row in slots.get("candidate", []) if changes[row]]
         if not edits:
             continue
         if len(anchors) != 1:
+            row = anchors[1] if anchors else edits[0]
             raise ValueError(
-                f"row {(anchors[1] if anchors else edits[0]) + 1}: its instance (group {group!r}) has {len(anchors)} "
-                "anchors: one picture is unchanged (slot anchor)"
+                f"row {row + 1}: its instance (group {group!r}) has {len(anchors)} anchors: one picture is unchanged "
+                "(slot anchor)"
             )
         instance = group if split is None else f"{split}/{group}"
-        found.append(Cell(anchors[0], anchors[0], instance, NONE, 0.0, 0.0))
+        grid.append(Cell(anchors[0], anchors[0], instance, NONE, 0.0, 0.0))
         for row in edits:
-            if about[row]["factor"] is None:
+            change = changes[row]
+            if "factor" not in change:
                 raise ValueError(
                     f"row {row + 1}: no factor: say which context was changed, or {NONE!r} (column x_factor)"
                 )
-            numbers = [_number(about[row][name], name, row) for name in _COLUMNS[1:]]
-            found.append(Cell(row, anchors[0], instance, str(about[row]["factor"]), *numbers))
+            cell = Cell(
+                row=row,
+                anchor=anchors[0],
+                instance=instance,
+                factor=str(change["factor"]),
+                factor_change=_number(change.get("factor_change"), "factor_change", row),
+                identity_change=_number(change.get("identity_change"), "identity_change", row),
+            )
+            grid.append(cell)
 
-    if not found:
+    if not grid:
         raise ValueError(
             "no edit grids: rows with slot candidate and x_factor, x_factor_change, x_identity_change, in the group of "
             "an anchor"
         )
-    return sorted(found, key=lambda cell: cell.row)
+    return sorted(grid, key=lambda cell: cell.row)
+
+
+def _changes(data: Manifest) -> list[dict[str, Any]]:
+    """The factor and the changes of each row, of its columns or else its parameters; without the absent ones."""
+    changes: list[dict[str, Any]] = []
+    for values in parameters(data):
+        changes.append({name: values[name] for name in _COLUMNS if values.get(name) is not None})
+    for name in _COLUMNS:
+        for row, value in enumerate(free(data, name)):
+            if value not in (None, ""):
+                changes[row][name] = value
+    return changes
 
 
 def rescaled(grid: Sequence[Cell]) -> list[Cell]:
@@ -119,23 +135,23 @@ def rescaled(grid: Sequence[Cell]) -> list[Cell]:
     largest: dict[str, float] = {}
     for cell in grid:
         largest[cell.factor] = max(largest.get(cell.factor, 0.0), abs(cell.factor_change))
-    return [
-        replace(
-            cell, identity_change=cell.identity_change / identity,
-            factor_change=cell.factor_change / (largest[cell.factor] or 1.0),
+    rescaled_grid = []
+    for cell in grid:
+        factor_change = cell.factor_change / (largest[cell.factor] or 1.0)
+        rescaled_grid.append(
+            replace(cell, identity_change=cell.identity_change / identity, factor_change=factor_change)
         )
-        for cell in grid
-    ]  # fmt: skip
+    return rescaled_grid
 
 
-def _number(given: Any, name: str, row: int) -> float:
+def _number(value: Any, name: str, row: int) -> float:
     try:
-        value = float(given)
+        number = float(value)
     except (TypeError, ValueError):
-        value = float("nan")
-    if not np.isfinite(value):
-        raise ValueError(f"row {row + 1}: {name} is {given!r}: a number says how much was changed, 0 = not at all")
-    return value
+        number = float("nan")
+    if not np.isfinite(number):
+        raise ValueError(f"row {row + 1}: {name} is {value!r}: a number says how much was changed, 0 = not at all")
+    return number
 
 
 def run(
@@ -151,8 +167,11 @@ def run(
     """
     grid = cells(data)
     _factors(grid)  # before anything is embedded
-    bound = bind(data.take(np.unique([row for cell in grid for row in (cell.row, cell.anchor)])), models, settings)
-    grid = rescaled(cells(bound.manifest)) if options.rescale else cells(bound.manifest)
+    used_rows = np.unique([(cell.row, cell.anchor) for cell in grid])
+    bound = bind(data.take(used_rows), models, settings)
+    grid = cells(bound.manifest)
+    if options.rescale:
+        grid = rescaled(grid)
     about = {**settings.as_dict(), "rescale": options.rescale}
     results = []
     for scorer, result in bound.results("sensitivity", about):
@@ -162,10 +181,10 @@ def run(
 
 
 def _factors(grid: Sequence[Cell]) -> list[str]:
-    found = list(dict.fromkeys(cell.factor for cell in grid if cell.factor != NONE))
-    if not found:
+    factors = list(dict.fromkeys(cell.factor for cell in grid if cell.factor != NONE))
+    if not factors:
         raise ValueError(f"no context factor: all rows are {NONE!r}; a sensitivity to context needs changes of one")
-    return found
+    return factors
 
 
 def factor_fits(scores: Array, grid: Sequence[Cell], factor: str) -> dict[str, Fit]:
@@ -174,13 +193,19 @@ def factor_fits(scores: Array, grid: Sequence[Cell], factor: str) -> dict[str, F
     Raises:
         ValueError: naming the instance with a degenerate grid.
     """
-    able = {cell.instance for cell in grid if cell.factor == factor}
-    own = [k for k, cell in enumerate(grid) if cell.instance in able and cell.factor in (factor, NONE)]
-    identity, context, instance = (
-        [getattr(grid[k], name) for k in own] for name in ("identity_change", "factor_change", "instance")
-    )
+    instances = {cell.instance for cell in grid if cell.factor == factor}
+    numbers = []
+    for number, cell in enumerate(grid):
+        if cell.instance in instances and cell.factor in (factor, NONE):
+            numbers.append(number)
+    used = [grid[number] for number in numbers]
     try:
-        return fits(scores[own], identity, context, instance)
+        return fits(
+            scores[numbers],
+            [cell.identity_change for cell in used],
+            [cell.factor_change for cell in used],
+            [cell.instance for cell in used],
+        )
     except ValueError as error:
         raise ValueError(f"factor {factor!r}: {error}") from error
 
@@ -194,28 +219,36 @@ def measure(scorer: Scorer, grid: Sequence[Cell], settings: EvalSettings, result
         ValueError: if there is no factor, or an instance has a degenerate grid; the message names it.
     """
     scores = scorer.pairs([cell.row for cell in grid], [cell.anchor for cell in grid])
-    there = np.isfinite(scores)
-    if not there.all():
-        lost = int((~there).sum())
+    has_score = np.isfinite(scores)
+    if not has_score.all():
+        lost = int((~has_score).sum())
         result.notes.append(f"{lost} of {len(scores)} comparisons of edit grids have no answer and are left out")
-    grid, scores = [cell for cell, known in zip(grid, there, strict=True) if known], scores[there]
+        grid = [grid[number] for number in np.flatnonzero(has_score).tolist()]
+        scores = scores[has_score]
     names = ("instance", "factor", "factor_change", "identity_change")
     result.keep("grid", **{name: [getattr(cell, name) for cell in grid] for name in names}, score=scores)
-    slopes: dict[str, list[float]] = {}
 
+    slopes: dict[str, list[float]] = {}
     for factor in _factors(grid):
-        found = factor_fits(scores, grid, factor)
+        fit_of = factor_fits(scores, grid, factor)
         row: Row = {"bench": "sensitivity", "which": factor}
         for attribute, name in _NAMES.items():
-            row[name] = _mean([getattr(one, attribute) for one in found.values()], settings)
+            row[name] = _mean([getattr(fit, attribute) for fit in fit_of.values()], settings)
         result.rows.append(row)
-        for instance, one in found.items():
-            slopes.setdefault(instance, []).append(one.identity)
-            result.keep("fits", instance=[instance], factor=[factor], identity=[one.identity], context=[one.factor],
-                        intercept=[one.intercept], r2=[one.r2])  # fmt: skip
+        for instance, fit in fit_of.items():
+            slopes.setdefault(instance, []).append(fit.identity)
+            result.keep(
+                "fits",
+                instance=[instance],
+                factor=[factor],
+                identity=[fit.identity],
+                context=[fit.factor],
+                intercept=[fit.intercept],
+                r2=[fit.r2],
+            )
 
     if len(result.rows) > 1:
-        value = _mean([float(np.mean(own)) for own in slopes.values()], settings)
+        value = _mean([float(np.mean(instance_slopes)) for instance_slopes in slopes.values()], settings)
         result.rows.append({"bench": "sensitivity", "which": ALL, "identity": value})
 
 

@@ -19,7 +19,7 @@ from idmetric.evaluate.report.pictures import webp_uri
 from idmetric.gallery import Gallery, Item
 from idmetric.gallery.index import file_of
 from idmetric.gallery.looks import Looks
-from idmetric.gallery.search import NEIGHBORS
+from idmetric.gallery.table import NEIGHBORS
 from idmetric.metric.scoring.records import Record, Records
 
 ROOM = 18_000_000  # bytes of all pictures; text adds a third

@@ -15,7 +15,7 @@ import json
 import os
 import warnings
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +64,8 @@ class Model:
 
     def is_same(self, model: Model) -> bool:
         """Whether scores of both models mean the same; a model without a revision equals no other."""
-        if (self.kind, self.settings, self.resolution) != (model.kind, model.settings, model.resolution):
+        with_same_weights = replace(model, revision=self.revision, files=self.files)
+        if self != with_same_weights:
             return False
         if self.revision and self.revision == model.revision:
             return True

@@ -46,11 +46,12 @@ class Isotonic:
     def __post_init__(self) -> None:
         x = np.asarray(self.scores, dtype=np.float64)
         p = np.asarray(self.probabilities, dtype=np.float64)
-        if x.ndim != 1 or x.shape != p.shape or not x.size:
+        is_list = x.ndim == 1 and x.size > 0
+        if not is_list or x.shape != p.shape:
             raise ValueError(f"needs as many scores as probabilities, one at least, got {x.shape} and {p.shape}")
 
-        is_increasing = np.isfinite(x).all() and (np.diff(x) > 0).all()
-        is_monotone = (np.diff(p) >= 0).all()  # False for NaN
+        is_increasing = np.isfinite(x).all() and np.all(np.diff(x) > 0)
+        is_monotone = np.all(np.diff(p) >= 0)  # False for NaN
         is_share = p.min() > 0 and p.max() < 1
         if not (is_increasing and is_monotone and is_share):
             raise ValueError("scores must increase, probabilities must not decrease and lie between 0 and 1")
@@ -76,5 +77,6 @@ def from_log_odds(odds: ArrayLike) -> Array:
     """1 / (1 + exp(-x)), without overflow."""
     x = np.asarray(odds, dtype=np.float64)
     small = np.exp(-np.abs(x))
-    probability: Array = np.where(x >= 0, 1, small) / (1 + small)
+    numerator = np.where(x >= 0, 1, small)
+    probability: Array = numerator / (1 + small)
     return probability

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 
 from idmetric.metric.files import StrPath
+from idmetric.metric.files.tables import printable
 
 _MOST = 1000  # characters of a message
 
@@ -15,17 +16,17 @@ _MOST = 1000  # characters of a message
 class CheckpointError(RuntimeError):
     """A checkpoint that cannot be found, fetched or understood; the message says which, and how to fix it.
 
-    The message is one short line, whatever names and values are in the checkpoint.
+    The message is one short line without control characters, whatever names and values are in the checkpoint.
     """
 
     def __init__(self, message: str) -> None:
-        line = " ".join(message.splitlines())
+        line = printable(" ".join(message.splitlines()))
         if len(line) > _MOST:
             line = f"{line[:_MOST]} ..."
         super().__init__(line)
 
 
-def check_file(path: str | os.PathLike[str]) -> None:
+def check_file(path: StrPath) -> None:
     """Refuse what is no file, such as a pipe, for which reading would wait, by CheckpointError."""
     if not os.path.isfile(path):
         raise CheckpointError(f"cannot read {os.fspath(path)!r}: there is no such file")

@@ -25,11 +25,14 @@ def tensors_digest(tensors: Iterable[tuple[str, Tensor]]) -> str:
     return digest.hexdigest()
 
 
-def write_counts(module: nn.Module) -> list[tuple[int, int]]:
+def write_counts(module: nn.Module) -> list[tuple[int, int]] | None:
     """Return each saved tensor's identity and PyTorch's count of writes to it, without waiting for the device.
 
-    Writes through `.data` (as PEFT merges adapters) and through NumPy views are not counted.
+    Writes through `.data` (as PEFT merges adapters) and through NumPy views are not counted. None for a model with
+    layers that FSDP shards, which puts other tensors in their place at each use.
     """
+    if any(hasattr(type(layer), "unshard") for layer in module.modules()):
+        return None
     counts = []
     for tensor in module.state_dict(keep_vars=True).values():
         version = 0 if tensor.is_inference() else tensor._version

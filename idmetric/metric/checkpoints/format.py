@@ -115,16 +115,14 @@ def parse(kind: type[T], saved: Checkpoint, model_type: str) -> T:
             f"{saved.name!r} holds a model of type {saved_type!r}, not {model_type!r}: use idmetric.load"
         )
 
-    field_names = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # kind is a dataclass
-    values = {}
-    unknown = []
-    for key, value in saved.config.items():
-        if key in field_names:
-            values[key] = tuple(value) if isinstance(value, list) else value
-        elif key not in ("model_type", "format", "idmetric_version", "name"):
-            unknown.append(key)
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]  # kind is a dataclass
+    unknown = saved.config.keys() - names - {"model_type", "format", "idmetric_version", "name"}
     if unknown:
         raise CheckpointError(f"the config of {saved.name!r} has fields this version does not know: {sorted(unknown)}")
+    values = {}
+    for name in saved.config.keys() & names:
+        value = saved.config[name]
+        values[name] = tuple(value) if isinstance(value, list) else value
 
     try:
         configs.check(kind, values)

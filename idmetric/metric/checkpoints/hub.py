@@ -222,6 +222,7 @@ def _is_offline(hub: Hub) -> bool:
 
 
 def _reason(error: Exception, repo: str, hub: Hub) -> str:
+    import huggingface_hub
     from huggingface_hub import constants, errors
 
     page = f"{constants.ENDPOINT}/{repo}"
@@ -243,7 +244,7 @@ def _reason(error: Exception, repo: str, hub: Hub) -> str:
 
     # A mirror or a proxy may leave out the code by which the client knows what is missing.
     status = _status(error)
-    if status == 401 and _has_token(hub):
+    if status == 401 and (hub.token or huggingface_hub.get_token()):
         return "HTTP 401, the token is refused: it may have expired, give another (token=, HF_TOKEN or `hf auth login`)"
     if isinstance(error, errors.RepositoryNotFoundError) or status == 401:
         return f"there is no such repository, or it is private: check the name; for a private one {token}"
@@ -281,12 +282,6 @@ def _text(error: BaseException) -> str:
     if isinstance(error, ValueError):
         return text
     return f"{type(error).__name__}: {text}"
-
-
-def _has_token(hub: Hub) -> bool:
-    import huggingface_hub
-
-    return bool(hub.token or huggingface_hub.get_token())
 
 
 def cached_file(repo: str, filename: str, hub: Hub = Hub()) -> Path | None:

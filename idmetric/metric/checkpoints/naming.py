@@ -138,7 +138,7 @@ class Named(nn.Module):
         writes = write_counts(self)
         if self._writes is None:
             self._writes = writes
-        return writes != self._writes
+        return writes is not None and writes != self._writes
 
     def _is_unnamed(self) -> bool:
         """Whether no revision names the weights that are in memory now."""

@@ -105,7 +105,7 @@ def check_finite(tensors: Mapping[str, Tensor], path: StrPath) -> None:
     for name, tensor in tensors.items():
         if not is_finite(tensor):
             raise CheckpointError(
-                f"{os.fspath(path)!r} holds damaged weights: {_printable(name)} has values that are NaN or infinite; "
+                f"{os.fspath(path)!r} holds damaged weights: {name} has values that are NaN or infinite; "
                 "fetch or save the file again, or take the checkpoint before it if training diverged"
             )
 
@@ -136,24 +136,24 @@ def load_state(
 def check_state(module: torch.nn.Module, state: Mapping[str, Tensor], name: str) -> None:
     """Check that tensors are exactly a module's, by name, shape and kind of number."""
     parameters = module.state_dict()
-    wrong_shapes = []
-    wrong_types = []
-    for key in parameters.keys() & state.keys():
-        tensor, parameter = state[key], parameters[key]
-        if tensor.shape != parameter.shape:
-            wrong_shapes.append(f"{key} {tuple(tensor.shape)} instead of {tuple(parameter.shape)}")
-        if tensor.is_floating_point() != parameter.is_floating_point():  # such as int8 without its scale
-            wrong_types.append(f"{key} {tensor.dtype} instead of {parameter.dtype}")
-    faults = {
+    faults: dict[str, list[str]] = {
         "missing": sorted(parameters.keys() - state.keys()),
-        "unexpected": [_printable(key) for key in sorted(state.keys() - parameters.keys())],
-        "wrong shape": wrong_shapes,
-        "wrong type": wrong_types,
+        "unexpected": sorted(state.keys() - parameters.keys()),
+        "wrong shape": [],
+        "wrong type": [],
     }
+    for key in parameters.keys() & state.keys():
+        tensor = state[key]
+        parameter = parameters[key]
+        if tensor.shape != parameter.shape:
+            fault = f"{key} {tuple(tensor.shape)} instead of {tuple(parameter.shape)}"
+            faults["wrong shape"].append(fault)
+        if tensor.is_floating_point() != parameter.is_floating_point():  # such as int8 without its scale
+            faults["wrong type"].append(f"{key} {tensor.dtype} instead of {parameter.dtype}")
     _refuse(faults, name)
 
 
-def check_report(report: Mapping[str, Any], name: str, unused: str = "") -> None:
+def check_report(report: Mapping[str, Any], name: str, unused: str | None = None) -> None:
     """Check that transformers found exactly a model's tensors in its files: the ones that it did not stay random.
 
     Args:
@@ -161,26 +161,18 @@ def check_report(report: Mapping[str, Any], name: str, unused: str = "") -> None
         unused: begins the names of tensors that may be missing.
     """
     missing = sorted(report["missing_keys"])
-    if unused:
+    if unused is not None:
         missing = [key for key in missing if not key.startswith(unused)]
-    faults = {
-        "missing": missing,
-        "unexpected": [_printable(key) for key in sorted(report["unexpected_keys"])],
-        "wrong shape": [str(fault) for fault in report["mismatched_keys"]],
-    }
-    _refuse(faults, name)
+    unexpected = sorted(report["unexpected_keys"])
+    wrong_shapes = [str(fault) for fault in report["mismatched_keys"]]
+    _refuse({"missing": missing, "unexpected": unexpected, "wrong shape": wrong_shapes}, name)
 
 
 def _refuse(faults: Mapping[str, list[str]], name: str) -> None:
     messages = []
     for fault, keys in faults.items():
         if keys:
-            rest = " ..." if len(keys) > 5 else ""
-            messages.append(f"{fault} {', '.join(keys[:5])}{rest}")
+            names = ", ".join(key[:80] for key in keys[:5])
+            messages.append(f"{fault} {names}" + " ..." * (len(keys) > 5))
     if messages:
         raise CheckpointError(f"weights of {name!r} do not fit the model: {'; '.join(messages)}")
-
-
-def _printable(name: str) -> str:
-    """A tensor's name in one line: a file from a stranger may hold control characters in it, and any length."""
-    return ascii(name)[1:-1][:80]

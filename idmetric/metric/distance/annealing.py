@@ -46,7 +46,8 @@ def halves(tokens: Tensor) -> Tensor:
     """|x|²/2 of tokens (n, P, D), one image at a time: their squares take as much memory as they do."""
     if not len(tokens):
         return tokens.new_zeros(tokens.shape[:2])
-    return torch.stack([image.square().sum(1) for image in tokens.detach()]) / 2
+    squares = [image.square().sum(1) for image in tokens.detach()]
+    return torch.stack(squares) / 2
 
 
 @torch.no_grad()
@@ -83,14 +84,18 @@ def cross_potentials(a: Cloud, b: Cloud, chunks: list[Chunk]) -> tuple[Tensor, T
     """Potentials (K, P) and (K, Q) of OT between the pairs, with the gradient of the last update."""
 
     def anneal(chunk: Chunk) -> tuple[Tensor, Tensor]:
-        weights = torch.cat([a.weights[chunk.rows], b.weights[chunk.cols]], 1)
-        return _solve(_pair_kernels(a, b, chunk), weights, chunk.schedule)
+        kernel = _pair_kernels(a, b, chunk)
+        weights_a = a.weights[chunk.rows]
+        weights_b = b.weights[chunk.cols]
+        return _solve(kernel, torch.cat([weights_a, weights_b], 1), chunk.schedule)
 
     # f follows from the potentials of b's tokens, g from those of a's
     potentials, h = _joined(anneal, chunks)
-    sizes = [a.tokens.shape[1], b.tokens.shape[1]]
-    f, g = torch.split(potentials, sizes, 1)
-    h_g, h_f = torch.split(h, sizes, 1)
+    tokens_a = a.tokens.shape[1]
+    f = potentials[:, :tokens_a]
+    g = potentials[:, tokens_a:]
+    h_g = h[:, :tokens_a]
+    h_f = h[:, tokens_a:]
     f = _attach(a.tokens, b.tokens, f, h_f, chunks)
     g = _attach(b.tokens, a.tokens, g, h_g, flipped(chunks))
     return f, g
@@ -101,7 +106,9 @@ def self_potentials(x: Cloud, chunks: list[Chunk]) -> Tensor:
     chunks = [chunk._replace(cols=chunk.rows) for chunk in chunks]
 
     def anneal(chunk: Chunk) -> tuple[Tensor, Tensor]:  # both potentials are one
-        return _solve(_pair_kernels(x, x, chunk), x.weights[chunk.rows], chunk.schedule)
+        kernel = _pair_kernels(x, x, chunk)
+        weights = x.weights[chunk.rows]
+        return _solve(kernel, weights, chunk.schedule)
 
     f, h = _joined(anneal, chunks)
     return _attach(x.tokens, x.tokens, f, h, chunks)
@@ -132,7 +139,8 @@ def _solve(kernel: Tensor, weights: Tensor, schedule: list[float]) -> tuple[Tens
         solution[:, unsafe] = _steps(update, unsafe_weights, schedule)
 
     potentials, before = solution.squeeze(2)
-    return potentials, weights.squeeze(1).log() + before / schedule[-1]
+    log_weights = weights.squeeze(1).log()
+    return potentials, log_weights + before / schedule[-1]
 
 
 def _steps(update: Callable[[Tensor, float], Tensor], weights: Tensor, schedule: list[float]) -> Tensor:
@@ -146,7 +154,13 @@ def _steps(update: Callable[[Tensor, float], Tensor], weights: Tensor, schedule:
     return torch.stack([updated, z])
 
 
-def _attach(x: Tensor, y: Tensor, f: Tensor, h: Tensor, chunks: list[Chunk]) -> Tensor:
+def _attach(
+    x: Tensor,
+    y: Tensor,
+    f: Tensor,
+    h: Tensor,
+    chunks: list[Chunk],
+) -> Tensor:
     if not wants_graph(x):
         return f
     attached: Tensor = _LastUpdate.apply(x, y, f, h, chunks)
@@ -196,7 +210,11 @@ class _LastUpdate(torch.autograd.Function):
         return grad_x, None, None, None, None
 
 
-def over_threads(function: Callable[[_Item], _Result], items: Sequence[_Item], most: int) -> list[_Result]:
+def over_threads(
+    function: Callable[[_Item], _Result],
+    items: Sequence[_Item],
+    most: int,
+) -> list[_Result]:
     """`[function(item) for item in items]` without a graph, on up to `most` of torch's threads.
 
     Each operation on a megabyte takes tens of microseconds, about as long as threads need to meet at its end, and far

@@ -52,8 +52,8 @@ def product(x: Tensor, y: Tensor) -> Tensor:
     # TF32 keeps 3 digits of a product, which eps = 0.0025 would amplify. MPS has neither TF32 nor float64.
     is_reducible = x.dtype == torch.float32 and x.device.type != "mps"
     if is_reducible and _are_products_reduced():
-        return (x.double() @ y.double()).float()
-    return x @ y
+        return torch.matmul(x.double(), y.double()).float()
+    return torch.matmul(x, y)
 
 
 def _are_products_reduced() -> bool:

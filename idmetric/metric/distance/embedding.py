@@ -106,7 +106,11 @@ class Embedding:
             rows = slice(start, start + 1)
         elif not is_tensor(index) and not isinstance(index, slice):
             rows = np.asarray(index, dtype=np.int64)
-        return self._map(lambda tensor: tensor[rows.to(tensor.device) if is_tensor(rows) else rows])
+
+        def select(tensor: Tensor) -> Tensor:
+            return tensor[rows.to(tensor.device) if is_tensor(rows) else rows]
+
+        return self._map(select)
 
     def __iter__(self) -> Iterator[Embedding]:
         return (self[i] for i in range(len(self)))
@@ -160,7 +164,13 @@ class Embedding:
         if header.get("grid"):
             rows, columns = header["grid"].split("x")
             grid = (int(rows), int(columns))
-        return cls(tensors["cls"], tensors.get("patches"), grid, tensors.get("weights"), header.get("model", ""))
+        return cls(
+            cls=tensors["cls"],
+            patches=tensors.get("patches"),
+            grid=grid,
+            weights=tensors.get("weights"),
+            model=header.get("model", ""),
+        )
 
 
 def serialized(embedding: Embedding, metadata: Mapping[str, str] | None = None) -> bytes:

@@ -24,7 +24,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.distance.embedding import Embedding, same_model
 
 Match = Literal["prototype", "mean", "mean_max", "nearest"]
 MATCHES: tuple[Match, ...] = ("prototype", "mean", "mean_max", "nearest")
@@ -57,7 +57,7 @@ def patch_similarity(subject: Embedding, targets: Embedding, match: Match = "pro
     """
     if match not in MATCHES:
         raise ValueError(f"unknown match {match!r}: choose {', '.join(MATCHES)}")
-    if subject.model and targets.model and subject.model != targets.model:
+    if not same_model(subject.model, targets.model):
         raise ValueError(f"embeddings of two models cannot be compared: {subject.model} and {targets.model}")
     target_tokens = _unit_tokens(targets)
     if match != "nearest":
@@ -134,5 +134,11 @@ def spread(grid: Tensor, where: Layout, size: tuple[int, int]) -> Tensor:
     positions = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)[None]
 
     flat = grid.reshape(1, -1, *where.grid)
-    pixels = F.grid_sample(flat, positions, mode="bilinear", padding_mode="border", align_corners=False)
+    pixels = F.grid_sample(
+        flat,
+        positions,
+        mode="bilinear",
+        padding_mode="border",
+        align_corners=False,
+    )
     return pixels.reshape(*grid.shape[:-2], *size)

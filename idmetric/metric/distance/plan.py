@@ -139,9 +139,16 @@ def _sums(matrix: Tensor, weights: Tensor) -> Tensor:
     return torch.cat([row_sums, column_sums], 2)
 
 
-def apart(kernel: Tensor, weights: Tensor, buffer: Tensor, z: Tensor, eps: float) -> Tensor:
+def apart(
+    kernel: Tensor,
+    weights: Tensor,
+    buffer: Tensor,
+    z: Tensor,
+    eps: float,
+) -> Tensor:
     """Each softmin by itself, stable whatever its exponents are."""
-    rows, cols = _sides(weights.log() + z / eps, kernel)
+    h = weights.log() + z / eps
+    rows, cols = _sides(h, kernel)
     f = _log_sum_exp(kernel, cols, eps, 2, buffer).mT
     if rows is cols:
         return f * -eps
@@ -149,7 +156,13 @@ def apart(kernel: Tensor, weights: Tensor, buffer: Tensor, z: Tensor, eps: float
     return torch.cat([f, g], 2) * -eps
 
 
-def _log_sum_exp(kernel: Tensor, h: Tensor, eps: float, dim: int, buffer: Tensor) -> Tensor:
+def _log_sum_exp(
+    kernel: Tensor,
+    h: Tensor,
+    eps: float,
+    dim: int,
+    buffer: Tensor,
+) -> Tensor:
     """log sum exp(h + kernel / eps) over `dim`, which is kept; `h` has size 1 on the other."""
     torch.add(h, kernel, alpha=1 / eps, out=buffer)
     peak = buffer.amax(dim, keepdim=True)

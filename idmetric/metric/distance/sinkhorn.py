@@ -89,7 +89,8 @@ def sinkhorn_distance(
     Returns:
         Distances (B,), float32 or float64, differentiable in tokens and weights.
     """
-    if len(a) != len(b) and 1 not in (len(a), len(b)):
+    counts = (len(a), len(b))
+    if counts[0] != counts[1] and 1 not in counts:
         raise ValueError(f"a and b need equal batches or one of 1, got {tuple(a.shape)} and {tuple(b.shape)}")
     options = _options(blur, scaling, diameter, debias)
     with no_autocast(a):
@@ -200,7 +201,8 @@ def _saveable(x: Tensor) -> Tensor:
 
 def _cloud(x: Tensor, y: Tensor, weights: Tensor | None, potential: Tensor | None = None) -> Cloud:
     """The tokens `x`, which are compared with `y`, their weights, and their potential if it is at hand."""
-    if x.ndim != 3 or x.shape[1] == 0 or x.shape[2] != y.shape[-1]:
+    is_set = x.ndim == 3 and x.shape[1] > 0
+    if not is_set or x.shape[2] != y.shape[-1]:
         raise ValueError(f"need (images, tokens >= 1, same channels), got {tuple(x.shape)} and {tuple(y.shape)}")
     dtype = torch.promote_types(x.dtype, y.dtype)
     dtype = torch.promote_types(dtype, torch.float32)
@@ -315,10 +317,12 @@ def _schedule(diameter: float, options: _Annealing) -> list[float]:
     log_start = 2 * math.log(diameter)
     log_end = 2 * math.log(options.blur)
     log_ratio = 2 * math.log(options.scaling)
+    steps = math.ceil((log_end - log_start) / log_ratio)
 
     schedule = [diameter**2]
-    for step in range(math.ceil((log_end - log_start) / log_ratio)):
-        schedule.append(math.exp(log_start + step * log_ratio))
+    for step in range(steps):
+        log_eps = log_start + step * log_ratio
+        schedule.append(math.exp(log_eps))
     schedule.append(options.blur**2)
     return schedule
 

@@ -30,7 +30,8 @@ def comparable(scores: ArrayLike) -> NDArray[np.float64]:
 
 def first_highest(scores: Numbers) -> int:
     """Index of the highest of scores (N,); of equal ones the first."""
-    candidates = np.flatnonzero(scores >= scores.max() - 2 * STEP)  # rounding a long row would take ten times as long
+    nearly_highest = scores >= scores.max() - 2 * STEP  # rounding a long row would take ten times as long
+    candidates = np.flatnonzero(nearly_highest)
     best = comparable(scores[candidates]).argmax()
     return int(candidates[best])
 

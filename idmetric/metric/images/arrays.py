@@ -16,6 +16,8 @@ from idmetric.metric.images.kinds import SLACK, Color, is_tensor
 if TYPE_CHECKING:
     from torch import Tensor
 
+Array = NDArray[Any]
+
 
 def check_pixels(pixels: Tensor) -> None:
     """Check that float pixels of any shape lie in [0, 1], up to 1e-4 of rounding, unless torch.func transforms them."""
@@ -50,7 +52,7 @@ def check_pixels(pixels: Tensor) -> None:
     raise ValueError(f"float pixels must lie in [0, 1], found [{low:.4g}, {high:.4g}]: {advice}")
 
 
-def is_float(x: Tensor | NDArray[Any]) -> bool:
+def is_float(x: Tensor | Array) -> bool:
     return x.is_floating_point() if is_tensor(x) else x.dtype.kind == "f"
 
 
@@ -79,7 +81,7 @@ def single_image(source: Any) -> Any:
     return image
 
 
-def channels_last(source: Tensor | NDArray[Any]) -> NDArray[Any]:
+def channels_last(source: Tensor | Array) -> Array:
     """A copy of one image as an array (H, W, C) in the machine's byte order; floats become float32."""
     x = single_image(source)
     if is_tensor(x):
@@ -90,11 +92,11 @@ def channels_last(source: Tensor | NDArray[Any]) -> NDArray[Any]:
     if x.dtype.kind not in "biuf":
         raise ValueError(f"pixels of type {x.dtype} are not understood: use integers, or floats in [0, 1]")
     dtype = np.float32 if x.dtype.kind == "f" else x.dtype.newbyteorder("=")
-    array: NDArray[Any] = x.astype(dtype)
+    array: Array = x.astype(dtype)
     return array
 
 
-def image_of_array(source: Tensor | NDArray[Any]) -> Image.Image:
+def image_of_array(source: Tensor | Array) -> Image.Image:
     """One integer or bool image as an 8-bit image of as many channels."""
     array = channels_last(source)
     if array.dtype == np.bool_:
@@ -109,7 +111,7 @@ def image_of_array(source: Tensor | NDArray[Any]) -> Image.Image:
     return image_of_bytes(array)
 
 
-def image_of_bytes(array: NDArray[Any]) -> Image.Image:
+def image_of_bytes(array: Array) -> Image.Image:
     """8-bit values (H, W, C) as an image of as many channels."""
     mode = ("L", "LA", "RGB", "RGBA")[array.shape[2] - 1]
     return Image.frombytes(mode, (array.shape[1], array.shape[0]), array.tobytes())
@@ -120,7 +122,7 @@ def image_of_pixels(pixels: Tensor) -> Image.Image:
     return Image.fromarray(np.ascontiguousarray(array))
 
 
-def float_pixels(source: Tensor | NDArray[Any], background: Color) -> Tensor:
+def float_pixels(source: Tensor | Array, background: Color) -> Tensor:
     """One float image as RGB (3, H, W); a tensor keeps its graph."""
     import torch
 
@@ -162,7 +164,7 @@ def check_depth(high: int) -> None:
         )
 
 
-def scale16(array: NDArray[Any]) -> NDArray[np.uint8]:
+def scale16(array: Array) -> NDArray[np.uint8]:
     """16-bit values, rounded to 8 bits."""
     eight_bit_values = np.rint(np.arange(65536) / 257).astype(np.uint8)  # 65535 = 257 * 255
     scaled: NDArray[np.uint8] = eight_bit_values[array]
@@ -188,7 +190,8 @@ def released_rgb(image: Image.Image) -> Image.Image:
 def sixteen(image: Image.Image) -> NDArray[np.uint16]:
     """The values of an integer image (I, I;16, ...)."""
     array = np.asarray(image)
-    low, high = int(array.min()), int(array.max())
+    low = int(array.min())
+    high = int(array.max())
     if low < 0 or high > 65535:
         raise ValueError(f"integer pixels must lie in [0, 65535], found [{low}, {high}]: rescale them")
     return array.astype(np.uint16)

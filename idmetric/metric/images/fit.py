@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from PIL import Image
 
-from idmetric.metric.images.kinds import RESAMPLE, Color
+from idmetric.metric.images.kinds import RESAMPLE, Color, Sides
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 Resize = Literal["squash", "crop", "hub-crop", "pad"]
-Size = tuple[int, int]  # height and width, or top and left of a corner
 CROPS = ("crop", "hub-crop")
 _LEAST = 0.1  # of crop_pct; with the next one it bounds the memory of a resized image
 _MOST_RATIO = 200  # of the sides of an image that is cropped
@@ -39,8 +38,9 @@ class Fit:
     crop_pct: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.resize not in get_args(Resize):
-            raise ValueError(f"unknown resize {self.resize!r}: choose {', '.join(get_args(Resize))}")
+        names = get_args(Resize)
+        if self.resize not in names:
+            raise ValueError(f"unknown resize {self.resize!r}: choose {', '.join(names)}")
         if not _LEAST <= self.crop_pct <= 1:
             raise ValueError(f"crop_pct = {self.crop_pct}: a share from {_LEAST} to 1 is needed")
 
@@ -49,7 +49,7 @@ class Fit:
             return f"{self.resize} {self.crop_pct:g}"
         return self.resize
 
-    def image(self, image: Image.Image, size: Size, interpolation: str, border: Color) -> Image.Image:
+    def image(self, image: Image.Image, size: Sides, interpolation: str, border: Color) -> Image.Image:
         """An RGB image at `size` (height, width), resized by Pillow; `border` is the color of padding."""
         planned, (top, left) = self.plan(image.height, image.width, size)
         planned_size = planned[::-1]  # Pillow's sizes are (width, height)
@@ -65,23 +65,24 @@ class Fit:
             return framed
         return image
 
-    def pixels(self, pixels: Tensor, size: Size, interpolation: str, border: Color) -> Tensor:
+    def pixels(self, pixels: Tensor, size: Sides, interpolation: str, border: Color) -> Tensor:
         """Pixels (B, 3, H, W) in [0, 1] at `size`, differentiably; at that size already they are returned as they are.
 
         So pixels that were fitted once are not cropped again.
         """
         from idmetric.metric.images.resize import resize_pixels
 
-        if tuple(pixels.shape[-2:]) == tuple(size):
+        height, width = pixels.shape[-2:]
+        if (height, width) == tuple(size):
             return resize_pixels(pixels, size, interpolation)
-        planned, corner = self.plan(pixels.shape[-2], pixels.shape[-1], size)
+        planned, corner = self.plan(height, width, size)
         resized = resize_pixels(pixels, planned, interpolation)
         if self.resize != "pad":
             return _window(resized, corner, size)
         color = resized.new_tensor(border).view(3, 1, 1) / 255
         return color + _window(resized - color, corner, size)  # borders of 0 become the color
 
-    def cover(self, cover: Tensor, size: Size, floats: bool) -> Tensor:
+    def cover(self, cover: Tensor, size: Sides, floats: bool) -> Tensor:
         """Coverage (..., H, W) by a mask, averaged to `size`; 0 on padding.
 
         Args:
@@ -89,12 +90,14 @@ class Fit:
         """
         from idmetric.metric.images.resize import average_to
 
-        if floats and tuple(cover.shape[-2:]) == tuple(size):
+        height, width = cover.shape[-2:]
+        if floats and (height, width) == tuple(size):
             return cover
-        planned, corner = self.plan(cover.shape[-2], cover.shape[-1], size)
-        return _window(average_to(cover, planned), corner, size)
+        planned, corner = self.plan(height, width, size)
+        resized = average_to(cover, planned)
+        return _window(resized, corner, size)
 
-    def plan(self, height: int, width: int, size: Size) -> tuple[Size, Size]:
+    def plan(self, height: int, width: int, size: Sides) -> tuple[Sides, Sides]:
         """The size to resize to, and the top left corner in it of the part that is seen (negative with padding).
 
         ValueError for an image that is too narrow to be cropped.
@@ -128,7 +131,7 @@ class Fit:
 SQUASH = Fit()
 
 
-def _window(x: Tensor, corner: Size, size: Size) -> Tensor:
+def _window(x: Tensor, corner: Sides, size: Sides) -> Tensor:
     """The part of (..., H, W) with this top left corner and size, 0 outside."""
     import torch.nn.functional as F
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # floats in [0, 1]. Where several images are asked for, tensors (B, C, H, W) and arrays (B, H, W, C) count as B images.
 ImageLike = Union[str, os.PathLike[str], bytes, BinaryIO, Image.Image, "NDArray[Any]", "Tensor"]
 Color = tuple[int, int, int]
+Sides = tuple[int, int]  # height and width
 MaskId = int | str  # of several subjects in a mask one: an index or a value, or a color "#rrggbb"
 Outside = Literal["black", "white", "crop", "keep"]  # what becomes of the pixels outside a mask
 Preprocessing = Literal["standard", "release"]  # how files and PIL images become RGB: as above, or by `released_rgb`
@@ -141,8 +142,9 @@ def parse_mask_id(text: str) -> MaskId:
 
 def color_of(label: MaskId) -> Color:
     """The color that a label names."""
-    if isinstance(label, str) and re.fullmatch("#[0-9a-fA-F]{6}", label) and label != "#000000":
-        red, green, blue = bytes.fromhex(label[1:])
+    text = str(label)
+    if re.fullmatch("#[0-9a-fA-F]{6}", text) and text != "#000000":
+        red, green, blue = bytes.fromhex(text[1:])
         return red, green, blue
     raise ValueError(f"mask_id {label!r} is not a color of a mask: give '#rrggbb', such as '#ff0000', and not black")
 

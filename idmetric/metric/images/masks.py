@@ -35,12 +35,21 @@ from PIL import Image, ImageChops
 from torch import Tensor
 
 from idmetric.metric.images import paths as inputs
-from idmetric.metric.images.arrays import channels_last, check_pixels, convert, eight_bit, image_of_bytes, is_float
+from idmetric.metric.images.arrays import (
+    Array,
+    channels_last,
+    check_pixels,
+    convert,
+    eight_bit,
+    image_of_bytes,
+    is_float,
+)
 from idmetric.metric.images.kinds import (
     STORED,
     Color,
     ImageLike,
     ImageReadError,
+    Sides,
     color_of,
     describe,
     is_image_like,
@@ -57,7 +66,7 @@ _LEVELS = 16  # a soft mask that misses the maximum by a little must have more g
 _TINT = 8  # of 255: how far lossy compression may tint gray
 
 # (H, W), the value that means wholly covered, and the gray values of a soft mask that look like labels
-Values = tuple[NDArray[Any], float, list[Any]]
+Values = tuple[Array, float, list[Any]]
 
 
 class MaskWarning(UserWarning):
@@ -139,7 +148,7 @@ def split_masks(masks: Masks, images: Sequence[Any]) -> list[MaskLike | None]:
 
 def read_mask(
     source: MaskLike,
-    size: tuple[int, int] | None = None,
+    size: Sides | None = None,
     *,
     image: Image.Image | Tensor | None = None,
     mask_id: MaskId | None = None,
@@ -197,7 +206,7 @@ def read_mask(
     return mask.float().div_(full)
 
 
-def same_shape(a: tuple[int, int], b: tuple[int, int]) -> bool:
+def same_shape(a: Sides, b: Sides) -> bool:
     """Whether two sizes (height, width) are one shape scaled, each side of the smaller rounded by up to a pixel."""
     return abs(a[0] * b[1] - a[1] * b[0]) <= max(sum(a), sum(b))
 
@@ -205,7 +214,7 @@ def same_shape(a: tuple[int, int], b: tuple[int, int]) -> bool:
 # Encodings
 
 
-def _of_floats(array: NDArray[Any], mask_id: MaskId | None) -> Values:
+def _of_floats(array: Array, mask_id: MaskId | None) -> Values:
     """Shares (H, W, C), as they are: of varying alpha, else of luminance (ITU-R 601, as Pillow)."""
     if mask_id is not None:
         raise ValueError("a mask of floats holds shares, not labels: leave mask_id out, or give integers")
@@ -220,7 +229,7 @@ def _of_floats(array: NDArray[Any], mask_id: MaskId | None) -> Values:
     return shares.clip(0, 1), 1, []
 
 
-def _varying_alpha(array: NDArray[Any]) -> NDArray[Any] | None:
+def _varying_alpha(array: Array) -> Array | None:
     """The transparency of an image (H, W, C); None if it has none, or the same everywhere."""
     alpha = array[..., -1]
     if array.shape[2] in (2, 4) and alpha.min() != alpha.max():
@@ -228,7 +237,7 @@ def _varying_alpha(array: NDArray[Any]) -> NDArray[Any] | None:
     return None
 
 
-def _of_integers(array: NDArray[Any], mask_id: MaskId | None) -> Values:
+def _of_integers(array: Array, mask_id: MaskId | None) -> Values:
     """Integers or bool (H, W, C); 8-bit color goes through Pillow."""
     if array.dtype == np.bool_:
         array = array * np.uint8(255)
@@ -239,9 +248,11 @@ def _of_integers(array: NDArray[Any], mask_id: MaskId | None) -> Values:
     alpha = _varying_alpha(array)
     if alpha is not None:
         return _of_values(alpha, full, mask_id)
-    if array.shape[2] > 2 and not (array[..., :3] == array[..., :1]).all():
+    gray = array[..., 0]
+    colors = array[..., :3] if array.shape[2] > 2 else array[..., :1]
+    if not (colors == gray[..., None]).all():
         raise ValueError(f"a mask in color must be 8-bit, not {array.dtype}: convert it to uint8")
-    return _of_values(array[..., 0], full, mask_id)
+    return _of_values(gray, full, mask_id)
 
 
 def _of_image(image: Image.Image, mask_id: MaskId | None) -> Values:
@@ -296,9 +307,10 @@ def _of_transparent(image: Image.Image, alpha: Image.Image, mask_id: MaskId | No
 def _of_colors(image: Image.Image, mask_id: MaskId | None) -> Values:
     """An RGB image: gray where its channels agree, else its colors are labels, and black is background."""
     red, green, blue = image.split()
-    differences = [ImageChops.difference(a, b) for a, b in ((red, green), (green, blue), (red, blue))]
-    spread = max(int(difference.getextrema()[1]) for difference in differences)  # type: ignore[arg-type]
-    brightest = max(high for _, high in image.getextrema())  # type: ignore[misc]  # of three channels
+    highest = ImageChops.lighter(ImageChops.lighter(red, green), blue)
+    lowest = ImageChops.darker(ImageChops.darker(red, green), blue)
+    spread = np.max(ImageChops.difference(highest, lowest).getextrema())
+    brightest = np.max(highest.getextrema())
     if not str(mask_id).startswith("#"):
         if spread == 0:
             return _of_values(np.asarray(red), 255, mask_id)
@@ -321,7 +333,7 @@ def _black_and_white(is_subject: NDArray[np.bool_]) -> NDArray[np.uint8]:
     return is_subject.view(np.uint8) * np.uint8(255)
 
 
-def _of_values(array: NDArray[Any], full: int | None, mask_id: MaskId | None, kind: str = "values") -> Values:
+def _of_values(array: Array, full: int | None, mask_id: MaskId | None, kind: str = "values") -> Values:
     """Integers (H, W): one label, or a soft mask if there are gray values up to `full`.
 
     Args:
@@ -351,7 +363,7 @@ def _of_values(array: NDArray[Any], full: int | None, mask_id: MaskId | None, ki
     return _black_and_white(array == label), 255, []
 
 
-def _suspicious(array: NDArray[Any], full: int, labels: list[int]) -> list[int]:
+def _suspicious(array: Array, full: int, labels: list[int]) -> list[int]:
     """The values of a soft mask if they look like labels: a few, most of the mask below the maximum; else none.
 
     They are more likely objects then, and the maximum a label for unknown pixels.
@@ -363,7 +375,7 @@ def _suspicious(array: NDArray[Any], full: int, labels: list[int]) -> list[int]:
     return []
 
 
-def _is_near(value: int, full: int) -> bool:
+def _is_near(value: float, full: int) -> bool:
     """Whether this may be the maximum after lossy compression."""
     return value >= full - full // 16
 
@@ -423,9 +435,7 @@ def check_masks(masks: int, images: int) -> None:
 # Masks that do not fit, or that probably select something else than was meant
 
 
-def _turned_as(
-    image: Image.Image | Tensor, values: NDArray[Any], mask_orientation: int | None, source: Any
-) -> NDArray[Any]:
+def _turned_as(image: Image.Image | Tensor, values: Array, mask_orientation: int | None, source: Any) -> Array:
     """The mask turned as its image was; it must then have the image's shape.
 
     Args:
@@ -462,12 +472,12 @@ def _turned_as(
     raise ValueError(f"the mask has {_by(mask_size)} pixels and its image {_by(size)}, another shape: {advice}")
 
 
-def _by(size: tuple[int, int]) -> str:
+def _by(size: Sides) -> str:
     height, width = size
     return f"{width}x{height}"
 
 
-_TURNED: dict[int, Callable[[NDArray[Any]], NDArray[Any]]] = {  # EXIF's orientations that swap width and height
+_TURNED: dict[int, Callable[[Array], Array]] = {  # EXIF's orientations that swap width and height
     5: lambda x: x.T,
     6: lambda x: np.rot90(x, -1),
     7: lambda x: np.rot90(x, 2).T,
@@ -475,7 +485,7 @@ _TURNED: dict[int, Callable[[NDArray[Any]], NDArray[Any]]] = {  # EXIF's orienta
 }
 
 
-def _warn_of_share(values: NDArray[Any], full: float, source: Any) -> None:
+def _warn_of_share(values: Array, full: float, source: Any) -> None:
     share = float(values.mean(dtype=np.float64)) / full
     if values.min() >= full:
         # without its name, so that it is shown once for many masks

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import os
+import stat
 import warnings
 from collections.abc import Callable
 from typing import Any, BinaryIO, Literal, cast, get_args
@@ -27,6 +28,7 @@ from idmetric.metric.images.kinds import (
     ImageLike,
     ImageReadError,
     MultiFrameWarning,
+    Sides,
     describe,
     is_array,
     naming,
@@ -55,7 +57,7 @@ IMAGE_FORMATS = (
 )
 
 Decode = Literal["exact", "fast"]  # all pixels of a file, or as many as `scale` leaves
-Needed = Callable[[int, int], tuple[int, int]]  # (height, width) of an upright image -> those that it is resized to
+Needed = Callable[[int, int], Sides]  # (height, width) of an upright image -> those that it is resized to
 
 # Both sides stay at least this many times those of the model's resize: its filter still averages over several pixels.
 # At once these sides, images of the packaged model move three to six times as far (benchmarks/reports/speed.md).
@@ -77,7 +79,7 @@ class Named(io.BytesIO):
 def read_file(path: StrPath) -> Named:
     """All bytes of a file; ImageReadError as for `open_image`, or if it has more than `MOST` bytes."""
     name = describe(path)
-    existing_path = str(_file(path, name))
+    existing_path = _checked_path(path, name)
     try:
         if os.path.getsize(existing_path) > MOST:
             raise ImageReadError(name, f"it has more than {MOST} bytes: make it smaller")
@@ -172,26 +174,7 @@ def is_animated(image: Image.Image) -> bool:
 def _file(source: Any, name: str) -> BinaryIO | str:
     """The source as Pillow opens it: an existing file's path, or bytes in memory."""
     if isinstance(source, str | os.PathLike):
-        path = os.fspath(source)
-        if isinstance(source, str) and is_address(source):
-            raise ImageReadError(name, "addresses (URLs) are not fetched: download it and give the file's path")
-        try:
-            path = existing(path)
-        except InputError as error:
-            raise ImageReadError(name, error.reason) from error
-        try:
-            os.stat(path)
-        except PermissionError as error:
-            raise ImageReadError(name, _explain(error)) from error
-        except (OSError, ValueError) as error:
-            raise ImageReadError(name, ABSENT) from error
-        if os.path.isdir(path):
-            raise ImageReadError(name, "it is a folder: give the image files in it")
-        if not os.path.isfile(path):  # opening one may wait for ever
-            raise ImageReadError(name, "it is a pipe or a device: give a file, or its bytes")
-        if os.path.getsize(path) == 0:
-            raise ImageReadError(name, _EMPTY)
-        return path
+        return _checked_path(source, name)
 
     if isinstance(source, bytes | bytearray | memoryview):
         data: Any = bytes(source)
@@ -213,17 +196,31 @@ def _file(source: Any, name: str) -> BinaryIO | str:
     return io.BytesIO(data)
 
 
+def _checked_path(source: StrPath, name: str) -> str:
+    """The path of a file that can be opened, as the disk spells it."""
+    if isinstance(source, str) and is_address(source):
+        raise ImageReadError(name, "addresses (URLs) are not fetched: download it and give the file's path")
+    try:
+        path = existing(os.fspath(source))
+        status = os.stat(path)
+    except InputError as error:
+        raise ImageReadError(name, error.reason) from error
+    except PermissionError as error:
+        raise ImageReadError(name, _explain(error)) from error
+    except (OSError, ValueError) as error:
+        raise ImageReadError(name, ABSENT) from error
+
+    if stat.S_ISDIR(status.st_mode):
+        raise ImageReadError(name, "it is a folder: give the image files in it")
+    if not stat.S_ISREG(status.st_mode):  # opening one may wait for ever
+        raise ImageReadError(name, "it is a pipe or a device: give a file, or its bytes")
+    if status.st_size == 0:
+        raise ImageReadError(name, _EMPTY)
+    return path
+
+
 def _decode(image: Image.Image, name: str, upright: bool, needed: Needed | None = None) -> Image.Image:
-    width, height = image.size
-    if width < 1 or height < 1:
-        raise ImageReadError(name, f"it has no pixels ({width} x {height})")
-    if width * height > MAX_PIXELS:
-        reason = f"{width} x {height} pixels are more than the {MAX_PIXELS} allowed: make it smaller"
-        raise ImageReadError(name, reason)
-    longer = max(width, height)
-    if longer > MAX_SIDE:
-        reason = f"a side of {longer} pixels is longer than the {MAX_SIDE} allowed: make it smaller"
-        raise ImageReadError(name, reason)
+    _check_size(image, name)
 
     # What decoding forgets
     key_bits = _key_bits(image)
@@ -251,9 +248,9 @@ def _decode(image: Image.Image, name: str, upright: bool, needed: Needed | None 
     if not upright:
         return image
 
+    turned = image
     try:
         stored = stored or _orientation(image)
-        turned = image
         if type(image) is not Image.Image or stored is not None:
             turned = ImageOps.exif_transpose(image)
     except Exception:  # a damaged EXIF block must not lose a good image
@@ -269,6 +266,21 @@ def _decode(image: Image.Image, name: str, upright: bool, needed: Needed | None 
     if is_cut:
         turned.info[CUT] = True
     return turned
+
+
+def _check_size(image: Image.Image, name: str) -> None:
+    width, height = image.size
+    pixels = width * height
+    longer = max(width, height)
+    if pixels < 1:
+        reason = f"it has no pixels ({width} x {height})"
+    elif pixels > MAX_PIXELS:
+        reason = f"{width} x {height} pixels are more than the {MAX_PIXELS} allowed: make it smaller"
+    elif longer > MAX_SIDE:
+        reason = f"a side of {longer} pixels is longer than the {MAX_SIDE} allowed: make it smaller"
+    else:
+        return
+    raise ImageReadError(name, reason)
 
 
 def _check_tiff(image: Image.Image, name: str) -> None:
@@ -314,9 +326,7 @@ def _with_colormap(image: Image.Image) -> Image.Image:
 def _orientation(image: Image.Image) -> int | None:
     """EXIF's orientation, 1 to 8; None without one."""
     value = image.getexif().get(ExifTags.Base.Orientation)
-    if value in range(1, 9):
-        return value
-    return None
+    return value if value in range(1, 9) else None
 
 
 def _key_bits(image: Image.Image) -> int | None:

@@ -120,10 +120,10 @@ def is_image(path: StrPath) -> bool:
 
 def names_several(source: Any) -> bool:
     """Whether this is a folder or a pattern, and so a list of images."""
-    if not isinstance(source, str | os.PathLike):
+    path = os.fspath(source) if isinstance(source, os.PathLike) else source
+    if not isinstance(path, str):
         return False
-    path = os.fspath(source)
-    return isinstance(path, str) and (os.path.isdir(path) or _is_pattern(path))
+    return os.path.isdir(path) or _is_pattern(path)
 
 
 def listed(source: StrPath) -> list[str]:
@@ -198,14 +198,16 @@ def matches(pattern: str) -> list[str]:
     parts = Path(pattern[len(base) :].strip("/" + os.sep)).parts
     if "**" not in parts:
         paths = glob.glob(os.path.join(glob.escape(base), *parts))
-        return sorted((path for path in paths if not is_hidden(os.path.basename(path))), key=natural)
+        matched = [path for path in paths if not is_hidden(os.path.basename(path))]
+        return sorted(matched, key=natural)
 
     # glob follows links in circles
     matched = []
-    for path in walk(Path(base or ".")):
-        names = path.relative_to(base or ".").parts
-        beginnings = [names[:count] for count in range(1, len(names) + 1)]  # its folders, and the file itself
-        if any(_fits(beginning, parts) for beginning in beginnings):
+    root = Path(base or ".")
+    for path in walk(root):
+        names = path.relative_to(root).parts
+        # the file itself, or one of its folders
+        if any(_fits(names[:count], parts) for count in range(1, len(names) + 1)):
             matched.append(os.path.join(base, *names))
     return sorted(matched, key=natural)
 
@@ -247,10 +249,13 @@ def _fits(names: Sequence[str], parts: Sequence[str]) -> bool:
     """Whether the names on a path match the parts of a pattern; "**" stands for any number of folders."""
     if not parts:
         return not names
-    if parts[0] == "**":
-        rest = parts[1:] or ["*"]
+    if not names:
+        return False
+    part, *rest = parts
+    if part == "**":
+        rest = rest or ["*"]
         return any(_fits(names[skipped:], rest) for skipped in range(len(names)))
-    return bool(names) and fnmatchcase(names[0], parts[0]) and _fits(names[1:], parts[1:])
+    return fnmatchcase(names[0], part) and _fits(names[1:], rest)
 
 
 # Masks
@@ -321,8 +326,12 @@ def claim(taken: dict[str, str], image: str, mask: str, folder: StrPath) -> None
         return
 
     # names for two masks: the images' paths from the folder that they share, as 04.jpg.png is the best name of a mask
-    shared = os.path.commonpath([os.path.abspath(os.path.dirname(path)) for path in (owner, image)])
-    names = [Path(folder, f"{os.path.relpath(path, shared)}.png") for path in (owner, image)]
+    folders = [os.path.dirname(os.path.abspath(path)) for path in (owner, image)]
+    shared = os.path.commonpath(folders)
+    names = []
+    for path in (owner, image):
+        end = os.path.relpath(path, shared)
+        names.append(os.path.join(folder, f"{end}.png"))
     advice = f"name their masks {names[0]} and {names[1]}"
     raise InputError(mask, f"it would be the mask of both {owner} and {image}: {advice}")
 

@@ -32,6 +32,7 @@ from idmetric.metric.images.kinds import (
     MultiFrameWarning,
     Outside,
     Preprocessing,
+    Sides,
     check_interpolation,
     describe,
     holds_paths,
@@ -82,7 +83,7 @@ class Reading(TypedDict, total=False):
     decode: Decode
 
 
-Size = tuple[int, int] | Callable[[int, int], tuple[int, int]]  # (height, width), or a function from an image's own
+Size = Sides | Callable[[int, int], Sides]  # (height, width), or a function from an image's own
 
 
 def read_image(
@@ -164,7 +165,7 @@ def to_image(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> Im
     fit = how.get("fit", SQUASH)
     full_size: list[int] = []
 
-    def needed(height: int, width: int) -> tuple[int, int]:
+    def needed(height: int, width: int) -> Sides:
         full_size[:] = height, width
         planned, _ = fit.plan(height, width, _chosen(size, height, width))
         return planned
@@ -213,7 +214,7 @@ def to_pixels(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> T
 
 def load_batch(
     images: ImageLike | Iterable[ImageLike],
-    size: tuple[int, int],
+    size: Sides,
     *,
     device: torch.device | str | None = None,
     **how: Unpack[Reading],
@@ -281,6 +282,6 @@ def is_single(images: Any) -> bool:
     return is_image_like(images) and not inputs.names_several(images)
 
 
-def _chosen(size: Size, height: int, width: int) -> tuple[int, int]:
+def _chosen(size: Size, height: int, width: int) -> Sides:
     """The size to bring an image of this height and width to."""
     return size(height, width) if callable(size) else size

@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idmetric.metric.images.kinds import check_interpolation
+from idmetric.metric.images.kinds import Sides, check_interpolation
 
 _PIXELS_AT_ONCE = 2**18
 
 
-def resize_pixels(pixels: Tensor, size: tuple[int, int], interpolation: str = "bicubic") -> Tensor:
+def resize_pixels(pixels: Tensor, size: Sides, interpolation: str = "bicubic") -> Tensor:
     """Resize (B, C, H, W) to (B, C, *size) with antialiasing, clamped to [0, 1]; differentiable.
 
     float64 stays float64; other types are computed and returned in float32. At the right size nothing changes.
@@ -31,7 +31,7 @@ def resize_pixels(pixels: Tensor, size: tuple[int, int], interpolation: str = "b
     return resize_antialiased(pixels, size, interpolation).clamp(0, 1)  # bicubic interpolation overshoots at edges
 
 
-def resize_antialiased(x: Tensor, size: tuple[int, int], interpolation: str) -> Tensor:
+def resize_antialiased(x: Tensor, size: Sides, interpolation: str) -> Tensor:
     """Resize (B, C, H, W), of any range of values, to (B, C, *size); differentiable, computed in float32 or better.
 
     Returns the type of x on its device.
@@ -44,9 +44,8 @@ def resize_antialiased(x: Tensor, size: tuple[int, int], interpolation: str) -> 
     if x.device.type == "mps":
         wide = wide.cpu()
 
-    # torch.export (which torch 2.8 and later report) should write operators of torch alone
-    exporting = getattr(torch.compiler, "is_exporting", bool)()
-    if torch.compiler.is_compiling() and not exporting:
+    # torch.export should write operators of torch alone
+    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
         resized: Tensor = _resize(wide, *size, interpolation)
     else:
         resized = F.interpolate(wide, tuple(size), mode=interpolation, align_corners=False, antialias=True)
@@ -63,7 +62,7 @@ def place(pixels: Tensor, device: torch.device | str | None) -> Tensor:
 # Averages of masks
 
 
-def average_to(cover: Tensor, size: tuple[int, int], full: float = 1) -> Tensor:
+def average_to(cover: Tensor, size: Sides, full: float = 1) -> Tensor:
     """Coverage (..., H, W) averaged to (..., *size), so that values are exact fractions of area; differentiable.
 
     Args:

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from idmetric.metric.checkpoints.errors import understanding
 from idmetric.metric.checkpoints.hub import Hub
 from idmetric.metric.checkpoints.released import source_name
 from idmetric.metric.checkpoints.weights import load_state
+from idmetric.metric.files import StrPath
 from idmetric.metric.images.fit import CROPS, Fit, Resize
-from idmetric.metric.models import efficientnet_lite
-from idmetric.metric.models.backbone_sources import Request, Source, View, resolve
+from idmetric.metric.images.kinds import WHITE, Color
+from idmetric.metric.models.backbone_sources import Choices, resolve
 from idmetric.metric.models.devices import opening
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.models.named import NAMED
@@ -56,7 +55,7 @@ class Backbone(Embedder):
     @opening()
     def __init__(
         self,
-        source: str | os.PathLike[str],
+        source: StrPath,
         *,
         pretrained: bool = True,
         image_size: int | None = None,
@@ -65,11 +64,11 @@ class Backbone(Embedder):
         crop_pct: float | None = None,
         interpolation: str | None = None,
         revision: str | None = None,
-        weights: str | os.PathLike[str] | None = None,
+        weights: StrPath | None = None,
         backbone_args: Mapping[str, Any] | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        background: tuple[int, int, int] = (255, 255, 255),
+        background: Color = WHITE,
         cache_dir: str | None = None,
         token: str | None = None,
         local_files_only: bool = False,
@@ -77,60 +76,47 @@ class Backbone(Embedder):
         name = source_name(source)
         if type(self) is Backbone and name in NAMED and NAMED[name].references == "frames":
             raise ValueError(f"{name!r} reads frames in its own way: open it by idmetric.load({name!r})")
-        origin = resolve(
-            Request(
-                name=name,
-                hub=Hub(revision, cache_dir, token, local_files_only),
-                view=View(image_size, resize, crop_pct, interpolation),
-                pool=pool,
-                args=dict(backbone_args or {}),
-                pretrained=pretrained,
-                weights=weights,
-            )
-        )
-        config = origin.config
+        choices = Choices(image_size, resize, crop_pct, interpolation, pool, backbone_args or {})
+        hub = Hub(revision, cache_dir, token, local_files_only)
+        opened = resolve(name, choices, hub, pretrained=pretrained, weights=weights)
+        config = opened.config
         super().__init__(
-            name=origin.name,
-            revision=origin.revision,
+            name=opened.name,
+            revision=opened.revision,
             image_size=(config.image_size, config.image_size),
             mean=config.mean,
             std=config.std,
             interpolation=config.interpolation,
             background=background,
             fit=Fit(config.resize, config.crop_pct),
-            files=origin.files,
+            files=opened.files,
         )
         self.settings = config
-        self.named = None if origin.score is None or origin.score.references == "none" else origin.score
-        self._other_filter = interpolation is not None and config.resize == "squash"
-        with understanding(origin.name) if origin.is_strangers else nullcontext():
-            self.backbone = build(
-                config.backbone,
-                image_size=config.image_size,
-                args=config.backbone_args,
-                empty=origin.has_weights,
-            )
-        self._load(origin, dtype)
+        if opened.score is not None and opened.score.references != "none":
+            self.named = opened.score
+        self._has_other_filter = interpolation is not None and config.resize == "squash"
+
+        is_random = opened.weights is None and opened.state is None
+        self.backbone = build(
+            config.backbone, image_size=config.image_size, args=config.backbone_args, empty=not is_random
+        )
+        if opened.state is not None:
+            load_state(self, opened.state, opened.name, dtype)
+        if opened.weights is not None:
+            has_plain_positions = opened.score is not None and opened.score.plain_positions
+            self._load_trunk(opened.weights, has_plain_positions, dtype)
         self._finish(device, dtype)
 
-    def _load(self, source: Source, dtype: torch.dtype | None) -> None:
-        """Fill the encoder with the weights of its source, if it has any."""
-        if source.weights is not None:
-            trunk = fitted(read_weights(source.weights), self.backbone, source.config.backbone, source.weights)
-            if source.score is not None and source.score.plain_positions:
-                trunk["pos_embed"] = self._plain_positions(source.weights)
-            load_state(self.backbone, trunk, os.fspath(source.weights), dtype)
-        elif source.in_package:
-            trunk = efficientnet_lite.read_state(source.name, self.backbone)
-            load_state(self.backbone, trunk, source.name, dtype)
-        elif source.state is not None:
-            load_state(self, source.state, source.name, dtype)
-
-    def _plain_positions(self, weights: str | os.PathLike[str]) -> Tensor:
-        """The position embedding in a file, resampled without antialiasing."""
-        backbone: Any = self.backbone
-        table = pretrained_state(self.settings.backbone, weights, self.settings.backbone_args)["pos_embed"]
-        return resample_positions(table, backbone.patch_embed.grid_size)
+    def _load_trunk(self, weights: StrPath, has_plain_positions: bool, dtype: torch.dtype | None) -> None:
+        """Fill the encoder from a file; plain positions are resampled without antialiasing, which timm's are not."""
+        trunk: Any = self.backbone
+        name = self.settings.backbone
+        if has_plain_positions:
+            state = pretrained_state(name, weights, self.settings.backbone_args)
+            state["pos_embed"] = resample_positions(state["pos_embed"], trunk.patch_embed.grid_size)
+        else:
+            state = fitted(read_weights(weights), trunk, name, weights)
+        load_state(trunk, state, os.fspath(weights), dtype)
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
         """See `Embedder.forward_features`."""
@@ -146,11 +132,14 @@ class Backbone(Embedder):
     @property
     def label(self) -> str:
         """See `Embedder.label`: with a filter or pooling that is not the model's own, and the color of padding."""
-        own = self.settings.pool == "auto" or self.short_name in NAMED
-        filtered = f"[{self.interpolation}]" if self._other_filter else ""
-        pooled = "" if own else f"[{self.settings.pool}]"
-        white = self.settings.resize != "pad" or tuple(self.background) == (255, 255, 255)
-        return f"{super().label}{filtered}{pooled}{'' if white else f'[on {tuple(self.background)}]'}"
+        label = super().label
+        if self._has_other_filter:
+            label += f"[{self.interpolation}]"
+        if self.settings.pool != "auto" and self.short_name not in NAMED:
+            label += f"[{self.settings.pool}]"
+        if self.settings.resize == "pad" and tuple(self.background) != WHITE:
+            label += f"[on {tuple(self.background)}]"
+        return label
 
     def config(self) -> dict[str, Any]:
         """See `Embedder.config`."""

@@ -16,6 +16,7 @@ from idmetric.metric.images.kinds import ImageLike, describe
 from idmetric.metric.scoring.pipeline import Input, batches
 
 Loaded = TypeVar("Loaded")  # an item that is ready for the model
+OnProgress = Callable[[int, int], None]  # called with (images done, images in all) after each batch
 
 
 def in_batches(
@@ -25,7 +26,7 @@ def in_batches(
     dtype: torch.dtype,
     batch_size: int,
     patches: bool,
-    progress: Callable[[int, int], None] | None,
+    progress: OnProgress | None = None,
     workers: int = 0,
 ) -> Embedding:
     """Load and embed items, at most `batch_size` at a time; arguments as for `Embedder.embed`.
@@ -70,11 +71,11 @@ def patch_weights(
     """
     if all(mask is None for _, mask in images):
         return None
-    masks = []
+    covers = []
     for pixels, mask in images:
-        whole = pixels.new_ones(pixels.shape[1:])
-        masks.append((whole if mask is None else mask).to(device, torch.float32))
-    return F.adaptive_avg_pool2d(torch.stack(masks)[:, None], grid).flatten(1)
+        cover = pixels.new_ones(pixels.shape[1:]) if mask is None else mask
+        covers.append(cover.to(device, torch.float32))
+    return F.adaptive_avg_pool2d(torch.stack(covers), grid).flatten(1)
 
 
 def wants_grad(images: Any) -> bool:

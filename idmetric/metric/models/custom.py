@@ -11,7 +11,7 @@ The module is imported: only name modules that you trust. A subclass of `Embedde
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -33,17 +33,17 @@ def open_custom(name: str, options: dict[str, Any]) -> Embedder:
     """
     module, _, attribute = name.partition(":")
     try:
-        kind = getattr(importlib.import_module(module), attribute)
+        user_class = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise CheckpointError(
             f"cannot import {attribute!r} of {module!r} for the model {name}: {error}; is its folder on PYTHONPATH?"
         ) from error
-    given = {key: value for key, value in options.items() if value is not None}
+    arguments = {key: value for key, value in options.items() if value is not None}
     try:
-        made = kind(**given)
+        model = user_class(**arguments)
     except TypeError as error:
-        raise CheckpointError(f"{name} cannot be made with the options {given}: {error}") from error
-    return made if isinstance(made, Embedder) else Custom(name, made)
+        raise CheckpointError(f"{name} cannot be made with the options {arguments}: {error}") from error
+    return model if isinstance(model, Embedder) else Custom(name, model)
 
 
 class Custom(Embedder):
@@ -68,9 +68,8 @@ class Custom(Embedder):
         super().__init__(name=name, revision="", image_size=(0, 0), mean=(0, 0, 0), std=(1, 1, 1))
         self._label = label
         self.model = model
-        weight = next(model.parameters(), None) if isinstance(model, nn.Module) else None
-        # an object without weights has a device too
-        self.place = nn.Parameter(torch.zeros(1, device=None if weight is None else weight.device))
+        if next(self.parameters(), None) is None:  # an object without weights has a device too
+            self.place = nn.Parameter(torch.zeros(1))
         self.requires_grad_(False).eval()  # weights stay on the device where the user has put them
         self.take_revision("")
 
@@ -94,21 +93,16 @@ class Custom(Embedder):
 
     def _embed_batch(self, images: list[LoadedImage]) -> Embedding:
         pictures = [image_of_pixels(pixels) for pixels, _ in images]
-        return _checked(self.name, self.model.embed(pictures), len(pictures), self._maker())
-
-
-def _checked(name: str, found: Any, count: int, maker: str) -> Embedding:
-    """What `embed` returned, as an Embedding of this model.
-
-    Raises:
-        ValueError: if it is nothing of the kind, or of another number of images.
-    """
-    patches, grid = None, None
-    if isinstance(found, Embedding):
-        found, patches, grid = found.cls, found.patches, found.grid
-    if isinstance(found, np.ndarray | Sequence) and not isinstance(found, str):
-        found = torch.as_tensor(np.asarray(found))
-    if not isinstance(found, Tensor) or found.ndim != 2 or len(found) != count or not found.is_floating_point():
-        shape = f"{found.dtype} of shape {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
-        raise ValueError(f"{name}.embed({count} images) must give floats of shape ({count}, D), got {shape}")
-    return Embedding(found.detach(), patches, grid, model=maker)
+        output = self.model.embed(pictures)
+        features = output.cls if isinstance(output, Embedding) else output
+        if not isinstance(features, Tensor):
+            features = torch.as_tensor(np.asarray(features))
+        count = len(pictures)
+        if features.ndim != 2 or len(features) != count or not features.is_floating_point():
+            raise ValueError(
+                f"{self.name}.embed({count} images) must give floats of shape ({count}, D), got {features.dtype} of "
+                f"shape {tuple(features.shape)}"
+            )
+        if isinstance(output, Embedding):
+            return replace(output, cls=features.detach(), model=self._maker())
+        return Embedding(features.detach(), model=self._maker())

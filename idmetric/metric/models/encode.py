@@ -15,6 +15,7 @@ from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.files.progress import Progress
 from idmetric.metric.images.masks import Images
 from idmetric.metric.images.read import is_single
+from idmetric.metric.models.devices import at_least_float32
 from idmetric.metric.models.preprocessing import Preprocessed
 
 
@@ -55,8 +56,7 @@ class SentenceEncoder(Preprocessed):
                 options = {"batch_size": batch_size, "patches": False, "progress": progress, **options}
                 features = self.embed(images, **options).cls
         if normalize_embeddings:
-            exact = features.to(torch.promote_types(features.dtype, torch.float32))
-            features = F.normalize(exact, dim=-1).to(features.dtype)
+            features = F.normalize(at_least_float32(features), dim=-1).to(features.dtype)
 
         if is_single(images):
             features = features[0]

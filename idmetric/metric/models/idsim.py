@@ -7,7 +7,6 @@ the weights here. The gated residual, the centering and the pre-norm features ar
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -21,9 +20,11 @@ from torch import Tensor, nn
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.errors import understanding
+from idmetric.metric.checkpoints.format import Checkpoint
 from idmetric.metric.checkpoints.hub import Hub
 from idmetric.metric.checkpoints.weights import load_state
-from idmetric.metric.images.read import Preprocessing
+from idmetric.metric.files import StrPath
+from idmetric.metric.images.kinds import WHITE, Color, Preprocessing
 from idmetric.metric.models import timm_encoders as encoders
 from idmetric.metric.models import tiny
 from idmetric.metric.models.devices import opening
@@ -31,7 +32,7 @@ from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.models.idsim_config import IDSimConfig
 from idmetric.metric.models.idsim_files import read_checkpoint
 from idmetric.metric.models.tiny import TinyConfig
-from idmetric.metric.models.tokens import final_tokens, last_tokens
+from idmetric.metric.models.tokens import Features, final_tokens, last_tokens
 
 __all__ = ["Head", "IDSim", "IDSimConfig", "center_and_normalize"]
 
@@ -94,15 +95,15 @@ class IDSim(Embedder):
     @opening()
     def __init__(
         self,
-        source: str | os.PathLike[str] | IDSimConfig = "dinov3_vitl16",
+        source: StrPath | IDSimConfig = "dinov3_vitl16",
         *,
         revision: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        background: tuple[int, int, int] = (255, 255, 255),
+        background: Color = WHITE,
         preprocessing: Preprocessing | None = None,
         variant: str | None = None,
-        backbone_weights: str | os.PathLike[str] | None = None,
+        backbone_weights: StrPath | None = None,
         backbone_args: Mapping[str, Any] | None = None,
         cache_dir: str | None = None,
         token: str | None = None,
@@ -110,9 +111,9 @@ class IDSim(Embedder):
         id_sim_type: str | None = None,
     ) -> None:
         source = id_sim_type or source
-        saved = None
         if isinstance(source, IDSimConfig):
             config, name = source, "untrained"
+            saved = Checkpoint(config={}, state={}, name=name, revision="")
         else:
             source = released.source_name(source)
             name = released.short_name(source)
@@ -121,25 +122,28 @@ class IDSim(Embedder):
             config = checkpoint.parse(tiny.config_class(saved.config), saved, self.model_type)
         if preprocessing is not None:
             config = replace(config, preprocessing=preprocessing)
+
         mean, std = config.mean, config.std
         if mean is None or std is None:
-            cfg = encoders.pretrained_config(config.backbone)
-            mean, std = mean or cfg.mean, std or cfg.std
+            pretrained = encoders.pretrained_config(config.backbone)
+            mean, std = mean or pretrained.mean, std or pretrained.std
         super().__init__(
             name=name,
-            revision=saved.revision if saved else "",
+            revision=saved.revision,
             image_size=(config.image_size, config.image_size),
             mean=mean,
             std=std,
             interpolation=config.interpolation,
             background=background,
             preprocessing=config.preprocessing,
-            files=saved.files if saved else None,
+            files=saved.files,
         )
         self.settings = config
-        with understanding(saved.name) if saved else nullcontext():
-            self._build(config, empty=saved is not None)
-        if saved is not None:
+        if not saved.state:
+            self._build(config, empty=False)
+        else:
+            with understanding(saved.name):
+                self._build(config, empty=True)
             load_state(self, saved.state, saved.name, dtype)
         self._finish(device, dtype)
         self._round_rope()
@@ -154,28 +158,27 @@ class IDSim(Embedder):
         with torch.device("meta") if empty else nullcontext():
             self.mlp_cls = make_head(int(trunk.num_features))
             self.mlp_patch = make_head(int(trunk.num_features))
-        if isinstance(config, TinyConfig):
-            tiny.extend(self, config, make_head, empty=empty)
+            if isinstance(config, TinyConfig):
+                tiny.extend(self, config, make_head, empty=empty)
 
-    def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
+    def forward_features(self, x: Tensor) -> Features:
         """See `Embedder.forward_features`; both kinds of feature have unit length."""
         features, patches, grid = self.trunk_features(x)
         return *self.heads(features, patches), grid
 
-    def trunk_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
+    def trunk_features(self, x: Tensor) -> Features:
         """Backbone features (B, D), patch tokens (B, P, D'), and patch grid of normalized pixels (B, 3, H, W)."""
         config = self.settings
         if isinstance(config, TinyConfig):
             return tiny.trunk_features(self, config, x)
-        if config.features == "last-block":
-            return last_tokens(self.backbone, x)
-        return final_tokens(self.backbone, x)
+        read = last_tokens if config.features == "last-block" else final_tokens
+        return read(self.backbone, x)
 
     def heads(self, features: Tensor, patches: Tensor) -> tuple[Tensor, Tensor]:
         """Both heads on the backbone's features and patch tokens, scaled to unit length."""
         config = self.settings
         unit = center_and_normalize if config.center else partial(F.normalize, dim=-1)
-        if isinstance(config, TinyConfig):
+        if isinstance(config, TinyConfig) and config.second:
             cls = tiny.global_feature(self, config, features, unit)
         else:
             cls = unit(self.mlp_cls(features))
@@ -188,7 +191,6 @@ class IDSim(Embedder):
 
     def _round_rope(self) -> None:
         # Meta's DINOv3 keeps its rotary periods in bfloat16, timm in float32; the models were trained with Meta's
-        rope = getattr(getattr(self, "backbone", None), "rope", None)
-        periods = getattr(rope, "periods", None)
-        if rope is not None and isinstance(periods, Tensor):
-            rope.periods = periods.to(torch.bfloat16).to(periods.dtype)
+        rope: Any = getattr(self.backbone, "rope", None)
+        if isinstance(getattr(rope, "periods", None), Tensor):
+            rope.periods = rope.periods.to(torch.bfloat16).to(rope.periods.dtype)

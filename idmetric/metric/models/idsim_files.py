@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.format import Checkpoint
 from idmetric.metric.checkpoints.hub import Files, Hub
+from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import did_you_mean
 from idmetric.metric.models.released_idsim import read_idsim
 from idmetric.metric.models.tiny import TINY
@@ -21,7 +21,7 @@ def read_checkpoint(
     name: str,
     hub: Hub,
     variant: str | None,
-    backbone_weights: str | os.PathLike[str] | None,
+    backbone_weights: StrPath | None,
     backbone_args: Mapping[str, Any] | None,
 ) -> Checkpoint:
     """Read the model of that name, the `source` of an `IDSim`; the other arguments as there.
@@ -29,16 +29,15 @@ def read_checkpoint(
     Raises:
         CheckpointError: if the weights cannot be found, fetched or understood.
     """
+    if name == "tiny":
+        return checkpoint.read(Files(TINY, hub))
     if hub.cache_dir is not None:
         cached = released.idsim_cache(hub.cache_dir, released.short_name(name))
         if cached is not None:
-            folder, cached_backbone = cached
-            name = str(folder)
-            backbone_weights = backbone_weights or cached_backbone
+            name = str(cached[0])
+            backbone_weights = backbone_weights or cached[1]
 
-    if name == "tiny":
-        return checkpoint.read(Files(TINY, hub))
-    release, files = released.find(name, released.IDSIM), released.files_of(name, released.IDSIM, hub)
+    release = released.find(name, released.IDSIM)
     if release is None and Path(name, released.ADAPTER_CONFIG).is_file():
         release = released.IDSIM.get(variant or released.idsim_variant(name) or "")
         if release is None:
@@ -46,6 +45,7 @@ def read_checkpoint(
                 f"{name!r} holds an ID-Sim adapter, but its name does not show for which backbone: pass variant=, one "
                 f"of {', '.join(released.IDSIM)}"
             )
+    files = released.files_of(name, released.IDSIM, hub)
     if release is not None:
         return read_idsim(release, files, backbone_weights=backbone_weights, backbone_args=backbone_args)
     if "/" not in name and not Path(name).is_dir():

@@ -58,10 +58,10 @@ class LiteTrunk(nn.Module):
         in_channels = _STEM_CHANNELS
         for count, kernel_size, stride, expansion, base_channels in _STAGES:
             channels = int(base_channels * width + 4) // 8 * 8  # the nearest multiple of 8
-            block_count = math.ceil(count * depth) if count > 1 else 1
             blocks = [_Block(in_channels, channels, kernel_size, stride, expansion)]
-            for _ in range(block_count - 1):
-                blocks.append(_Block(channels, channels, kernel_size, 1, expansion))
+            if count > 1:
+                for _ in range(math.ceil(count * depth) - 1):
+                    blocks.append(_Block(channels, channels, kernel_size, 1, expansion))
             stages.append(nn.Sequential(*blocks))
             stage_channels.append(channels)
             in_channels = channels
@@ -123,13 +123,14 @@ class _Block(nn.Module):
             self.conv_pw = _SameConv2d(inner_channels, out_channels, 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        y = x
+        y: Tensor = x
         if self.expands:
             y = F.relu6(self.conv_pw(y), inplace=True)
         y = F.relu6(self.conv_dw(y), inplace=True)
-        project = self.conv_pwl if self.expands else self.conv_pw
-        y = project(y)
-        return x + y if self.has_skip else y
+        y = self.conv_pwl(y) if self.expands else self.conv_pw(y)
+        if self.has_skip:
+            y = x + y
+        return y
 
 
 class _SameConv2d(nn.Conv2d):
@@ -156,7 +157,7 @@ class _SameConv2d(nn.Conv2d):
 def fold(model: nn.Module) -> dict[str, Tensor]:
     """The tensors, float32, of the `LiteTrunk` that computes what timm's `tf_efficientnet_lite0` or `2` does."""
     model = copy.deepcopy(model).float().eval()
-    state = {}
+    state: dict[str, Tensor] = {}
     for path, module in model.named_modules():
         for (name, conv), (_, norm) in pairwise(module.named_children()):
             if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import os
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.released import source_name
+from idmetric.metric.files import StrPath
 from idmetric.metric.images.opening import checked
 from idmetric.metric.models import names
 from idmetric.metric.models.named import FROZEN
@@ -32,7 +32,7 @@ def imports_module(name: str) -> bool:
     return names.is_class(name) and not names.known(name)
 
 
-def load(source: str | os.PathLike[str], **options: Any) -> Embedder:
+def load(source: StrPath, **options: Any) -> Embedder:
     """Open a model by name, folder or Hub repository, in the class its config names.
 
     Args:
@@ -66,31 +66,30 @@ def _load(kind: str, name: str, options: dict[str, Any]) -> Embedder:
     from idmetric.metric.checkpoints.released import ADAPTER_CONFIG
 
     if kind == "timm":
-        return _open("backbone", name.removeprefix("timm:"), options)
-    if kind == "frozen":
-        encoder, pool = FROZEN[name]
-        return _open("backbone", encoder, {"pool": pool, **options})
-    if kind == "vbench":
+        kind, name = "backbone", name.removeprefix("timm:")
+    elif kind == "frozen":
+        kind = "backbone"
+        name, pool = FROZEN[name]
+        options = {"pool": pool, **options}
+    elif kind == "vbench":
         from idmetric.metric.models.vbench import VBenchDino
 
         return VBenchDino(name, **options)
-    if kind == "class":
+    elif kind == "class":
         from idmetric.metric.models.custom import open_custom
 
         return open_custom(name, options)
-    if kind in ("folder", "hub"):
+    elif kind in ("folder", "hub"):
         if Path(name, ADAPTER_CONFIG).is_file():
-            return _open("idsim", name, options)
-        hub = Hub(**{key: options[key] for key in options.keys() & {f.name for f in fields(Hub)}})
-        kind = str(checkpoint.read_json(Files(name, hub)[checkpoint.CONFIG]).get("model_type"))
-    return _open(kind, name, options)
+            kind = "idsim"
+        else:
+            hub = Hub(**{field.name: options[field.name] for field in fields(Hub) if field.name in options})
+            kind = str(checkpoint.read_json(Files(name, hub)[checkpoint.CONFIG]).get("model_type"))
 
-
-def _open(model_type: str, name: str, options: dict[str, Any]) -> Embedder:
-    if model_type not in _CLASSES:
-        raise CheckpointError(f"{name!r} holds a model of unknown type {model_type!r}; known: {', '.join(_CLASSES)}")
-    if model_type not in ("idsim", "nearid") and options.pop("preprocessing", None) == "release":
+    if kind not in _CLASSES:
+        raise CheckpointError(f"{name!r} holds a model of unknown type {kind!r}; known: {', '.join(_CLASSES)}")
+    if kind not in ("idsim", "nearid") and options.pop("preprocessing", None) == "release":
         raise ValueError(f"{name!r}: preprocessing='release' is for ID-Sim and NearID alone")
-    module, attribute = _CLASSES[model_type]
+    module, attribute = _CLASSES[kind]
     model: Embedder = getattr(importlib.import_module(module), attribute)(name, **options)
     return model

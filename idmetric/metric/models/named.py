@@ -68,15 +68,19 @@ class NamedScore:
         import numpy as np
 
         table = np.asarray(cosines, dtype=np.float64)
+        if self.references == "own" and table.shape[1] > 1:
+            raise ValueError("it compares each image with its own reference: give one reference, or pairs")
         if self.references == "frames":
             if table.shape[1] != 1 or len(consecutive) != len(table):
                 raise ValueError("it follows one video: give its first frame as the reference, the others as images")
-            table = np.stack([table[:, 0], np.asarray(consecutive, dtype=np.float64)])
-            return self.scale * float(np.maximum(table, 0).mean() if self.clamp else table.mean())
-        if self.references == "own" and table.shape[1] > 1:
-            raise ValueError("it compares each image with its own reference: give one reference, or pairs")
+            table = np.column_stack([table, consecutive])
+            if self.clamp:
+                table = table.clip(min=0)
+
         mean = float(table.mean())
-        return self.scale * (max(mean, 0.0) if self.clamp else mean)
+        if self.clamp:
+            mean = max(mean, 0.0)
+        return self.scale * mean
 
 
 _NEARID = "NearID, evaluation/sim_test.py"
@@ -98,8 +102,11 @@ NAMED = {
     ),
     # the paper does not name the encoder; ViT-B/32 is that of later evaluations of DreamBooth's data
     "clip-i:dreambooth": NamedScore(
-        "vit_base_patch32_clip_quickgelu_224.openai", "DreamBooth, section 4.1; ViT-B/32 as in later evaluations",
-        "head", CLIP_224, references="all",
+        "vit_base_patch32_clip_quickgelu_224.openai",
+        "DreamBooth, section 4.1; ViT-B/32 as in later evaluations",
+        "head",
+        CLIP_224,
+        references="all",
     ),
     "dino-i:kosmos-g": NamedScore(
         "vit_small_patch16_224.dino", "Kosmos-G's evaluation on DreamBench", scale=100, clamp=True
@@ -108,19 +115,30 @@ NAMED = {
         "vit_small_patch8_224.dino", "DreamBench++, dreambench_plus/metrics/dino_score.py, v1", scale=100
     ),
     "dinov2-i:dreambench++": NamedScore(
-        "vit_small_patch14_dinov2.lvd142m", "DreamBench++, dreambench_plus/metrics/dino_score.py, v2", fit=DINOV2_HUB,
-        scale=100, plain_positions=True,
+        "vit_small_patch14_dinov2.lvd142m",
+        "DreamBench++, dreambench_plus/metrics/dino_score.py, v2",
+        fit=DINOV2_HUB,
+        scale=100,
+        plain_positions=True,
     ),
     "clip-i:dreambench++": NamedScore(
-        "vit_base_patch32_clip_quickgelu_224.openai", "DreamBench++, dreambench_plus/metrics/clip_score.py", "head",
-        CLIP_HUB, scale=100,
+        "vit_base_patch32_clip_quickgelu_224.openai",
+        "DreamBench++, dreambench_plus/metrics/clip_score.py",
+        "head",
+        CLIP_HUB,
+        scale=100,
     ),
     "dino:vbench": NamedScore(
-        "vit_base_patch16_224.dino", "VBench, vbench/subject_consistency.py", fit=SQUASH, references="frames",
+        "vit_base_patch16_224.dino",
+        "VBench, vbench/subject_consistency.py",
+        fit=SQUASH,
+        references="frames",
         clamp=True,
     ),
     "dino:peft": NamedScore(
-        "vit_base_patch14_dinov2.lvd142m", "peft, method_comparison/image-gen/run.py", fit=DINOV2_HUB,
+        "vit_base_patch14_dinov2.lvd142m",
+        "peft, method_comparison/image-gen/run.py",
+        fit=DINOV2_HUB,
         plain_positions=True,
     ),
     # frozen rows of NearID's tables, with the processors of the Hub's repositories
@@ -132,7 +150,7 @@ NAMED = {
     ),
     "siglip2:nearid": _SIGLIP2,
     "siglip2-mean:nearid": replace(_SIGLIP2, source="NearID, dreambench_plus/score_backbone.py", pool="avg"),
-}  # fmt: skip
+}
 
 # frozen encoders that are often asked for: timm's name, and the global feature
 FROZEN = {

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
 from pathlib import Path
 
 from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.hub import check_repository
+from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import did_you_mean
 from idmetric.metric.models.efficientnet_lite import FILES as EFFICIENTNET_LITE
 from idmetric.metric.models.named import FROZEN, NAMED
@@ -18,7 +18,7 @@ TIMM = ("timm:", "hf-hub:")
 _CLASS = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 
 
-def check(source: str | os.PathLike[str]) -> str:
+def check(source: StrPath) -> str:
     """The kind of a name: of `known`, or "folder", "hub" or "class".
 
     Raises:
@@ -57,18 +57,17 @@ def known(name: str) -> str:
     return "qwen2_5_vl" if released.find(name, released.VISID) else ""
 
 
-def is_class(name: str, *, found: bool = False) -> bool:
-    """Whether this reads as `package.module:Class`; with `found`, also whether there is such a package."""
-    if re.fullmatch(_CLASS, name) is None:
-        return False
-    return not found or importlib.util.find_spec(re.split(r"[.:]", name)[0]) is not None
+def is_class(name: str) -> bool:
+    """Whether this reads as `package.module:Class`."""
+    return re.fullmatch(_CLASS, name) is not None
 
 
 def _check_class(name: str) -> None:
     models = ["tiny", *released.models(), *EFFICIENTNET_LITE]
-    meant = did_you_mean(name, [*models, *NAMED, *FROZEN])
-    if not is_class(name, found=bool(meant)):
+    suggestion = did_you_mean(name, [*models, *NAMED, *FROZEN])
+    package = re.split(r"[.:]", name)[0]
+    if not is_class(name) or (suggestion and importlib.util.find_spec(package) is None):
         raise CheckpointError(
             f"unknown model {name!r}: choose {', '.join(models)}, timm:NAME, a score or encoder of --list-models, an "
-            f"existing folder, owner/name on the Hub, or package.module:Class{meant}"
+            f"existing folder, owner/name on the Hub, or package.module:Class{suggestion}"
         )

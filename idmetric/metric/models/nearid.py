@@ -8,8 +8,6 @@ pools, the trunk's last after its final norm: training left them as SigLIP2 made
 
 from __future__ import annotations
 
-import os
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,16 +17,16 @@ from torch import Tensor
 
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints import released
-from idmetric.metric.checkpoints.errors import understanding
+from idmetric.metric.checkpoints.format import Checkpoint
 from idmetric.metric.checkpoints.hub import Hub
 from idmetric.metric.checkpoints.released_nearid import read_nearid
 from idmetric.metric.checkpoints.weights import load_state
-from idmetric.metric.images.kinds import check_interpolation
-from idmetric.metric.images.read import Preprocessing
-from idmetric.metric.models import timm_encoders as encoders
-from idmetric.metric.models import tokens as token_features
+from idmetric.metric.files import StrPath
+from idmetric.metric.images.kinds import WHITE, Color, Preprocessing, check_interpolation
 from idmetric.metric.models.devices import opening
 from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.models.timm_encoders import build
+from idmetric.metric.models.tokens import Features, final_tokens
 
 
 @dataclass(frozen=True)
@@ -68,20 +66,20 @@ class NearID(Embedder):
     @opening()
     def __init__(
         self,
-        source: str | os.PathLike[str] | NearIDConfig = "nearid",
+        source: StrPath | NearIDConfig = "nearid",
         *,
         revision: str | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
-        background: tuple[int, int, int] = (255, 255, 255),
+        background: Color = WHITE,
         preprocessing: Preprocessing | None = None,
         cache_dir: str | None = None,
         token: str | None = None,
         local_files_only: bool = False,
     ) -> None:
-        saved = None
         if isinstance(source, NearIDConfig):
             config, name = source, "untrained"
+            saved = Checkpoint(config={}, state={}, name=name, revision="")
         else:
             source = released.source_name(source)
             name = released.short_name(source)
@@ -92,25 +90,24 @@ class NearID(Embedder):
             config = replace(config, preprocessing=preprocessing)
         super().__init__(
             name=name,
-            revision=saved.revision if saved else "",
+            revision=saved.revision,
             image_size=(config.image_size, config.image_size),
             mean=config.mean,
             std=config.std,
             interpolation=config.interpolation,
             background=background,
             preprocessing=config.preprocessing,
-            files=saved.files if saved else None,
+            files=saved.files,
         )
         self.settings = config
-        with understanding(saved.name) if saved is not None else nullcontext():
-            self.backbone: Any = encoders.build(
-                config.backbone, image_size=config.image_size, args=config.backbone_args, empty=saved is not None
-            )
-        if saved is not None:
+        self.backbone: Any = build(
+            config.backbone, image_size=config.image_size, args=config.backbone_args, empty=bool(saved.state)
+        )
+        if saved.state:
             load_state(self, saved.state, saved.name, dtype)
         self._finish(device, dtype)
 
-    def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
+    def forward_features(self, x: Tensor) -> Features:
         """See `Embedder.forward_features`; both kinds of feature have unit length."""
-        pooled, tokens, grid = token_features.final_tokens(self.backbone, x)
+        pooled, tokens, grid = final_tokens(self.backbone, x)
         return F.normalize(pooled, dim=-1), F.normalize(tokens, dim=-1), grid

@@ -12,6 +12,7 @@ from torch import Tensor
 from idmetric.metric.calibration.calibrated import Calibrated
 from idmetric.metric.checkpoints.hub import Files
 from idmetric.metric.images.fit import SQUASH, Fit
+from idmetric.metric.images.kinds import WHITE, Color
 from idmetric.metric.images.masks import MaskId, MaskLike
 from idmetric.metric.images.opening import Decode, checked, mark_of
 from idmetric.metric.images.read import (
@@ -56,7 +57,7 @@ class Preprocessed(Calibrated):
         mean: Sequence[float],
         std: Sequence[float],
         interpolation: str = "bicubic",
-        background: tuple[int, int, int] = (255, 255, 255),
+        background: Color = WHITE,
         preprocessing: Preprocessing = "standard",
         fit: Fit = SQUASH,
         files: Files | None = None,
@@ -76,9 +77,13 @@ class Preprocessed(Calibrated):
     @property
     def label(self) -> str:
         """Class and name, and every other setting of a model that changes its scores."""
-        reading = "" if self.preprocessing == "standard" else f"[{self.preprocessing} preprocessing]"
-        shape = "" if self.fit == SQUASH else f"[{self.fit}, {self.interpolation}]"
-        return f"{super().label}{reading}{mark_of(self._decode)}{shape}"
+        label = super().label
+        if self.preprocessing != "standard":
+            label += f"[{self.preprocessing} preprocessing]"
+        label += mark_of(self._decode)
+        if self.fit != SQUASH:
+            label += f"[{self.fit}, {self.interpolation}]"
+        return label
 
     def about(self, outside: Outside | None = None, mask_id: MaskId | None = None) -> dict[str, str]:
         """Everything that this model's embeddings depend on, the exact weights in memory included.
@@ -88,8 +93,9 @@ class Preprocessed(Calibrated):
             mask_id: which label of the masks is the subject, if one was chosen.
         """
         facts = super().about()
-        shape = "" if self.fit == SQUASH else f" {self.fit}"
-        facts["seen"] = f"{self.image_size} {self.mean} {self.std} {self.interpolation} {self.background}{shape}"
+        facts["seen"] = f"{self.image_size} {self.mean} {self.std} {self.interpolation} {self.background}"
+        if self.fit != SQUASH:
+            facts["seen"] += f" {self.fit}"
         facts["outside"] = outside or "all"
         if self.decode != "exact":
             facts["decode"] = self.decode
@@ -128,7 +134,8 @@ class Preprocessed(Calibrated):
 
     def normalize(self, pixels: Tensor) -> Tensor:
         """(pixels - mean) / std of (..., 3, H, W) on the model's device, in float32 or better whatever its dtype."""
-        x = pixels.to(self.device, torch.promote_types(pixels.dtype, torch.promote_types(self.dtype, torch.float32)))
+        dtype = torch.promote_types(self.dtype, torch.float32)
+        x = pixels.to(self.device, torch.promote_types(pixels.dtype, dtype))
         mean = x.new_tensor(self.mean).view(3, 1, 1)
         std = x.new_tensor(self.std).view(3, 1, 1)
         return (x - mean).div_(std)
@@ -152,8 +159,12 @@ class Preprocessed(Calibrated):
         Args:
             whole: False leaves out the pixels that `embed` does not decode without a mask (see `decode`).
         """
-        exact = whole or self.decode == "exact"
-        needed = None if exact else lambda height, width: self.fit.plan(height, width, self.size_for(height, width))[0]
+
+        def resized_shape(height: int, width: int) -> tuple[int, int]:
+            shape, _ = self.fit.plan(height, width, self.size_for(height, width))
+            return shape
+
+        needed = None if whole or self.decode == "exact" else resized_shape
         return read_image(image, background=self.background, preprocessing=self.preprocessing, needed=needed)
 
     def load_image(
@@ -180,9 +191,10 @@ class Preprocessed(Calibrated):
         if mask is None:
             return to_pixels(image, self.size_for, **self.reading), None
         if self.preprocessing == "release":
-            advice = "leave the masks out, or load the model with preprocessing='standard'"
             raise ImageReadError(
-                describe(mask), f"preprocessing='release' follows the release, which takes no masks: {advice}"
+                describe(mask),
+                "preprocessing='release' follows the release, which takes no masks: leave the masks out, or load the "
+                "model with preprocessing='standard'",
             )
 
         subject, cover = cut_out(image, mask, outside, mask_id=mask_id, background=self.background)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from idmetric.metric.checkpoints.lora import check_lora, merge_lora
 from idmetric.metric.checkpoints.released import ADAPTER, ADAPTER_CONFIG, HEADS, Release
 from idmetric.metric.checkpoints.revision import revision_of
 from idmetric.metric.checkpoints.weights import read_finite
+from idmetric.metric.files import StrPath
 from idmetric.metric.models import dinov3
 from idmetric.metric.models import timm_encoders as encoders
 from idmetric.metric.models.tokens import resample_positions
@@ -32,7 +32,7 @@ def read_idsim(
     files: Files,
     *,
     backbone_args: Mapping[str, Any] | None = None,
-    backbone_weights: str | os.PathLike[str] | None = None,
+    backbone_weights: StrPath | None = None,
 ) -> Checkpoint:
     """Read an ID-Sim checkpoint as its authors published it: a PEFT adapter and two heads, over a frozen backbone.
 
@@ -55,62 +55,78 @@ def read_idsim(
     adapter_config = checkpoint.read_json(files[ADAPTER_CONFIG])
     with understanding(files[ADAPTER_CONFIG]):
         check_lora(adapter_config)
-    adapter = read_finite(files[ADAPTER])
-    heads = {name: read_head(files[file], adapter_config, f"{name}.") for name, file in HEADS.items()}
+    with understanding(files[ADAPTER]):
+        adapter = _trunk_adapter(read_finite(files[ADAPTER]))
+    state = {}
+    for head, file in HEADS.items():
+        for key, value in read_head(files[file], adapter_config, f"{head}.").items():
+            state[f"{head}.{key}"] = value
+
+    # the backbone
     hub = replace(files.hub, revision=None)  # the revision is the adapter's, not the backbone's
     weights = backbone_weights or encoders.pretrained_file(release.backbone, hub)
-    with understanding(files[ADAPTER]):
-        changes = _trunk_adapter(adapter)
     with understanding(weights):
-        name, trunk = release.backbone, encoders.read_weights(weights)
+        name = release.backbone
+        published = encoders.read_weights(weights)
         if "dinov3" in name:
-            changes = dinov3.timm_names(changes)
-            name = dinov3.with_biases(name, trunk, changes)
+            adapter = dinov3.timm_names(adapter)
+            name = dinov3.with_biases(name, published, adapter)
         model = encoders.build(name, args=backbone_args, empty=True)
-        trunk = encoders.fitted(trunk, model, name, weights)
+        trunk = encoders.fitted(published, model, name, weights)
         if "dinov2" in name:
             # Meta's DINOv2 resamples its position embedding without antialiasing and with a slightly larger factor;
             # timm's resampling differs, so it is done here on the table of the pretrained size
             side = _SIDE // trunk["patch_embed.proj.weight"].shape[-1]
             trunk["pos_embed"] = resample_positions(trunk["pos_embed"], (side, side), 0.1)
     with understanding(files[ADAPTER]):
-        trunk = merge_lora(trunk, changes, adapter_config, _TRUNK)
-    state = {f"backbone.{key}": value for key, value in trunk.items()}
-    state |= {f"{name}.{key}": value for name, head in heads.items() for key, value in head.items()}
-    config: dict[str, Any] = {
+        trunk = merge_lora(trunk, adapter, adapter_config, _TRUNK)
+    state |= {f"backbone.{key}": value for key, value in trunk.items()}
+
+    config = {
         "model_type": "idsim",
         "format": checkpoint.FORMAT,
         "backbone": name,
         "backbone_args": dict(backbone_args or {}),
         "image_size": _SIDE,
-        "hidden": heads["mlp_cls"]["fc1.weight"].shape[0],
+        "hidden": len(state["mlp_cls.fc1.weight"]),
     }
-    ours = revision_of(*(files[file] for file in (ADAPTER, ADAPTER_CONFIG, *HEADS.values())))
-    revision = f"{ours}+{revision_of(weights)[:12]}"
+    adapter_revision = revision_of(*(files[file] for file in (ADAPTER, ADAPTER_CONFIG, *HEADS.values())))
+    revision = f"{adapter_revision}+{revision_of(weights)[:12]}"
     return Checkpoint(config, state, files.name, revision, files)
 
 
 def _trunk_adapter(adapter: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The adapter's tensors for the backbone; those for the heads are ignored, as the heads' files hold them too."""
-    found = {}
+    trunk_adapter = {}
     for key, value in adapter.items():
         name = key.removeprefix(_PREFIX)
         if name.startswith(_TRUNK):
-            found[name.removeprefix(_TRUNK).replace(".base_layer.", ".")] = value
+            trunk_adapter[_without_wrapper(name.removeprefix(_TRUNK))] = value
         elif not name.startswith(tuple(HEADS)):
             raise CheckpointError(f"the adapter holds {key!r}: not a layer of ID-Sim's backbone or heads")
-    return found
+    return trunk_adapter
 
 
 def read_head(path: Path, adapter_config: Mapping[str, Any], prefix: str = "") -> dict[str, Tensor]:
-    state = read_finite(path)
+    """A head's weights with its LoRA, if PEFT has wrapped it, folded in."""
+    tensors = read_finite(path)
     trained = "modules_to_save.default."  # PEFT's copy of a module that it trains as a whole
-    if any(key.startswith(trained) for key in state):
-        state = {key.removeprefix(trained): value for key, value in state.items() if key.startswith(trained)}
-    plain = {key.replace(".base_layer.", "."): value for key, value in state.items() if ".lora_" not in key}
-    lora = {key: value for key, value in state.items() if ".lora_" in key}
+    has_copy = any(key.startswith(trained) for key in tensors)
+    plain, lora = {}, {}
+    for key, value in tensors.items():
+        if has_copy and not key.startswith(trained):
+            continue
+        key = key.removeprefix(trained)
+        if ".lora_" in key:
+            lora[key] = value
+        else:
+            plain[_without_wrapper(key)] = value
     with understanding(path):
-        folded = merge_lora(plain, lora, adapter_config, prefix)
-        if "fc1.weight" not in folded:
+        head = merge_lora(plain, lora, adapter_config, prefix)
+        if "fc1.weight" not in head:
             raise CheckpointError("not an ID-Sim head: it has no fc1.weight")
-    return folded
+    return head
+
+
+def _without_wrapper(key: str) -> str:
+    return key.replace(".base_layer.", ".")  # PEFT's name of a layer with LoRA

@@ -101,8 +101,10 @@ def is_timm(source: str) -> bool:
 def pretrained_config(name: str) -> Any:
     """timm's record of a model's pretrained weights: input size, normalization, Hub repository."""
     if not is_timm(name):
-        close = ", ".join(timm.list_models(f"*{name.split('.')[0][:12]}*")[:5])
-        raise CheckpointError(f"timm has no model {name!r}" + (f"; it has {close}, ..." if close else ""))
+        beginning = name.split(".")[0][:12]
+        similar_names = timm.list_models(f"*{beginning}*")[:5]
+        hint = f"; it has {', '.join(similar_names)}, ..." if similar_names else ""
+        raise CheckpointError(f"timm has no model {name!r}{hint}")
     return timm.get_pretrained_cfg(name)
 
 

@@ -7,7 +7,6 @@ the images at another size; the global feature holds both models' features side 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,7 @@ from idmetric.metric.files.typed import shown
 from idmetric.metric.images.resize import resize_antialiased
 from idmetric.metric.models import timm_encoders as encoders
 from idmetric.metric.models.idsim_config import IDSimConfig
-from idmetric.metric.models.tokens import final_tokens
+from idmetric.metric.models.tokens import Features, channels_last_on_cpu, final_tokens
 
 TINY = Path(__file__).parent / "weights" / "tiny"
 
@@ -64,34 +63,27 @@ def extend(model: Any, config: TinyConfig, make_head: Callable[[int], nn.Module]
     Args:
         model: with the paper's backbone and heads.
         make_head: from the number of channels to a head.
-        empty: allocate no memory for weights, which are loaded afterwards.
+        empty: allocate no memory for the weights of the backbone, which are loaded afterwards.
     """
-    memory: Any = torch.device("meta") if empty else nullcontext()
     if config.patch_stages:
-        channels = stage_channels(model.backbone, config.patch_stages)
-        with memory:
-            model.mlp_patch = make_head(channels)
+        model.mlp_patch = make_head(stage_channels(model.backbone, config.patch_stages))
     if config.second:
-        second: Any = encoders.build(config.second, image_size=config.second_size, empty=empty)
-        model.second = second
-        with memory:
-            model.mlp_second = make_head(int(second.num_features))
+        with torch.device("cpu"):  # also where the heads get no memory: tables that no file holds need some
+            model.second = encoders.build(config.second, image_size=config.second_size, empty=empty)
+        model.mlp_second = make_head(int(model.second.num_features))
 
 
-def trunk_features(model: Any, config: TinyConfig, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
+def trunk_features(model: Any, config: TinyConfig, x: Tensor) -> Features:
     """See `IDSim.trunk_features`; with a second backbone, the global features of both side by side."""
     if config.patch_stages:
         features, patches, grid = stage_tokens(model.backbone, x, config.patch_stages)
     else:
         features, patches, grid = final_tokens(model.backbone, x)
-    if not config.second:
-        return features, patches, grid
-
-    resized = resize_antialiased(x, (config.second_size, config.second_size), "bilinear")
-    if resized.device.type == "cpu":  # convolutions are faster so
-        resized = resized.contiguous(memory_format=torch.channels_last)
-    second_features = final_tokens(model.second, resized)[0]
-    return torch.cat([features, second_features], -1), patches, grid
+    if config.second:
+        resized = resize_antialiased(x, (config.second_size, config.second_size), "bilinear")
+        second_features, _, _ = final_tokens(model.second, channels_last_on_cpu(resized))
+        features = torch.cat([features, second_features], -1)
+    return features, patches, grid
 
 
 def global_feature(model: Any, config: TinyConfig, features: Tensor, unit: Callable[[Tensor], Tensor]) -> Tensor:
@@ -101,16 +93,15 @@ def global_feature(model: Any, config: TinyConfig, features: Tensor, unit: Calla
         features: from `trunk_features`.
         unit: scales vectors to unit length.
     """
-    if not config.second:
-        return unit(model.mlp_cls(features))
-    first_channels = model.mlp_cls.fc2.out_features
-    first = unit(model.mlp_cls(features[..., :first_channels]))
-    second = unit(model.mlp_second(features[..., first_channels:]))
+    channels = model.mlp_cls.fc2.out_features
+    main_features, second_features = features.tensor_split([channels], dim=-1)
+    main_unit = unit(model.mlp_cls(main_features))
+    second_unit = unit(model.mlp_second(second_features))
     share = config.second_share
-    return torch.cat([(1 - share) ** 0.5 * first, share**0.5 * second], -1)
+    return torch.cat([(1 - share) ** 0.5 * main_unit, share**0.5 * second_unit], -1)
 
 
-def stage_tokens(model: Any, x: Tensor, stages: Sequence[int]) -> tuple[Tensor, Tensor, tuple[int, int]]:
+def stage_tokens(model: Any, x: Tensor, stages: Sequence[int]) -> Features:
     """Output of a whole convolutional encoder, with patch tokens from the feature maps of some of its stages.
 
     Deep maps know what an object is, earlier ones are finer. The maps are resized to the first stage's grid, and the
@@ -123,22 +114,24 @@ def stage_tokens(model: Any, x: Tensor, stages: Sequence[int]) -> tuple[Tensor, 
     Returns:
         As `last_tokens`, with D of the patches as `stage_channels`.
     """
-    if x.device.type == "cpu":
-        x = x.contiguous(memory_format=torch.channels_last)
-    final, maps = model.forward_intermediates(x, indices=list(stages), norm=False, output_fmt="NCHW")
-
+    final, maps = model.forward_intermediates(
+        channels_last_on_cpu(x), indices=list(stages), norm=False, output_fmt="NCHW"
+    )
     rows, columns = maps[0].shape[-2:]
     tokens = []
-    for found in maps:
-        resized = F.interpolate(found, (rows, columns), mode="bilinear", align_corners=False)
-        vectors = resized.flatten(2).transpose(1, 2)
+    for feature_map in maps:
+        resized = F.interpolate(feature_map, (rows, columns), mode="bilinear", align_corners=False)
+        vectors = resized.flatten(2).mT
         tokens.append(F.normalize(vectors - vectors.mean(-1, keepdim=True), dim=-1))
     return model.forward_head(final, pre_logits=True), torch.cat(tokens, -1), (rows, columns)
 
 
 def stage_channels(model: Any, stages: Sequence[int]) -> int:
     """Channels of the patch tokens of `stage_tokens`."""
-    known = getattr(model, "feature_info", [])
-    if getattr(model, "num_prefix_tokens", 0) or not all(0 <= stage < len(known) for stage in stages):
+    channels = {}
+    if not getattr(model, "num_prefix_tokens", 0):  # a convolutional encoder
+        for stage, info in enumerate(model.feature_info):
+            channels[stage] = int(info["num_chs"])
+    if not channels.keys() >= set(stages):
         raise CheckpointError(f"patch_stages = {list(stages)}: {type(model).__name__} has no such feature maps")
-    return sum(int(known[stage]["num_chs"]) for stage in stages)
+    return sum(channels[stage] for stage in stages)

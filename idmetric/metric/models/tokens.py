@@ -11,9 +11,10 @@ from torch import Tensor
 from idmetric.metric.checkpoints.errors import CheckpointError
 
 Pool = Literal["auto", "cls", "avg", "head"]
+Features = tuple[Tensor, Tensor, tuple[int, int]]  # global features (B, D), patch tokens (B, P, D'), grid of patches
 
 
-def last_tokens(model: Any, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]:
+def last_tokens(model: Any, x: Tensor) -> Features:
     """Output of the last block, before the final norm, as ID-Sim's release reads it.
 
     Args:
@@ -28,14 +29,13 @@ def last_tokens(model: Any, x: Tensor) -> tuple[Tensor, Tensor, tuple[int, int]]
             x, indices=1, norm=False, return_prefix_tokens=True, output_fmt="NLC", intermediates_only=True
         )
         return prefix[:, 0], tokens, _token_grid(model, x)
-    if x.device.type == "cpu":  # convolutions are faster so; to the others it is all the same
-        x = x.contiguous(memory_format=torch.channels_last)
-    [features] = model.forward_intermediates(x, indices=1, norm=False, output_fmt="NCHW", intermediates_only=True)
-    rows, columns = features.shape[-2:]
-    return features.mean((2, 3)), features.flatten(2).transpose(1, 2), (rows, columns)
+    [features] = model.forward_intermediates(
+        channels_last_on_cpu(x), indices=1, norm=False, output_fmt="NCHW", intermediates_only=True
+    )
+    return features.mean((2, 3)), features.flatten(2).mT, tuple(features.shape[2:])
 
 
-def final_tokens(model: Any, x: Tensor, pool: Pool = "auto") -> tuple[Tensor, Tensor, tuple[int, int]]:
+def final_tokens(model: Any, x: Tensor, pool: Pool = "auto") -> Features:
     """Output of the whole encoder, final norm included, as baselines are usually scored.
 
     Args:
@@ -48,31 +48,36 @@ def final_tokens(model: Any, x: Tensor, pool: Pool = "auto") -> tuple[Tensor, Te
         As `last_tokens`.
     """
     features = model.forward_features(x)
-    if features.ndim == 4:
-        if getattr(model, "output_fmt", "NCHW") == "NHWC":
-            rows, columns = features.shape[1:3]
-            tokens = features.flatten(1, 2)
-        else:
-            rows, columns = features.shape[2:]
-            tokens = features.flatten(2).transpose(1, 2)
-        grid, prefix = (rows, columns), 0
+    prefix_count = 0
+    if features.ndim == 3:
+        prefix_count = int(getattr(model, "num_prefix_tokens", 0))
+        tokens, grid = features[:, prefix_count:], _token_grid(model, x)
     else:
-        prefix = int(getattr(model, "num_prefix_tokens", 0))
-        tokens, grid = features[:, prefix:], _token_grid(model, x)
-    has_class_token = prefix > 0 and getattr(model, "cls_token", None) is not None
+        channels_last = features
+        if getattr(model, "output_fmt", "NCHW") == "NCHW":
+            channels_last = features.movedim(1, -1)
+        tokens, grid = channels_last.flatten(1, 2), tuple(channels_last.shape[1:3])
+
+    has_class_token = prefix_count > 0 and getattr(model, "cls_token", None) is not None
     if pool == "cls" and not has_class_token:
         raise ValueError(f"{type(model).__name__} has no class token to pool: choose pool='avg' or 'head'")
-    if pool == "cls" or (pool == "auto" and has_class_token):
+    if has_class_token and pool in ("cls", "auto"):
         return features[:, 0], tokens, grid
     if pool == "avg":
         return tokens.mean(1), tokens, grid
     return model.forward_head(features, pre_logits=pool == "auto"), tokens, grid
 
 
+def channels_last_on_cpu(x: Tensor) -> Tensor:
+    """The same pixels with their channels last in memory, which makes convolutions on a CPU faster."""
+    return x.contiguous(memory_format=torch.channels_last) if x.device.type == "cpu" else x
+
+
 def _token_grid(model: Any, x: Tensor) -> tuple[int, int]:
     embed = model.patch_embed
-    rows, columns = embed.dynamic_feat_size(x.shape[-2:]) if hasattr(embed, "dynamic_feat_size") else embed.grid_size
-    return int(rows), int(columns)
+    if hasattr(embed, "dynamic_feat_size"):
+        return tuple(embed.dynamic_feat_size(x.shape[-2:]))
+    return tuple(embed.grid_size)
 
 
 def resample_positions(table: Tensor, grid: tuple[int, int], offset: float = 0.0) -> Tensor:
@@ -85,9 +90,13 @@ def resample_positions(table: Tensor, grid: tuple[int, int], offset: float = 0.0
     n = round((table.shape[1] - 1) ** 0.5)
     if grid == (n, n):
         return table
-    square = table[:, 1:].float().mT.reshape(1, -1, n, n)
-    how: Any = {"scale_factor": [(side + offset) / n for side in grid]} if offset else {"size": grid}
-    found = F.interpolate(square, mode="bicubic", align_corners=False, **how)
-    if found.shape[-2:] != grid:
+    class_position, positions = table[:, :1].float(), table[:, 1:].float()
+    square = positions.mT.reshape(1, -1, n, n)
+    if offset:
+        scales = [(side + offset) / n for side in grid]
+        resampled = F.interpolate(square, scale_factor=scales, mode="bicubic", align_corners=False)
+    else:
+        resampled = F.interpolate(square, grid, mode="bicubic", align_corners=False)
+    if resampled.shape[-2:] != grid:
         raise CheckpointError(f"cannot resample a position embedding of {n} x {n} to {grid[0]} x {grid[1]}")
-    return torch.cat([table[:, :1].float(), found.flatten(2).mT], 1).to(table.dtype)
+    return torch.cat([class_position, resampled.flatten(2).mT], 1).to(table.dtype)

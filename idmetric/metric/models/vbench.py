@@ -21,7 +21,8 @@ from idmetric.metric.models.backbone import Backbone
 from idmetric.metric.models.preprocessing import LoadedImage
 from idmetric.metric.models.tokens import resample_positions
 
-SIDE, PATCH = 224, 16
+SIDE = 224
+PATCH = 16
 _MOST_RATIO = 20  # of a frame's sides: longer ones would take gigabytes
 
 
@@ -51,41 +52,47 @@ class VBenchDino(Backbone):
 
     def fit_pixels(self, pixels: Tensor) -> Tensor:
         """See `Embedder.fit_pixels`."""
-        planned = _resized(pixels.shape[-2], pixels.shape[-1])
-        rows, columns = self.size_for(pixels.shape[-2], pixels.shape[-1])
-        if tuple(pixels.shape[-2:]) != planned:
-            pixels = F.interpolate(pixels, planned, mode="bilinear", align_corners=False)
-        return pixels[..., :rows, :columns]
+        height, width = pixels.shape[-2:]
+        rows, columns = self.size_for(height, width)
+        resized = F.interpolate(pixels, _resized(height, width), mode="bilinear", align_corners=False)
+        return resized[..., :rows, :columns]
 
     def load_image(
-        self, image: ImageLike, mask: MaskLike | None = None, outside: Outside = "black", *,
+        self,
+        image: ImageLike,
+        mask: MaskLike | None = None,
+        outside: Outside = "black",
+        *,
         mask_id: MaskId | None = None,
-    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    ) -> LoadedImage:
         """See `Embedder.load_image`; masks are refused."""
         if mask is not None:
             raise ImageReadError(describe(mask), "dino:vbench compares whole frames and takes no masks")
         pixels = to_pixels(image, None, background=self.background)
-        if max(pixels.shape[1:]) > _MOST_RATIO * min(pixels.shape[1:]):
+        height, width = pixels.shape[1:]
+        if max(height, width) > _MOST_RATIO * min(height, width):
             raise ImageReadError(describe(image), f"its sides differ by over {_MOST_RATIO} to 1: it is not a frame")
         return self.fit_pixels(pixels[None])[0], None
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, None, None]:
         """See `Embedder.forward_features`."""
         model: Any = self.backbone
-        grid = x.shape[-2] // PATCH, x.shape[-1] // PATCH
-        tokens = model.patch_embed.proj(x).flatten(2).mT
-        tokens = torch.cat([model.cls_token.expand(len(x), -1, -1), tokens], 1)
-        tokens = tokens + resample_positions(model.pos_embed, grid, 0.1)
-        return model.norm(model.blocks(model.norm_pre(tokens)))[:, 0], None, None
+        patches = model.patch_embed.proj(x)
+        class_tokens = model.cls_token.expand(len(x), -1, -1)
+        tokens = torch.cat([class_tokens, patches.flatten(2).mT], 1)
+        tokens = tokens + resample_positions(model.pos_embed, tuple(patches.shape[-2:]), 0.1)
+        tokens = model.blocks(model.norm_pre(tokens))
+        return model.norm(tokens)[:, 0], None, None
 
     def _embed_batch(self, images: list[LoadedImage]) -> Embedding:
-        frames = [frame.to(self.device) for frame, _ in images]
+        frames = [frame for frame, _ in images]
         if len({frame.shape for frame in frames}) == 1:
             return self.embed_pixels(torch.stack(frames))
         return concatenate([self.embed_pixels(frame[None]) for frame in frames])
 
 
 def _resized(height: int, width: int) -> tuple[int, int]:
-    shorter, longer = min(height, width), max(height, width)
-    other = int(SIDE * longer / shorter)  # as torchvision rounds
-    return (SIDE, other) if height <= width else (other, SIDE)
+    """The shorter side becomes 224 pixels, the longer one is rounded as torchvision does."""
+    if height <= width:
+        return SIDE, int(SIDE * width / height)
+    return int(SIDE * height / width), SIDE

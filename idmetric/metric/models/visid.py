@@ -38,8 +38,8 @@ from idmetric.metric.images.kinds import WHITE, Color
 from idmetric.metric.images.masks import Images, MaskId, Masks, labeled, split_masks
 from idmetric.metric.images.read import ImageLike, Outside, split_images
 from idmetric.metric.images.resize import place
-from idmetric.metric.models.batches import in_batches, warn_of_lost_graph
-from idmetric.metric.models.devices import opening
+from idmetric.metric.models.batches import OnProgress, in_batches, warn_of_lost_graph
+from idmetric.metric.models.devices import at_least_float32, opening
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.models.visid_config import CANDIDATE, IMAGE, MOST_RATIO, STEP, TASKS, VisIDConfig
 from idmetric.metric.models.visid_files import (
@@ -172,7 +172,7 @@ class VisIDEmbed(Embedder):
         outside: Outside = "black",
         patches: bool = True,
         workers: int = 0,
-        progress: Callable[[int, int], None] | None = None,
+        progress: OnProgress | None = None,
     ) -> Embedding:
         """Embed images, texts, or pairs of both, in batches, without building a graph.
 
@@ -197,47 +197,48 @@ class VisIDEmbed(Embedder):
         warn_of_lost_graph(images)
         with torch.no_grad():
             return self._embed(
-                images, batch_size, labeled(masks, mask_id), outside, patches, progress, workers, texts, instruction
+                images,
+                labeled(masks, mask_id),
+                outside,
+                texts,
+                instruction,
+                batch_size=batch_size,
+                patches=patches,
+                progress=progress,
+                workers=workers,
             )
 
     def _embed(
         self,
-        images: Images | Sequence[ImageLike | None] | None,
-        batch_size: int,
+        images: Any,
         masks: Masks,
         outside: Outside,
-        patches: bool,
-        progress: Callable[[int, int], None] | None = None,
-        workers: int = 0,
         texts: str | Sequence[str] | None = None,
         instruction: str | None = None,
+        **batching: Any,
     ) -> Embedding:
-        singles = _singles(images) if images is not None else []
-        words = [texts] if isinstance(texts, str) else list(texts or [])
-        if images is None:
-            singles = [None] * len(words)
+        texts = [texts] if isinstance(texts, str) else list(texts or [])
+        singles = [None] * len(texts) if images is None else _singles(images)
         if not singles:
             raise ValueError("nothing to embed: give images, texts, or both")
-        if len(words) <= 1:
-            words = (words or [""]) * len(singles)
-        if len(words) != len(singles):
-            raise ValueError(f"{len(words)} texts for {len(singles)} images: give one for each, or one for all")
+        if len(texts) <= 1:
+            texts = (texts or [""]) * len(singles)
+        if len(texts) != len(singles):
+            raise ValueError(f"{len(texts)} texts for {len(singles)} images: give one for each, or one for all")
         single_masks = split_masks(masks, singles)
 
         def load(number: int) -> Item:
             image = singles[number]
-            text = words[number]
-            if image is None:
-                return Item(self._join(instruction, self.settings.text_instruction, text))
-            pixels, cover = self.load_image(image, single_masks[number], outside)
-            return Item(self._join(instruction, self.settings.instruction, text), pixels, cover)
+            asked = instruction
+            if asked is None:
+                asked = self.settings.text_instruction if image is None else self.settings.instruction
+            words = self.settings.joiner.join(part for part in (asked, texts[number]) if part)
+            loaded = () if image is None else self.load_image(image, single_masks[number], outside)
+            return Item(words, *loaded)
 
-        patches = patches and all(image is not None for image in singles)  # a text alone has none
-        return in_batches(load, self._run, singles, self.dtype, batch_size, patches, progress, workers)
-
-    def _join(self, instruction: str | None, default: str, text: str) -> str:
-        asked = default if instruction is None else instruction
-        return self.settings.joiner.join(part for part in (asked, text) if part)
+        if any(image is None for image in singles):  # a text alone has no patches
+            batching["patches"] = False
+        return in_batches(load, self._run, singles, self.dtype, **batching)
 
     def encode_items(self, pixels: Sequence[Tensor | None], words: Sequence[str]) -> Tensor:
         """Embed items differentiably, as `embed` does: unit vectors (B, D), without patches.
@@ -257,10 +258,11 @@ class VisIDEmbed(Embedder):
         attended = inputs["attention_mask"]
         if self.settings.pooling == "mean":
             weight = attended[..., None]
-            pooled = (_at_least_float32(hidden) * weight).sum(1) / weight.sum(1)
+            pooled = (at_least_float32(hidden) * weight).sum(1) / weight.sum(1)
         else:
-            last = attended.sum(1) - 1
-            pooled = _at_least_float32(hidden[torch.arange(len(items), device=self.device), last])
+            rows = torch.arange(len(items), device=self.device)
+            last_columns = attended.sum(1) - 1
+            pooled = at_least_float32(hidden[rows, last_columns])
         features = F.normalize(pooled, dim=-1)
         if not patches or any(item.pixels is None for item in items):  # a text alone has no patches
             return Embedding(features, model=self._maker())
@@ -269,7 +271,7 @@ class VisIDEmbed(Embedder):
         most = self.settings.max_pixels // STEP**2
         tokens, weights = [], []
         for item, states, is_image in zip(items, hidden, inputs["input_ids"] == self._image_token, strict=True):
-            image_tokens = F.normalize(_at_least_float32(states[is_image]), dim=-1)
+            image_tokens = F.normalize(at_least_float32(states[is_image]), dim=-1)
             weight = image_tokens.new_ones(len(image_tokens))
             if item.cover is not None:
                 weight = F.avg_pool2d(item.cover[None, None].to(image_tokens), STEP).flatten()
@@ -352,7 +354,3 @@ def _singles(images: Any) -> list[ImageLike | None]:
     for image in images:
         singles += [None] if image is None else split_images(image)
     return singles
-
-
-def _at_least_float32(x: Tensor) -> Tensor:
-    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,7 +19,7 @@ CANDIDATE = "Represent the image"  # the example the paper gives
 IMAGE = "<|image_pad|>"
 STEP = 28  # one token stands for 28 x 28 pixels
 _MOST = 2**25  # pixels, 42,799 tokens; Qwen2.5-VL's processor takes 16,384
-MOST_RATIO = 200  # of an image's longer side to its shorter one, as in Qwen2-VL's processor
+MOST_RATIO = 200  # most of an image's longer side to its shorter one, in Qwen2-VL's processor
 # what stands before, with an image after that, and at the end
 STYLES = {
     "vlm2vec": ("", IMAGE, ""),
@@ -88,29 +87,15 @@ class VisIDConfig:
 
         In the vlm2vec style images with a side under 28 pixels become 56 x 56, as VLM2Vec makes them.
         """
+        from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+
         low, high = self.min_pixels, self.max_pixels
-        if max(height, width) > MOST_RATIO * min(height, width):
-            raise ValueError(
-                f"Qwen2.5-VL takes no side ratio above {MOST_RATIO}, this one has {width} x {height}: crop it"
-            )
+        rows, columns = smart_resize(height, width, STEP, low, high)  # refuses side ratios above MOST_RATIO
         if self.prompt_style == "vlm2vec" and min(height, width) < STEP and low <= 4 * STEP**2 <= high:
             return 2 * STEP, 2 * STEP
-
-        rows = round(height / STEP)
-        columns = round(width / STEP)
-        most = high // STEP**2
-        if rows * columns > most:
-            scale = math.sqrt(height * width / high)
-            rows = max(1, math.floor(height / scale / STEP))
-            columns = max(1, math.floor(width / scale / STEP))
-        elif rows * columns * STEP**2 < low:
-            scale = math.sqrt(low / (height * width))
-            rows = math.ceil(height * scale / STEP)
-            columns = math.ceil(width * scale / STEP)
-
-        if rows * columns > most:  # a narrow limit and a long image: the processor would exceed it
+        if rows * columns > high:  # a narrow limit and a long image
             if rows > columns:
-                rows = max(1, most // columns)
+                rows = max(STEP, high // (columns * STEP) * STEP)
             else:
-                columns = max(1, most // rows)
-        return rows * STEP, columns * STEP
+                columns = max(STEP, high // (rows * STEP) * STEP)
+        return rows, columns

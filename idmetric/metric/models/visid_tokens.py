@@ -56,7 +56,7 @@ def prompt_tokens(item: Item, settings: VisIDConfig, tokenizer: Any) -> list[int
     limit = settings.max_length
     excess = len(ids) - limit
     if excess > 0:
-        tail: list[int] = tokenizer(after, add_special_tokens=False)["input_ids"] if after else []
+        tail: list[int] = tokenizer(after, add_special_tokens=False)["input_ids"]
         if len(tail) > limit:
             raise ValueError(f"max_length={limit} tokens do not hold the chat template: raise it")
         ids = ids[: limit - len(tail)] + tail
@@ -73,10 +73,12 @@ def vision_positions(ids: Tensor, grid: tuple[int, int], image_token: int) -> Te
 
     rows, columns = grid
     row, column = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
-    image = start + torch.stack([torch.zeros_like(row), row, column]).flatten(1)
+    time = torch.zeros_like(row)
+    image = start + torch.stack([time, row, column]).flatten(1)
 
     after_count = len(ids) - start - rows * columns
-    after = start + max(grid) + torch.arange(after_count).expand(3, -1)
+    after_start = start + max(grid)
+    after = torch.arange(after_start, after_start + after_count).expand(3, -1)
     return torch.cat([before, image, after], 1)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,19 +21,46 @@ from idmetric.metric.distance.finite import NonFiniteError, shown
 from idmetric.metric.distance.matrix import needs_patches
 from idmetric.metric.files.output import OutputError, writing
 from idmetric.metric.images import paths
-from idmetric.metric.images.masks import labeled
+from idmetric.metric.images.masks import MaskLike, labeled
 from idmetric.metric.images.opening import Named
-from idmetric.metric.images.read import ImageReadError
+from idmetric.metric.images.read import ImageReadError, Outside
 from idmetric.metric.scoring import pipeline
 from idmetric.metric.scoring.copy_warnings import small_picture
 from idmetric.metric.scoring.files import mask_path
 from idmetric.metric.scoring.keys import MASKED, folder_name
 from idmetric.metric.scoring.pairs import Pair, Pairs
+from idmetric.metric.scoring.records import Record
 from idmetric.metric.scoring.scores import File, ScoreSettings
 
 if TYPE_CHECKING:
+    from PIL import Image
+
     from idmetric.metric.models.embedder import Embedder
+    from idmetric.metric.scoring.matches import Tokens
     from idmetric.metric.scoring.store import Store
+
+
+class Watcher(Protocol):
+    """Sees images and rows as they come (`idmetric.evaluate.report.album.Album`).
+
+    Attributes:
+        details: number of nearest images of which it wants tokens; 0: none.
+        references: the references that were read, in order.
+    """
+
+    details: int
+    references: dict[File, None]
+
+    def add_picture(self, file: File, picture: Image.Image, mask: MaskLike | None, outside: Outside, /) -> None:
+        """See an image at its full size, in a thread."""
+
+    def tokens(self, file: File, masked: bool, embedding: Embedding, /) -> Tokens | None:
+        """Return what `add` needs of an image."""
+
+    def add(
+        self, row: Record, image: File, reference: File, image_tokens: Tokens | None, reference_tokens: Tokens | None, /
+    ) -> None:
+        """See a row, before it is ranked."""
 
 
 @dataclass
@@ -45,11 +72,11 @@ class Loaded(pipeline.Input[File]):
 
 @dataclass(frozen=True)
 class Seen:
-    """An embedded image. `small`: the picture from which copies are found. `extra`: what the watcher keeps of it."""
+    """An embedded image. `small`: the picture from which copies are found. `tokens`: what the watcher wants of it."""
 
     embedding: Embedding
     small: NDArray[np.uint8] | None
-    extra: Any = None
+    tokens: Tokens | None = None
 
 
 class Encoder:
@@ -58,13 +85,13 @@ class Encoder:
     If the cache's disk is full, nothing more is kept; scores do not depend on the cache.
 
     Args:
-        watcher: sees pictures and embeddings as they come (`idmetric.evaluate.report.album.Album`), or None.
+        watcher: sees pictures and embeddings as they come, or None.
 
     Attributes:
         skipped: files that could not be used, with the reasons; only with on_error="skip".
     """
 
-    def __init__(self, metric: Embedder, settings: ScoreSettings, watcher: Any) -> None:
+    def __init__(self, metric: Embedder, settings: ScoreSettings, watcher: Watcher | None) -> None:
         self._metric, self._settings, self._watcher = metric, settings, watcher
         self._scores_patches = needs_patches(settings.distance)
         self._patches = self._scores_patches or (watcher is not None and watcher.details > 0)

@@ -19,7 +19,7 @@ from idmetric.metric.distance.ties import comparable
 from idmetric.metric.files.tables import rounded
 from idmetric.metric.scoring.copies import SIZE, Print, take_print
 from idmetric.metric.scoring.copy_warnings import is_gray, mark_copy, warn_of_gray, warn_of_repeated_references
-from idmetric.metric.scoring.encoder import Encoder, Seen
+from idmetric.metric.scoring.encoder import Encoder, Seen, Watcher
 from idmetric.metric.scoring.files import Cross
 from idmetric.metric.scoring.pairs import Pair, Pairs
 from idmetric.metric.scoring.records import Record
@@ -40,7 +40,7 @@ class RowMaker:
     Args:
         metric: the model.
         settings: of the request.
-        watcher: sees images and rows as they come, or None; see `idmetric.metric.scoring.score.compare`.
+        watcher: sees images and rows as they come, or None.
         progress: called with (images or pairs done, in all).
 
     Attributes:
@@ -50,7 +50,7 @@ class RowMaker:
         consecutive: for scores of videos, distance of each image to the one before, or to the first reference.
     """
 
-    def __init__(self, metric: Embedder, settings: ScoreSettings, watcher: Any, progress: Progress) -> None:
+    def __init__(self, metric: Embedder, settings: ScoreSettings, watcher: Watcher | None, progress: Progress) -> None:
         self.metric = metric
         self.settings = settings
         self.watcher = watcher
@@ -104,7 +104,7 @@ class RowMaker:
                         previous = embeddings[[column]]
                 if self.watcher is not None:
                     nearest_file = (names[nearest], None)
-                    self.watcher.add(row, file, nearest_file, seen.extra, reference_images[nearest_file].extra)
+                    self.watcher.add(row, file, nearest_file, seen.tokens, reference_images[nearest_file].tokens)
         warn_of_gray(gray)
         return rows
 
@@ -161,7 +161,7 @@ class RowMaker:
         row |= dict(pair.other)
         if self.watcher is not None:
             reference, image = pair.files
-            self.watcher.add(row, image, reference, b.extra, a.extra)
+            self.watcher.add(row, image, reference, b.tokens, a.tokens)
         return row
 
     def _row(self, reference: str, image: str, distances: list[float]) -> Record:

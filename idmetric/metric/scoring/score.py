@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from idmetric.metric.calibration.apply import Calibration
     from idmetric.metric.images.masks import MaskId
     from idmetric.metric.models.embedder import Embedder
+    from idmetric.metric.scoring.encoder import Watcher
 
 
 def score(
@@ -132,12 +133,12 @@ def compare(
     settings: ScoreSettings,
     *,
     progress: Progress | None = None,
-    watcher: Any = None,
+    watcher: Watcher | None = None,
 ) -> Scores:
     """Score files that are listed and checked; see `score`.
 
     Args:
-        watcher: sees images and rows as they come: `idmetric.evaluate.report.album.Album`, which makes a page of them.
+        watcher: sees images and rows as they come, such as `idmetric.evaluate.report.album.Album` for a page of them.
     """
     has_masks = {settings.mask_dir is not None or mask is not None for _, mask in work.files}
     if settings.calibration is not None:

@@ -6,6 +6,7 @@ Each draw follows from (seed, step) alone.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -65,26 +66,30 @@ def classes_of(data: Manifest, images: int, few: Literal["skip", "repeat"] = "sk
             their images are repeated ("repeat"), and differ by augmentation alone.
         seed: of the choice of images.
     """
-    found: dict[str, dict[str, int]] = defaultdict(dict)  # identity -> a row of each of its images
-    names, keys, ids = data.column("identity"), image_keys(data), data.column("id")
+    names = data.column("identity")
+    ids = data.column("id")
+    keys = image_keys(data)
+    images_of: dict[str, dict[str, int]] = defaultdict(dict)  # identity -> a row of each of its images
     for row in rows_in(data, TRAINING).tolist():
         if names[row] is not None:
-            found[names[row]].setdefault(keys[row], row)
-    enough = [name for name in sorted(found) if few == "repeat" or len(found[name]) >= images]
-    if len(enough) < 2:
+            images_of[names[row]].setdefault(keys[row], row)
+
+    class_names = [name for name in sorted(images_of) if few == "repeat" or len(images_of[name]) >= images]
+    if len(class_names) < 2:
         raise ManifestError(
-            f"{len(enough)} of the {len(found)} identities of the training split have {images} different images, the N "
-            "of a class, and two are needed: column identity says which images are of one class; a lower --images "
-            f"takes fewer, --few-images repeat repeats them; {_HOW_TO}"
+            f"{len(class_names)} of the {len(images_of)} identities of the training split have {images} different "
+            "images, the N of a class, and two are needed: column identity says which images are of one class; a lower "
+            f"--images takes fewer, --few-images repeat repeats them; {_HOW_TO}"
         )
-    chosen = []
-    for name in enough:
-        rows = sorted(found[name].values(), key=lambda row: ids[row])
+    class_rows = []
+    for name in class_names:
+        rows = sorted(images_of[name].values(), key=lambda row: ids[row])
         if len(rows) > images:
-            rows = [rows[k] for k in sorted(generator(seed, "images", name).permutation(len(rows))[:images])]
-        chosen.append([rows[k % len(rows)] for k in range(images)])
-    named = [[name, *(ids[row] for row in rows)] for name, rows in zip(enough, chosen, strict=True)]
-    return Classes(np.array(chosen, np.int64), len(found) - len(enough), fingerprint(named))
+            chosen = generator(seed, "images", name).permutation(len(rows))[:images]
+            rows = [rows[k] for k in sorted(chosen)]
+        class_rows.append([rows[k % len(rows)] for k in range(images)])
+    digested = [[name, *(ids[row] for row in rows)] for name, rows in zip(class_names, class_rows, strict=True)]
+    return Classes(np.array(class_rows, np.int64), len(images_of) - len(class_names), fingerprint(digested))
 
 
 # The samples of a step
@@ -108,7 +113,7 @@ class Drawn(NamedTuple):
 
 def pass_length(count: int, size: int) -> int:
     """Batches in which each of `count` classes or images is loaded; the first ones again fill up the last batch."""
-    return -(-count // size)
+    return math.ceil(count / size)
 
 
 def draw_classes(step: int, classes: int, images: int, size: int, seed: int) -> Drawn:
@@ -139,9 +144,10 @@ def draw_images(step: int, classes: int, images: int, size: int, seed: int) -> D
 
 
 def _next(step: int, count: int, size: int, seed: int) -> NDArray[np.int64]:
-    turn, place = divmod(step, pass_length(count, size))
-    found: NDArray[np.int64] = permutation(seed, turn, count)[(place * size + np.arange(size)) % count]
-    return found
+    """The classes or images that a step loads."""
+    number, batch = divmod(step, pass_length(count, size))
+    order: NDArray[np.int64] = permutation(seed, number, count)
+    return order[(batch * size + np.arange(size)) % count]
 
 
 def _drawn(step: int, image: NDArray[np.int64], images: int, query: NDArray[np.int64]) -> Drawn:
@@ -166,11 +172,11 @@ class Batches:
     def read(self, drawn: Drawn, samples: range, parts: range, threads: int = 1) -> Tensor:
         """Pixels (S, P, 3, H, W) of these samples' images in uint8: no information is lost."""
 
-        def one(image: tuple[int, int]) -> Tensor:
-            sample, part = image
-            row = int(self.classes.flat[int(drawn.image[image])])
+        def read_image(place: tuple[int, int]) -> Tensor:
+            sample, part = place
+            row = int(self.classes.flat[int(drawn.image[place])])
             return self.pictures.read_bytes(row, generator(self.seed, drawn.step, sample * drawn.image.shape[1] + part))
 
         with ThreadPoolExecutor(threads) as pool:
-            found = list(pool.map(one, product(samples, parts)))
-        return torch.stack(found).view(len(samples), len(parts), *found[0].shape)
+            images = list(pool.map(read_image, product(samples, parts)))
+        return torch.stack(images).view(len(samples), len(parts), *images[0].shape)

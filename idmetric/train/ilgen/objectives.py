@@ -6,6 +6,7 @@ Each takes embeddings (S, P, D), S samples of P images over all processes, and t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -50,10 +51,11 @@ class Contrastive(nn.Module):
         self.register_buffer("hardest", torch.full((count,), -1, dtype=torch.int64))
 
     def forward(self, embedded: Tensor, drawn: Drawn) -> dict[str, Tensor]:
-        query, other = embedded[:, :1], embedded[:, 1:]
-        similarity = cosines(query, other)[:, 0]
-        loss = contrastive(similarity[:, 0], similarity[:, 1:])
-        return {"loss": loss, "accuracy": (similarity[:, 0] > similarity[:, 1]).float().mean().detach()}
+        query, candidates = embedded[:, :1], embedded[:, 1:]
+        similarity = cosines(query, candidates)[:, 0]
+        to_positive, to_negatives = similarity[:, 0], similarity[:, 1:]
+        is_nearer = to_positive > to_negatives[:, 0]
+        return {"loss": contrastive(to_positive, to_negatives), "accuracy": is_nearer.float().mean().detach()}
 
 
 class SoftmaxMargin(nn.Module):
@@ -89,11 +91,12 @@ def mine(model: Embedder, data: Manifest, classes: Classes, processes: Processes
     The current model embeds all images without augmentation; processes share the work.
     """
     count = len(classes.flat)
-    each = -(-count // processes.count)
-    own = ((torch.arange(each) + processes.rank * each) % count).to(processes.device)  # the last share is padded
+    share_size = math.ceil(count / processes.count)
+    share = (torch.arange(share_size) + processes.rank * share_size) % count  # the last share is padded
+    share = share.to(processes.device)
     with processes.autocast():
         vectors = embed_rows(model, data, classes.flat, batch_size, processes)
     x = torch.from_numpy(vectors).float().to(processes.device)
     label = torch.arange(count, device=x.device) // classes.images
-    found = hardest_negatives(x[own], x, label[own], label)
-    return processes.gather(found)[:count]
+    negatives = hardest_negatives(x[share], x, label[share], label)
+    return processes.gather(negatives)[:count]

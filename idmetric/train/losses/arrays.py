@@ -18,28 +18,50 @@ def cosines(a: Tensor, b: Tensor) -> Tensor:
     Computed in float32 or better, also inside autocast. A zero vector is at cosine 0 from everything.
     """
     with torch.autocast(a.device.type, enabled=False):
-        return F.normalize(full(a), dim=-1) @ F.normalize(full(b), dim=-1).transpose(-1, -2)
+        unit_a = F.normalize(full(a), dim=-1)
+        unit_b = F.normalize(full(b), dim=-1)
+        return unit_a @ unit_b.transpose(-1, -2)
 
 
 def masked_mean(values: Tensor, valid: Tensor, dim: int | None = None) -> Tensor:
     """Mean of the entries where `valid`, over `dim` or all; 0 where no entry is, with a graph and zero gradient."""
-    values = values.masked_fill(~valid, 0)
-    total = values.sum() if dim is None else values.sum(dim)
-    count = valid.sum() if dim is None else valid.sum(dim)
-    return total / count.clamp_min(1)
+    total = values.masked_fill(~valid, 0).sum(dim)
+    return total / valid.sum(dim).clamp_min(1)
 
 
 def masked_logsumexp(values: Tensor, valid: Tensor, dim: int = -1) -> Tensor:
     """log of the sum of e^value over the entries where `valid`; -inf where no entry is, with zero gradient."""
-    none = ~valid.any(dim, keepdim=True)
-    kept = values.masked_fill(~valid, -torch.inf).masked_fill(none, 0)  # a row without entries passes no gradient
-    return kept.logsumexp(dim).masked_fill(none.squeeze(dim), -torch.inf)
+    is_empty = ~valid.any(dim, keepdim=True)
+    values = values.masked_fill(~valid, -torch.inf)
+    values = values.masked_fill(is_empty, 0)  # a row without entries passes no gradient
+    sums = values.logsumexp(dim)
+    return sums.masked_fill(is_empty.squeeze(dim), -torch.inf)
 
 
-def check_shapes(fit: bool, need: str, *given: Tensor) -> None:
+def check_shapes(fit: bool, need: str, *tensors: Tensor) -> None:
     """Raise ValueError, which names the shapes, unless they fit."""
     if not fit:
-        raise ValueError(f"need {need}, got {', '.join(str(tuple(x.shape)) for x in given)}")
+        shapes = [str(tuple(tensor.shape)) for tensor in tensors]
+        raise ValueError(f"need {need}, got {', '.join(shapes)}")
+
+
+def check_matrix(*tensors: Tensor) -> None:
+    """Raise ValueError unless all are of one shape (Q, N)."""
+    first, *rest = tensors
+    fit = first.ndim == 2 and all(tensor.shape == first.shape for tensor in rest)
+    check_shapes(fit, f"{len(tensors)} arrays of one shape (Q, N)", *tensors)
+
+
+def check_pairs(positive: Tensor, negative: Tensor) -> None:
+    """Raise ValueError unless these are similarities (B,) to positives and (B, N) to negatives."""
+    fit = positive.ndim == 1 and negative.ndim == 2 and len(negative) == len(positive) > 0
+    check_shapes(fit, "(B,) and (B, N), B >= 1", positive, negative)
+
+
+def check_labels(embedding: Tensor, label: Tensor) -> None:
+    """Raise ValueError unless these are embeddings (N, D) and their labels (N,)."""
+    fit = embedding.ndim == 2 and label.shape == embedding.shape[:1]
+    check_shapes(fit, "(N, D) and (N,)", embedding, label)
 
 
 def check_temperature(temperature: float | Tensor) -> None:

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idmetric.train.losses.arrays import check_shapes, cosines, full
+from idmetric.train.losses.arrays import check_pairs, check_shapes, cosines, full
 
 _MOST = 2**24  # cosines held at once
 
@@ -25,17 +25,21 @@ def contrastive(positive: Tensor, negative: Tensor, *, margin: float = 1.0) -> T
     Returns:
         A scalar >= 0: mean over an anchor's negatives, then over anchors. In float32 or better.
     """
-    fit = positive.ndim == 1 and negative.ndim == 2 and len(negative) == len(positive) > 0
-    check_shapes(fit, "(B,) and (B, N), B >= 1", positive, negative)
-    near = 2 - 2 * full(positive)
+    check_pairs(positive, negative)
+    positive_terms = 2 - 2 * full(positive)
     # the floor keeps the slope of the root finite where two descriptors coincide
-    apart = (2 - 2 * full(negative)).clamp_min(1e-12).sqrt()
-    far = F.relu(margin - apart).square()
-    return (near + far.mean(1)).mean() / 2
+    distance = (2 - 2 * full(negative)).clamp_min(1e-12).sqrt()
+    negative_terms = F.relu(margin - distance).square()
+    return (positive_terms + negative_terms.mean(1)).mean() / 2
 
 
 @torch.no_grad()
-def hardest_negatives(anchor: Tensor, candidate: Tensor, anchor_label: Tensor, candidate_label: Tensor) -> Tensor:
+def hardest_negatives(
+    anchor: Tensor,
+    candidate: Tensor,
+    anchor_label: Tensor,
+    candidate_label: Tensor,
+) -> Tensor:
     """For each anchor, the most similar candidate of another class ("the hardest one in the dataset").
 
     Args:
@@ -49,14 +53,16 @@ def hardest_negatives(anchor: Tensor, candidate: Tensor, anchor_label: Tensor, c
     Raises:
         ValueError: if an anchor has no candidate of another class.
     """
-    found = []
+    hardest = torch.empty(len(anchor), dtype=torch.int64, device=anchor.device)
     step = max(1, _MOST // max(1, len(candidate)))
     for start in range(0, len(anchor), step):
-        same = anchor_label[start : start + step, None] == candidate_label[None]
-        if not len(candidate) or same.all(1).any():
+        block = slice(start, start + step)
+        is_same_class = anchor_label[block, None] == candidate_label
+        if is_same_class.all(1).any():
             raise ValueError("every anchor needs a candidate of another class to be its negative")
-        found.append(cosines(anchor[start : start + step], candidate).masked_fill(same, -torch.inf).argmax(1))
-    return torch.cat(found) if found else torch.empty(0, dtype=torch.int64, device=anchor.device)
+        similarity = cosines(anchor[block], candidate)
+        hardest[block] = similarity.masked_fill(is_same_class, -torch.inf).argmax(1)
+    return hardest
 
 
 def softmax_margin(
@@ -74,8 +80,10 @@ def softmax_margin(
     Returns:
         A scalar >= 0, mean over the batch. In float32 or better.
     """
-    fit = embedding.ndim == weight.ndim == 2 and embedding.shape[1] == weight.shape[1] and len(embedding) > 0
-    check_shapes(fit, "(B, D) and (C, D), B >= 1", embedding, weight)
+    fit = embedding.ndim == weight.ndim == 2 and embedding.shape[1] == weight.shape[1]
+    check_shapes(fit and len(embedding) > 0, "(B, D) and (C, D), B >= 1", embedding, weight)
     similarity = cosines(embedding, weight)
-    own = F.one_hot(label, len(weight)).to(torch.bool)
-    return F.cross_entropy(scale * torch.where(own, similarity - margin, similarity), label)
+    is_class = F.one_hot(label, len(weight)).to(torch.bool)
+    with_margin = similarity - margin
+    logits = torch.where(is_class, with_margin, similarity)
+    return F.cross_entropy(scale * logits, label)

@@ -16,7 +16,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from idmetric.train.losses.arrays import check_shapes, check_temperature, cosines, full, masked_logsumexp, masked_mean
+from idmetric.train.losses.arrays import (
+    check_labels,
+    check_matrix,
+    check_pairs,
+    check_shapes,
+    check_temperature,
+    cosines,
+    full,
+    masked_logsumexp,
+    masked_mean,
+)
 
 
 def info_nce(
@@ -47,12 +57,13 @@ def info_nce(
     Raises:
         ValueError: if shapes do not fit, there are no anchors, or temperature <= 0.
     """
-    fit = positive.ndim == 1 and negative.ndim == 2 and len(negative) == len(positive) > 0
-    check_shapes(fit, "(B,) and (B, N), B >= 1", positive, negative)
+    check_pairs(positive, negative)
     check_temperature(temperature)
-    logits = torch.cat([full(positive)[:, None] - margin, full(negative)], 1) / temperature
+    positive = full(positive)[:, None] - margin
+    negative = full(negative)
     if valid is not None:
-        logits = torch.cat([logits[:, :1], logits[:, 1:].masked_fill(~valid, -torch.inf)], 1)
+        negative = negative.masked_fill(~valid, -torch.inf)
+    logits = torch.cat([positive, negative], 1) / temperature
     return (logits.logsumexp(1) - logits[:, 0]).mean()
 
 
@@ -87,19 +98,23 @@ def query_target_info_nce(
     """
     fit = query.ndim == 2 and query.shape == target.shape and len(query) > 0
     check_shapes(fit, "queries and targets (B, D), B >= 1", query, target)
-    own = torch.eye(len(query), dtype=torch.bool, device=query.device)
-    other = ~own if identity is None else identity[:, None] != identity[None]
     similarity = cosines(query, target)
-    positive, rivals = own, other
+    is_positive = torch.eye(len(query), dtype=torch.bool, device=query.device)
+    is_negative = ~is_positive
+    if identity is not None:
+        is_negative = identity[:, None] != identity
+
     if negative is not None:
-        hard = torch.ones(len(query), len(negative), dtype=torch.bool, device=query.device)
+        shape = (len(query), len(negative))
+        is_hard = torch.ones(shape, dtype=torch.bool, device=query.device)
         if negative_valid is not None:
-            hard = hard & negative_valid
+            is_hard = is_hard & negative_valid
         if identity is not None and negative_identity is not None:
-            hard = hard & (identity[:, None] != negative_identity[None])
+            is_hard = is_hard & (identity[:, None] != negative_identity)
         similarity = torch.cat([similarity, cosines(query, negative)], 1)
-        positive, rivals = F.pad(own, (0, len(negative))), torch.cat([other, hard], 1)
-    return info_nce_pairs(similarity, positive, rivals, temperature=temperature)
+        is_positive = F.pad(is_positive, (0, len(negative)))
+        is_negative = torch.cat([is_negative, is_hard], 1)
+    return info_nce_pairs(similarity, is_positive, is_negative, temperature=temperature)
 
 
 def label_info_nce(
@@ -118,10 +133,11 @@ def label_info_nce(
     Returns:
         A scalar >= 0, mean over queries that have a positive. In float32 or better.
     """
-    check_shapes(embedding.ndim == 2 and label.shape == embedding.shape[:1], "(N, D) and (N,)", embedding, label)
-    same = label[:, None] == label[None]
-    myself = torch.eye(len(label), dtype=torch.bool, device=label.device)
-    return info_nce_pairs(cosines(embedding, embedding), same & ~myself, ~same, temperature=temperature)
+    check_labels(embedding, label)
+    similarity = cosines(embedding, embedding)
+    is_same_class = label[:, None] == label
+    is_positive = is_same_class.clone().fill_diagonal_(False)
+    return info_nce_pairs(similarity, is_positive, ~is_same_class, temperature=temperature)
 
 
 def info_nce_pairs(
@@ -144,12 +160,13 @@ def info_nce_pairs(
     Returns:
         A scalar >= 0; 0 where no query has a positive. In float32 or better.
     """
-    fit = similarity.ndim == 2 and similarity.shape == positive.shape == negative.shape
-    check_shapes(fit, "three arrays (Q, N)", similarity, positive, negative)
+    check_matrix(similarity, positive, negative)
     check_temperature(temperature)
     logits = full(similarity) / temperature
-    terms = F.softplus(masked_logsumexp(logits, negative)[:, None] - logits)
-    return masked_mean(masked_mean(terms, positive, 1), positive.any(1))
+    negatives = masked_logsumexp(logits, negative)[:, None]
+    terms = F.softplus(negatives - logits)
+    query_means = masked_mean(terms, positive, 1)
+    return masked_mean(query_means, positive.any(1))
 
 
 class LearnableTemperature(nn.Module):

@@ -58,17 +58,23 @@ class Tuples:
     identity: Tensor = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        a, g, r = self.anchor, self.positive, self.distractor
-        fit = a.ndim == 2 and g.ndim == r.ndim == 3 and len(a) == len(g) == len(r) > 0
-        check_shapes(fit, "anchors (B, D), positives (B, P, D) and distractors (B, K, D), B >= 1", a, g, r)
-        for name, x in (("positive", g), ("distractor", r)):
-            valid = getattr(self, f"{name}_valid")
-            valid = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if valid is None else valid
-            check_shapes(valid.shape == x.shape[:2], "a mask (B, P) or (B, K) of its embeddings", valid, x)
-            object.__setattr__(self, f"{name}_valid", valid)
-            object.__setattr__(self, name, x.masked_fill(~valid[:, :, None], 0))
+        anchor, positive, distractor = self.anchor, self.positive, self.distractor
+        fit = anchor.ndim == 2 and positive.ndim == distractor.ndim == 3
+        fit = fit and len(anchor) == len(positive) == len(distractor) > 0
+        need = "anchors (B, D), positives (B, P, D) and distractors (B, K, D), B >= 1"
+        check_shapes(fit, need, anchor, positive, distractor)
+
+        filled = {"identity": self.identity}
         if self.identity is None:
-            object.__setattr__(self, "identity", torch.arange(len(a), device=a.device))
+            filled["identity"] = torch.arange(len(anchor), device=anchor.device)
+        for name in ("positive", "distractor"):
+            slots, valid = getattr(self, name), getattr(self, f"{name}_valid")
+            if valid is None:
+                valid = torch.ones(slots.shape[:2], dtype=torch.bool, device=slots.device)
+            check_shapes(valid.shape == slots.shape[:2], "a mask (B, P) or (B, K) of its embeddings", valid, slots)
+            filled[f"{name}_valid"] = valid
+            filled[name] = slots.masked_fill(~valid[:, :, None], 0)
+        vars(self).update(filled)
 
 
 class Terms(NamedTuple):
@@ -83,10 +89,10 @@ class Cosines(NamedTuple):
     """The terms of a batch's objective: cosines, and which of them count."""
 
     pool: Tensor  # (B, B * P), each anchor with each positive slot of the batch
-    near: Tensor  # (B, K), each anchor with its own distractors
-    own: Tensor  # bool (B, B * P), the anchor's own valid positives
-    rest: Tensor  # bool (B, B * P), batch negatives
-    near_valid: Tensor  # bool (B, K)
+    distractor: Tensor  # (B, K), each anchor with its own distractors
+    is_positive: Tensor  # bool (B, B * P), the anchor's own valid positives
+    is_negative: Tensor  # bool (B, B * P), batch negatives
+    distractor_valid: Tensor  # bool (B, K)
 
 
 def near_id(
@@ -114,56 +120,84 @@ def near_id(
 def near_id_terms(tuples: Tuples, *, temperature: float | Tensor = TEMPERATURE) -> Terms:
     """The unweighted terms of `near_id`, to weigh or to log; arguments as there."""
     check_temperature(temperature)
-    c = batch_cosines(tuples)
-    return Terms(_discrimination(c, temperature), ranking(c, temperature=temperature), _cohesion(tuples))
+    batch = batch_cosines(tuples)
+    return Terms(
+        discrimination=_discrimination(batch, temperature),
+        ranking=ranking(batch, temperature=temperature),
+        cohesion=_cohesion(tuples),
+    )
 
 
 def batch_cosines(tuples: Tuples) -> Cosines:
     """All cosines of a batch."""
     count, slots, _ = tuples.positive.shape
     row = torch.arange(count, device=tuples.anchor.device)
-    mine = row[:, None] == row.repeat_interleave(slots)
-    other = tuples.identity[:, None] != tuples.identity.repeat_interleave(slots)
+    is_own = row[:, None] == row.repeat_interleave(slots)
+    is_other_identity = tuples.identity[:, None] != tuples.identity.repeat_interleave(slots)
     valid = tuples.positive_valid.flatten()
     return Cosines(
         pool=cosines(tuples.anchor, tuples.positive.flatten(0, 1)),
-        near=cosines(tuples.anchor[:, None], tuples.distractor)[:, 0],
-        own=mine & valid,
-        rest=other & valid,
-        near_valid=tuples.distractor_valid,
+        distractor=distractor_cosines(tuples.anchor, tuples.distractor),
+        is_positive=is_own & valid,
+        is_negative=is_other_identity & valid,
+        distractor_valid=tuples.distractor_valid,
     )
 
 
-def ranking(c: Cosines, *, temperature: float | Tensor = TEMPERATURE, pooled: bool = False) -> Tensor:
+def distractor_cosines(anchor: Tensor, distractor: Tensor) -> Tensor:
+    """Cosines (B, K) of each anchor (B, D) with its own distractors (B, K, D)."""
+    return cosines(anchor[:, None], distractor)[:, 0]
+
+
+def ranking(
+    batch: Cosines,
+    *,
+    temperature: float | Tensor = TEMPERATURE,
+    pooled: bool = False,
+) -> Tensor:
     """L_rank: each distractor above the log-sum-exp of the batch negatives (Eq. 2); 0 without batch negatives.
 
     Args:
-        c: from `batch_cosines(tuples)`.
+        batch: from `batch_cosines(tuples)`.
         temperature: tau.
         pooled: mean over all valid distractors at once instead of slot by slot.
     """
-    crowd = masked_logsumexp(c.pool / temperature, c.rest)
-    terms = F.softplus(crowd[:, None] - c.near / temperature)
-    return masked_mean(terms, c.near_valid) if pooled else _mean_over_slots(terms, c.near_valid)
+    pool = batch.pool / temperature
+    distractor = batch.distractor / temperature
+    negatives = masked_logsumexp(pool, batch.is_negative)
+    terms = F.softplus(negatives[:, None] - distractor)
+    mean = masked_mean if pooled else _mean_over_slots
+    return mean(terms, batch.distractor_valid)
 
 
-def _discrimination(c: Cosines, temperature: float | Tensor) -> Tensor:
-    logits = torch.cat([c.pool, c.near], 1) / temperature
-    whole = masked_logsumexp(logits, torch.cat([c.rest | c.own, c.near_valid], 1))
-    row = torch.arange(len(c.pool), device=c.pool.device)
-    target, valid = (x.view(len(row), len(row), -1)[row, row] for x in (c.pool / temperature, c.own))
-    return _mean_over_slots(whole.masked_fill(~valid.any(1), 0)[:, None] - target, valid)
+def _discrimination(batch: Cosines, temperature: float | Tensor) -> Tensor:
+    is_candidate = batch.is_negative | batch.is_positive
+    logits = torch.cat([batch.pool, batch.distractor], 1) / temperature
+    counted = torch.cat([is_candidate, batch.distractor_valid], 1)
+    denominator = masked_logsumexp(logits, counted)
+
+    # each anchor's own positives (B, P)
+    pool = batch.pool / temperature
+    count = len(pool)
+    row = torch.arange(count, device=pool.device)
+    target = pool.view(count, count, -1)[row, row]
+    valid = batch.is_positive.view(count, count, -1)[row, row]
+    denominator = denominator.masked_fill(~valid.any(1), 0)
+    return _mean_over_slots(denominator[:, None] - target, valid)
 
 
 def _cohesion(tuples: Tuples) -> Tensor:
     valid = tuples.positive_valid
-    unit = F.normalize(full(tuples.positive), dim=-1).masked_fill(~valid[:, :, None], 0)
+    unit = F.normalize(full(tuples.positive), dim=-1)
+    unit = unit.masked_fill(~valid[:, :, None], 0)
     # unit vectors: the mean of cos(g_p, prototype) is the length of their sum over their number
     count = valid.sum(1)
-    spread: Tensor = 1 - torch.linalg.vector_norm(unit.sum(1), dim=1) / count.clamp_min(1)
+    length = torch.linalg.vector_norm(unit.sum(1), dim=1)
+    spread: Tensor = 1 - length / count.clamp_min(1)
     return spread.masked_fill(count < 2, 0).mean()
 
 
 def _mean_over_slots(terms: Tensor, valid: Tensor) -> Tensor:
     """Mean over the samples of each slot (column), then over the slots that have one."""
-    return masked_mean(masked_mean(terms, valid, 0), valid.any(0))
+    slot_means = masked_mean(terms, valid, 0)
+    return masked_mean(slot_means, valid.any(0))

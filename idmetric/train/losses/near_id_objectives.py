@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idmetric.train.losses.arrays import check_shapes, check_temperature, cosines, full, masked_logsumexp, masked_mean
+from idmetric.train.losses.arrays import check_matrix, check_temperature, cosines, full, masked_logsumexp, masked_mean
 from idmetric.train.losses.info_nce import info_nce_pairs
-from idmetric.train.losses.near_id import ALPHA, TEMPERATURE, Tuples, batch_cosines, ranking
+from idmetric.train.losses.near_id import ALPHA, TEMPERATURE, Tuples, batch_cosines, distractor_cosines, ranking
 
 BIAS = -10.0  # of SigLIP's logits, as in Zhai et al. 2023 and the released code
 CIRCLE_MARGIN, CIRCLE_SCALE = 0.25, 64.0  # released code
@@ -43,20 +43,26 @@ def symmetric_info_nce(
     Returns:
         A scalar >= 0, the mean of both directions; 0 if no anchor has a positive.
     """
-    row = torch.arange(len(tuples.anchor), device=tuples.anchor.device)
+    anchor, identity = tuples.anchor, tuples.identity
+    row = torch.arange(len(anchor), device=anchor.device)
     slot = tuples.positive_valid.to(torch.uint8).argmax(1)
-    present, positive = tuples.positive_valid[row, slot], tuples.positive[row, slot]
-    counted = present[:, None] & present
-    own = (row[:, None] == row) & counted
-    other = (tuples.identity[:, None] != tuples.identity) & counted
-    similarity, total = cosines(tuples.anchor, positive), []
-    for logits, source in ((similarity, tuples.anchor), (similarity.T, positive)):
-        near, near_valid = cosines(source[:, None], tuples.distractor)[:, 0], tuples.distractor_valid
-        if not distractors:
-            near, near_valid = near[:, :0], near_valid[:, :0]
-        everything, negative = torch.cat([logits, near], 1), torch.cat([other, near_valid], 1)
-        total.append(info_nce_pairs(everything, F.pad(own, (0, near.shape[1])), negative, temperature=temperature))
-    return (total[0] + total[1]) / 2
+    valid = tuples.positive_valid[row, slot]
+    positive = tuples.positive[row, slot]
+    counted = valid[:, None] & valid
+    is_positive = (row[:, None] == row) & counted
+    is_negative = (identity[:, None] != identity) & counted
+
+    similarity = cosines(anchor, positive)
+    total = torch.zeros_like(similarity[0, 0])
+    for cosine, query in ((similarity, anchor), (similarity.T, positive)):
+        candidates, is_rival, is_match = cosine, is_negative, is_positive
+        if distractors:
+            distractor = distractor_cosines(query, tuples.distractor)
+            candidates = torch.cat([cosine, distractor], 1)
+            is_rival = torch.cat([is_negative, tuples.distractor_valid], 1)
+            is_match = F.pad(is_positive, (0, distractor.shape[1]))
+        total = total + info_nce_pairs(candidates, is_match, is_rival, temperature=temperature)
+    return total / 2
 
 
 def oracle_info_nce(
@@ -72,8 +78,9 @@ def oracle_info_nce(
     The paper gives no weight for this row beyond L_disc + alpha L_rank of the table's caption.
     """
     base = symmetric_info_nce(tuples, temperature=temperature, distractors=distractors)
-    near = cosines(tuples.anchor[:, None], tuples.distractor)[:, 0]
-    return base + alpha * oracle_ranking(near, oracle, tuples.distractor_valid, temperature=temperature)
+    distractor = distractor_cosines(tuples.anchor, tuples.distractor)
+    order = oracle_ranking(distractor, oracle, tuples.distractor_valid, temperature=temperature)
+    return base + alpha * order
 
 
 def oracle_ranking(
@@ -95,11 +102,14 @@ def oracle_ranking(
     Returns:
         A scalar >= 0, mean over pairs; 0 without any.
     """
-    check_shapes(similarity.ndim == 2 and similarity.shape == oracle.shape, "two arrays (B, K)", similarity, oracle)
+    check_matrix(similarity, oracle)
     check_temperature(temperature)
-    ordered = (oracle[:, :, None] > oracle[:, None]) & valid[:, :, None] & valid[:, None]
+    both_valid = valid[:, :, None] & valid[:, None]
+    is_ordered = oracle[:, :, None] > oracle[:, None]
+    is_ordered = is_ordered & both_valid
     logits = full(similarity) / temperature
-    return masked_mean(F.softplus(logits[:, None] - logits[:, :, None] + ORACLE_MARGIN), ordered)
+    difference = logits[:, None] - logits[:, :, None]
+    return masked_mean(F.softplus(difference + ORACLE_MARGIN), is_ordered)
 
 
 def sigmoid_ranked(
@@ -126,20 +136,28 @@ def sigmoid_ranked(
         A scalar >= 0.
     """
     check_temperature(temperature)
-    c = batch_cosines(tuples)
-    pool, near = c.pool / temperature + BIAS, c.near / temperature + BIAS
-    pair_terms, near_terms = F.softplus(torch.where(c.own, -pool, pool)), F.softplus(near)
-    counted = c.own | c.rest
-    if per_anchor:
-        pairs, hard = (
-            x.masked_fill(~valid, 0).sum() / len(x) for x, valid in ((pair_terms, counted), (near_terms, c.near_valid))
-        )
-    else:
-        pairs, hard = masked_mean(pair_terms, counted), masked_mean(near_terms, c.near_valid)
-    return pairs + hard + alpha * ranking(c, temperature=temperature, pooled=True)
+    batch = batch_cosines(tuples)
+    pool = batch.pool / temperature + BIAS
+    distractor = batch.distractor / temperature + BIAS
+    pair_terms = F.softplus(torch.where(batch.is_positive, -pool, pool))
+    distractor_terms = F.softplus(distractor)
+
+    mean = _mean_per_anchor if per_anchor else masked_mean
+    pairs = mean(pair_terms, batch.is_positive | batch.is_negative)
+    distractors = mean(distractor_terms, batch.distractor_valid)
+    return pairs + distractors + alpha * ranking(batch, temperature=temperature, pooled=True)
 
 
-def circle_ranked(tuples: Tuples, *, alpha: float = ALPHA, temperature: float = TEMPERATURE) -> Tensor:
+def _mean_per_anchor(terms: Tensor, valid: Tensor) -> Tensor:
+    return terms.masked_fill(~valid, 0).sum() / len(terms)
+
+
+def circle_ranked(
+    tuples: Tuples,
+    *,
+    alpha: float = ALPHA,
+    temperature: float = TEMPERATURE,
+) -> Tensor:
     """Circle loss with distractors among the negatives, plus a hinge (Table 4, "Circle + Rank").
 
     The hinge is (1/K) sum_k [ max_b l_b - l_rk + m ]+ over batch negatives b, with l = cos / tau and m as in
@@ -154,12 +172,17 @@ def circle_ranked(tuples: Tuples, *, alpha: float = ALPHA, temperature: float = 
         A scalar >= 0.
     """
     check_temperature(temperature)
-    c = batch_cosines(tuples)
-    negative = torch.cat([c.rest, c.near_valid], 1)
-    base = circle(torch.cat([c.pool, c.near], 1), F.pad(c.own, (0, c.near.shape[1])), negative)
-    top = c.pool.masked_fill(~c.rest, -torch.inf).amax(1)
-    hinge = F.relu((top[:, None] - c.near) / temperature + CIRCLE_MARGIN)
-    return base + alpha * masked_mean(hinge, c.near_valid)
+    batch = batch_cosines(tuples)
+    similarity = torch.cat([batch.pool, batch.distractor], 1)
+    is_positive = F.pad(batch.is_positive, (0, batch.distractor.shape[1]))
+    is_negative = torch.cat([batch.is_negative, batch.distractor_valid], 1)
+    base = circle(similarity, is_positive, is_negative)
+
+    negatives = batch.pool.masked_fill(~batch.is_negative, -torch.inf)
+    hardest = negatives.amax(1)
+    difference = hardest[:, None] - batch.distractor
+    hinge = F.relu(difference / temperature + CIRCLE_MARGIN)
+    return base + alpha * masked_mean(hinge, batch.distractor_valid)
 
 
 def circle(
@@ -185,8 +208,15 @@ def circle(
         A scalar >= 0; queries without a positive or without a negative contribute 0.
     """
     s = full(similarity)
-    weight_p, weight_n = (1 + margin - s.detach()).relu(), (s.detach() + margin).relu()
-    near = masked_logsumexp(-scale * weight_p * (s - 1 + margin), positive)
-    far = masked_logsumexp(scale * weight_n * (s - margin), negative)
-    both = positive.any(1) & negative.any(1)
-    return F.softplus((near + far).masked_fill(~both, -torch.inf)).mean()
+    weights = s.detach()
+    positive_weight = (1 + margin - weights).relu()
+    negative_weight = (weights + margin).relu()
+    positive_logits = -scale * positive_weight * (s - 1 + margin)
+    negative_logits = scale * negative_weight * (s - margin)
+
+    positive_sum = masked_logsumexp(positive_logits, positive)
+    negative_sum = masked_logsumexp(negative_logits, negative)
+    has_both = positive.any(1) & negative.any(1)
+    total = positive_sum + negative_sum
+    total = total.masked_fill(~has_both, -torch.inf)
+    return F.softplus(total).mean()

@@ -24,7 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idmetric.train.losses.arrays import check_shapes, check_temperature, cosines, full, masked_mean
+from idmetric.train.losses.arrays import check_labels, check_matrix, check_temperature, cosines, full, masked_mean
 
 KS = (1, 2, 4, 8)  # supplement B
 
@@ -51,22 +51,26 @@ def recall_at_k(
     Returns:
         A scalar in [0, 1], mean over queries that have a positive; 0 where none has. In float32 or better.
     """
-    fit = similarity.ndim == 2 and similarity.shape == positive.shape == database.shape
-    check_shapes(fit, "three arrays (Q, N)", similarity, positive, database)
+    check_matrix(similarity, positive, database)
     if not ks or min(ks) < 1:
         raise ValueError(f"ks must be one or more whole numbers >= 1, got {list(ks)}")
     check_temperature(rank_temperature)
     check_temperature(recall_temperature)
+    # columns of each query's positives (Q, P), filled up with other columns
     count = positive.sum(1)
     most = int(count.max()) if count.numel() else 0
-    place = positive.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, :most]
-    ranks = _ranks(full(similarity), place, database, rank_temperature)
-    filled = torch.arange(most, device=count.device) < count[:, None]
+    order = positive.to(torch.uint8).argsort(dim=1, descending=True, stable=True)
+    columns = order[:, :most]
+    is_positive = torch.arange(most, device=count.device) < count[:, None]
+
+    ranks = _ranks(full(similarity), columns, database, rank_temperature)
     recalls = []
     for k in ks:
-        hits = torch.sigmoid((k - ranks) / recall_temperature).masked_fill(~filled, 0).sum(1)
+        hits = torch.sigmoid((k - ranks) / recall_temperature)
+        hits = hits.masked_fill(~is_positive, 0).sum(1)
         recalls.append(hits.clamp(max=k) / count.clamp(1, k))
-    return masked_mean(1 - torch.stack(recalls).mean(0), count > 0)
+    mean_recall = torch.stack(recalls).mean(0)
+    return masked_mean(1 - mean_recall, count > 0)
 
 
 def batch_recall_at_k(
@@ -87,20 +91,27 @@ def batch_recall_at_k(
     Returns:
         A scalar in [0, 1], mean over queries with another image of their class.
     """
-    check_shapes(embedding.ndim == 2 and label.shape == embedding.shape[:1], "(N, D) and (N,)", embedding, label)
+    check_labels(embedding, label)
+    row = torch.arange(len(label), device=label.device)
     if query is None:
-        query = torch.arange(len(label), device=label.device)
-    myself = query[:, None] == torch.arange(len(label), device=label.device)
-    return recall_at_k(
-        cosines(embedding[query], embedding),
-        (label[query][:, None] == label[None]) & ~myself,
-        ~myself,
-        **options,
-    )
+        query = row
+    database = query[:, None] != row
+    is_same_class = label[query, None] == label
+    similarity = cosines(embedding[query], embedding)
+    return recall_at_k(similarity, is_same_class & database, database, **options)
 
 
-def _ranks(similarity: Tensor, place: Tensor, database: Tensor, temperature: float) -> Tensor:
-    """Smooth ranks (Q, P) of the images `place` (Q, P)."""
-    rivals = database[:, None].expand(-1, place.shape[1], -1).scatter(2, place[:, :, None], False)
-    ahead = torch.sigmoid((similarity[:, None] - similarity.gather(1, place)[:, :, None]) / temperature)
-    return 1 + ahead.masked_fill(~rivals, 0).sum(2)
+def _ranks(
+    similarity: Tensor,
+    columns: Tensor,
+    database: Tensor,
+    temperature: float,
+) -> Tensor:
+    """Smooth ranks (Q, P) of the images in `columns` (Q, P)."""
+    rivals = database[:, None].expand(-1, columns.shape[1], -1)
+    rivals = rivals.scatter(2, columns[:, :, None], False)
+    ranked = similarity.gather(1, columns)
+    difference = similarity[:, None] - ranked[:, :, None]
+    ahead = torch.sigmoid(difference / temperature)
+    ahead = ahead.masked_fill(~rivals, 0)
+    return 1 + ahead.sum(2)

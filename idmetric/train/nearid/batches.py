@@ -47,20 +47,22 @@ class Batches:
     def tuples(self, step: int) -> tuple[Rows, NDArray[np.bool_], Rows]:
         """The whole batch of a step: rows (B, 1 + P + K), -1 = missing; whether they are masked; identities (B,)."""
         numbers = self.items[batch_rows(step, len(self.items), self.size, self.seed)]
-        drawn = [
-            draw(self.identities[number], self.shape, generator(self.seed, step, place))
-            for place, number in enumerate(numbers.tolist())
-        ]
-        rows, masked = (np.stack(column) for column in zip(*drawn, strict=True))
-        return rows, masked, numbers
+        rows = []
+        masked = []
+        for place, number in enumerate(numbers.tolist()):
+            tuple_rows, tuple_masked = draw(self.identities[number], self.shape, generator(self.seed, step, place))
+            rows.append(tuple_rows)
+            masked.append(tuple_masked)
+        return np.stack(rows), np.stack(masked), numbers
 
     def needed(self, steps: int) -> list[Picture]:
         """The different pictures of these first steps."""
-        found: set[Picture] = set()
+        pictures: set[Picture] = set()
         for step in range(steps):
             rows, masked, _ = self.tuples(step)
-            found.update(zip(rows[rows != MISSING].tolist(), masked[rows != MISSING].tolist(), strict=True))
-        return sorted(found)
+            is_filled = rows != MISSING
+            pictures.update(zip(rows[is_filled].tolist(), masked[is_filled].tolist(), strict=True))
+        return sorted(pictures)
 
     def load(self, step: int, rank: int, processes: int) -> dict[str, Any]:
         """The pictures of a process's share of a batch, and an index from the slots of the whole batch to pictures.
@@ -72,32 +74,41 @@ class Batches:
         """
         rows, masked, numbers = self.tuples(step)
         valid = rows != MISSING
-        shares = [share(self.size, other, processes) for other in range(processes)]
-        each = max(int(valid[own].sum()) for own in shares)
+
+        # the pictures of each process, one after the other, padded to the most that one of them has
+        shares = [share(self.size, number, processes) for number in range(processes)]
+        most = max(int(valid[places].sum()) for places in shares)
         index = np.zeros(rows.shape, np.int64)
-        for other, own in enumerate(shares):
-            there = np.zeros_like(valid)
-            there[own] = valid[own]
-            index[there] = other * each + np.arange(there.sum())
+        for number, places in enumerate(shares):
+            is_own = np.zeros_like(valid)
+            is_own[places] = valid[places]
+            index[is_own] = number * most + np.arange(is_own.sum())
 
-        def picture(place: int, slot: int) -> Tensor:
-            row, dark = int(rows[place, slot]), bool(masked[place, slot])
-            if self.cache is not None:
-                return self.cache.get(self.keys[row, dark])
-            return self.pictures.read_bytes(row, generator(self.seed, step, place, slot), foreground=dark)
+        pictures = []
+        picture_rows = []
+        for place in shares[rank]:
+            for slot in np.flatnonzero(valid[place]).tolist():
+                row = int(rows[place, slot])
+                pictures.append(self._picture(row, bool(masked[place, slot]), (step, place, slot)))
+                picture_rows.append(row)
 
-        mine = [(place, slot) for place in shares[rank] for slot in np.flatnonzero(valid[place]).tolist()]
-        near = rows[:, 1 + self.shape.positives :]
-        oracle = np.where(near == MISSING, np.nan, self.oracle[near])
+        distractors = rows[:, 1 + self.shape.positives :]
+        oracle = np.where(distractors == MISSING, np.nan, self.oracle[distractors])
         return {
-            "pictures": torch.stack([picture(*at) for at in mine]),
-            "rows": [int(rows[at]) for at in mine],
-            "each": each,
+            "pictures": torch.stack(pictures),
+            "rows": picture_rows,
+            "each": most,
             "index": torch.from_numpy(index),
             "valid": torch.from_numpy(valid),
             "identity": torch.from_numpy(numbers),
             "oracle": torch.from_numpy(oracle).float(),
         }
+
+    def _picture(self, row: int, is_masked: bool, place: tuple[int, int, int]) -> Tensor:
+        """The pixels of a picture, or its features from the cache."""
+        if self.cache is not None:
+            return self.cache.get(self.keys[row, is_masked])
+        return self.pictures.read_bytes(row, generator(self.seed, *place), foreground=is_masked)
 
     # Features
 

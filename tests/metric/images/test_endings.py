@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from idmetric.data.importers.folders import pictures
-from idmetric.gallery.scale import listed as listed_for_embed
 from idmetric.gallery.sources import Source, entries
+from idmetric.gallery.worker import listed as listed_for_embed
 from idmetric.metric.images.paths import IMAGE_ENDINGS, listed
 
 NAMES = [f"a{ending}" for ending in IMAGE_ENDINGS] + ["b.JPG", "c.Pgm"]

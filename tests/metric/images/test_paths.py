@@ -27,8 +27,8 @@ from idmetric.cli.eval import main as eval_main
 from idmetric.cli.gallery import main as gallery_main
 from idmetric.data.importers.folders import pictures as imported
 from idmetric.gallery import Gallery
-from idmetric.gallery.scale import listed as listed_for_embed
 from idmetric.gallery.sources import GalleryError, Source, entries
+from idmetric.gallery.worker import listed as listed_for_embed
 from idmetric.metric.files.output import OutputError, file_id, refuse_inputs
 from idmetric.metric.files.tables import four, rounded
 from idmetric.metric.images.paths import InputError, existing, listed, mask_of, masks_of

@@ -172,7 +172,7 @@ def test_bad_arguments_are_told() -> None:
         info_nce(torch.zeros(2), torch.zeros(3, 2))
     with pytest.raises(ValueError, match="queries and targets"):
         query_target_info_nce(random(2, 3), random(3, 3))
-    with pytest.raises(ValueError, match="three arrays"):
+    with pytest.raises(ValueError, match="3 arrays of one shape"):
         info_nce_pairs(random(2, 3), torch.ones(2, 3), torch.ones(3, 2), temperature=1)
     with pytest.raises(ValueError, match="temperature"):
         label_info_nce(random(2, 3), torch.zeros(2), temperature=-1)

@@ -305,5 +305,5 @@ def test_bad_shapes_are_told() -> None:
         near_id(replace(t, positive_valid=torch.ones(5, 3, dtype=torch.bool)))
     with pytest.raises(ValueError, match="temperature"):
         near_id(t, temperature=0)
-    with pytest.raises(ValueError, match="two arrays"):
+    with pytest.raises(ValueError, match="2 arrays of one shape"):
         oracle_ranking(torch.zeros(2, 3), torch.zeros(2, 2), torch.ones(2, 3) > 0)

@@ -99,7 +99,7 @@ def test_bad_arguments_are_told() -> None:
     s, mask = torch.zeros(2, 3), torch.ones(2, 3, dtype=torch.bool)
     with pytest.raises(ValueError, match="ks"):
         recall_at_k(s, mask, mask, ks=[0])
-    with pytest.raises(ValueError, match="three arrays"):
+    with pytest.raises(ValueError, match="3 arrays of one shape"):
         recall_at_k(s, mask[:1], mask)
     with pytest.raises(ValueError, match="temperature"):
         recall_at_k(s, mask, mask, rank_temperature=0)

@@ -33,40 +33,59 @@ def draw_triplets(data: Manifest, rows: Ints, mode: Mode, seed: int = 0) -> tupl
         data: with the columns identity, category and background (the scene), as `idmetric data import cute` writes it.
         rows: the rows of CUTE.
     """
-    identity, scene, kind = (data.column(name) for name in ("identity", "background", "category"))
-    keys, names, seen = image_keys(data), data.column("id"), set()
-    objects: dict[str, dict[str, list[int]]] = {}  # -> scene -> rows, each image once
-    category: dict[str, str | None] = {}
-    for row in sorted(rows.tolist(), key=lambda r: names[r]):
-        if identity[row] is None or scene[row] is None or (identity[row], keys[row]) in seen:
-            continue
-        seen.add((identity[row], keys[row]))
-        objects.setdefault(identity[row], {}).setdefault(scene[row], []).append(row)
-        category[identity[row]] = kind[row]
-    objects = {name: dict(sorted(objects[name].items())) for name in sorted(objects)}
-
-    def one(options: Sequence[T]) -> T:
-        return options[int(rng.integers(len(options)))]
-
-    found: list[tuple[int, int, int]] = []
+    objects, category = _objects_by_scene(data, rows)
+    triplets: list[tuple[int, int, int]] = []
     without = []
-    for name, own in objects.items():
-        others = [of for other, of in objects.items() if other != name and category[other] == category[name]]
-        elsewhere = mode == "hard" and len(own) > 1
-        shared = [s for s, views in own.items() if (elsewhere or len(views) > 1) and any(s in o for o in others)]
+    for name, scenes in objects.items():
+        others = [objects[other] for other in objects if other != name and category[other] == category[name]]
+        is_elsewhere = mode == "hard" and len(scenes) > 1  # the anchor's scene is another one
+        shared = []  # scenes that can hold positive and negative
+        for scene, views in scenes.items():
+            has_positive = is_elsewhere or len(views) > 1
+            if has_positive and any(scene in other for other in others):
+                shared.append(scene)
         if not shared:
             without.append(name)
-        for k in range(TRIPLETS if shared else 0):
-            rng = np.random.default_rng([seed, zlib.crc32(name.encode()), MODES.index(mode), k])
-            at = one(shared)
-            if elsewhere:
-                positive = one(own[at])
-                anchor = one(own[one([s for s in own if s != at])])
-            else:
-                anchor, positive = (own[at][int(i)] for i in rng.choice(len(own[at]), 2, replace=False))
-            found.append((anchor, positive, one(one([o for o in others if at in o])[at])))
+            continue
 
-    return np.array(found, dtype=np.int64).reshape(-1, 3), without
+        for number in range(TRIPLETS):
+            rng = np.random.default_rng([seed, zlib.crc32(name.encode()), MODES.index(mode), number])
+            scene = _choose(shared, rng)
+            if is_elsewhere:
+                positive = _choose(scenes[scene], rng)
+                anchor_scene = _choose([other for other in scenes if other != scene], rng)
+                anchor = _choose(scenes[anchor_scene], rng)
+            else:
+                first, second = rng.choice(len(scenes[scene]), 2, replace=False)
+                anchor, positive = scenes[scene][first], scenes[scene][second]
+            negative_object = _choose([other for other in others if scene in other], rng)
+            triplets.append((anchor, positive, _choose(negative_object[scene], rng)))
+
+    return np.array(triplets, dtype=np.int64).reshape(-1, 3), without
+
+
+def _objects_by_scene(data: Manifest, rows: Ints) -> tuple[dict[str, dict[str, list[int]]], dict[str, str | None]]:
+    """Object -> scene -> rows, each image once, all in order of names; and the category of each object."""
+    identity = data.column("identity")
+    scene = data.column("background")
+    kind = data.column("category")
+    names = data.column("id")
+    keys = image_keys(data)
+    seen: set[tuple[str, str]] = set()
+    objects: dict[str, dict[str, list[int]]] = {}
+    category: dict[str, str | None] = {}
+    for row in sorted(rows.tolist(), key=lambda number: names[number]):
+        image = (identity[row], keys[row])
+        if identity[row] is None or scene[row] is None or image in seen:
+            continue
+        seen.add(image)
+        objects.setdefault(identity[row], {}).setdefault(scene[row], []).append(row)
+        category[identity[row]] = kind[row]
+    return {name: dict(sorted(scenes.items())) for name, scenes in sorted(objects.items())}, category
+
+
+def _choose(options: Sequence[T], rng: np.random.Generator) -> T:
+    return options[int(rng.integers(len(options)))]
 
 
 @dataclass(frozen=True)
@@ -132,45 +151,53 @@ def members(data: Manifest, which: str | None = None) -> dict[str, Ints]:
     """
     if which is not None:
         return {which: np.arange(len(data))}
-    known = {alias: name for name, b in BENCHMARKS.items() for alias in (name, *b.names)}
-    found: dict[str, list[int]] = defaultdict(list)
+    benchmark_of: dict[str, str] = {}
+    for name, benchmark in BENCHMARKS.items():
+        benchmark_of |= dict.fromkeys((name, *benchmark.names), name)
 
+    rows: dict[str, list[int]] = {name: [] for name in BENCHMARKS}
     for row, names in enumerate(zip(free(data, "subset"), data.column("dataset"), strict=True)):
-        name = next((known[p] for n in names if n and (p := plain(str(n))) in known), None)
-        if name is not None:
-            found[name].append(row)
+        for name in names:
+            if name and plain(str(name)) in benchmark_of:
+                rows[benchmark_of[plain(str(name))]].append(row)
+                break
 
-    if not found:
-        there = listed(map(repr, data.column("dataset")))
+    if not any(rows.values()):
+        datasets = listed(map(repr, data.column("dataset")))
         raise ValueError(
-            f"no benchmark of ID-Sim here: the column dataset holds {there}, not {', '.join(BENCHMARKS)}; "
+            f"no benchmark of ID-Sim here: the column dataset holds {datasets}, not {', '.join(BENCHMARKS)}; "
             "say which one it is: --set NAME"
         )
+    return {name: np.array(own_rows, dtype=np.int64) for name, own_rows in rows.items() if own_rows}
 
-    return {name: np.array(found[name], dtype=np.int64) for name in BENCHMARKS if name in found}
 
-
-def plans(data: Manifest, found: Mapping[str, Ints], seed: int = 0) -> dict[str, BenchmarkPlan]:
+def plans(data: Manifest, rows_of: Mapping[str, Ints], seed: int = 0) -> dict[str, BenchmarkPlan]:
     """Benchmark (for CUTE "cute easy", "cute hard") -> its comparisons.
+
+    Args:
+        rows_of: the rows of each benchmark, see `members`.
 
     Raises:
         ValueError: if a benchmark lacks rows or columns; the message names it.
     """
-    made: dict[str, BenchmarkPlan] = {}
-    for name, rows in found.items():
+    planned: dict[str, BenchmarkPlan] = {}
+    for name, rows in rows_of.items():
         kind = BENCHMARKS[name].kind
         if kind == "triplets":
-            made |= _triplets(data, rows, name, seed)
+            planned |= _triplets(data, rows, name, seed)
+        elif kind == "search":
+            planned[name] = _search(data, rows, name, seed)
         else:
-            made[name] = _search(data, rows, name, seed) if kind == "search" else _pairs(data, rows, name)
+            planned[name] = _pairs(data, rows, name)
 
-    for name, plan in made.items():
-        paper = BENCHMARKS[name.split()[0]].size
-        if plan.size != paper:
-            what = {"search": "queries x gallery", "pairs": "pairs", "triplets": "triplets"}[plan.kind]
-            ours, theirs = (" x ".join(str(n) for n in size) for size in (plan.size, paper))
-            plan.notes.append(f"{name}: {ours} {what}, the paper has {theirs}")
-    return made
+    units = {"search": "queries x gallery", "pairs": "pairs", "triplets": "triplets"}
+    for name, plan in planned.items():
+        paper_size = BENCHMARKS[name.split()[0]].size
+        if plan.size != paper_size:
+            ours = " x ".join(map(str, plan.size))
+            theirs = " x ".join(map(str, paper_size))
+            plan.notes.append(f"{name}: {ours} {units[plan.kind]}, the paper has {theirs}")
+    return planned
 
 
 def _search(data: Manifest, rows: Ints, name: str, seed: int) -> BenchmarkPlan:
@@ -179,50 +206,70 @@ def _search(data: Manifest, rows: Ints, name: str, seed: int) -> BenchmarkPlan:
     slot = texts(data, "slot")[rows]
     parts = zip(free(data, "part"), data.column("split"), strict=True)
     split = np.array([split if part is None else part for part, split in parts], object)[rows]
-    queries = next((q for q in (slot == "query", *(split == p for p in benchmark.queries)) if q.any()), None)
-    gallery = next((g for g in (slot == "candidate", *(split == p for p in benchmark.gallery)) if g.any()), None)
+    queries = _first_of([slot == "query", *(split == part for part in benchmark.queries)])
+    gallery = _first_of([slot == "candidate", *(split == part for part in benchmark.gallery)])
     if queries is not None and gallery is not None:
         return BenchmarkPlan("search", (rows[queries], rows[gallery]))
     if benchmark.drawn and queries is None and gallery is None:
-        identity, names = data.column("identity"), data.column("id")
-        images: dict[str, list[int]] = defaultdict(list)
-        for row in sorted(rows.tolist(), key=lambda r: names[r]):
-            if identity[row] is not None:
-                images[identity[row]].append(row)
-        drawn = np.array([
-            own[int(np.random.default_rng([seed, zlib.crc32(of.encode())]).integers(len(own)))]
-            for of, own in sorted(images.items()) if len(own) > 1
-        ], dtype=np.int64)  # fmt: skip
-        note = f"the query of each of {len(drawn)} identities was drawn (seed {seed}): the paper does not name its own"
-        return BenchmarkPlan("search", (drawn, np.setdiff1d(rows, drawn)), None, [note])
+        return _drawn_search(data, rows, seed)
 
-    lacks = "queries" if queries is None else "gallery"
-    there = ", ".join(map(repr, dict.fromkeys(split)))
+    missing = "queries" if queries is None else "gallery"
+    splits = ", ".join(map(repr, dict.fromkeys(split)))
     raise ValueError(
-        f"{name}: no {lacks}: rows of split {benchmark.queries[0]!r} are the queries, of {benchmark.gallery[0]!r} the "
-        f"gallery (or slots query and candidate); there are the splits {there}"
+        f"{name}: no {missing}: rows of split {benchmark.queries[0]!r} are the queries, of {benchmark.gallery[0]!r} "
+        f"the gallery (or slots query and candidate); there are the splits {splits}"
     )
+
+
+def _first_of(selections: Sequence[Truths]) -> Truths | None:
+    """The first selection that selects a row."""
+    for selection in selections:
+        if selection.any():
+            return selection
+    return None
+
+
+def _drawn_search(data: Manifest, rows: Ints, seed: int) -> BenchmarkPlan:
+    """A query drawn of each identity with two images or more; the other rows are the gallery."""
+    identity = data.column("identity")
+    names = data.column("id")
+    images: dict[str, list[int]] = defaultdict(list)
+    for row in sorted(rows.tolist(), key=lambda number: names[number]):
+        if identity[row] is not None:
+            images[identity[row]].append(row)
+
+    queries = []
+    for identity_name, identity_rows in sorted(images.items()):
+        if len(identity_rows) > 1:
+            rng = np.random.default_rng([seed, zlib.crc32(identity_name.encode())])
+            queries.append(_choose(identity_rows, rng))
+    note = f"the query of each of {len(queries)} identities was drawn (seed {seed}): the paper does not name its own"
+    drawn = np.array(queries, dtype=np.int64)
+    return BenchmarkPlan("search", (drawn, np.setdiff1d(rows, drawn)), None, [note])
 
 
 def _pairs(data: Manifest, rows: Ints, name: str) -> BenchmarkPlan:
     """Pairs of a group's anchor with its other images, and whether they show one identity."""
-    identity, label = data.column("identity"), data.column("label")
-    a, b, same = [], [], []
-    for (group, _), own in groups(data, rows.tolist()).items():
-        anchors = own.pop("anchor", [])
-        if len(anchors) != 1:
-            raise ValueError(f"{name}: group {group!r} has {len(anchors)} anchors: give it one, with its candidates")
-        [anchor] = anchors
-        for row, slot in sorted((row, slot) for slot, mine in own.items() for row in mine):
-            a.append(anchor)
-            b.append(row)
+    identity = data.column("identity")
+    label = data.column("label")
+    anchors, others, same = [], [], []
+    for (group, _), slots in groups(data, rows.tolist()).items():
+        group_anchors = slots.pop("anchor", [])
+        if len(group_anchors) != 1:
+            raise ValueError(
+                f"{name}: group {group!r} has {len(group_anchors)} anchors: give it one, with its candidates"
+            )
+        [anchor] = group_anchors
+        slot_of = {row: slot for slot, slot_rows in slots.items() for row in slot_rows}
+        for row, slot in sorted(slot_of.items()):
+            anchors.append(anchor)
+            others.append(row)
             same.append(_same(name, row, slot, label[row], identity[anchor], identity[row]))
 
-    if not a:
+    if not anchors:
         raise ValueError(f"{name}: no pairs: each is a group with slots anchor and candidate, label 1 = same, 0 = not")
-    return BenchmarkPlan(
-        "pairs", (np.array(a, dtype=np.int64), np.array(b, dtype=np.int64)), np.array(same, dtype=bool)
-    )
+    sides = np.array(anchors, dtype=np.int64), np.array(others, dtype=np.int64)
+    return BenchmarkPlan("pairs", sides, np.array(same, dtype=bool))
 
 
 def _same(name: str, row: int, slot: str, label: float | None, first: str | None, second: str | None) -> bool:
@@ -240,37 +287,38 @@ def _same(name: str, row: int, slot: str, label: float | None, first: str | None
 
 def _triplets(data: Manifest, rows: Ints, name: str, seed: int) -> dict[str, BenchmarkPlan]:
     """The manifest's own triplets, or else drawn ones."""
-    given = _given(data, rows)
-    if given:
-        return {f"{name} {mode}".strip(): BenchmarkPlan("triplets", tuple(np.array(t).T)) for mode, t in given.items()}
+    planned = {}
+    for mode, triplets in _manifest_triplets(data, rows).items():
+        planned[f"{name} {mode}".strip()] = BenchmarkPlan("triplets", tuple(np.array(triplets).T))
+    if planned:
+        return planned
 
-    made = {}
     for mode in MODES:
-        found, without = draw_triplets(data, rows, mode, seed)
-        if not len(found):
+        drawn, without = draw_triplets(data, rows, mode, seed)
+        if not len(drawn):
             raise ValueError(
                 f"{name}: no {mode} triplet can be drawn: it takes two objects of a category (column category) in one "
                 "scene (column background)"
             )
         notes = [f"{len(without)} objects allow no {mode} triplet: {listed(without)}"] if without else []
-        made[f"{name} {mode}"] = BenchmarkPlan("triplets", tuple(found.T), None, notes)
+        planned[f"{name} {mode}"] = BenchmarkPlan("triplets", tuple(drawn.T), None, notes)
+    return planned
 
-    return made
 
-
-def _given(data: Manifest, rows: Ints) -> dict[str, list[tuple[int, int, int]]]:
+def _manifest_triplets(data: Manifest, rows: Ints) -> dict[str, list[tuple[int, int, int]]]:
     """Mode -> triplets of the manifest: easy where all three are of one scene, hard where the anchor's is another."""
     scenes = data.column("background")
-    found: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
-
-    for (group, _), own in groups(data, rows.tolist()).items():
-        for slot, mine in own.items():
-            if len(mine) > 1:
-                raise ValueError(f"row {mine[1] + 1}: a second {slot} of group {group!r}: a triplet is of three")
-        if own.keys() >= {"anchor", "positive", "negative"}:
-            anchor, positive, negative = (own[slot][0] for slot in ("anchor", "positive", "negative"))
-            known = None not in (scenes[anchor], scenes[positive])
-            mode = ("easy" if scenes[anchor] == scenes[positive] else "hard") if known else ""
-            found[mode].append((anchor, positive, negative))
-
-    return found
+    triplets: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
+    for (group, _), slots in groups(data, rows.tolist()).items():
+        for slot, slot_rows in slots.items():
+            if len(slot_rows) > 1:
+                raise ValueError(f"row {slot_rows[1] + 1}: a second {slot} of group {group!r}: a triplet is of three")
+        if not slots.keys() >= {"anchor", "positive", "negative"}:
+            continue
+        anchor, positive, negative = (slots[slot][0] for slot in ("anchor", "positive", "negative"))
+        if scenes[anchor] is None or scenes[positive] is None:
+            mode = ""
+        else:
+            mode = "easy" if scenes[anchor] == scenes[positive] else "hard"
+        triplets[mode].append((anchor, positive, negative))
+    return triplets
