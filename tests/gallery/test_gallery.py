@@ -627,7 +627,7 @@ def test_processes_that_build_one_gallery_share_the_work(
     assert answers[0][1] == answers[1][1] == sorted(path.relative_to(photos).as_posix() for path in files(photos))
     gallery = Gallery(index, metric)
     assert (len(gallery), str(gallery.update(photos))) == (9, "9 images, 0 embedded")
-    assert sum(len(Store(index)._where) for index in {path.parent for path in shards(index)}) == 9
+    assert sum(len(Store(index)._rows) for index in {path.parent for path in shards(index)}) == 9
 
 
 def test_a_query_goes_on_while_another_updates(metric: IDSim, photos: Path, index: Path, gallery: Gallery) -> None:
