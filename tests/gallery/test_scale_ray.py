@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from idmetric import IDSim, load
 from idmetric.gallery.scale import ScaleError, embed_dataset, embed_on_ray
@@ -159,7 +160,8 @@ def test_tables_are_read_by_ray_data_and_what_the_cluster_cannot_do_is_said(
     def other() -> Any:
         model = load(saved, device="cpu")
         if os.getpid() != driver:
-            next(model.parameters()).data.mul_(1.5)
+            with torch.no_grad():
+                next(model.parameters()).mul_(1.5)
         return model
 
     with pytest.raises(ScaleError, match="differs from that of the driver"):
