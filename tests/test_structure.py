@@ -21,7 +21,7 @@ HEAVY = ("torch", "timm", "peft", "transformers", "datasets", "numpy", "PIL", "h
          "pyarrow", "ray")  # fmt: skip
 
 # a room may import itself and the rooms before it
-ROOMS = ("metric", "data", "gallery", "evaluate", "train", "adapters", "cli")
+ROOMS = ("metric", "match", "data", "gallery", "evaluate", "train", "adapters", "cli")
 ARRAYS_ALONE = ("evaluate.statistics", "train.losses")  # packages of pure functions
 # packages that these may import
 HELPERS = ("evaluate.statistics", "train.losses", "metric.files", "metric.distance", "metric.calibration")

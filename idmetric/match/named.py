@@ -50,7 +50,7 @@ class PublishedValue:
     """
 
     name: str
-    form: Form
+    form: str
     value: float
     source: str
     detector: str
@@ -58,31 +58,38 @@ class PublishedValue:
     used: str
 
 
-def published_value(found: Match, name: str, form: Form = "released") -> PublishedValue:
+def published_value(found: Match, name: str, form: str = "released") -> PublishedValue:
     """Compute a published number.
 
     Raises:
         RequestError: for an unknown name, a form that it does not have, or a match that lacks what it needs.
     """
-    number = PUBLISHED.get(name)
-    if number is None:
-        hint = did_you_mean(name, PUBLISHED)
-        raise RequestError(f"no published number is called {name!r}{hint}; there are {', '.join(PUBLISHED)}")
-    if form not in ("released", "corrected") or (form == "corrected" and not number.has_corrected):
-        forms = "'released' or 'corrected'" if number.has_corrected else "'released'"
-        raise RequestError(f"{name} has the form {forms}, not {form!r}")
+    number = check_number(name, form)
     if number.needs_whole and found.whole is None:
         raise RequestError(f"{name} takes the whole image for a subject that is not found: match with missing='whole'")
+    kind: Form = "corrected" if form == "corrected" else "released"
     signature = found.signature
     return PublishedValue(
         name=name,
         form=form,
-        value=number.compute(found, form) if found.table.times else float("nan"),
+        value=number.compute(found, kind) if found.table.times else float("nan"),
         source=number.source,
         detector=number.detector,
         encoder=number.encoder,
         used=f"{signature['model']}, distance {signature['distance']}, {signature['cut']}",
     )
+
+
+def check_number(name: str, form: str) -> Published:
+    """The published number of a name; RequestError for an unknown name, or a form that it does not have."""
+    number = PUBLISHED.get(name)
+    if number is None:
+        hint = did_you_mean(name, PUBLISHED)
+        raise RequestError(f"no published number is called {name!r}{hint}; there are {', '.join(PUBLISHED)}")
+    forms = ("released", "corrected") if number.has_corrected else ("released",)
+    if form not in forms:
+        raise RequestError(f"{name} has no form {form!r}: choose {' or '.join(forms)}")
+    return number
 
 
 def _similarities(found: Match) -> list[Array]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from idmetric.match.assignment import UNASSIGNED, Assignment, State
 from idmetric.match.named import PublishedValue, published_value
-from idmetric.match.published import Form
 from idmetric.match.table import Table
-from idmetric.metric.files import StrPath
+from idmetric.metric.files import StrPath, json_file
+from idmetric.metric.files.tables import aligned, four, rounded
 from idmetric.metric.scoring.records import Record, Records
 from idmetric.metric.scoring.references import Aggregate
 
@@ -218,7 +218,7 @@ class Match:
             **dict(zip(("left", "top", "right", "bottom"), sides, strict=True)),
         }
 
-    def published(self, name: str, form: Form = "released") -> PublishedValue:
+    def published(self, name: str, form: str = "released") -> PublishedValue:
         """A published number by name, see `idmetric.match.named`; "corrected" where the release has an error."""
         return published_value(self, name, form)
 
@@ -226,9 +226,52 @@ class Match:
         """`rows` as a pandas DataFrame."""
         return self.rows.to_pandas()
 
+    def to_csv(self) -> str:
+        """`rows` as CSV text."""
+        return self.rows.to_csv()
+
+    def to_jsonl(self) -> str:
+        """A JSON object for each row."""
+        return self.rows.to_jsonl()
+
+    def to_json(self, numbers: Sequence[PublishedValue] = ()) -> str:
+        """Rows, summary, worst image, surplus regions and signature; also published numbers, if they are given."""
+        surplus = {time: regions for time, regions in zip(self.table.times, self.surplus, strict=True) if regions}
+        content = {
+            "signature": dict(self.signature),
+            "rows": self.rows.to_records(),
+            "summary": self.summary.to_records(),
+            "worst": self.worst,
+            "surplus": surplus,
+            "published": [asdict(number) for number in numbers],
+            "skipped": dict(self.skipped),
+        }
+        return json_file.text(rounded(content), indent=2) + "\n"
+
+    def to_table(self, numbers: Sequence[PublishedValue] = ()) -> str:
+        """Aligned columns for a terminal: rows, then the summary and what all rows share."""
+        lines = _columns(self.rows, ("subject", "state", "distance", "nearest", "region", "image"))
+        lines += ["", *_columns(self.summary, ("subject", "n", "coverage", "mean", "worst", "worst_image"))]
+        lines.append("  ".join(f"{name}={value}" for name, value in self.signature.items()))
+        for number in numbers:
+            lines.append(f"{number.name} ({number.form}): {four(number.value)} ({number.source}; by {number.used})")
+        return "\n".join(line.rstrip() for line in lines) + "\n"
+
     def write(self, path: StrPath) -> None:
         """Write the rows as .csv, .json or .jsonl, atomically; ValueError for another ending."""
         self.rows.write(path)
+
+
+def _columns(records: Records, names: Sequence[str]) -> list[str]:
+    """Some columns of a table, aligned; "-" where there is no value."""
+    lines = [list(names)]
+    for row in records:
+        cells = []
+        for name in names:
+            value = row[name]
+            cells.append("-" if value in (None, "") else four(value) if isinstance(value, float) else str(value))
+        lines.append(cells)
+    return aligned(lines)
 
 
 _MISSING_FIRST = 10.0  # above all distances

@@ -1,0 +1,174 @@
+"""`idmetric match`: which of several subjects are where in images, and how near they are to their references."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from idmetric.cli.command import (
+    Parser,
+    UsageError,
+    check_output,
+    codes,
+    ended,
+    fixable,
+    say,
+    status_of,
+    warnings_as_lines,
+    write,
+)
+from idmetric.cli.options import add_shared, check_model, load_options
+from idmetric.metric.files.hints import need
+from idmetric.metric.files.progress import Progress
+from idmetric.metric.images.paths import all_listed
+from idmetric.metric.scoring.scores import RequestError
+
+if TYPE_CHECKING:
+    from idmetric.match.result import Match
+
+_EXAMPLES = """examples:
+  idmetric match --subject ann=refs/ann --subject rex=rex.subject images/ --regions boxes.json
+  idmetric match --subject ann=refs/ann images/ --regions boxes.csv --published xverse-ip,umo-reward"""
+
+
+def build_parser(prog: str = "idmetric match") -> Parser:
+    """The parser of the command."""
+    parser = Parser(
+        prog=prog,
+        description="Several subjects in each image: which region shows which subject, and at what distance.",
+        epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 4, 130, 143)}",
+    )
+    parser.add_argument("images", nargs="+", metavar="IMAGE", help="files, folders or patterns")
+    parser.add_argument(
+        "--subject",
+        action="append",
+        required=True,
+        metavar="NAME=PATH",
+        help="a subject's references: an image, folder or pattern, or a .subject file; may be repeated",
+    )
+    parser.add_argument(
+        "--regions",
+        metavar="FILE",
+        help="boxes or masks: COCO .json, .csv with path,x,y,w,h[,label], or a folder of masks (default: whole images)",
+    )
+    add_shared(parser, "--model", "--revision", "--distance", "--device")
+    add_shared(parser, "--format", "--output")
+    add_shared(parser, "--quiet")
+    parser.add_version()
+
+    rules = parser.add_argument_group("rules")
+    rules.add_argument(
+        "--missing",
+        choices=("missing", "zero", "whole", "skip"),
+        default="missing",
+        help="value of a subject that is not found: none (default), similarity 0, that of the whole image, or leave "
+        "the image out",
+    )
+    rules.add_argument("--threshold", type=float, metavar="T", help="largest distance that counts as a subject")
+    add_shared(rules, "--calibration", help="for thresholds: a file of `idmetric eval calibrate`, or 'stored'")
+    rules.add_argument("--aggregate", choices=("best", "mean"), default="best", help="over a subject's references")
+    rules.add_argument(
+        "--published",
+        metavar="NAMES",
+        help="also print published numbers, such as xverse-ip,nexus:corrected",
+    )
+
+    cutting = parser.add_argument_group("cutting regions")
+    cutting.add_argument("--margin", type=float, default=0.0, help="context around a box, as a share of its sides")
+    cutting.add_argument("--square", action="store_true", help="pad cuts to white squares")
+    cutting.add_argument(
+        "--outside", choices=("black", "white", "keep"), default="keep", help="pixels outside of a region's mask"
+    )
+    run = parser.add_argument_group("run")
+    add_shared(run, "--on-error", help="unreadable images and boxes that do not fit: stop (default), or skip and list")
+    add_shared(run, "--batch-size", "--workers", "--dtype")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None, prog: str = "idmetric match") -> int:
+    """Run the command; returns the exit status."""
+    parser = build_parser(prog)
+    args = parser.parse_intermixed_args(argv)
+    return ended(partial(_run, args), parser)
+
+
+def _run(args: Namespace) -> int:
+    need("match", "idmetric match", scipy="SciPy")
+    check_output(args.output)
+    subjects = _subjects(args.subject)
+    numbers = _numbers(args.published)
+    check_model(args.model)
+    with warnings_as_lines(), fixable(RuntimeError, in_one_line=True):
+        try:
+            found = _matched(args, subjects)
+            published = [found.published(name, form) for name, form in numbers]
+        except RequestError as error:
+            raise UsageError(str(error)) from error
+    for image, reason in found.skipped.items():
+        say(f"skipped {image}: {reason}")
+    if args.format in ("table", "json"):
+        text = getattr(found, f"to_{args.format}")(published)
+    else:
+        text = getattr(found, f"to_{args.format}")()
+        for number in published:
+            say(f"{number.name} ({number.form}): {number.value:.4f} ({number.source}; by {number.used})")
+    write(text, args.output)
+    return status_of(found.skipped)
+
+
+def _matched(args: Namespace, subjects: dict[str, str]) -> Match:
+    from idmetric.match.matching import match
+    from idmetric.match.regions import Cut
+    from idmetric.metric.models.load import load
+
+    cut = Cut(margin=args.margin, square=args.square, outside=args.outside)
+    images = all_listed(args.images)
+    metric = load(args.model, **load_options(args))
+    with Progress("images", not args.quiet, verb="matched") as progress:
+        return match(
+            metric,
+            subjects,
+            images,
+            regions=args.regions,
+            missing=args.missing,
+            distance=args.distance,
+            aggregate=args.aggregate,
+            cut=cut,
+            threshold=args.threshold,
+            calibration=args.calibration,
+            on_error=args.on_error,
+            batch_size=args.batch_size,
+            workers=args.workers,
+            progress=progress,
+        )
+
+
+def _subjects(entries: Sequence[str]) -> dict[str, str]:
+    """Name -> references, of --subject."""
+    subjects: dict[str, str] = {}
+    for entry in entries:
+        name, sign, source = entry.partition("=")
+        if not sign or not name or not source:
+            raise UsageError(f"--subject {entry}: write NAME=PATH, such as rex=refs/rex")
+        if name in subjects:
+            raise UsageError(f"--subject: two subjects are called {name!r}: rename one of them")
+        subjects[name] = source
+    return subjects
+
+
+def _numbers(text: str | None) -> list[tuple[str, str]]:
+    """Name and form of the numbers of --published; an unknown one is refused before the model is opened."""
+    from idmetric.match.named import check_number
+
+    numbers = []
+    for entry in (text or "").split(","):
+        if entry:
+            name, _, form = entry.partition(":")
+            try:
+                check_number(name, form or "released")
+            except RequestError as error:
+                raise UsageError(f"--published: {error}") from error
+            numbers.append((name, form or "released"))
+    return numbers
