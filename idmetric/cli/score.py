@@ -29,7 +29,7 @@ from idmetric.cli.command import (
     write,
 )
 from idmetric.cli.options import check_model, load_options
-from idmetric.cli.score_parser import ALIAS, build_parser, misuse
+from idmetric.cli.score_parser import ALIAS, build_parser, refuse_misuse
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.progress import Progress
 from idmetric.metric.files.settings import values_of
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from idmetric.evaluate.report.album import Album
 
 _SKIP = "; --on-error skip scores the others"
-_SHOWN = 20  # absent files that an error lists
 
 
 def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
@@ -54,9 +53,7 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
         from idmetric.cli.list_models import print_models
 
         return ended(print_models, parser)
-    reason = misuse(args)
-    if reason:
-        parser.error(reason)
+    refuse_misuse(parser, args)
     if_stopped = "nothing was kept: with --cache DIR the same command would resume"
     if args.cache:
         if_stopped = f"embeddings in {args.cache} are kept, and the same command resumes"
@@ -71,10 +68,9 @@ def _run(args: Namespace) -> int:
         check_output(args.output)
         if args.pairs:
             work: Cross | Pairs = read_pairs(Path(args.pairs), args.on_error)
-        elif args.ref:
-            work = cross(args.ref, args.paths, args.include_refs)
         else:
-            work = cross(args.paths[:1], args.paths[1:], args.include_refs)
+            references = args.ref or [args.paths.pop(0)]
+            work = cross(references, args.paths, args.include_refs)
         _check_files(args, work)
         check_model(args.model)
         return _scored(args, work)
@@ -90,11 +86,9 @@ def _check_files(args: Namespace, work: Cross | Pairs) -> None:
     check_not_read({"--output": args.output, "--html": args.html}, chain(inputs, files_read(work, args.mask_dir)))
 
     check_masks(work, args.mask_dir, args.mask_id is not None, args.preprocessing or "standard")
-    absent = []
-    if args.on_error == "fail":
-        absent = absent_files(work)
+    absent = absent_files(work) if args.on_error == "fail" else []
     if absent:
-        reasons = "; ".join(first_few([f"cannot read image {path}: {ABSENT}" for path in absent], _SHOWN))
+        reasons = "; ".join(first_few([f"cannot read image {path}: {ABSENT}" for path in absent], 20))
         if len(absent) > 1:
             reasons = f"{len(absent)} images: {reasons}"
         raise CommandError(f"{reasons}{_SKIP}")
@@ -179,10 +173,8 @@ def _status(args: Namespace, scores: Scores) -> int:
         return status_of(scores.skipped)
     if not args.quiet:
         worst = max(over, key=lambda row: row["distance"])
-        say(
-            f"exit status 3: {len(over)} of {len(scores.rows)} exceed --threshold {args.threshold:g}, the farthest is "
-            f"{worst['image']} at {worst['distance']:.4f}"
-        )
+        count = f"{len(over)} of {len(scores.rows)} exceed --threshold {args.threshold:g}"
+        say(f"exit status 3: {count}, the farthest is {worst['image']} at {worst['distance']:.4f}")
     return 3
 
 

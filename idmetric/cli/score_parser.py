@@ -107,12 +107,11 @@ def _add_more(parser: Parser) -> None:
     rest.add_argument("--list-models", action="store_true", help="print the models and exit")
 
 
-def misuse(args: Namespace) -> str | None:
-    """The reason why the options do not go together; None if they do."""
+def refuse_misuse(parser: Parser, args: Namespace) -> None:
+    """End with status 2 if the options do not go together."""
     if args.html and args.output and is_same_file(args.html, args.output):
-        return "--html and --output name one file: give each its own"
+        parser.error("--html and --output name one file: give each its own")
     if args.pairs and (args.paths or args.ref):
-        return "--pairs takes no other images"
+        parser.error("--pairs takes no other images")
     if not args.pairs and len(args.paths) + len(args.ref) < 2:
-        return "give a reference and at least one candidate (or --ref, or --pairs)"
-    return None
+        parser.error("give a reference and at least one candidate (or --ref, or --pairs)")

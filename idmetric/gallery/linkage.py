@@ -7,13 +7,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.metric.distance.ties import STEP, comparable
+from idmetric.metric.distance.ties import comparable
 from idmetric.metric.files.hints import need
-from idmetric.metric.scoring.nearest import Ints, Single, distances
+from idmetric.metric.scoring.nearest import Double, Ints
 
 Linkage = Literal["average", "complete", "single"]
 LARGEST = 20_000  # most images for average and complete linkage at once (3.2 GB of distances)
-_CELLS = 2**24  # similarities held at once (64 MB)
+_CELLS = 2**22  # distances held at once (32 MB)
 
 
 def cluster(
@@ -46,22 +46,22 @@ def cluster(
         )
     need("gallery", "clustering", scipy="SciPy")
     from scipy.cluster import hierarchy
+    from scipy.spatial.distance import squareform
 
-    table = np.ascontiguousarray(vectors, np.float32)
-    component = _components(table, threshold)
-    labels = component.copy()
-    for rows in members(component) if linkage != "single" else []:
+    unit = np.asarray(vectors, np.float64)
+    unit = unit / np.linalg.norm(unit, axis=1, keepdims=True)
+    labels = _components(unit, threshold)
+    for rows in members(labels) if linkage != "single" else []:
         if len(rows) > LARGEST:
             raise ValueError(
                 f"{len(rows)} images hang together at the threshold {threshold}, more than the {LARGEST} that "
                 f"{linkage} linkage takes: lower the threshold, or linkage='single'"
             )
         if len(rows) > 2:
-            tree = hierarchy.linkage(_distances(table[rows]), linkage)
+            pairs = squareform(_distances(unit[rows], unit[rows]), checks=False)
+            tree = hierarchy.linkage(pairs, linkage)
             clusters = hierarchy.fcluster(tree, comparable(threshold), "distance")
-            for label in np.unique(clusters):
-                joined = rows[clusters == label]
-                labels[joined] = len(table) + joined.min()
+            labels[rows] = labels.max() + clusters  # which begin at 1
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     return np.argsort(np.argsort(first))[inverse.reshape(-1)]
 
@@ -73,59 +73,26 @@ def members(labels: Ints) -> list[Ints]:
     return np.split(order, starts)
 
 
-def _components(table: Single, threshold: float) -> Ints:
-    """Return the first row of each row's component, where pairs at most `threshold` apart are connected."""
-    count = len(table)
-    slack = STEP + table.shape[1] * 2.0**-23  # float32 may be off by this much
-    label = np.arange(count)
-    step = max(1, _CELLS // max(1, count))
-    for start in range(0, count, step):
-        similarity = table[start : start + step] @ table[start:].T
-        a, b = np.nonzero(similarity >= 1 - threshold - slack)
-        is_near = similarity[a, b] >= 1 - threshold + slack
-        a, b = a + start, b + start
-        apart = label[a] != label[b]
-        a, b, is_near = a[apart], b[apart], is_near[apart]
-        for begin in range(0, len(a), 2**16):
-            part = slice(begin, begin + 2**16)
-            label = _joined(label, table, threshold, a[part], b[part], is_near[part])
-    return label
-
-
-def _joined(
-    label: Ints,
-    table: Single,
-    threshold: float,
-    a: Ints,
-    b: Ints,
-    is_near: NDArray[np.bool_],
-) -> Ints:
-    """Return the labels of components (their first rows) after pairs of rows a and b are connected, if they are near.
-
-    Pairs that are not near for sure are measured.
-    """
+def _components(unit: Double, threshold: float) -> Ints:
+    """Return a label for each row, the same for rows that are connected by pairs at most `threshold` apart."""
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
-    unsure = np.flatnonzero(~is_near)
-    measured = distances(table[a[unsure]], table[b[unsure]])
-    is_near[unsure] = comparable(measured) <= comparable(threshold)
-    a, b = label[a[is_near]], label[b[is_near]]
+    count = len(unit)
+    label: Ints = np.arange(count)
+    step = max(1, _CELLS // max(1, count))
+    for start in range(0, count, step):
+        distances = _distances(unit[start : start + step], unit[start:])
+        a, b = np.nonzero(distances <= comparable(threshold))
+        a, b = label[a + start], label[b + start]
+        apart = a != b
+        edges = (a[apart], b[apart])
+        graph = coo_matrix((np.ones(len(edges[0]), bool), edges), (count, count))
+        _, component = connected_components(graph, directed=False)
+        label = component[label]
+    return label
 
-    count = len(label)
-    graph = coo_matrix((np.ones(len(a), bool), (a, b)), (count, count))
-    _, component_of = connected_components(graph, directed=False)
-    component: Ints = component_of[label]
-    first_rows = np.full(count, count)
-    np.minimum.at(first_rows, component, np.arange(count))
-    return first_rows[component]
 
-
-def _distances(vectors: Single) -> NDArray[np.float64]:
-    """Return 1 - cos of each pair of unit vectors, in float64, in the order of SciPy's `pdist`."""
-    from scipy.spatial.distance import squareform
-
-    x = vectors.astype(np.float64)
-    x /= np.linalg.norm(x, axis=1, keepdims=True)
-    pairs: NDArray[np.float64] = squareform(1 - x @ x.T, checks=False)
-    return comparable(np.maximum(pairs, 0))
+def _distances(a: Double, b: Double) -> Double:
+    """Return 1 - cos of unit vectors (N, D) and (M, D): (N, M)."""
+    return comparable(np.maximum(1 - a @ b.T, 0))

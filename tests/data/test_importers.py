@@ -14,7 +14,6 @@ from PIL import Image
 from idmetric.data.importers.mtg import oracle_score
 from idmetric.data.importers.run import Job, import_dataset
 from idmetric.data.importers.source import Source, SourceError, open_source
-from idmetric.data.importers.subjects import split_composite
 from idmetric.data.manifest.check import faults
 from idmetric.data.manifest.split import leaks
 from idmetric.data.manifest.table import Manifest, Row, read
@@ -97,19 +96,6 @@ def test_folders_that_say_no_identity_are_refused(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match=r"1 masks belong to no image .*: a/masks/9\.png"):
         assert len(import_dataset("folder", tmp_path / "two")) == 1
     refuses("no such folder", "folder", tmp_path / "none")
-
-
-def test_dreambooth(tmp_path: Path) -> None:
-    put_all(tmp_path / "dreambooth/dataset", "dog6/00.jpg", "dog6/02.jpg", "rc_car/00.jpg", "new/00.jpg")
-    text = "Classes\n\nsubject_name,class\ndog6,dog\nrc_car,toy\n\nPrompts\n\nprompt_list = [\n'a {0} {1}, wet'\n]\n"
-    put(tmp_path / "dreambooth" / "dataset" / "prompts_and_classes.txt", text.encode())
-    for source in (tmp_path / "dreambooth", tmp_path / "dreambooth" / "dataset"):
-        manifest = import_dataset("dreambooth", source)
-        assert [(r.identity, r.category, r.domain) for r in manifest][1:] == [
-            ("dreambooth/dog6", "dog", "animals"), ("dreambooth/new", None, None),
-            ("dreambooth/rc_car", "toy", "objects"),
-        ]  # fmt: skip
-        assert manifest[0].id == "dreambooth/dog6/00.jpg"
 
 
 def syncd(root: Path, records: list[dict[str, Any]]) -> Path:
@@ -408,42 +394,6 @@ def test_subjects2k(tmp_path: Path) -> None:
     assert [value_of(manifest, k) for k in range(4)] == [1, 11, 2, 12]
     assert (manifest[3].parameters or {})["human_votes"] == [1, 0, 0]
     assert manifest[3].split == "test"
-
-
-def composite(side: int, edge: int, between: int) -> bytes:
-    """Two squares of different colors in white padding."""
-    whole = Image.new("RGB", (2 * (side + edge) + between, side + 2 * edge), "white")
-    for left, color in ((edge, (200, 0, 0)), (edge + side + between, (0, 0, 200))):
-        whole.paste(color, (left, edge, left + side, edge + side))
-    return encoded(whole)
-
-
-# the last two: squares in frames of their own, and without any
-@pytest.mark.parametrize(("side", "edge", "between"), [(512, 16, 16), (40, 8, 8), (32, 8, 16), (40, 0, 0)])
-def test_composites_are_cut_at_their_padding(side: int, edge: int, between: int) -> None:
-    for data, color in zip(split_composite(composite(side, edge, between)), ((200, 0, 0), (0, 0, 200)), strict=True):
-        image = read_image(data)
-        assert image.size == (side, side) or not edge
-        assert image.getcolors() == [(image.width * image.height, color)]
-    with pytest.raises(SourceError, match="100 x 90 pixels are not two squares"):
-        split_composite(png(1, (100, 90)))
-
-
-def test_subjects200k_keeps_good_pairs(tmp_path: Path) -> None:
-    quality = [{"compositeStructure": 5, "objectConsistency": c, "imageQuality": 5} for c in (5, 3, 5)]
-    about = [{"item": "chair", "description_0": f"left {k}", "description_1": f"right {k}", "category": "Furniture",
-              "description_valid": True} for k in range(3)]  # fmt: skip
-    made = table(
-        {"image": [composite(32, 16, 16)] * 3, "collection": ["collection_1", "collection_2", "collection_2"],
-         "quality_assessment": quality, "description": about}, ("image",),
-    )  # fmt: skip
-    made.to_parquet(tmp_path / "train.parquet")
-    manifest = import_dataset("subjects200k", tmp_path / "train.parquet", images=tmp_path / "images")
-    assert manifest.column("group") == ["subjects200k/000000"] * 2 + ["subjects200k/000002"] * 2
-    assert manifest[1].identity == manifest[0].identity == "subjects200k/000000"
-    assert (manifest[0].text, manifest[1].text, manifest[1].label) == ("left 0", "right 0", 5)
-    assert manifest.image(1).getcolors() == [(32 * 32, (0, 0, 200))]
-    assert (manifest[0].category, (manifest[0].parameters or {})["item"]) == ("Furniture", "chair")
 
 
 # Evaluation sets
@@ -869,13 +819,12 @@ def test_a_dataset_of_the_hub_is_downloaded_and_its_commit_recorded(hub: Path, t
     assert not list((tmp_path / "cache").rglob("README.md"))
 
 
-@pytest.mark.parametrize("kind", ["table", "pods", "mtg", "subjects200k"])
+@pytest.mark.parametrize("kind", ["table", "pods", "mtg"])
 def test_tables_of_the_hub_name_no_files_outside(hub: Path, kind: str) -> None:
     columns: dict[str, list[Any]] = {"image": ["../../secret.png"], "identity": ["a"], "label": ["a"]}
     for view in (1, 2):
         parts = ("original", "inpainted", "object_mask", "part_mask")
         columns |= {f"image_{view}_{part}": ["../../secret.png"] for part in parts}
-    columns["quality_assessment"] = [dict.fromkeys(("compositeStructure", "objectConsistency", "imageQuality"), 5)]
     write_table(columns, hub / "train.parquet")
     refuses(r"owner/set: '\.\./\.\./secret\.png' is outside the dataset's folder", kind, "owner/set")
 

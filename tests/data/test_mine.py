@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from idmetric.data.curate.mine import grouped, hard_negatives, hard_pairs
+from idmetric.data.curate.mine import Placed, grouped, hard_negatives, hard_pairs
 from idmetric.data.manifest.lineage import followers, lineages
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.metric.scoring import nearest as neighbors
@@ -180,8 +180,8 @@ def test_copies_in_groups_name_a_copy_as_their_parent() -> None:
     triples = [(1, "g", "anchor", None), (4, "g", "positive", None), (5, "g", "negative", 0.5),
                (0, "h", "anchor", None), (4, "h", "positive", None), (3, "h", "negative", 0.1),
                (0, "i", "anchor", None), (1, "i", "positive", None), (6, "i", "negative", 0.1)]  # fmt: skip
-    once = grouped(manifest, triples)
-    again = grouped(once, [(k, f"{g}2", slot, s) for k, (_, g, slot, s) in enumerate(triples)])
+    once = grouped(manifest, [Placed(*triple) for triple in triples])
+    again = grouped(once, [Placed(k, f"{g}2", slot, s) for k, (_, g, slot, s) in enumerate(triples)])
     for out, end in ((once, ""), (again, "2")):
         ids = [f"{group}{end}/{slot}" for _, group, slot, _ in triples]
         assert [i.startswith(start) for i, start in zip(out.column("id"), ids, strict=True)] == [True] * 9

@@ -32,18 +32,20 @@ def balanced(sizes: Mapping[str, int], total: int) -> dict[str, int]:
         sizes: dataset -> number of its identities.
         total: number of identities to select; if there are fewer, all are selected.
     """
-    left, quotas = total, {}
-    order = sorted(sizes, key=lambda name: (sizes[name], name))
-    for place, name in enumerate(order):
-        quotas[name] = min(sizes[name], left // (len(order) - place))
-        left -= quotas[name]
+    quotas = {}
+    remaining = total
+    smallest_first = sorted(sizes, key=lambda name: (sizes[name], name))
+    for number, name in enumerate(smallest_first):
+        quotas[name] = min(sizes[name], remaining // (len(sizes) - number))
+        remaining -= quotas[name]
     return {name: quotas[name] for name in sizes}
 
 
 def shares(count: int, ratio: Sequence[float]) -> list[int]:
     """Whole numbers in the proportions of a ratio that sum to `count`."""
     ends = np.floor(np.cumsum(ratio) / np.sum(ratio) * count + 0.5 + 1e-9).astype(int)
-    return [int(n) for n in np.diff(np.r_[0, ends])]
+    counts: list[int] = np.diff(ends, prepend=0).tolist()
+    return counts
 
 
 # Selecting rows
@@ -51,27 +53,29 @@ def shares(count: int, ratio: Sequence[float]) -> list[int]:
 
 def own_rows(manifest: Manifest) -> dict[str, list[int]]:
     """identity -> its rows, without followers."""
-    found: dict[str, list[int]] = defaultdict(list)
-    for row, (identity, follows) in enumerate(zip(manifest.column("identity"), followers(manifest), strict=True)):
-        if identity is not None and not follows:
-            found[identity].append(row)
-    return found
+    rows: dict[str, list[int]] = defaultdict(list)
+    is_follower = followers(manifest)
+    for row, identity in enumerate(manifest.column("identity")):
+        if identity is not None and not is_follower[row]:
+            rows[identity].append(row)
+    return rows
 
 
 def identities_by(manifest: Manifest, column: str) -> dict[str, list[str]]:
     """Value of a column ("" if empty) -> the identities of that value in their first row, without followers."""
-    found: dict[str, list[str]] = defaultdict(list)
+    identities: dict[str, list[str]] = defaultdict(list)
     values = manifest.column(column)
     for identity, rows in own_rows(manifest).items():
-        found[values[rows[0]] or ""].append(identity)
-    return found
+        identities[values[rows[0]] or ""].append(identity)
+    return identities
 
 
 def choose(manifest: Manifest, quotas: Mapping[str, int], seed: int = 0) -> Manifest:
     """All rows of a random selection of identities by the quota of each dataset, with their followers."""
-    groups = identities_by(manifest, "dataset")
-    drawn = (lowest(pool, quotas.get(name, 0), (seed, "identity")) for name, pool in groups.items())
-    return keep_identities(manifest, {identity for some in drawn for identity in some})
+    chosen: list[str] = []
+    for name, identities in identities_by(manifest, "dataset").items():
+        chosen += lowest(identities, quotas.get(name, 0), (seed, "identity"))
+    return keep_identities(manifest, chosen)
 
 
 def two_views(manifest: Manifest, seed: int = 0) -> Manifest:
@@ -79,14 +83,13 @@ def two_views(manifest: Manifest, seed: int = 0) -> Manifest:
 
     ID-Sim, A.1, step 4. Identities with one image are left out.
     """
-    slot = {
-        row: place
-        for rows in _drawn(manifest, 2, seed).values()
-        if len(rows) == 2
-        for row, place in zip(rows, ("anchor", "positive"), strict=True)
-    }
-    pairs = manifest.take(sorted(slot))
-    return pairs.replace(group=pairs.column("identity"), slot=[slot[row] for row in sorted(slot)])
+    slot_of: dict[int, str] = {}
+    for rows in _drawn(manifest, 2, seed).values():
+        if len(rows) == 2:
+            anchor, positive = rows
+            slot_of |= {anchor: "anchor", positive: "positive"}
+    pairs = manifest.take(sorted(slot_of))
+    return pairs.replace(group=pairs.column("identity"), slot=[slot_of[row] for row in sorted(slot_of)])
 
 
 def distinct(manifest: Manifest) -> Manifest:
@@ -94,11 +97,14 @@ def distinct(manifest: Manifest) -> Manifest:
 
     The first of repeated rows stays and becomes the parent of rows that were made from its copies.
     """
-    first: dict[tuple[str | None, str], str] = {}
-    names, keys = manifest.column("id"), zip(manifest.column("identity"), image_keys(manifest), strict=True)
-    same = {name: first.setdefault(key, name) for name, key in zip(names, keys, strict=True)}
-    parents = [same.get(p, p) for p in manifest.column("parent")]
-    return manifest.replace(parent=parents).take(np.array([same[name] == name for name in names], dtype=bool))
+    first_names: dict[tuple[str | None, str], str] = {}
+    first_of = {}  # row's name -> name of the first row with the same image and identity
+    names = manifest.column("id")
+    for name, identity, image in zip(names, manifest.column("identity"), image_keys(manifest), strict=True):
+        first_of[name] = first_names.setdefault((identity, image), name)
+    parents = [first_of.get(parent, parent) for parent in manifest.column("parent")]
+    is_first = np.array([first_of[name] == name for name in names], dtype=bool)
+    return manifest.replace(parent=parents).take(is_first)
 
 
 def unique(manifest: Manifest) -> Manifest:
@@ -108,20 +114,22 @@ def unique(manifest: Manifest) -> Manifest:
     of an identity comprises all its images, ignoring case and spaces; empty values do not match. The id is in column
     x_objaverse_id or among the parameters.
     """
-    columns = {c: column_values(manifest, c) for c in ("text", "x_objaverse_id", "parameters.objaverse_id")}
+    columns = {}
+    for name in ("text", "x_objaverse_id", "parameters.objaverse_id"):
+        columns[name] = column_values(manifest, name) or [None] * len(manifest)
     seen: set[tuple[str, tuple[str, ...]]] = set()
-    kept = set()
+    chosen = []
     for identity, rows in own_rows(manifest).items():
         keys = set()
-        for column, values in columns.items():
-            found = [values[k] for k in rows if values[k] is not None] if values else []
-            if texts := {" ".join(str(value).casefold().split()) for value in found} - {""}:
-                keys.add((column, tuple(sorted(texts))))
-        if not keys & seen:
-            kept.add(identity)
+        for name, values in columns.items():
+            texts = {" ".join(str(values[row]).casefold().split()) for row in rows if values[row] is not None}
+            texts.discard("")
+            if texts:
+                keys.add((name, tuple(sorted(texts))))
+        if keys.isdisjoint(seen):
+            chosen.append(identity)
             seen |= keys
-
-    return keep_identities(manifest, kept)
+    return keep_identities(manifest, chosen)
 
 
 def lowest(names: Sequence[str], count: int, seed: Sequence[Hashable]) -> list[str]:
@@ -138,20 +146,27 @@ def hashed(*parts: Hashable) -> tuple[int, str]:
 def keep_identities(manifest: Manifest, chosen: Collection[str]) -> Manifest:
     """The rows of these identities with their followers."""
     names = set(chosen)
-    return _with_followers(manifest, np.array([i in names for i in manifest.column("identity")], dtype=bool))
+    is_chosen = [identity in names for identity in manifest.column("identity")]
+    return _with_followers(manifest, np.array(is_chosen, dtype=bool))
 
 
 def keep_images(manifest: Manifest, count: int, seed: int = 0) -> Manifest:
     """At most `count` images of each identity, drawn uniformly, with their followers."""
-    chosen = [row for rows in _drawn(manifest, count, seed).values() for row in rows]
-    return _with_followers(manifest, np.isin(np.arange(len(manifest)), chosen))
+    is_chosen = np.zeros(len(manifest), dtype=bool)
+    for rows in _drawn(manifest, count, seed).values():
+        is_chosen[rows] = True
+    return _with_followers(manifest, is_chosen)
 
 
 def _drawn(manifest: Manifest, count: int, seed: int) -> dict[str, list[int]]:
     """identity -> at most `count` of its rows, without followers, drawn uniformly, in random order."""
-    names, own = manifest.column("id"), own_rows(manifest)
-    return {i: sorted(own[i], key=lambda row: hashed(seed, "image", i, names[row]))[:count] for i in own}
+    names = manifest.column("id")
+    drawn = {}
+    for identity, rows in own_rows(manifest).items():
+        hashes = {row: hashed(seed, "image", identity, names[row]) for row in rows}
+        drawn[identity] = sorted(rows, key=lambda row: hashes[row])[:count]
+    return drawn
 
 
-def _with_followers(manifest: Manifest, own: NDArray[np.bool_]) -> Manifest:
-    return manifest.take(without_orphans(manifest, own | followers(manifest)))
+def _with_followers(manifest: Manifest, is_chosen: NDArray[np.bool_]) -> Manifest:
+    return manifest.take(without_orphans(manifest, is_chosen | followers(manifest)))

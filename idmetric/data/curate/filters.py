@@ -56,14 +56,17 @@ class Rule:
         for where in (self.keep, self.drop, self.of):
             if not isinstance(where, Mapping):
                 raise ValueError(f"{where!r} is not a table of columns and values")
-            if wrong := [c for c in where if c not in COLUMNS and not c.startswith(("x_", "parameters."))]:
-                raise ValueError(
-                    f"unknown column {wrong[0]!r}; there are {', '.join(COLUMNS)}, free ones x_... and parameters.NAME"
-                )
+            for column in where:
+                if column not in COLUMNS and not column.startswith(("x_", "parameters.")):
+                    listed = ", ".join(COLUMNS)
+                    raise ValueError(
+                        f"unknown column {column!r}; there are {listed}, free ones x_... and parameters.NAME"
+                    )
 
     def __str__(self) -> str:
-        given = {k: v for k, v in asdict(self).items() if k != "why" and v not in (None, {})}
-        return json.dumps(given, ensure_ascii=False)
+        values = _set_values(self)
+        values.pop("why", None)
+        return json.dumps(values, ensure_ascii=False)
 
 
 # ID-Sim, A.1. Its "CatIndividuallD" is WildlifeReID-10k's subset CatIndividualImages. Column x_subset holds the subset
@@ -73,19 +76,35 @@ IDSIM_RULES = (
     Rule(drop={"dataset": "FORB", "category": ["logo", "logos"]}, why="one name for different logo styles"),
     Rule(
         of={"dataset": "GLDv2"},
-        keep={"category": ["house", "lighthouse", "tower", "skyscraper", "observatory", "fountain", "windmill",
-                           "sculpture", "boat", "school", "cross", "pyramid"]},
+        keep={
+            "category": [
+                "house",
+                "lighthouse",
+                "tower",
+                "skyscraper",
+                "observatory",
+                "fountain",
+                "windmill",
+                "sculpture",
+                "boat",
+                "school",
+                "cross",
+                "pyramid",
+            ]
+        },
         why="other landmarks are too broad to be one object",
     ),
-    Rule(drop={"dataset": ["SOP", "StanfordOnlineProducts", "Stanford Online Products"]},
-         why="one name for several colors and versions"),
+    Rule(
+        drop={"dataset": ["SOP", "StanfordOnlineProducts", "Stanford Online Products"]},
+        why="one name for several colors and versions",
+    ),
     Rule(
         of={"dataset": ["WildlifeReID10k", "WildlifeReID-10k"]},
         keep={"x_subset": ["DogFaceNet", "CatIndividualImages"]},
         why="other animals lack markings or are seen from opposite sides",
     ),
     Rule(drop={"dataset": ["MVImgNet", "MVImgNet2"]}, why="backgrounds and lighting hardly vary"),
-)  # fmt: skip
+)
 
 # NearID, section 3.3
 NEARID_RULES = (
@@ -108,47 +127,58 @@ def apply_rules(manifest: Manifest, rules: Sequence[Rule]) -> tuple[Manifest, li
 
     With an image, the identity-edits and distractors made from it are dropped too. They do not count as images.
     """
-    done = []
+    applied = []
     for number, rule in enumerate(rules, 1):
-        concerned = matches(manifest, rule.of)
-        absent = [c for c in rule.keep if column_values(manifest, c) is None]
-        if absent and concerned.any():
-            raise ValueError(
-                f"rule {number} {rule} needs column {absent[0]!r}, which the manifest lacks: add it, or leave the "
-                f"rule's dataset out"
-            )
+        is_concerned = matches(manifest, rule.of)
+        for column in rule.keep:
+            if column_values(manifest, column) is None and is_concerned.any():
+                raise ValueError(
+                    f"rule {number} {rule} needs column {column!r}, which the manifest lacks: add it, or leave the "
+                    "rule's dataset out"
+                )
         if rule.keep:
-            good = matches(manifest, rule.keep)
+            is_good = matches(manifest, rule.keep)
         elif rule.drop:
-            good = ~matches(manifest, rule.drop)
+            is_good = ~matches(manifest, rule.drop)
         else:
-            identity, follows = manifest.column("identity"), followers(manifest)
-            counts = Counter(v for v, c in zip(identity, concerned & ~follows, strict=True) if c)
-            least = rule.min_images or 0
-            good = follows | np.array([v is not None and counts[v] >= least for v in identity], dtype=bool)
-        kept = manifest.take(without_orphans(manifest, ~concerned | good))
-        gone = len(set(manifest.column("identity"))) - len(set(kept.column("identity")))
-        done.append(Applied(rule, len(manifest) - len(kept), gone))
-        manifest = kept
-    return manifest, done
+            is_good = _has_enough(manifest, is_concerned, rule.min_images or 0)
+        remaining = manifest.take(without_orphans(manifest, ~is_concerned | is_good))
+        identities = len(set(manifest.column("identity"))) - len(set(remaining.column("identity")))
+        applied.append(Applied(rule, len(manifest) - len(remaining), identities))
+        manifest = remaining
+    return manifest, applied
+
+
+def _has_enough(manifest: Manifest, is_concerned: NDArray[np.bool_], least: int) -> NDArray[np.bool_]:
+    """True (N,) for rows of identities with enough images among the concerned ones, and for followers."""
+    identity = manifest.column("identity")
+    is_follower = followers(manifest)
+    counts = Counter(identity[row] for row in np.flatnonzero(is_concerned & ~is_follower))
+    is_good: NDArray[np.bool_] = is_follower.copy()
+    for row, name in enumerate(identity):
+        if name is not None and counts[name] >= least:
+            is_good[row] = True
+    return is_good
 
 
 def matches(manifest: Manifest, where: Where) -> NDArray[np.bool_]:
     """True (N,) for rows that have one of the given values in every column; an absent free column is empty."""
-    out = np.ones(len(manifest), dtype=bool)
-    for column, given in where.items():
-        wanted = {_plain(v) for v in (given if isinstance(given, list | tuple | set) else [given])}
+    is_match = np.ones(len(manifest), dtype=bool)
+    for column, wanted in where.items():
+        if not isinstance(wanted, list | tuple | set):
+            wanted = [wanted]
+        wanted_texts = {_plain(value) for value in wanted}
         values = column_values(manifest, column) or [None] * len(manifest)
-        out &= np.array([_plain(v) in wanted for v in values], dtype=bool)
-    return out
+        is_match &= np.array([_plain(value) in wanted_texts for value in values], dtype=bool)
+    return is_match
 
 
 def column_values(manifest: Manifest, column: str) -> list[Any] | None:
     """The values of a column, or of one parameter ("parameters.NAME"); None if the manifest lacks it."""
     if column.startswith("parameters."):
         name = column.removeprefix("parameters.")
-        values = [None if p is None else json.loads(p).get(name) for p in manifest.column("parameters")]
-        return values if any(v is not None for v in values) else None
+        values = [None if text is None else json.loads(text).get(name) for text in manifest.column("parameters")]
+        return values if any(value is not None for value in values) else None
     return manifest.column(column) if column in manifest.table.column_names else None
 
 
@@ -163,13 +193,13 @@ def _plain(value: Any) -> str | None:
 def read_rules(path: str | os.PathLike[str]) -> tuple[Rule, ...]:
     """The rules of a filter file."""
     try:
-        found = json_file.read(path, "utf-8-sig")
+        entries = json_file.read(path, "utf-8-sig")
     except ValueError as error:  # of JSON or UTF-8
         raise ValueError(f"{path}: not readable as JSON: {error}") from error
-    if not isinstance(found, list) or not all(isinstance(r, dict) for r in found):
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ValueError(f"{path}: a filter file is a list of rules")
     rules = []
-    for number, values in enumerate(found, 1):
+    for number, values in enumerate(entries, 1):
         try:
             rules.append(Rule(**values))
         except (TypeError, ValueError) as error:  # an unknown key, or a wrong value
@@ -179,5 +209,12 @@ def read_rules(path: str | os.PathLike[str]) -> tuple[Rule, ...]:
 
 def rules_json(rules: Sequence[Rule]) -> str:
     """Rules as the text of a filter file."""
-    lines = [json.dumps({k: v for k, v in asdict(r).items() if v not in (None, {}, "")}) for r in rules]
-    return "[\n  " + ",\n  ".join(lines) + "\n]\n" if lines else "[]\n"
+    if not rules:
+        return "[]\n"
+    lines = [json.dumps(_set_values(rule)) for rule in rules]
+    return "[\n  " + ",\n  ".join(lines) + "\n]\n"
+
+
+def _set_values(rule: Rule) -> dict[str, Any]:
+    """The fields of a rule that are set."""
+    return {name: value for name, value in asdict(rule).items() if value not in (None, {}, "")}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,15 @@ from idmetric.metric.scoring.nearest import Neighbors, nearest_other
 
 Progress = Callable[[int, int], None]
 Key = tuple[str | None, str]  # image and text
-Placed = tuple[int, str, str, float | None]  # row, its group and slot, and its similarity
+
+
+class Placed(NamedTuple):
+    """A copy of a row: the row's number, its new group and slot, and its similarity to the anchor, if it has one."""
+
+    row: int
+    group: str
+    slot: str
+    similarity: float | None = None
 
 
 def negative_rows(manifest: Manifest) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -29,10 +37,14 @@ def negative_rows(manifest: Manifest) -> tuple[NDArray[np.int64], NDArray[np.int
 
     Anchors are the rows of slot anchor if there are any. Rows of slot negative, copies of others, are not in the pool.
     """
-    role, slot = (np.array(manifest.column(c), dtype=object) for c in ("role", "slot"))
-    real, named = role == "real", np.asarray(manifest.table["identity"].is_valid())
-    anchors = slot == "anchor" if (slot == "anchor").any() else real
-    return np.flatnonzero(anchors & named), np.flatnonzero(real & named & (slot != "negative"))
+    slot = np.array(manifest.column("slot"), dtype=object)
+    is_real = np.array(manifest.column("role"), dtype=object) == "real"
+    has_identity = np.asarray(manifest.table["identity"].is_valid())
+    is_anchor = slot == "anchor"
+    if not is_anchor.any():
+        is_anchor = is_real
+    in_pool = is_real & has_identity & (slot != "negative")
+    return np.flatnonzero(is_anchor & has_identity), np.flatnonzero(in_pool)
 
 
 def hard_negatives(
@@ -63,46 +75,61 @@ def hard_negatives(
         given manifest) and x_similarity (of negatives).
     """
     usable = _usable(manifest, vectors)
-    anchors, pool = (rows[usable[rows]] for rows in negative_rows(manifest))
-    families, split = lineages(manifest), np.array(manifest.column("split"), dtype=object)
-    near: dict[int, list[tuple[int, float]]] = {}
+    anchors, pool = negative_rows(manifest)
+    anchors = anchors[usable[anchors]]
+    pool = pool[usable[pool]]
+    families = lineages(manifest)
+    split = np.array(manifest.column("split"), dtype=object)
+    nearest: dict[int, list[tuple[int, float]]] = {}
     for part in dict.fromkeys(split[anchors]):
-        here, inside = anchors[split[anchors] == part], pool[split[pool] == part]
-        found = nearest_other(vectors, families, k, anchors=here, pool=inside, ceiling=ceiling, progress=progress)
-        near |= dict(zip(here.tolist(), _pairs(found), strict=True))
+        part_anchors = anchors[split[anchors] == part]
+        part_pool = pool[split[pool] == part]
+        neighbors = nearest_other(
+            vectors, families, k, anchors=part_anchors, pool=part_pool, ceiling=ceiling, progress=progress
+        )
+        nearest |= dict(zip(part_anchors.tolist(), _ranked(neighbors), strict=True))
 
-    names, groups, slots = (manifest.column(c) for c in ("id", "group", "slot"))
-    own = {a: groups[a] if slots[a] == "anchor" else names[a] for a in near}  # the group of each anchor
-    positives = _positives(manifest, pool, seed)
+    names = manifest.column("id")
+    groups = manifest.column("group")
+    slots = manifest.column("slot")
+    positives_of = _positives(manifest, pool, seed)
     rows: list[Placed] = []
-    for a in filter(near.get, anchors.tolist()):
-        rows += [(a, own[a], "anchor", None), *((p, own[a], "positive", None) for p in positives(a))]
-        rows += [(row, own[a], "negative", similarity) for row, similarity in near[a]]
+    for anchor in anchors.tolist():
+        if not nearest[anchor]:
+            continue
+        group = groups[anchor] if slots[anchor] == "anchor" else names[anchor]
+        rows.append(Placed(anchor, group, "anchor"))
+        rows += [Placed(row, group, "positive") for row in positives_of(anchor)]
+        rows += [Placed(row, group, "negative", similarity) for row, similarity in nearest[anchor]]
     return grouped(manifest, rows)
 
 
 def _positives(manifest: Manifest, pool: NDArray[np.int64], seed: int) -> Callable[[int], list[int]]:
     """A function that gives the positives of an anchor: of its group, or one other image of its identity and split."""
-    names, identity, split, slots, groups, path = (
-        manifest.column(c) for c in ("id", "identity", "split", "slot", "group", "path")
-    )
-    given: dict[str, list[int]] = defaultdict(list)
-    for row in range(len(manifest)):
-        if slots[row] == "positive":
-            given[groups[row]].append(row)
-    same: dict[tuple[Any, Any], list[int]] = defaultdict(list)
-    for row in sorted(pool.tolist(), key=names.__getitem__):
-        same[identity[row], split[row]].append(row)
+    names = manifest.column("id")
+    slots = manifest.column("slot")
+    groups = manifest.column("group")
+    path = manifest.column("path")
+    identities = list(zip(manifest.column("identity"), manifest.column("split"), strict=True))
+    group_positives: dict[str, list[int]] = defaultdict(list)
+    for row, slot in enumerate(slots):
+        if slot == "positive":
+            group_positives[groups[row]].append(row)
+    images: dict[tuple[str | None, str | None], list[int]] = defaultdict(list)
+    for row in sorted(pool.tolist(), key=lambda number: names[number]):
+        images[identities[row]].append(row)
 
-    def of(anchor: int) -> list[int]:
-        if slots[anchor] == "anchor" and groups[anchor] in given:
-            return given[groups[anchor]]
-        others = same[identity[anchor], split[anchor]]
-        start = hashed(seed, "positive", names[anchor])[0] % max(1, len(others))
-        turned = others[start:] + others[:start]
-        return [r for r in turned if r != anchor and (path[r] is None or path[r] != path[anchor])][:1]
+    def positives_of(anchor: int) -> list[int]:
+        if slots[anchor] == "anchor" and groups[anchor] in group_positives:
+            return group_positives[groups[anchor]]
+        candidates = images[identities[anchor]]
+        start = hashed(seed, "positive", names[anchor])[0] % max(1, len(candidates))
+        for row in candidates[start:] + candidates[:start]:
+            if row != anchor and (path[row] is None or path[row] != path[anchor]):
+                return [row]
+        return []
 
-    return of
+    return positives_of
 
 
 def hard_pairs(
@@ -132,25 +159,30 @@ def hard_pairs(
     families = lineages(manifest)
     pools = text_pools(manifest, families, _usable(manifest, vectors))
     pairs: dict[tuple[int, int], float] = {}
-    for number, pool in enumerate(pools, 1):
-        found = nearest_other(vectors, families, k, anchors=pool, pool=pool, ceiling=ceiling)
-        for a, near in zip(pool.tolist(), _pairs(found), strict=True):
-            for b, similarity in near:
-                pairs[min(a, b), max(a, b)] = similarity
+    for done, pool in enumerate(pools, 1):
+        neighbors = nearest_other(vectors, families, k, anchors=pool, pool=pool, ceiling=ceiling)
+        for anchor, ranked in zip(pool.tolist(), _ranked(neighbors), strict=True):
+            for row, similarity in ranked:
+                pairs[min(anchor, row), max(anchor, row)] = similarity
         if progress is not None:
-            progress(number, len(pools))
+            progress(done, len(pools))
 
-    best = sorted(pairs, key=lambda pair: (-comparable(pairs[pair]), pair))
+    closest_first = sorted(pairs, key=lambda pair: (-comparable(pairs[pair]), pair))
     rows: list[Placed] = []
-    for number, (a, b) in enumerate(best):
-        rows += [(a, f"pair-{number:06d}", "anchor", None), (b, f"pair-{number:06d}", "negative", pairs[a, b])]
+    for number, (anchor, negative) in enumerate(closest_first):
+        group = f"pair-{number:06d}"
+        rows.append(Placed(anchor, group, "anchor"))
+        rows.append(Placed(negative, group, "negative", pairs[anchor, negative]))
     return grouped(manifest, rows)
 
 
-def _pairs(near: Neighbors) -> list[list[tuple[int, float]]]:
+def _ranked(neighbors: Neighbors) -> list[list[tuple[int, float]]]:
     """The nearest rows of each anchor with their similarities."""
-    both = zip(near.rows.tolist(), near.similarity.tolist(), strict=True)
-    return [[(row, s) for row, s in zip(rows, similarities, strict=True) if row >= 0] for rows, similarities in both]
+    ranked = []
+    for rows, similarities in zip(neighbors.rows.tolist(), neighbors.similarity.tolist(), strict=True):
+        pairs = zip(rows, similarities, strict=True)
+        ranked.append([(row, similarity) for row, similarity in pairs if row >= 0])
+    return ranked
 
 
 def text_pools(
@@ -158,11 +190,18 @@ def text_pools(
 ) -> list[NDArray[np.int64]]:
     """Rows with the same text in the same split, if they are of at least two families, in order of appearance."""
     pools: dict[tuple[str | None, str], list[int]] = defaultdict(list)
-    columns = (manifest.column(c) for c in ("identity", "text", "split"))
-    for row, (identity, text, part) in enumerate(zip(*columns, strict=True)):
-        if identity is not None and text and text.strip() and (usable is None or usable[row]):
-            pools[part, " ".join(text.casefold().split())].append(row)
-    return [np.array(rows) for rows in pools.values() if len(set(families[rows].tolist())) > 1]
+    identity = manifest.column("identity")
+    split = manifest.column("split")
+    for row, text in enumerate(manifest.column("text")):
+        is_usable = usable is None or usable[row]
+        if is_usable and identity[row] is not None and text and text.strip():
+            pools[split[row], _plain(text)].append(row)
+    return [np.array(rows) for rows in pools.values() if len(np.unique(families[rows])) > 1]
+
+
+def _plain(text: str) -> str:
+    """A text without regard to case and spaces."""
+    return " ".join(text.casefold().split())
 
 
 def query_rows(manifest: Manifest) -> NDArray[np.int64]:
@@ -201,58 +240,72 @@ def query_negatives(
         Rows of slot negative in the queries' groups; free columns are x_source (id of the target) and x_similarity.
     """
     usable = _usable(manifest, vectors)
-    names, groups, slots, texts, dataset, split = (
-        manifest.column(c) for c in ("id", "group", "slot", "text", "dataset", "split")
-    )
-    keys: list[Key] = [  # texts alone are equal without regard to case and spaces
-        (image, text or "") if shown else (None, " ".join((text or "").casefold().split()))
-        for image, text, shown in zip(image_keys(manifest), texts, has_image(manifest).tolist(), strict=True)
-    ]
-    own: dict[str, set[Key]] = defaultdict(set)
-    places: dict[Any, tuple[list[int], dict[Key, int]]] = {}  # queries and targets of each data set and split
+    names = manifest.column("id")
+    groups = manifest.column("group")
+    slots = manifest.column("slot")
+    datasets = list(zip(manifest.column("dataset"), manifest.column("split"), strict=True))
+    keys = _target_keys(manifest)
+    own_targets: dict[str, set[Key]] = defaultdict(set)  # of each group
+    queries_of: dict[Any, list[int]] = defaultdict(list)  # of each data set and split
+    targets_of: dict[Any, dict[Key, int]] = defaultdict(dict)
     for row, slot in enumerate(slots):
         if slot == "positive":
-            own[groups[row]].add(keys[row])
-        if usable[row] and slot in ("query", "positive"):
-            queries, targets = places.setdefault((dataset[row], split[row]), ([], {}))
-            if slot == "query":
-                queries.append(row)
-            else:
-                targets.setdefault(keys[row], row)
+            own_targets[groups[row]].add(keys[row])
+            if usable[row]:
+                targets_of[datasets[row]].setdefault(keys[row], row)
+        elif slot == "query" and usable[row]:
+            queries_of[datasets[row]].append(row)
 
     rows: list[Placed] = []
-    for queries, targets in places.values():
-        count = skip + depth + max((len(own[groups[q]]) for q in queries), default=0)
-        each, asked, pool = (np.array([*x], dtype=np.int64) for x in (range(len(vectors)), queries, targets.values()))
-        near = nearest_other(vectors, each, count, anchors=asked, pool=pool, progress=progress)
-        for q, ranked in zip(queries, _pairs(near), strict=True):
-            window = [(n, s) for n, s in ranked if keys[n] not in own[groups[q]]][skip : skip + depth]
-            rng = np.random.default_rng(hashed(seed, "negatives", names[q])[0])
-            drawn = np.sort(rng.permutation(len(window))[:k]).tolist()
-            rows += [(window[n][0], groups[q], "negative", window[n][1]) for n in drawn]
+    for dataset, queries in queries_of.items():
+        most_own = max(len(own_targets[groups[query]]) for query in queries)
+        neighbors = nearest_other(
+            vectors,
+            np.arange(len(vectors)),
+            skip + depth + most_own,
+            anchors=np.array(queries, dtype=np.int64),
+            pool=np.array([*targets_of[dataset].values()], dtype=np.int64),
+            progress=progress,
+        )
+        for query, ranked in zip(queries, _ranked(neighbors), strict=True):
+            others = [target for target in ranked if keys[target[0]] not in own_targets[groups[query]]]
+            window = others[skip : skip + depth]
+            rng = np.random.default_rng(hashed(seed, "negatives", names[query])[0])
+            for rank in np.sort(rng.permutation(len(window))[:k]).tolist():
+                row, similarity = window[rank]
+                rows.append(Placed(row, groups[query], "negative", similarity))
     return grouped(manifest, rows)
 
 
+def _target_keys(manifest: Manifest) -> list[Key]:
+    """What makes two targets equal: image and text; of a text alone its words."""
+    keys: list[Key] = []
+    shown = has_image(manifest).tolist()
+    for image, text, is_image in zip(image_keys(manifest), manifest.column("text"), shown, strict=True):
+        keys.append((image, text or "") if is_image else (None, _plain(text or "")))
+    return keys
+
+
 def grouped(manifest: Manifest, rows: Sequence[Placed]) -> Manifest:
-    """Copies of rows (number, group, slot, similarity or None) of a manifest, with new ids.
+    """Copies of rows of a manifest, with new ids, groups and slots.
 
     Column x_source holds the row's own x_source or else its old id; `parent` names a copy of the parent, if any.
     """
     names = manifest.column("id")
-    known = manifest.column("x_source") if "x_source" in manifest.table.column_names else [None] * len(manifest)
-    source = [s or name for s, name in zip(known, names, strict=True)]
-    origin = dict(zip(names, source, strict=True))
-    copies = manifest.take([r for r, *_ in rows])
-    made = copies.replace(
-        id=[f"{group}/{slot}/{names[r]}" for r, group, slot, _ in rows],
-        group=[group for _, group, _, _ in rows],
-        slot=[slot for _, _, slot, _ in rows],
-        parent=[origin.get(p, p) for p in copies.column("parent")],
-        x_source=[source[r] for r, *_ in rows],
-        x_similarity=[s for *_, s in rows],
+    sources = names
+    if "x_source" in manifest.table.column_names:
+        sources = [source or name for source, name in zip(manifest.column("x_source"), names, strict=True)]
+    source_of = dict(zip(names, sources, strict=True))
+    copies = manifest.take([placed.row for placed in rows])
+    copies = copies.replace(
+        id=[f"{placed.group}/{placed.slot}/{names[placed.row]}" for placed in rows],
+        group=[placed.group for placed in rows],
+        slot=[placed.slot for placed in rows],
+        parent=[source_of.get(parent, parent) for parent in copies.column("parent")],
+        x_source=[sources[placed.row] for placed in rows],
+        x_similarity=[placed.similarity for placed in rows],
     )
-
-    return with_parents_found(made)
+    return with_parents_found(copies)
 
 
 def _usable(manifest: Manifest, vectors: NDArray[np.floating]) -> NDArray[np.bool_]:

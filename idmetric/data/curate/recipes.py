@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -32,6 +33,7 @@ from idmetric.data.manifest.split import split
 from idmetric.data.manifest.table import Manifest
 
 Existing = Literal["refuse", "keep", "overwrite"]  # treatment of existing splits
+_REAL = Rule(keep={"role": "real"}, why="real images alone")
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class Curated:
 
 def causes(applied: Sequence[Applied], notes: Sequence[str]) -> list[str]:
     """Texts that explain missing identities: the effects of rules, and notes."""
-    return [f"rule {a.rule} dropped {a.identities} identities" for a in applied if a.identities] + list(notes)
+    dropped = [f"rule {effect.rule} dropped {effect.identities} identities" for effect in applied if effect.identities]
+    return [*dropped, *notes]
 
 
 def idsim(
@@ -63,13 +66,13 @@ def idsim(
             images without a split, "overwrite" uses all images.
     """
     manifest, notes = trainable(manifest, existing)
-    needed = (Rule(keep={"role": "real"}, why="real images alone"), Rule(min_images=2, why="an anchor and a positive"))
-    kept, applied = apply_rules(distinct(manifest), (*rules, *needed))
-    quotas = balanced({name: len(pool) for name, pool in identities_by(kept, "dataset").items()}, count)
-    pairs = two_views(choose(kept, quotas, seed), seed)
+    needed = (_REAL, Rule(min_images=2, why="an anchor and a positive"))
+    filtered, applied = apply_rules(distinct(manifest), (*rules, *needed))
+    sizes = {name: len(identities) for name, identities in identities_by(filtered, "dataset").items()}
+    quotas = balanced(sizes, count)
+    pairs = two_views(choose(filtered, quotas, seed), seed)
     notes += short_of(sum(quotas.values()), count)
-    out = _split_all(pairs, {"train": 10 / 11, "val": 1 / 11}, seed, applied, notes)
-    return Curated(out, applied, notes)
+    return Curated(_split_all(pairs, {"train": 10 / 11, "val": 1 / 11}, seed, applied, notes), applied, notes)
 
 
 def nearid(
@@ -94,19 +97,19 @@ def nearid(
     if existing == "keep" and parts is not None:
         raise ValueError("parts and existing='keep' exclude each other: parts replace the manifest's splits")
     _refuse_splits(manifest, existing)
-    kept, applied = apply_rules(distinct(manifest), rules)
-    single = unique(kept)
-    repeated = len(own_rows(kept)) - len(own_rows(single))
+    filtered, applied = apply_rules(distinct(manifest), rules)
+    curated = unique(filtered)
+    repeated = len(own_rows(filtered)) - len(own_rows(curated))
     notes = [f"{repeated} identities repeat another's text or ObjaverseID and are left out"]
-    kept, last = apply_rules(single, [Rule(min_images=2, why="two views or more")])
-    applied += last
+    curated, effects = apply_rules(curated, [Rule(min_images=2, why="two views or more")])
+    applied += effects
     if count is not None:
-        chosen = lowest(list(own_rows(kept)), count, (seed, "identity"))
-        kept = keep_identities(kept, chosen)
+        chosen = lowest(list(own_rows(curated)), count, (seed, "identity"))
+        curated = keep_identities(curated, chosen)
         notes += short_of(len(chosen), count)
     if existing != "keep":
-        kept = _split_all(kept, parts or {"train": -1, "val": 100, "test": 500}, seed, applied, notes)
-    return Curated(inherit_masks(whole_groups(manifest, kept)), applied, notes)
+        curated = _split_all(curated, parts or {"train": -1, "val": 100, "test": 500}, seed, applied, notes)
+    return Curated(inherit_masks(whole_groups(manifest, curated)), applied, notes)
 
 
 def visme(manifest: Manifest, count: int = 7500, images: int = 4, seed: int = 0, rules: Sequence[Rule] = ()) -> Curated:
@@ -114,8 +117,8 @@ def visme(manifest: Manifest, count: int = 7500, images: int = 4, seed: int = 0,
 
     Identities with one image are left out, because they have no positive. Splits stay as they are.
     """
-    kept, applied = apply_rules(distinct(manifest), (*rules, Rule(min_images=2, why="a query and a positive")))
-    chosen = choose(kept, dict.fromkeys(identities_by(kept, "dataset"), count), seed)
+    filtered, applied = apply_rules(distinct(manifest), (*rules, Rule(min_images=2, why="a query and a positive")))
+    chosen = choose(filtered, dict.fromkeys(identities_by(filtered, "dataset"), count), seed)
     return Curated(whole_groups(manifest, keep_images(chosen, images, seed)), applied, [])
 
 
@@ -151,9 +154,14 @@ def ilgen_quotas(variant: str = "all", count: int | None = None) -> dict[str, in
 
 
 def ilgen(
-    manifest: Manifest, variant: str = "all", count: int | None = None, seed: int = 0, rules: Sequence[Rule] = (),
-    any_category: bool = False, images: int = ILGEN_IMAGES,
-) -> Curated:  # fmt: skip
+    manifest: Manifest,
+    variant: str = "all",
+    count: int | None = None,
+    seed: int = 0,
+    rules: Sequence[Rule] = (),
+    any_category: bool = False,
+    images: int = ILGEN_IMAGES,
+) -> Curated:
     """ILGen's numbers (Table 1) of categories, instances per category and four images of each, by column domain.
 
     All categories of a domain give the same number of instances. Of the generic domain the paper takes "50% of objects"
@@ -166,26 +174,32 @@ def ilgen(
         images: N, of each instance; 1 for objects without background generation (Table 3, ID6).
     """
     enough = Rule(min_images=images, why=f"{images} images of each instance")
-    kept, applied = apply_rules(distinct(manifest), (*rules, enough))
+    filtered, applied = apply_rules(distinct(manifest), (*rules, enough))
+    domain_of = [(domain or "").casefold() for domain in filtered.column("domain")]
     chosen: list[str] = []
     notes = []
-
-    domains = kept.column("domain")
     for domain, quota in ilgen_quotas(variant, count).items():
-        groups = identities_by(
-            kept.take([k for k, d in enumerate(domains) if (d or "").casefold() == domain]), "category"
-        )
+        rows = [row for row, name in enumerate(domain_of) if name == domain]
+        instances_of = identities_by(filtered.take(rows), "category")
         if any_category:
-            found = lowest([identity for pool in groups.values() for identity in pool], quota, (seed, "identity"))
+            instances = lowest(list(chain.from_iterable(instances_of.values())), quota, (seed, "identity"))
         else:
-            used = lowest(list(groups), ILGEN[domain].categories, (seed, "category", domain))
-            sizes = {category: min(len(groups[category]), ILGEN[domain].per_category) for category in used}
-            given = balanced(sizes, quota)
-            found = [i for category in used for i in lowest(groups[category], given[category], (seed, "identity"))]
-        chosen += found
-        notes += short_of(len(found), quota, f" of domain {domain}")
-    out = keep_images(keep_identities(kept, chosen), images, seed)
-    return Curated(whole_groups(manifest, out), applied, notes)
+            categories = lowest(list(instances_of), ILGEN[domain].categories, (seed, "category", domain))
+            most = ILGEN[domain].per_category
+            quotas = balanced({name: min(len(instances_of[name]), most) for name in categories}, quota)
+            instances = _drawn(instances_of, quotas, seed)
+        chosen += instances
+        notes += short_of(len(instances), quota, f" of domain {domain}")
+    curated = keep_images(keep_identities(filtered, chosen), images, seed)
+    return Curated(whole_groups(manifest, curated), applied, notes)
+
+
+def _drawn(identities: Mapping[str, Sequence[str]], quotas: Mapping[str, int], seed: int) -> list[str]:
+    """A random selection from each group of identities, by its quota."""
+    drawn: list[str] = []
+    for name, quota in quotas.items():
+        drawn += lowest(identities[name], quota, (seed, "identity"))
+    return drawn
 
 
 # ILGen's sets of real images (section 4.1, "Training set variants"; Tables 4 and S4), in the splits of UnED
@@ -214,34 +228,42 @@ def ilgen_real(
     """
     if variant != "all" and variant not in REAL_S:
         raise ValueError(f"unknown variant {variant!r}: all, {', '.join(REAL_S)}")
-    needed = (*WHOLE, *SHARED) if variant == "all" else (REAL_S[variant],)
+    datasets = (*WHOLE, *SHARED) if variant == "all" else (REAL_S[variant],)
     train, notes = trainable(manifest, "keep")
     enough = Rule(min_images=ILGEN_IMAGES, why=f"{ILGEN_IMAGES} images of each instance")
-    kept, applied = apply_rules(distinct(train), (*rules, Rule(keep={"role": "real"}, why="real images alone"), enough))
+    filtered, applied = apply_rules(distinct(train), (*rules, _REAL, enough))
 
-    given = identities_by(kept, "dataset")
-    pools = {name: given.get(name, []) for name in needed}
-    if missing := [name for name, pool in pools.items() if not pool]:
-        there = ", ".join(sorted(set(filter(None, train.column("dataset"))))) or "no name"
+    classes_of = identities_by(filtered, "dataset")
+    missing = [name for name in datasets if not classes_of.get(name)]
+    if missing:
+        listed = ", ".join(sorted(set(filter(None, train.column("dataset"))))) or "no name"
         raise ValueError(
             f"no class of {ILGEN_IMAGES} training images is of dataset {', '.join(missing)}; column dataset has "
-            f"{there}: idmetric data import uned makes it"
+            f"{listed}: idmetric data import uned makes it"
         )
-
-    wanted = count or (REAL_ALL if variant == "all" else ILGEN[variant].instances)
-    quotas = {name: min(len(pool), wanted) for name, pool in pools.items()}
+    sizes = {name: len(classes_of[name]) for name in datasets}
     if variant == "all":
-        whole = {name: len(pools[name]) for name in WHOLE}
-        if (rest := wanted - sum(whole.values())) < 0:
-            listed = " + ".join(f"{name} {size}" for name, size in whole.items())
-            raise ValueError(
-                f"the whole sets have {wanted - rest} classes ({listed}), more than {wanted}: raise --count"
-            )
-        quotas = whole | balanced({name: len(pools[name]) for name in SHARED}, rest)
-    chosen = [identity for name, pool in pools.items() for identity in lowest(pool, quotas[name], (seed, "identity"))]
+        wanted = count or REAL_ALL
+        quotas = _real_all_quotas(sizes, wanted)
+    else:
+        wanted = count or ILGEN[variant].instances
+        quotas = {name: min(size, wanted) for name, size in sizes.items()}
+    chosen = _drawn(classes_of, quotas, seed)
     notes += short_of(len(chosen), wanted)
-    out = keep_images(keep_identities(kept, chosen), ILGEN_IMAGES, seed)
-    return Curated(whole_groups(manifest, out), applied, notes)
+    curated = keep_images(keep_identities(filtered, chosen), ILGEN_IMAGES, seed)
+    return Curated(whole_groups(manifest, curated), applied, notes)
+
+
+def _real_all_quotas(sizes: Mapping[str, int], wanted: int) -> dict[str, int]:
+    """Dataset -> number of its classes in Real-ALL."""
+    whole = {name: sizes[name] for name in WHOLE}
+    remaining = wanted - sum(whole.values())
+    if remaining < 0:
+        listed = " + ".join(f"{name} {size}" for name, size in whole.items())
+        raise ValueError(
+            f"the whole sets have {sum(whole.values())} classes ({listed}), more than {wanted}: raise --count"
+        )
+    return whole | balanced({name: sizes[name] for name in SHARED}, remaining)
 
 
 def _refuse_splits(manifest: Manifest, existing: Existing) -> None:
@@ -261,14 +283,14 @@ def splits_of(manifest: Manifest) -> str:
 def trainable(manifest: Manifest, existing: Existing) -> tuple[Manifest, list[str]]:
     """The images that may be used for training, and notes about the rest."""
     _refuse_splits(manifest, existing)
-    given = [(s or "train").casefold() for s in manifest.column("split")]
-    free = np.array([s in ("train", "training") for s in given], dtype=bool)
-    if existing != "keep" or free.all():
+    splits = [(split_name or "train").casefold() for split_name in manifest.column("split")]
+    is_train = np.isin(splits, ("train", "training"))
+    if existing != "keep" or is_train.all():
         return manifest, []
-    if not free.any():
+    if not is_train.any():
         raise ValueError(f"no images are of split train ({splits_of(manifest)})")
-    note = f"{int((~free).sum())} images of splits other than train are not used ({splits_of(manifest)})"
-    return manifest.take(free), [note]
+    note = f"{int((~is_train).sum())} images of splits other than train are not used ({splits_of(manifest)})"
+    return manifest.take(is_train), [note]
 
 
 def _split_all(
@@ -283,11 +305,15 @@ def _split_all(
 
 def whole_groups(before: Manifest, after: Manifest) -> Manifest:
     """`after` without groups that lost a row; their other rows stay as single images."""
-    whole, left = Counter(before.column("group")), Counter(after.column("group"))
-    rows = list(zip(after.column("group"), after.column("slot"), strict=True))
-    group = [g if left[g] == whole[g] else None for g, _ in rows]
-    slot = [s if left[g] == whole[g] else None for g, s in rows]
-    return after.replace(group=group, slot=slot)
+    size_before = Counter(before.column("group"))
+    size_after = Counter(after.column("group"))
+    groups: list[str | None] = []
+    slots: list[str | None] = []
+    for group, slot in zip(after.column("group"), after.column("slot"), strict=True):
+        is_whole = size_after[group] == size_before[group]
+        groups.append(group if is_whole else None)
+        slots.append(slot if is_whole else None)
+    return after.replace(group=groups, slot=slots)
 
 
 def short_of(found: int, wanted: int, of: str = "") -> list[str]:

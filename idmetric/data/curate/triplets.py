@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from idmetric.data.manifest.lineage import lineages, parent_rows, with_parents_f
 from idmetric.data.manifest.table import Manifest, merge
 
 MIXTURES = ("real", "context", "identity")
+SLOTS = ("anchor", "positive", "negative")
 ORIGINALS = 0.5  # share of identity triplets with an original as negative; A.2.2 names both kinds and no shares
 PAIRINGS = ("original-edited", "edited-original", "edited-edited")  # anchor and positive, A.2.1
 Triplet = tuple[int, int, int]  # rows of anchor, positive, negative
@@ -80,62 +82,66 @@ def mixture(
     Raises:
         TripletError: naming the subset with too few instances or with invalid triplets.
     """
-    given = {"real": real, "context": context, "identity": identity}
-    build: dict[str, Callable[[Manifest], dict[str, Draw]]] = {
-        "real": _real, "context": _context, "identity": partial(_identity, originals=originals),
-    }  # fmt: skip
+    manifests = {"real": real, "context": context, "identity": identity}
+    builders: dict[str, Callable[[Manifest], dict[str, Draw]]] = {
+        "real": _real,
+        "context": _context,
+        "identity": partial(_identity, originals=originals),
+    }
     parts = []
-
     for name, need in zip(MIXTURES, shares(count, ratio), strict=True):
         if not need:
             continue
-        manifest = given[name]
+        manifest = manifests[name]
         if manifest is None:
             raise TripletError(f"{need} triplets of subset {name!r} need its manifest: give it, or set its ratio to 0")
 
-        chosen = _one_split(manifest, split, name)
-        pools = build[name](chosen)
-        found = _draw(pools, need, per_identity, (seed, name))
-        if len(found) < need:
+        manifest = _one_split(manifest, split, name)
+        pools = builders[name](manifest)
+        triplets = _draw(pools, need, per_identity, (seed, name))
+        if len(triplets) < need:
             raise TripletError(
-                f"subset {name!r} gives {len(found)} of {need} triplets, from {len(pools)} instances; an instance "
+                f"subset {name!r} gives {len(triplets)} of {need} triplets, from {len(pools)} instances; an instance "
                 f"needs {_NEEDS[name]}. Add data, or lower the count or this subset's share"
             )
-        parts.append(_written(chosen, found, name))
+        parts.append(_written(manifest, triplets, name))
     if not parts:
         raise TripletError(f"{count} triplets in the ratio {':'.join(f'{r:g}' for r in ratio)} are zero triplets")
-    if len(splits := sorted({s for part in parts for s in part.column("split")} - {None})) > 1:
-        raise TripletError(f"the subsets have the splits {', '.join(splits)}: choose one")
+    splits: set[str | None] = set()
+    for part in parts:
+        splits.update(part.column("split"))
+    names = sorted(name for name in splits if name is not None)
+    if len(names) > 1:
+        raise TripletError(f"the subsets have the splits {', '.join(names)}: choose one")
     return with_parents_found(merge(parts, shared=True))
 
 
 def _one_split(manifest: Manifest, split: str | None, name: str) -> Manifest:
     """The rows of the split sorted by id, which makes the result independent of their order."""
-    there = sorted({s or "(none)" for s in manifest.column("split")})
-    if split is None and len(there) > 1:
-        raise TripletError(f"subset {name!r} has the splits {', '.join(there)}: choose one")
+    splits = sorted({split_name or "(none)" for split_name in manifest.column("split")})
+    if split is None and len(splits) > 1:
+        raise TripletError(f"subset {name!r} has the splits {', '.join(splits)}: choose one")
     if split is not None:
         manifest = manifest.filter(split=split)
         if not len(manifest):
-            raise TripletError(f"subset {name!r} has no rows of split {split!r}; its splits: {', '.join(there)}")
+            raise TripletError(f"subset {name!r} has no rows of split {split!r}; its splits: {', '.join(splits)}")
     return manifest.take(np.argsort(np.array(manifest.column("id"), dtype=object), kind="stable"))
 
 
 def _draw(pools: dict[str, Draw], need: int, per_identity: int, seed: tuple[int, str]) -> list[Triplet]:
     """`need` triplets: one of each instance in random order, then a second of each, and so on."""
     order = sorted(pools, key=lambda name: hashed(*seed, name))
-    found: dict[Triplet, None] = {}
-    for turn in range(per_identity):
-        for name in order:
-            if len(found) == need:
-                return list(found)
-            rng = np.random.default_rng(hashed(*seed, name, turn)[0])
-            for _ in range(10):  # redraw repeated triplets; the instance may have no others
-                triplet = pools[name](rng)
-                if triplet is not None and triplet not in found:
-                    found[triplet] = None
-                    break
-    return list(found)
+    triplets: dict[Triplet, None] = {}
+    for turn, name in product(range(per_identity), order):
+        if len(triplets) == need:
+            break
+        rng = np.random.default_rng(hashed(*seed, name, turn)[0])
+        for _ in range(10):  # redraw repeated triplets; the instance may have no others
+            triplet = pools[name](rng)
+            if triplet is not None and triplet not in triplets:
+                triplets[triplet] = None
+                break
+    return list(triplets)
 
 
 def _real(manifest: Manifest) -> dict[str, Draw]:
@@ -145,45 +151,58 @@ def _real(manifest: Manifest) -> dict[str, Draw]:
     for row, (group, slot) in enumerate(zip(manifest.column("group"), manifest.column("slot"), strict=True)):
         if group is not None:
             groups[group][slot].append(row)
+
     triplets: dict[str, list[dict[str, list[int]]]] = defaultdict(list)
-
     for group, slots in groups.items():
-        if not all(slots[s] for s in ("anchor", "positive", "negative")):
+        if not all(slots[slot] for slot in SLOTS):
             continue
-        anchor = names[slots["anchor"][0]]
-        if any(names[r] != anchor for r in slots["positive"]) or any(names[r] == anchor for r in slots["negative"]):
-            raise TripletError(f"subset 'real', group {group!r}: a positive of another identity than the anchor's, or "
-                               "a negative of the same")  # fmt: skip
-        triplets[anchor].append(slots)
+        identity = names[slots["anchor"][0]]
+        positives = {names[row] for row in slots["positive"]}
+        negatives = {names[row] for row in slots["negative"]}
+        if positives != {identity} or identity in negatives:
+            raise TripletError(
+                f"subset 'real', group {group!r}: a positive of another identity than the anchor's, or a negative of "
+                "the same"
+            )
+        triplets[identity].append(slots)
 
-    def one(options: list[dict[str, list[int]]], rng: np.random.Generator) -> Triplet:
+    def draw(options: list[dict[str, list[int]]], rng: np.random.Generator) -> Triplet:
         slots = options[rng.integers(len(options))]
-        anchor, positive, negative = (int(rng.choice(slots[s])) for s in ("anchor", "positive", "negative"))
+        anchor, positive, negative = (int(rng.choice(slots[slot])) for slot in SLOTS)
         return anchor, positive, negative
 
-    return {name: partial(one, options) for name, options in triplets.items()}
+    return {name: partial(draw, options) for name, options in triplets.items()}
 
 
 def _context(manifest: Manifest) -> dict[str, Draw]:
     """identity -> function that draws a pair of it in one of the three pairings, and an image of another instance."""
-    kinds: dict[str, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))  # originals, edits
+    originals: dict[str, list[int]] = defaultdict(list)
+    edits: dict[str, list[int]] = defaultdict(list)
     for row, (name, role) in enumerate(zip(manifest.column("identity"), manifest.column("role"), strict=True)):
-        if name is not None and role in ("real", "context-edit"):
-            kinds[name][role == "context-edit"].append(row)
-    kinds = {name: rows for name, rows in kinds.items() if len(rows[0]) >= 1 and len(rows[1]) >= 2}
-    stranger = _strangers(manifest, {name: originals[0] for name, (originals, _) in kinds.items()})
+        if name is not None and role == "real":
+            originals[name].append(row)
+        elif name is not None and role == "context-edit":
+            edits[name].append(row)
+    names = sorted(name for name in originals if len(edits[name]) >= 2)
+    draw_stranger = _strangers(manifest, {name: originals[name][0] for name in names})
 
-    def one(name: str, rng: np.random.Generator) -> Triplet | None:
-        originals, edits = kinds[name]
+    def draw(name: str, rng: np.random.Generator) -> Triplet | None:
         pairing = PAIRINGS[rng.integers(3)]
-        first, second = (int(x) for x in rng.permutation(edits)[:2])
-        original = int(rng.choice(originals))
-        pair = {"original-edited": (original, first), "edited-original": (first, original)}
-        anchor, positive = pair.get(pairing, (first, second))
-        other = stranger(rng, anchor)
-        return None if other is None else (anchor, positive, int(rng.choice(kinds[other][rng.integers(2)])))
+        first, second = rng.permutation(edits[name])[:2].tolist()
+        original = int(rng.choice(originals[name]))
+        if pairing == "original-edited":
+            anchor, positive = original, first
+        elif pairing == "edited-original":
+            anchor, positive = first, original
+        else:
+            anchor, positive = first, second
+        stranger = draw_stranger(rng, anchor)
+        if stranger is None:
+            return None
+        kind = (originals, edits)[rng.integers(2)]
+        return anchor, positive, int(rng.choice(kind[stranger]))
 
-    return {name: partial(one, name) for name in sorted(kinds)}
+    return {name: partial(draw, name) for name in names}
 
 
 def _strangers(manifest: Manifest, rows: dict[str, int]) -> Callable[[np.random.Generator, int], str | None]:
@@ -192,14 +211,15 @@ def _strangers(manifest: Manifest, rows: dict[str, int]) -> Callable[[np.random.
     Args:
         rows: instance -> one of its rows.
     """
-    family, order = lineages(manifest), sorted(rows)
-    several = len({int(family[row]) for row in rows.values()}) > 1
+    family = lineages(manifest)
+    names = sorted(rows)
+    has_several = len(np.unique(family[list(rows.values())])) > 1
 
     def draw(rng: np.random.Generator, row: int) -> str | None:
-        while several:
-            other = order[rng.integers(len(order))]
-            if family[rows[other]] != family[row]:
-                return other
+        while has_several:
+            name = names[rng.integers(len(names))]
+            if family[rows[name]] != family[row]:
+                return name
         return None
 
     return draw
@@ -208,28 +228,28 @@ def _strangers(manifest: Manifest, rows: dict[str, int]) -> Callable[[np.random.
 def _identity(manifest: Manifest, originals: float) -> dict[str, Draw]:
     """identity -> function that draws two of its originals, and an identity-edit of one of its images or, with
     probability `originals`, an original of another instance."""
-    names, roles, parents = manifest.column("identity"), manifest.column("role"), parent_rows(manifest)
+    names = manifest.column("identity")
+    parents = parent_rows(manifest)
     real: dict[str, list[int]] = defaultdict(list)
     edits: dict[str, list[int]] = defaultdict(list)
-
-    for row, (name, role) in enumerate(zip(names, roles, strict=True)):
-        if role == "real" and name is not None:
-            real[name].append(row)
+    for row, role in enumerate(manifest.column("role")):
+        if role == "real" and names[row] is not None:
+            real[names[row]].append(row)
         elif role == "identity-edit" and parents[row] >= 0:
-            of = names[parents[row]]
-            if of is not None and of != name:
-                edits[of].append(row)
+            edited = names[parents[row]]
+            if edited is not None and edited != names[row]:
+                edits[edited].append(row)
 
-    stranger = _strangers(manifest, {name: rows[0] for name, rows in real.items()})
+    draw_stranger = _strangers(manifest, {name: rows[0] for name, rows in real.items()})
 
-    def one(name: str, rng: np.random.Generator) -> Triplet | None:
-        anchor, positive = (int(x) for x in rng.permutation(real[name])[:2])
+    def draw(name: str, rng: np.random.Generator) -> Triplet | None:
+        anchor, positive = rng.permutation(real[name])[:2].tolist()
         if rng.random() >= originals:
             return anchor, positive, int(rng.choice(edits[name]))
-        other = stranger(rng, anchor)
-        return None if other is None else (anchor, positive, int(rng.choice(real[other])))
+        stranger = draw_stranger(rng, anchor)
+        return None if stranger is None else (anchor, positive, int(rng.choice(real[stranger])))
 
-    return {name: partial(one, name) for name in sorted(edits) if len(real[name]) >= 2}
+    return {name: partial(draw, name) for name in sorted(edits) if len(real.get(name, ())) >= 2}
 
 
 _NEEDS = {
@@ -240,16 +260,20 @@ _NEEDS = {
 
 
 def _written(manifest: Manifest, triplets: list[Triplet], name: str) -> Manifest:
-    known = "x_similarity" in manifest.table.column_names and name == "real"
-    column: list[Any] = manifest.column("x_similarity") if known else [None] * len(manifest)
-    similarity = [None if value is None else float(value) for value in column]  # CSV has text
-    rows: list[Placed] = [
-        (row, f"{name}-{number:06d}", slot, similarity[row])
-        for number, triplet in enumerate(triplets)
-        for row, slot in zip(triplet, ("anchor", "positive", "negative"), strict=True)
-    ]
-    pairing: list[str | None] = [None] * len(rows)
-    if name == "context":
-        kinds = ["edited" if role == "context-edit" else "original" for role in manifest.column("role")]
-        pairing = [f"{kinds[anchor]}-{kinds[positive]}" for anchor, positive, _ in triplets for _ in range(3)]
-    return grouped(manifest, rows).replace(x_mixture=name, x_pairing=pairing)
+    """The rows of triplets as groups of a subset."""
+    similarity: list[Any] = [None] * len(manifest)
+    if name == "real" and "x_similarity" in manifest.table.column_names:
+        values = manifest.column("x_similarity")
+        similarity = [None if value is None else float(value) for value in values]  # CSV has text
+    roles = manifest.column("role")
+    rows: list[Placed] = []
+    pairings: list[str | None] = []
+    for number, triplet in enumerate(triplets):
+        for row, slot in zip(triplet, SLOTS, strict=True):
+            rows.append(Placed(row, f"{name}-{number:06d}", slot, similarity[row]))
+        pairing = None
+        if name == "context":
+            kinds = ["edited" if roles[row] == "context-edit" else "original" for row in triplet[:2]]
+            pairing = "-".join(kinds)
+        pairings += [pairing] * 3
+    return grouped(manifest, rows).replace(x_mixture=name, x_pairing=pairings)

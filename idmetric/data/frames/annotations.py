@@ -33,7 +33,8 @@ def with_codes(clips: Sequence[Clip], path: Path) -> tuple[list[Clip], Categorie
         content = json_file.read(path)
         category_names = {category["id"]: category["name"] for category in content["categories"]}
         annotations = defaultdict(list)
-        for annotation in sorted(content["annotations"], key=itemgetter("id")):
+        in_order = sorted(content["annotations"], key=itemgetter("id"))
+        for annotation in in_order:
             annotations[annotation["video_id"]].append(annotation)
 
         for video in content["videos"]:
@@ -47,7 +48,9 @@ def with_codes(clips: Sequence[Clip], path: Path) -> tuple[list[Clip], Categorie
                         masks[clip][file.stem][number] = code
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ClipError(f"{path}: not an annotation of YouTube-VIS with categories ({error})") from error
-    return [replace(clip, masks=masks.get(clip.name)) for clip in clips], categories
+
+    masked = [replace(clip, masks=masks.get(clip.name)) for clip in clips]
+    return masked, categories
 
 
 def decode(code: Mapping[str, Any]) -> NDArray[np.bool_]:

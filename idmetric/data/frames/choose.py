@@ -110,7 +110,8 @@ def plan(count: int, sampling: Sampling) -> list[range]:
     the last window may be shorter (A.2.1; a clip of exactly 6 s, which the paper leaves open, counts as short).
     """
     if count > sampling.long * sampling.fps:
-        starts = [count * part // sampling.parts for part in range(sampling.parts)]
+        parts = range(sampling.parts)
+        starts = [count * part // sampling.parts for part in parts]
     else:
         starts = [*range(0, count, sampling.window)]
     windows = [range(start, end) for start, end in pairwise([*starts, count])]
@@ -126,8 +127,9 @@ def positions(times: NDArray[np.float64], sampling: Sampling) -> tuple[list[int]
     if len(times) > 1:
         duration = times[-1] / (len(times) - 1)
     times = np.append(times, times[-1] + duration)
-    ticks = np.floor(times * sampling.fps + 0.5).astype(int).tolist()
-    return ticks[:-1], max(ticks[-1], ticks[-2] + 1)
+    rounded = np.floor(times * sampling.fps + 0.5)
+    *ticks, end = rounded.astype(int).tolist()
+    return ticks, max(end, ticks[-1] + 1)
 
 
 def candidates(ticks: Sequence[int], annotated: Sequence[bool], stride: int) -> list[int]:
@@ -162,7 +164,7 @@ def choose(footage: Footage, sampling: Sampling, seed: int, faults: Faults) -> I
         frame_count = sum(ticks[index] in span for index in indices)
         ranks = np.random.default_rng([*clip_seed, window]).permutation(frame_count).tolist()
         best: dict[int, Pick] = {}
-        for rank, frame in zip(ranks, frames, strict=False):  # the frames go on after the window
+        for rank, frame in zip(ranks, frames, strict=False):  # frames of later windows follow
             if not footage.indexed and 0 in best and best[0].rank < rank:
                 continue  # the only object already has a frame of a better rank
             blur = cache(lambda frame=frame: blur_score(frame.image()))
@@ -175,7 +177,8 @@ def choose(footage: Footage, sampling: Sampling, seed: int, faults: Faults) -> I
                     if reason:
                         faults.reasons[reason] += 1
                     else:
-                        best[shown.number] = Pick(window, shown, frame.index, rank, frame.image(), blur())
+                        image = frame.image()
+                        best[shown.number] = Pick(window, shown, frame.index, rank, image, blur())
             except ImageReadError as error:
                 faults.unreadable.append(str(error))
         yield from (best[number] for number in sorted(best))

@@ -70,7 +70,8 @@ def find_clips(root: StrPath, masks: StrPath | None = None) -> list[Clip]:
         elif is_image(path):
             sources.add(path.parent)
 
-    clips = sorted((_clip(path, root, mask_root) for path in sources), key=attrgetter("name", "frames"))
+    clips = [_clip(path, root, mask_root) for path in sources]
+    clips.sort(key=attrgetter("name", "frames"))
     if not clips:
         raise ClipError(f"{root}: no images ({', '.join(IMAGES)}) and no videos ({', '.join(VIDEOS)}) found")
     for clip, following in pairwise(clips):
@@ -107,7 +108,8 @@ def _clip(path: Path, root: Path, mask_root: Path | None) -> Clip:
         masks = _masks_at(mask_root / name)
         if masks is None and path == root:
             masks = _masks_at(mask_root)
-    return Clip(name.as_posix(), path, masks, next(filter(Path.is_file, box_files), None))
+    boxes = next(filter(Path.is_file, box_files), None)
+    return Clip(name.as_posix(), path, masks, boxes)
 
 
 def _masks_at(path: Path) -> Path | None:

@@ -183,13 +183,14 @@ def _write(clip: Clip, folder: Path, extraction: Extraction, skip: bool) -> Reco
                 (folder / frame["path"]).unlink()
                 (folder / frame["mask"]).unlink()
 
+    instances = [{"object": number, "frames": frames[number]} for number in sorted(faults.objects)]
     record = {
         "clip": clip.name,
         "folder": folder_name(clip.name),
         "settings": extraction.noted,
         "unreadable": faults.unreadable,
         "reasons": dict(faults.reasons),
-        "instances": [{"object": number, "frames": frames[number]} for number in sorted(faults.objects)],
+        "instances": instances,
     }
     (folder / RECORD).write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
     return record

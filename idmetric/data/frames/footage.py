@@ -166,9 +166,8 @@ def open_clip(clip: Clip, fps: float, sam: Sam | None = None) -> Footage:
         path_of = dict(zip(masks.stems, masks.paths, strict=True))
         paths = [path_of.get(stem) for stem in frames.stems]
         if not any(paths):
-            raise ClipError(
-                f"{clip.masks}: no mask is named like a frame of {clip.frames}, such as {frames.stems[0]!r}"
-            )
+            example = frames.stems[0]
+            raise ClipError(f"{clip.masks}: no mask is named like a frame of {clip.frames}, such as {example!r}")
         return Footage(clip, frames, paths, Folder(paths))
     if len(masks.times) != count:
         raise ClipError(f"{clip.masks}: {len(masks.times)} masks for the {count} frames of {clip.frames}")

@@ -29,17 +29,20 @@ class Video:
         with _opened(path) as container:
             stream = container.streams.video[0]
             # an empty packet marks the end; an edit list cuts discarded ones off
-            stamps = [packet.pts for packet in container.demux(stream) if packet.size and not packet.is_discard]
+            packets = container.demux(stream)
+            stamps = [packet.pts for packet in packets if packet.size and not packet.is_discard]
             time_base, rate = stream.time_base, stream.average_rate
 
         if not stamps:
             raise ClipError(f"{path}: a video without frames")
         self._index_of: dict[int, int] = {}  # time stamps; empty without them
         self.times = np.arange(len(stamps)) / float(rate or 25)
-        if None not in stamps and len(set(stamps)) == len(stamps) and time_base:
-            stamps = sorted(stamps)
+        are_unique = None not in stamps and len(set(stamps)) == len(stamps)
+        if are_unique and time_base:
+            stamps.sort()
             self._index_of = {stamp: index for index, stamp in enumerate(stamps)}
-            self.times = (np.array(stamps, np.float64) - stamps[0]) * float(time_base)
+            ticks = np.array(stamps, np.float64) - stamps[0]
+            self.times = ticks * float(time_base)
 
     def read(self, indices: Sequence[int]) -> Iterator[Callable[[], Image.Image]]:
         """For each of these ascending indices, a function that returns the frame upright as RGB.

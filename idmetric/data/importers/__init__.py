@@ -40,9 +40,6 @@ KINDS = {
         "masks/",
         local=True,
     ),
-    "dreambooth": Kind(
-        "folders", "google/dreambooth: dataset/NAME/NN.jpg, classes of prompts_and_classes.txt", local=True
-    ),
     "nearid": Kind("nearid", "NearID and its distractor sets: images1..3, masks1..3, nimg1..3", several=True),
     "syncd": Kind(
         "syncd",
@@ -61,7 +58,6 @@ KINDS = {
     ),
     "nights": Kind("nights", "NIGHTS and triplets like it: data.csv with ref, left, right and votes, 6 or more"),
     "subjects2k": Kind("subjects", "Subjects2k: pairs with human same/different labels"),
-    "subjects200k": Kind("subjects", "Subjects200K: pairs of the best quality, cut from their composite image"),
     "pods": Kind("pods", "PODS: image, mask, label, scene_type; or its folders train/, test/, test_masks/"),
     "cute": Kind(
         "folders",

@@ -79,7 +79,9 @@ def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Rating
             raise SourceError(f"{path}: no reference of this collection, or not named PROMPT_NUMBER")
         reference = references[match["collection"]]
         prompt, number = int(match["prompt"]), int(match["number"])
-        ratings_of_image = _ratings_of(run, (match["collection"], prompt), ratings) if number == 0 else {}
+        ratings_of_image = {}
+        if number == 0:
+            ratings_of_image = _ratings_of(run, (match["collection"], prompt), ratings)
         human = [rating for rater, rating in ratings_of_image.items() if rater.split("/")[-1].startswith("group")]
 
         group = f"{reference.id}/{run}/{prompt}_{number}"

@@ -1,4 +1,4 @@
-"""A folder per identity, and two data sets that are published so: DreamBooth and CUTE.
+"""A folder per identity, and a data set that is published so: CUTE.
 
 root/mug_a/1.jpg, root/mug_a/2.jpg         identity mug_a
 root/dogs/rex/1.jpg                        identity dogs/rex, category dogs
@@ -11,21 +11,18 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import takewhile
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
 from idmetric.data.manifest.table import Row
-from idmetric.metric.files import json_file
 from idmetric.metric.files.tables import first_few
 from idmetric.metric.images.paths import IMAGE_ENDINGS, is_image, walk
 
 _MASKS = re.compile("(^|_)masks$", re.IGNORECASE)  # what names of folders of masks have in addition
 _SCENE = re.compile(r"((in[ _-]?the[ _-]?)?wild|(in[ _-]?)?studio|light(ing|s)?|illumination|poses?|scenes?)[ _-]?\d*")
-_LIVE = {"cat", "dog"}  # the paper's live subjects
 SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "dev", "test": "test"}
 
 
@@ -43,9 +40,9 @@ class Picture:
         return job.row(subject, str(self.path), root / self.path, **columns)
 
 
-def folder(job: Job, root: Path | None = None) -> Iterator[Row]:
+def folder(job: Job) -> Iterator[Row]:
     """A row for each image; its identity is the path of its folder."""
-    root = root or job.folder()
+    root = job.folder()
     images = pictures(root)
     paths = [picture.path.parts for picture in images]
     has_splits = all(len(parts) > 2 and parts[0] in SPLITS for parts in paths)
@@ -96,36 +93,6 @@ def _masked(path: PurePosixPath) -> PurePosixPath | None:
     if stem == path.stem and image_folders == [*folders]:
         return None
     return PurePosixPath(*image_folders, stem)
-
-
-def dreambooth(job: Job) -> Iterator[Row]:
-    """The dataset of DreamBooth: github google/dreambooth, `dataset/NAME/NN.jpg` (Ruiz et al., CVPR 2023, section 4.1).
-
-    The category is the subject's class, the domain "animals" or "objects".
-    """
-    root = job.folder()
-    if (root / "dataset").is_dir():
-        root /= "dataset"
-    classes = _classes(root / "prompts_and_classes.txt")
-    for row in folder(job, root):
-        subject = str(row.identity).removeprefix(f"{job.name}/")
-        domain = None
-        if subject in classes:
-            domain = "animals" if classes[subject] in _LIVE else "objects"
-        yield replace(row, domain=domain, category=classes.get(subject))
-
-
-def _classes(path: Path) -> dict[str, str]:
-    """Subject -> class, from the lines `subject,class` between the heading and the next empty line; {} without file."""
-    if not path.is_file():
-        return {}
-    text = json_file.read_text(path, "utf-8-sig")
-    lines = text.partition("subject_name,class")[2].strip().splitlines()
-    classes = {}
-    for line in takewhile(lambda line: "," in line, lines):
-        subject, _, name = line.partition(",")
-        classes[subject.strip()] = name.strip()
-    return classes
 
 
 def cute(job: Job) -> Iterator[Row]:

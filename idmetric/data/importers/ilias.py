@@ -33,7 +33,7 @@ _IMAGE = re.compile(r"(?P<name>[^/]+)/(?P<kind>query(?=/Q)|pos(?=/P))/[QP]\d+_\d
 
 def rows(job: Job) -> Iterator[Row]:
     """A row for each query, positive and distractor."""
-    has_splits = job.choice("splits", "yes", "no") == "yes"
+    splits = SPLITS if job.choice("splits", "yes", "no") == "yes" else {}
     root = job.folder()
     core = root / "ilias_core"
     if not core.is_dir():
@@ -65,7 +65,7 @@ def rows(job: Job) -> Iterator[Row]:
             match["name"],
             str(picture.path),
             file,
-            split=SPLITS[kind] if has_splits else None,
+            split=splits.get(kind),
             domain=coarse,
             category=middle,
             parameters=parameters,
@@ -79,7 +79,7 @@ def rows(job: Job) -> Iterator[Row]:
         if not files:
             raise SourceError(f"{folder}: no images for the option distractors; unpack yfcc100m's archives first")
         for file in job.limited(files, folder.name):
-            yield job.row(None, file.relative_to(folder).as_posix(), file, split="gallery" if has_splits else None)
+            yield job.row(None, file.relative_to(folder).as_posix(), file, split=splits.get("pos"))
 
 
 def _listed(root: Path) -> dict[str, dict[str, Columns]]:

@@ -10,7 +10,9 @@ SETS = {
     "FashionIQ* Wiki-SS-NQ* OVEN* EDIS*",
     "Grd": "MSCOCO RefCOCO* RefCOCO-Matching* Visual7W-Pointing*",
 }
-TASK_OF = {name.rstrip("*"): task for task, names in SETS.items() for name in names.split()}
+TASK_OF: dict[str, str] = {}
+for _task, _names in SETS.items():
+    TASK_OF |= dict.fromkeys(_names.replace("*", "").split(), _task)
 _CAPTIONS = ("MSCOCO_i2t", "VisualNews_i2t")
 _WORDS = {"Cls": "Represent the class label: ", "VQA": "Represent the answer: "}
 
@@ -29,7 +31,7 @@ def target_words(dataset: str) -> str:
     name = known_name(dataset)
     if name in _CAPTIONS:
         return "Represent the image caption: "
-    return _WORDS.get(TASK_OF[name], "") if name else ""
+    return _WORDS.get(TASK_OF.get(name or "", ""), "")
 
 
 def _plain(name: str) -> str:

@@ -33,7 +33,7 @@ def _view(job: Job, record: Record, view: int) -> Iterator[Row]:
     values = record.values
     split = values.get("split") or record.shard.split
     name = str(values.get("id") or f"{record.number:05d}")
-    identity = f"{split}/{name}" if split else name
+    identity = "/".join(filter(None, (split, name)))
     scene = f"{identity}/view{view}"
 
     original = record.keep(values[f"image_{view}_original"])

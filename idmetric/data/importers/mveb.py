@@ -64,8 +64,11 @@ def rows(job: Job) -> Iterator[Row]:
                 record.reject("the query has neither target nor negative")
             continue
         image = record.keep(cells["image"])
-        if not image or identity is None:
-            record.reject("no identity" if image else "no image")
+        if not image:
+            record.reject("no image")
+            continue
+        if identity is None:
+            record.reject("no identity")
             continue
         mask = record.keep(cells.get("mask"), "mask")
         yield job.row(identity, name, text=cells.get("instruction"), parameters=parameters, **shared, **image, **mask)
@@ -102,7 +105,9 @@ def _members(cells: Columns, about: Columns) -> dict[str, tuple[Any, Columns]]:
     members = [(cells["query"], {"slot": "query", "text": " ".join(words) or None, **about})]
     is_ranked = isinstance(cells.get("target"), list) and len(targets) > 1
     for number, target in enumerate(targets):
-        columns: Columns = {"slot": "candidate", "label": float(number == 0)} if is_ranked else {"slot": "positive"}
+        columns: Columns = {"slot": "positive"}
+        if is_ranked:
+            columns = {"slot": "candidate", "label": float(number == 0)}
         if texts:
             columns["text"] = str(texts[min(number, len(texts) - 1)])
         if number == 0:

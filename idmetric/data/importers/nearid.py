@@ -132,7 +132,9 @@ def _positions(source: Source) -> dict[int, str]:
         return split_of
     for split in ("train", "val", "test"):
         file = source.root / "splits" / f"{split}.json"
-        for position in read_json(file, list) if file.is_file() else ():
+        if not file.is_file():
+            continue
+        for position in read_json(file, list):
             if position in split_of or position not in range(source.count):
                 raise SourceError(
                     f"{file.parent}: its lists are not positions of {source.count} rows, each of one split"

@@ -39,16 +39,16 @@ def rows(job: Job) -> Iterator[Row]:
         except (TypeError, ValueError, ZeroDivisionError) as error:
             raise SourceError(f"{record.where}: votes, left_vote and right_vote {cells} give no shares") from error
 
-        name = str(record.number if values.get("id") is None else values["id"])
-        from_imagenet = values.get("is_imagenet")
+        about = {"votes": values.get("votes"), "x_imagenet": None}
+        if values.get("is_imagenet") is not None:
+            about["x_imagenet"] = str(values["is_imagenet"]).lower()
+        name = values.get("id")
+        if name is None:
+            name = record.number
         yield from record.group(
-            name,
+            str(name),
             {slot: (values[column], {"label": labels.get(slot)}) for slot, column in _SLOTS.items()},
             split=values.get("split"),
             text=values.get("prompt"),
-            parameters={
-                "source": source.label,
-                "votes": values.get("votes"),
-                "x_imagenet": None if from_imagenet is None else str(from_imagenet).lower(),
-            },
+            parameters={"source": source.label, **about},
         )

@@ -23,8 +23,8 @@ PARTS = ("train", "test", "test_dense")
 def rows(job: Job) -> Iterator[Row]:
     """A row for each photo."""
     root = Path(job.sources[0])
-    holds_photos = any((root / part).is_dir() and not any((root / part).glob("*.arrow")) for part in ("train", "test"))
-    if holds_photos:
+    folders = [root / part for part in ("train", "test")]
+    if any(folder.is_dir() and not any(folder.glob("*.arrow")) for folder in folders):
         yield from _of_folders(job, root)
     else:
         yield from _of_table(job)
@@ -46,10 +46,13 @@ def _of_table(job: Job) -> Iterator[Row]:
     for record in job.records(source):
         label, part = record.values["label"], record.shard.split
         image = record.keep(record.values["image"])
-        if not image or label is None:
-            record.reject("no label" if image else "no image")
-            continue
         mask = record.keep(record.values.get("mask"), "mask")
+        if not image:
+            record.reject("no image")
+            continue
+        if label is None:
+            record.reject("no label")
+            continue
         parameters = {**record.about("label"), "x_part": part}
         name = f"{part or 'all'}/{record.number:05d}"
         yield job.row(label, name, parameters=parameters, **about(str(label)), **image, **mask)

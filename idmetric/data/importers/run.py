@@ -46,8 +46,8 @@ class Record:
     @property
     def where(self) -> str:
         """The name of the row for messages, counted from 1."""
-        split = f" of {self.shard.split}" if self.shard.split else ""
-        return f"{self.source.name}: row {self.number + 1}{split}"
+        row = f"{self.source.name}: row {self.number + 1}"
+        return f"{row} of {self.shard.split}" if self.shard.split else row
 
     @property
     def origin(self) -> Columns:
@@ -241,12 +241,12 @@ def _without_free(rows: Iterable[Row], free: dict[str, dict[int, Any]]) -> Itera
 
 
 def import_dataset(
-    kind: str, sources: StrPath | Sequence[StrPath], *, on_error: str = "fail", **given: Any
+    kind: str, sources: StrPath | Sequence[StrPath], *, on_error: str = "fail", **settings: Any
 ) -> Manifest:
     """The manifest of a published dataset or folder; its paths are absolute until it is written.
 
     Args:
-        kind, sources, given: of `Job`, such as images, name, columns, options and limit.
+        kind, sources, settings: of `Job`, such as images, name, columns, options and limit.
         on_error: treatment of unusable rows, such as rows without an image: "fail" raises an error that lists all of
             them, "skip" leaves them out.
 
@@ -256,7 +256,7 @@ def import_dataset(
     """
     if isinstance(sources, str | os.PathLike):
         sources = [sources]
-    job = Job(kind, sources, **given)
+    job = Job(kind, sources, **settings)
     manifest = job.run()
     if job.rejected and on_error != "skip":
         lines = "\n  ".join(first_few(job.rejected))

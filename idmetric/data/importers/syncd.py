@@ -53,7 +53,7 @@ def rows(job: Job) -> Iterator[Row]:
 
 def _view(job: Job, path: Path, record: Mapping[str, Any], index: int) -> Row:
     """The row of an image; its identity is the folder of the record's files."""
-    files, prompts = record["filenames"], record.get("prompts")
+    files = record["filenames"]
     if not path.is_file():
         raise FileNotFoundError(f"{files[index]!r} is missing; unpack all archives of the dataset")
     parameters = {"file": files[index]}
@@ -68,7 +68,7 @@ def _view(job: Job, path: Path, record: Mapping[str, Any], index: int) -> Row:
         domain="objects",
         category=record.get("category_description") or None,
         background=f"{job.name}/{name}",
-        text=prompts[index] if prompts else None,
+        text=record["prompts"][index] if record.get("prompts") else None,
         parameters={**parameters, "x_partition": record.get("category")},
         **job.keep(_mask(path), "mask"),
     )

@@ -40,5 +40,7 @@ def rows(job: Job) -> Iterator[Row]:
                 file = root / "images" / ascii_path
 
             classes = as_list(classes)
-            identity = f"{name}/{classes[0]}" if len(classes) == 1 else None
+            identity = None
+            if len(classes) == 1:
+                identity = f"{name}/{classes[0]}"
             yield job.row(identity, f"train/{path}", file, dataset=dataset, split="train", domain=domain)

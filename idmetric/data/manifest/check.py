@@ -55,8 +55,9 @@ def faults(
     has_bytes = np.zeros(len(manifest), dtype=bool)
     for column in PATHS.values():
         has_bytes |= np.asarray(manifest.table[column].is_valid())
+    columns = map(manifest.column, PATHS)
     tasks: dict[Any, list[int]] = defaultdict(list)
-    for row, files in enumerate(zip(*map(manifest.column, PATHS), strict=True)):
+    for row, files in enumerate(zip(*columns, strict=True)):
         tasks[row if has_bytes[row] else files].append(row)
 
     def look(rows: list[int]) -> list[Fault]:
@@ -107,8 +108,10 @@ def _mask_fault(mask: Tensor, image: Image.Image | None, column: str) -> str:
     if image is None:
         return ""
     height, width = mask.shape
-    is_turned = image.info.get(STORED, 1) >= 5 and (height, width) == image.size  # stored on its side, as the image
-    if is_turned or same_shape((height, width), (image.height, image.width)):
+    is_turned = image.info.get(STORED, 1) >= 5  # the image was stored on its side
+    if is_turned and (height, width) == image.size:
+        return ""
+    if same_shape((height, width), (image.height, image.width)):
         return ""
     return f"the mask has {width}x{height} pixels, its image {image.width}x{image.height}: their shapes differ"
 
@@ -120,7 +123,8 @@ def without(manifest: Manifest, rows: Collection[int]) -> Manifest:
     its positive). A group name that occurs in two splits names two groups.
     """
     names, parents = manifest.column("id"), manifest.column("parent")
-    groups = [*zip(manifest.column("group"), manifest.column("split"), strict=True)]
+    columns = manifest.column("group"), manifest.column("split")
+    groups = [*zip(*columns, strict=True)]
     lost = set(rows)
     before: set[int] | None = None
     while lost != before:

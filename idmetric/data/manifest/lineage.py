@@ -57,7 +57,8 @@ def with_parents_found(manifest: Manifest) -> Manifest:
     ids, groups = manifest.column("id"), manifest.column("group")
     copies: dict[str, str] = {}
     copies_in_group: dict[tuple[str, str | None], str] = {}
-    for name, source, group in zip(ids, manifest.column("x_source"), groups, strict=True):
+    sources = manifest.column("x_source")
+    for name, source, group in zip(ids, sources, groups, strict=True):
         copies.setdefault(source, name)
         copies_in_group.setdefault((source, group), name)
 
@@ -89,7 +90,8 @@ def image_keys(manifest: Manifest) -> list[str]:
 
     @cache
     def absolute(path: str) -> str:
-        return os.path.normcase(os.path.normpath(os.path.join(root, path)))
+        path = os.path.normpath(os.path.join(root, path))
+        return os.path.normcase(path)
 
     image_bytes = manifest.table["image_bytes"]
     keys = []
@@ -112,7 +114,8 @@ def blocks(manifest: Manifest, groups: bool = True) -> Rows:
     or if they hold the same image (`image_keys`), as in tables that list a file under several names.
     """
     count = len(manifest)
-    columns = [[*manifest.column("id"), *manifest.column("parent")], manifest.column("identity"), image_keys(manifest)]
+    names = [*manifest.column("id"), *manifest.column("parent")]
+    columns = [names, manifest.column("identity"), image_keys(manifest)]
     if groups:
         columns.append(manifest.column("group"))
 
@@ -130,7 +133,8 @@ def blocks(manifest: Manifest, groups: bool = True) -> Rows:
         for position, value in enumerate(values):
             if value is not None:
                 row = position % count
-                a, b = first_of(row), first_of(row_of.setdefault(value, row))
+                partner = row_of.setdefault(value, row)
+                a, b = first_of(row), first_of(partner)
                 earlier[max(a, b)] = min(a, b)
     _, block = np.unique([first_of(row) for row in range(count)], return_inverse=True)
     return block.astype(np.int64)

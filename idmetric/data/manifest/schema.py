@@ -96,10 +96,10 @@ class ManifestError(ValueError):
 # Values to Arrow
 
 
-def array_of(values: Sequence[Any], column: str, name: str, first: int = 0) -> pa.Array:
+def array_of(values: Sequence[Any], column: str, name: str, offset: int = 0) -> pa.Array:
     """The values of a column of the schema in its type, or those of a free column, which must be of one type.
 
-    A `ManifestError` names the first row with a value that cannot be converted; `first` rows come before the values.
+    A `ManifestError` names the first row with a value that cannot be converted; `offset` rows come before the values.
     """
     kind = TYPES.get(column)
     if kind is None:
@@ -111,7 +111,7 @@ def array_of(values: Sequence[Any], column: str, name: str, first: int = 0) -> p
             ) from error
 
     converted = []
-    for row, value in enumerate(values, first + 1):
+    for row, value in enumerate(values, offset + 1):
         try:
             if column == "parameters" and not isinstance(value, str | None):
                 value = json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False, default=plain)
@@ -191,8 +191,9 @@ def checked(table: pa.Table, name: str) -> pa.Table:
         columns.setdefault(column, table[column])
 
     table = pa.table(columns)
-    if problems := [f"row {row + 1}, column {column!r}: {reason}" for row, column, reason in _faults(table)]:
-        raise ManifestError(f"{name}: " + "; ".join(first_few(problems)))
+    problems = [f"row {row + 1}, column {column!r}: {reason}" for row, column, reason in _faults(table)]
+    if problems:
+        raise ManifestError(f"{name}: {'; '.join(first_few(problems))}")
     return table
 
 

@@ -38,11 +38,13 @@ def split(manifest: Manifest, parts: Parts, seed: int = 0, by_dataset: bool = Tr
     _, first_rows = np.unique(block, return_index=True)
     pools = [np.arange(len(first_rows))]
     if by_dataset and _shares(parts) is not None:
-        datasets = np.array(manifest.column("dataset"), dtype=object)[first_rows]
+        datasets = np.array(manifest.column("dataset"), dtype=object)
+        datasets = datasets[first_rows]
         pools = [np.flatnonzero(datasets == name) for name in dict.fromkeys(datasets)]
 
     rng = np.random.default_rng(seed)
-    names = _assigned([rng.permutation(pool) for pool in pools], parts, "identities (joined ones count as one)")
+    pools = [rng.permutation(pool) for pool in pools]
+    names = _assigned(pools, parts, "identities (joined ones count as one)")
     return manifest.replace(split=names[block])
 
 
@@ -66,7 +68,8 @@ def _assigned(pools: Sequence[NDArray[np.int64]], parts: Parts, units: str) -> N
 
     empty = [name for name, share in parts.items() if share != 0 and name not in names]
     if empty and count:
-        warnings.warn(f"split {', '.join(empty)} is empty: there are {count} {units} in all", stacklevel=3)
+        message = f"split {', '.join(empty)} is empty: there are {count} {units} in all"
+        warnings.warn(message, stacklevel=3)
     return names
 
 
@@ -104,12 +107,14 @@ def _shared_out(shares: Shares, count: int, owed: Shares) -> Counts:
             its share over many small pools.
     """
     exact = shares * (count / shares.sum()) + owed
-    sizes = np.floor(exact + 1e-9).clip(0).astype(int)
+    sizes = np.floor(exact + 1e-9)
+    sizes = sizes.clip(0).astype(int)
     while sizes.sum() < count:
         remainders = np.round(exact - sizes, 9)
         sizes[np.argmax(remainders)] += 1
     while sizes.sum() > count:  # an earlier pool gave a part more than this one's whole share
-        remainders = np.where(sizes > 0, np.round(exact - sizes, 9), np.inf)
+        remainders = np.round(exact - sizes, 9)
+        remainders[sizes == 0] = np.inf
         sizes[np.argmin(remainders)] -= 1
     owed[:] = exact - sizes
     return np.asarray(sizes[:-1])

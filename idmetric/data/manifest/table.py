@@ -120,7 +120,8 @@ class Manifest:
         """
         chosen = np.ones(len(self), dtype=bool)
         for name, wanted in values.items():
-            options = set(wanted) if isinstance(wanted, list | tuple | set | frozenset) else {wanted}
+            is_several = isinstance(wanted, list | tuple | set | frozenset)
+            options = set(wanted) if is_several else {wanted}
             fits = [value in options for value in self.column(name)]
             chosen &= np.array(fits, dtype=bool)
         manifest = self.take(chosen)
@@ -133,7 +134,8 @@ class Manifest:
         """The manifest with these columns replaced by a sequence of one value per row, or by one value for all rows."""
         arrays = self._columns
         for name, values in columns.items():
-            if isinstance(values, str | bytes) or not isinstance(values, Sequence | np.ndarray):
+            is_text = isinstance(values, str | bytes)
+            if is_text or not isinstance(values, Sequence | np.ndarray):
                 values = [values] * len(self)
             if len(values) != len(self):
                 raise ValueError(f"{len(values)} values of {name} for {len(self)} rows")

@@ -8,6 +8,7 @@ draw_attention(models, {"anchor": "a.png", "positive": "b.png", "distractor": "c
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -49,8 +50,7 @@ def draw_near_identity(
     from sklearn.decomposition import KernelPCA
 
     groups = _choose(manifest, identities)
-    rows = [row for _, members in groups for row in members]
-    images = [manifest.image(row) for row in rows]
+    images = [manifest.image(row) for row in chain(*(members for _, members in groups))]
 
     figure, axes = new_figure(1, len(metrics))
     for panel, (name, metric) in zip(axes, metrics.items(), strict=True):
@@ -60,27 +60,33 @@ def draw_near_identity(
             x, y = points[: len(members)].T
             points = points[len(members) :]
             number = index // 2
-            label = f"S{number + 1}" if is_view else ""
-            panel.scatter(x, y, s=28, marker="o" if is_view else "x", color=f"C{number % 10}", label=label)
+            color = f"C{number % 10}"
+            if is_view:
+                panel.scatter(x, y, s=28, marker="o", color=color, label=f"S{number + 1}")
+            else:
+                panel.scatter(x, y, s=28, marker="x", color=color)
         panel.set(title=name, xticks=[], yticks=[])
     save_figure(figure, path)
 
 
 def _choose(manifest: Manifest, count: int) -> list[tuple[bool, list[int]]]:
     """The rows of the first `count` identities: of each the views (True), then their distractors (False)."""
-    names, roles, parents = manifest.column("identity"), manifest.column("role"), parent_rows(manifest)
+    names = manifest.column("identity")
+    roles = manifest.column("role")
+    parents = parent_rows(manifest)
     views: dict[str | None, list[int]] = {}
-    near: dict[str | None, list[int]] = {}
+    distractors: dict[str | None, list[int]] = {}
     for row, role in enumerate(roles):
         if role in VIEW_ROLES and names[row] is not None:
             views.setdefault(names[row], []).append(row)
         elif role in _NEAR and parents[row] >= 0:
-            near.setdefault(names[parents[row]], []).append(row)
+            distractors.setdefault(names[parents[row]], []).append(row)
 
     groups: list[tuple[bool, list[int]]] = []
     for name, rows in views.items():
-        if len(rows) > 1 and name in near:
-            groups += [(True, rows), (False, near[name])]
+        if len(rows) > 1 and name in distractors:
+            groups.append((True, rows))
+            groups.append((False, distractors[name]))
     if len(groups) < 2 * count:
         raise ValueError(f"the manifest has {len(groups) // 2} identities with two views and a distractor, not {count}")
     return groups[: 2 * count]
@@ -99,7 +105,8 @@ def draw_attention(metrics: Mapping[str, Embedder], images: Mapping[str, ImageLi
     shown = [*pictures]  # row by row
     for metric in metrics.values():
         maps = attention_maps(metric, [*pictures])
-        shown += [overlay(picture, heat.double().cpu()) for picture, heat in zip(pictures, maps, strict=True)]
+        for picture, heat in zip(pictures, maps, strict=True):
+            shown.append(overlay(picture, heat.double().cpu()))
 
     figure, axes = new_figure(1 + len(metrics), len(images), width=2.4)
     for panel, picture in zip(axes, shown, strict=True):

@@ -85,9 +85,8 @@ def cross_potentials(a: Cloud, b: Cloud, chunks: list[Chunk]) -> tuple[Tensor, T
 
     def anneal(chunk: Chunk) -> tuple[Tensor, Tensor]:
         kernel = _pair_kernels(a, b, chunk)
-        weights_a = a.weights[chunk.rows]
-        weights_b = b.weights[chunk.cols]
-        return _solve(kernel, torch.cat([weights_a, weights_b], 1), chunk.schedule)
+        weights = [a.weights[chunk.rows], b.weights[chunk.cols]]
+        return _solve(kernel, torch.cat(weights, 1), chunk.schedule)
 
     # f follows from the potentials of b's tokens, g from those of a's
     potentials, h = _joined(anneal, chunks)

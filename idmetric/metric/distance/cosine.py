@@ -35,8 +35,10 @@ def cosine_matrix(a: Tensor, b: Tensor) -> Tensor:
     if torch.compiler.is_compiling():  # which cannot ask how precise products are
         return cosine_distance(a[:, None], b[None])
     with torch.autocast(a.device.type, enabled=False):
-        cosines = product(unit(a), unit(b).T)
-        return (1 - cosines).clamp_min(0)  # rounding may leave -1e-7
+        x = unit(a)
+        y = unit(b)
+        distances = 1 - product(x, y.T)
+        return distances.clamp_min(0)  # rounding may leave -1e-7
 
 
 def unit(x: Tensor) -> Tensor:

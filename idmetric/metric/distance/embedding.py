@@ -53,7 +53,7 @@ class Embedding:
                 raise ValueError("Embedding.grid and Embedding.weights need patches")
             return
 
-        batch = len(self.cls)
+        batch = self.cls.shape[0]  # not len(), by which torch.export would fix the batch size
         shape = tuple(self.patches.shape)
         if len(shape) != 3 or shape[0] != batch:
             raise ValueError(f"Embedding.patches must have shape ({batch}, P, D), got {shape}")
@@ -75,8 +75,8 @@ class Embedding:
         if self.weights is not None:
             shapes += " weighted"
         dtype = str(self.cls.dtype).removeprefix("torch.")
-        place = f"{dtype} on {self.cls.device}"
-        return f"Embedding({count}, {shapes}, {place}, model={self.model!r})"
+        storage = f"{dtype} on {self.cls.device}"
+        return f"Embedding({count}, {shapes}, {storage}, model={self.model!r})"
 
     @overload
     def __getitem__(self, index: str) -> Tensor: ...
@@ -139,8 +139,10 @@ class Embedding:
 
     def check_finite(self, names: Sequence[str], dtype: torch.dtype) -> None:
         """Refuse features that are not finite: NonFiniteError, with the names of the images and the model's dtype."""
-        is_finite = self.finite().tolist()
-        rows = [row for row in range(len(self)) if not is_finite[row]]
+        rows = []
+        for row, is_finite in enumerate(self.finite().tolist()):
+            if not is_finite:
+                rows.append(row)
         if rows:
             bad_names = shown([names[row] for row in rows])
             raise NonFiniteError(f"{bad_names}: {reason(dtype)}", rows, self)

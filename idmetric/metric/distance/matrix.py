@@ -91,12 +91,7 @@ def distance_matrix(
 
 
 def _of_kind(
-    a: Embedding,
-    b: Embedding,
-    kind: DistanceName,
-    joint_weight: float,
-    matrix: bool,
-    self_b: Tensor | None = None,
+    a: Embedding, b: Embedding, kind: DistanceName, joint_weight: float, matrix: bool, self_b: Tensor | None = None
 ) -> Tensor:
     if not 0 <= joint_weight < math.inf:  # NaN too
         raise ValueError(f"joint_weight must be a finite number of at least 0, got {joint_weight}")
@@ -128,13 +123,7 @@ def self_terms(embedding: Embedding, name: str) -> Tensor | None:
     return self_potential(_tokens(embedding), embedding.weights, **options)
 
 
-def _sinkhorn(
-    a: Embedding,
-    b: Embedding,
-    kind: str,
-    matrix: bool,
-    self_b: Tensor | None,
-) -> Tensor:
+def _sinkhorn(a: Embedding, b: Embedding, kind: str, matrix: bool, self_b: Tensor | None) -> Tensor:
     from idmetric.metric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
 
     x = _tokens(a)

@@ -266,9 +266,9 @@ def _transport(a: Cloud, b: Cloud, chunks: list[Chunk], debias: bool) -> Tensor:
         # Potential minus potential, then the sum: the sums alone would cancel to few digits.
         f = f - _debiasing(a, rows, chunks)
         g = g - _debiasing(b, cols, flipped(chunks))
-    f = f * a.weights[rows]
-    g = g * b.weights[cols]
-    return f.sum(1) + g.sum(1)
+    costs_a = (a.weights[rows] * f).sum(1)
+    costs_b = (b.weights[cols] * g).sum(1)
+    return costs_a + costs_b
 
 
 def _debiasing(x: Cloud, images: Tensor, chunks: list[Chunk]) -> Tensor:
@@ -337,11 +337,11 @@ def _diameter(
     """Bounding-box diagonal of a pair; a floor keeps the first temperature positive for constant sets."""
     if not len(rows):
         return 1.0
-    tokens_a = a.tokens[rows].detach()
-    tokens_b = b.tokens[cols].detach()
-    tokens_a = tokens_a[a.weights[rows] > 0]
-    tokens_b = tokens_b[b.weights[cols] > 0]
-    low, high = torch.aminmax(torch.cat([tokens_a, tokens_b]), dim=0)
+    tokens = []
+    for cloud, images in ((a, rows), (b, cols)):
+        is_visible = cloud.weights[images] > 0
+        tokens.append(cloud.tokens[images].detach()[is_visible])
+    low, high = torch.aminmax(torch.cat(tokens), dim=0)
     diameter = float((high - low).norm())
     if not math.isfinite(diameter):
         return 1.0  # such a score is NaN anyway

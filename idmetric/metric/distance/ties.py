@@ -90,10 +90,10 @@ def paired(
     names: tuple[str, str] = ("x", "y"),
 ) -> tuple[Numbers, Numbers]:
     """Two arrays (N,) of finite float64 numbers."""
-    x_array = numbers(names[0], x).astype(np.float64)
-    y_array = numbers(names[1], y).astype(np.float64)
+    x_array = numbers(names[0], x)
+    y_array = numbers(names[1], y)
     _check_shapes(x_array, y_array, names)
-    return x_array, y_array
+    return x_array.astype(np.float64), y_array.astype(np.float64)
 
 
 def _check_shapes(x: Numbers, y: Numbers, names: tuple[str, str]) -> None:

@@ -135,7 +135,9 @@ def refuse_inputs(outputs: Mapping[str, StrPath | None], inputs: Iterable[StrPat
     for path in inputs:
         option, output = existing.get(file_id(path), ("", ""))
         if option:
-            spelling = "" if output == os.fspath(path) else f" ({os.fspath(path)!r})"
+            spelling = ""
+            if output != os.fspath(path):
+                spelling = f" ({os.fspath(path)!r})"
             message = f"{option} {output!r} is an input{spelling} and would be overwritten: name another file"
             raise OutputError(errno.EEXIST, message, output)
 

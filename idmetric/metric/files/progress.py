@@ -59,7 +59,9 @@ class Progress:
         if self._bar is None:
             from tqdm import tqdm  # a command's --help does without
 
-            seconds = REDRAW if sys.stderr.isatty() else 30.0
+            seconds = 30.0  # in a log
+            if sys.stderr.isatty():
+                seconds = REDRAW
             self._bar = tqdm(
                 desc=self.verb or None,
                 unit=f" {self.unit}",

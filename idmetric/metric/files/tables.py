@@ -50,7 +50,9 @@ def in_csv(row: dict[str, Any]) -> dict[str, Any]:
     cells = dict(row)
     for key, value in row.items():
         if isinstance(value, float):
-            cells[key] = "" if math.isnan(value) else four(value)
+            cells[key] = four(value)
+            if math.isnan(value):
+                cells[key] = ""
     return cells
 
 

@@ -180,14 +180,12 @@ def all_listed(sources: Iterable[StrPath]) -> list[str]:
 
 def natural(path: str) -> tuple[Any, ...]:
     """Sort key of paths, in which numbers in names count as numbers."""
-    return [_natural_name(name) for name in Path(path).parts], path
-
-
-def _natural_name(name: str) -> list[Any]:
-    """Text and numbers in turn, text at both ends."""
-    pieces: list[Any] = _NUMBERS.split(name)
-    pieces[1::2] = map(int, pieces[1::2])
-    return pieces
+    key = []
+    for name in Path(path).parts:
+        pieces: list[Any] = _NUMBERS.split(name)  # text and numbers in turn, text at both ends
+        pieces[1::2] = map(int, pieces[1::2])
+        key.append(pieces)
+    return key, path
 
 
 def matches(pattern: str) -> list[str]:
