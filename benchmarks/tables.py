@@ -40,6 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.nearest import nearest, unit
 from idmetric.evaluate.protocols import folder
 from idmetric.evaluate.protocols.common.ranked import Search, searched
 from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, VectorScorer, slices
@@ -47,7 +48,6 @@ from idmetric.evaluate.protocols.common.tables import write
 from idmetric.evaluate.report.evaluation import eval_page
 from idmetric.gallery.clusters import nearest_pairs
 from idmetric.gallery.linkage import cluster
-from idmetric.metric.scoring.nearest import nearest, unit
 
 
 @dataclass

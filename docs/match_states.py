@@ -1,6 +1,6 @@
 """Draw images/match-states.webp, the picture of the page match.md: one panel for each state of a subject.
 
-    python docs/match_states.py
+python docs/match_states.py
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from PIL import Image
 
 from idmetric import Embedder, ImageReadError, load
 from idmetric.evaluate.report.heatmap import overlay
+from idmetric.match.heatmaps import heatmaps
 from idmetric.metric.distance.matrix import DISTANCES
 from idmetric.metric.images.read import read_image
-from idmetric.metric.scoring.heatmaps import heatmaps
 
 IMAGES = Path(__file__).parent / "images"
 HEADERS = ["rank", "image", "distance"]

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from idmetric.data.nearest import Double, Ints, distances
 from idmetric.gallery.index import by_key, row_of
 from idmetric.gallery.linkage import Linkage, cluster, members
 from idmetric.gallery.looks import Looks
@@ -24,7 +25,6 @@ from idmetric.metric.distance.ties import comparable
 from idmetric.metric.images.opening import open_file
 from idmetric.metric.scoring.copies import THRESHOLD, compare, take_print
 from idmetric.metric.scoring.copy_warnings import small_picture
-from idmetric.metric.scoring.nearest import Double, Ints, distances
 from idmetric.metric.scoring.records import Record, Records
 
 if TYPE_CHECKING:

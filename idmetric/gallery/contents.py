@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from idmetric.data.nearest import unit
 from idmetric.gallery.index import Item, Where, by_key, file_of, files_of, models_of, read_index, shown, stamp_of
 from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError, Source, StaleError, StaleWarning, entries
 from idmetric.gallery.table import Table
@@ -19,7 +20,6 @@ from idmetric.metric.files.tables import first_few
 from idmetric.metric.images.masks import MaskId
 from idmetric.metric.images.read import Outside
 from idmetric.metric.scoring.keys import content, content_key, folder_name
-from idmetric.metric.scoring.nearest import unit
 from idmetric.metric.scoring.shards import DamagedShardError
 from idmetric.metric.scoring.store import Store
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from idmetric.data.nearest import Double, Ints, Single, nearest
 from idmetric.gallery.contents import Contents
 from idmetric.gallery.index import Item, Where, by_key, row_of
 from idmetric.gallery.read import source_of
@@ -18,7 +19,6 @@ from idmetric.metric.distance.ties import comparable
 from idmetric.metric.images.masks import Labeled, labeled, split_masks
 from idmetric.metric.images.read import describe, split_images
 from idmetric.metric.scoring.keys import key_of
-from idmetric.metric.scoring.nearest import Double, Ints, Single, nearest
 from idmetric.metric.scoring.pipeline import Input, batches, embed
 from idmetric.metric.scoring.records import Record, Records
 from idmetric.metric.scoring.store import Store

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
-from idmetric.metric.scoring.nearest import Double, Ints, Single, nearest
+from idmetric.data.nearest import Double, Ints, Single, nearest
 
 NEIGHBORS = 12  # nearest images that pages show
 

@@ -6,20 +6,50 @@ uses, and the result names ours.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from idmetric.match import published
-from idmetric.match.assignment import UNASSIGNED
 from idmetric.match.published import Array, Form
 from idmetric.metric.files.hints import did_you_mean
 from idmetric.metric.scoring.scores import RequestError
 
-if TYPE_CHECKING:
-    from idmetric.match.result import Match
+
+@dataclass(frozen=True)
+class Similarities:
+    """What published numbers are computed from: similarities 1 - distance of S subjects in T images.
+
+    Attributes:
+        to_references: of each image (S, K, R), NaN where nothing was compared.
+        aggregated: the same over references, by the rule of the request (S, R).
+        whole: of each whole image (S, K), or None.
+        scores: a detector's, of each image's regions (R,).
+        matched: of each subject, features (N, D) of its assigned regions.
+    """
+
+    to_references: list[Array]
+    aggregated: list[Array]
+    whole: list[Array] | None
+    scores: list[Array]
+    matched: list[Array]
+
+    @property
+    def best(self) -> list[Array]:
+        """Similarities (S, R) to the nearest reference."""
+        return [published.best_region(similarity.swapaxes(1, 2)) for similarity in self.to_references]
+
+    @property
+    def mean(self) -> list[Array]:
+        """Mean similarities (S, R) over references."""
+        means = []
+        for similarity in self.to_references:
+            compared = ~np.isnan(similarity)
+            count = compared.sum(1)
+            total = np.nansum(similarity, 1)
+            means.append(np.where(count > 0, total / np.maximum(count, 1), np.nan))
+        return means
 
 
 @dataclass(frozen=True)
@@ -27,12 +57,12 @@ class Published:
     """A published number.
 
     Attributes:
-        compute: from a match and a form to the number.
+        compute: from similarities and a form to the number.
         source: repository, commit and file. detector, encoder: the ones of the source.
-        has_corrected: whether the "corrected" form differs from the "released" one. needs: what a match must have.
+        has_corrected: whether there is a "corrected" form. needs_whole: whether whole images are compared.
     """
 
-    compute: Callable[[Match, Form], float]
+    compute: Callable[[Similarities, Form], float]
     source: str
     detector: str
     encoder: str
@@ -58,21 +88,23 @@ class PublishedValue:
     used: str
 
 
-def published_value(found: Match, name: str, form: str = "released") -> PublishedValue:
+def published_value(found: Similarities, name: str, form: str, signature: Mapping[str, str]) -> PublishedValue:
     """Compute a published number.
 
+    Args:
+        signature: of the distances.
+
     Raises:
-        RequestError: for an unknown name, a form that it does not have, or a match that lacks what it needs.
+        RequestError: for an unknown name, a form that it does not have, or similarities that lack what it needs.
     """
     number = check_number(name, form)
     if number.needs_whole and found.whole is None:
         raise RequestError(f"{name} takes the whole image for a subject that is not found: match with missing='whole'")
     kind: Form = "corrected" if form == "corrected" else "released"
-    signature = found.signature
     return PublishedValue(
         name=name,
         form=form,
-        value=number.compute(found, kind) if found.table.times else float("nan"),
+        value=number.compute(found, kind) if found.to_references else float("nan"),
         source=number.source,
         detector=number.detector,
         encoder=number.encoder,
@@ -92,74 +124,37 @@ def check_number(name: str, form: str) -> Published:
     return number
 
 
-def _similarities(found: Match) -> list[Array]:
-    """Similarities (S, R) of each image, to the nearest or the mean reference as the match says."""
-    return [1 - found.by_region[time, :, : len(regions)] for time, regions in enumerate(found.table.regions)]
+def _psr(found: Similarities, form: Form) -> float:
+    whole = [np.nanmax(similarity, 1) for similarity in found.whole or []]
+    return published.psr(found.best, whole, found.scores if form == "corrected" else None)
 
 
-def _to_references(found: Match, aggregate: str) -> list[Array]:
-    """Similarities (S, R) of each image, over references by an aggregate of the source's own."""
-    distances = found.table.over_references("mean" if aggregate == "mean" else "best")
-    values = 1 - distances.detach().cpu().double().numpy()
-    return [values[time, :, : len(regions)] for time, regions in enumerate(found.table.regions)]
-
-
-def _whole(found: Match) -> list[Array]:
-    """Similarities (S,) of each whole image to the nearest reference."""
-    assert found.whole is not None
-    return list(1 - np.nanmin(found.whole.detach().cpu().double().numpy(), 2))
-
-
-def _psr(found: Match, form: Form) -> float:
-    scores = None
-    if form == "corrected":
-        scores = [np.array([region.score for region in regions]) for regions in found.table.regions]
-    return published.psr(_to_references(found, "best"), _whole(found), scores)
-
-
-def _multiid(found: Match, form: Form) -> float:
-    values = published.multiid_similarities(_similarities(found))
+def _multiid(found: Similarities, form: Form) -> float:
+    values = published.multiid_similarities(found.aggregated)
     if not len(values):
         return float("nan")
     return published.without_outliers(values) if form == "released" else float(values.mean())
 
 
-def _umo_reward(found: Match, form: Form) -> float:
-    return float(np.mean([published.umo_reward(similarity) for similarity in _similarities(found)]))
+def _umo_reward(found: Similarities, form: Form) -> float:
+    return float(np.mean([published.umo_reward(similarity) for similarity in found.aggregated]))
 
 
-def _vistory_cross(found: Match, form: Form) -> float:
-    return published.vistory_cross([1 - found.table.at(time) for time in range(len(found.table.regions))], form)
-
-
-def _vistory_self(found: Match, form: Form) -> float:
-    return published.vistory_self([matched_features(found, subject) for subject in range(len(found.thresholds))], form)
-
-
-def _occm(found: Match, form: Form) -> float:
-    counts = [len(regions) for regions in found.table.regions]
-    return published.occm(counts, [len(found.thresholds)] * len(counts))
-
-
-def matched_features(found: Match, subject: int) -> Array:
-    """The features (N, D) of a subject's assigned regions, in order of the images that have one."""
-    features = []
-    for time, assignment in enumerate(found.assignments):
-        region = int(assignment.region[subject])
-        if region != UNASSIGNED:
-            features.append(found.features[time, region, subject].double().numpy())
-    return np.stack(features) if features else np.empty((0, 1))
+def _occm(found: Similarities, form: Form) -> float:
+    subjects = len(found.aggregated[0])
+    counts = [similarity.shape[1] for similarity in found.aggregated]
+    return published.occm(counts, [subjects] * len(counts))
 
 
 PUBLISHED: dict[str, Published] = {
     "xverse-ip": Published(
-        lambda found, form: published.xverse_ip(_to_references(found, "best")),
+        lambda found, form: published.xverse_ip(found.best),
         "bytedance/XVerse 65e2581 eval/tools/idip_sam-dino_score.py",
         "Florence-2 and SAM 2 by label, first 3 instances, outside white, padded to a white square",
         "dino-vits16, class token, 256 bicubic, center 224",
     ),
     "umo-id-conf": Published(
-        lambda found, form: published.umo_id_conf(_to_references(found, "best")),
+        lambda found, form: published.umo_id_conf(found.best),
         "bytedance/UMO aada3dc eval/id_conf_xversebench.py",
         "facer RetinaFace, box x 1.3",
         "ArcFace ir_se50",
@@ -179,7 +174,7 @@ PUBLISHED: dict[str, Published] = {
         needs_whole=True,
     ),
     "uno-distill": Published(
-        lambda found, form: float(published.uno_distill(_to_references(found, "best")).mean()),
+        lambda found, form: float(published.uno_distill(found.best).mean()),
         "wenshare71/UNO ed4b3966 distill/filter_data.py",
         "grounding-dino-tiny, top 6, 12 % context on both sides",
         "dino_vits16, 256, center 224",
@@ -192,14 +187,14 @@ PUBLISHED: dict[str, Published] = {
         has_corrected=True,
     ),
     "vistory-cross": Published(
-        _vistory_cross,
+        lambda found, form: published.vistory_cross(found.to_references, form),
         "vistorybench/vistorybench 514cc31 vistorybench/bench/content/cids_evaluator.py",
         "Grounding DINO SwinT-OGC, 'character', .25",
         "CLIP ViT-L/14; of real people the mean of ArcFace, AdaFace and FaceNet",
         has_corrected=True,
     ),
     "vistory-self": Published(
-        _vistory_self,
+        lambda found, form: published.vistory_self(found.matched, form),
         "vistorybench/vistorybench 514cc31 vistorybench/bench/content/cids_evaluator.py",
         "Grounding DINO SwinT-OGC, 'character', .25",
         "CLIP ViT-L/14; of real people the mean of ArcFace, AdaFace and FaceNet",
@@ -212,14 +207,14 @@ PUBLISHED: dict[str, Published] = {
         "none",
     ),
     "nexus": Published(
-        lambda found, form: published.nexus(_similarities(found), form),
+        lambda found, form: published.nexus(found.aggregated, form),
         "PKU-YuanGroup/OpenS2V-Nexus b452831 eval/get_nexusscore.py",
         "YOLO-World by the reference image, .5, kept above .6 and text cosine .30; 32 frames",
         "GME-Qwen2-VL-7B",
         has_corrected=True,
     ),
     "msrvtt-subject": Published(
-        lambda found, form: published.msrvtt_subject(_to_references(found, "mean"), form),
+        lambda found, form: published.msrvtt_subject(found.mean, form),
         "snap-research/MSRVTT-Personalization ce8acfa distributed_subject_dino_similarity.py",
         "Grounding DINO .4, one box for each tag, SAM ViT-B above .9, outside white, padded to a white square",
         "dino_vitb16, 224 bicubic",

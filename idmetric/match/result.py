@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from idmetric.match.assignment import UNASSIGNED, Assignment, State
-from idmetric.match.named import PublishedValue, published_value
+from idmetric.match.named import PublishedValue, Similarities, published_value
 from idmetric.match.table import Table
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.tables import aligned, four, rounded
@@ -220,7 +220,27 @@ class Match:
 
     def published(self, name: str, form: str = "released") -> PublishedValue:
         """A published number by name, see `idmetric.match.named`; "corrected" where the release has an error."""
-        return published_value(self, name, form)
+        times = range(len(self.table.times))
+        whole = None
+        if self.whole is not None:
+            whole = list(1 - self.whole.detach().cpu().double().numpy())
+        similarities = Similarities(
+            to_references=[1 - self.table.at(time) for time in times],
+            aggregated=[1 - self.by_region[time, :, : len(self.table.regions[time])] for time in times],
+            whole=whole,
+            scores=[np.array([region.score for region in self.table.regions[time]]) for time in times],
+            matched=[self._matched_features(subject) for subject in range(len(self.table.subjects))],
+        )
+        return published_value(similarities, name, form, self.signature)
+
+    def _matched_features(self, subject: int) -> Array:
+        """The features (N, D) of a subject's assigned regions, in order of the images that have one."""
+        features = []
+        for time, assignment in enumerate(self.assignments):
+            region = int(assignment.region[subject])
+            if region != UNASSIGNED:
+                features.append(self.features[time, region, subject].double().numpy())
+        return np.stack(features) if features else np.empty((0, 1))
 
     def to_pandas(self) -> Any:
         """`rows` as a pandas DataFrame."""

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from idmetric.data import nearest as neighbors
 from idmetric.data.curate.mine import Placed, grouped, hard_negatives, hard_pairs
 from idmetric.data.manifest.lineage import followers, lineages
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.metric.scoring import nearest as neighbors
-from idmetric.metric.scoring.nearest import nearest_other
+from idmetric.data.nearest import nearest_other
 
 
 def brute_force(

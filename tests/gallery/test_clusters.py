@@ -17,6 +17,7 @@ from sklearn.metrics.pairwise import cosine_distances
 from idmetric import IDSim
 from idmetric.cli import gallery as command
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.nearest import unit
 from idmetric.gallery import Gallery, looks
 from idmetric.gallery.clusters import calibrated_threshold, identities, near_duplicates
 from idmetric.gallery.linkage import cluster
@@ -24,7 +25,6 @@ from idmetric.gallery.looks import sharpness
 from idmetric.gallery.prune import LOOKS
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.calibration.curves import Platt
-from idmetric.metric.scoring.nearest import unit
 from idmetric.metric.scoring.records import Records
 from tests.runner import Runner
 

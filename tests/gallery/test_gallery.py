@@ -15,6 +15,7 @@ from PIL import Image
 from idmetric import IDSim, ImageReadError
 from idmetric.cli.main import main
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.nearest import nearest, unit
 from idmetric.gallery import (
     Gallery,
     GalleryError,
@@ -27,7 +28,6 @@ from idmetric.metric.calibration.curves import Platt
 from idmetric.metric.files.output import OutputError
 from idmetric.metric.images.masks import MaskWarning
 from idmetric.metric.scoring.keys import content
-from idmetric.metric.scoring.nearest import nearest, unit
 from idmetric.metric.scoring.store import DamagedShardError, Store
 from tests.conftest import random_model
 

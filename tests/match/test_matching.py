@@ -228,3 +228,28 @@ def test_a_box_outside_can_be_skipped(metric, subjects):
     assert len(found.table.times) == 1
     (reason,) = found.skipped.values()
     assert "lies outside" in reason
+
+
+@pytest.mark.parametrize(
+    "name", ["xverse-ip", "umo-reward", "psr", "multiid", "vistory-cross", "vistory-occm", "nexus"]
+)
+def test_published_numbers_of_a_right_and_an_exchanged_picture_are_near(metric, subjects, name):
+    right = matched(metric, subjects, (ANN, REX), missing="whole").published(name)
+    exchanged = matched(metric, subjects, (REX, ANN), missing="whole").published(name)
+    scale = 100 if name in ("xverse-ip", "vistory-occm") else 1
+    assert right.value / scale == pytest.approx(exchanged.value / scale, abs=0.1)
+    assert right.used.startswith("IDSim:tiny")
+
+
+def test_published_numbers_from_the_table(metric, subjects):
+    found = matched(metric, subjects, (ANN, REX))
+    similarity = 1 - np.asarray(found.table)[0].min(1)  # to the nearest reference
+    assert found.published("xverse-ip").value == pytest.approx(100 * similarity.max(1).mean(), abs=1e-3)
+    signs = np.array([[1, -1], [-1, 1]])
+    assert found.published("umo-reward").value == pytest.approx((signs * similarity).mean(), abs=1e-5)
+    over_mean = 1 - np.asarray(found.table)[0].mean(1)
+    assert found.published("msrvtt-subject").value == pytest.approx(over_mean.max(1).mean(), abs=1e-5)
+    with pytest.raises(RequestError, match="missing='whole'"):
+        found.published("psr")
+    with pytest.raises(RequestError, match="no form"):
+        found.published("umo-reward", "corrected")

@@ -30,7 +30,7 @@ from idmetric.metric.files.settings import Checked, option
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
-    from idmetric.metric.scoring.matches import Tokens
+    from idmetric.match.patch_matches import Tokens
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def pairs(data: Manifest) -> Iterator[tuple[int, int]]:
 
 def _measured(scorer: VectorScorer, data: Manifest, count: int) -> Iterator[tuple[int, int, dict[str, float]]]:
     """Both rows of each pair, and its shares of matches on the subject."""
-    from idmetric.metric.scoring.matches import matches_of, strongest
+    from idmetric.match.patch_matches import matches_of, strongest
 
     read = lru_cache(16)(partial(_tokens, scorer, data))  # a row is in two pairs, mostly one after the other
     for reference_row, image_row in pairs(data):
@@ -126,9 +126,9 @@ def _measured(scorer: VectorScorer, data: Manifest, count: int) -> Iterator[tupl
 
 def _tokens(scorer: VectorScorer, data: Manifest, row: int) -> tuple[Tokens, Truths]:
     """An image's patch tokens, and which of them (P,) its mask covers by half."""
+    from idmetric.match.heatmaps import coverage, layout
+    from idmetric.match.patch_matches import tokens_of
     from idmetric.metric.images.masks import read_mask
-    from idmetric.metric.scoring.heatmaps import coverage, layout
-    from idmetric.metric.scoring.matches import tokens_of
 
     embedding = scorer.stored.embedding([row])
     picture = data.image(row)

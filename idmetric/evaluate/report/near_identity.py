@@ -17,10 +17,10 @@ from idmetric.data.manifest.lineage import VIEW_ROLES, parent_rows
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.report.figure import Place, new_figure, save_figure
 from idmetric.evaluate.report.heatmap import overlay
+from idmetric.match.attention import attention_maps
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.read import ImageLike, read_image
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.scoring.attention import attention_maps
 
 IDENTITIES = 7  # NearID, Fig. 5
 _NEAR = ("distractor", "identity-edit", "part-edit")

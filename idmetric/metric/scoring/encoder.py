@@ -36,7 +36,6 @@ if TYPE_CHECKING:
     from PIL import Image
 
     from idmetric.metric.models.embedder import Embedder
-    from idmetric.metric.scoring.matches import Tokens
     from idmetric.metric.scoring.store import Store
 
 
@@ -54,13 +53,11 @@ class Watcher(Protocol):
     def add_picture(self, file: File, picture: Image.Image, mask: MaskLike | None, outside: Outside, /) -> None:
         """See an image at its full size, in a thread."""
 
-    def tokens(self, file: File, masked: bool, embedding: Embedding, /) -> Tokens | None:
-        """Return what `add` needs of an image."""
+    def tokens(self, file: File, masked: bool, embedding: Embedding, /) -> Any:
+        """Return what `add` needs of an image, of whatever type."""
 
-    def add(
-        self, row: Record, image: File, reference: File, image_tokens: Tokens | None, reference_tokens: Tokens | None, /
-    ) -> None:
-        """See a row, before it is ranked."""
+    def add(self, row: Record, image: File, reference: File, image_tokens: Any, reference_tokens: Any, /) -> None:
+        """See a row, before it is ranked; the tokens are those of its image and its reference."""
 
 
 @dataclass
@@ -76,7 +73,7 @@ class Seen:
 
     embedding: Embedding
     small: NDArray[np.uint8] | None
-    tokens: Tokens | None = None
+    tokens: Any = None
 
 
 class Encoder:

@@ -21,7 +21,7 @@ from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.segmentation.search import Found, tasks
 from idmetric.evaluate.report.heatmap import colors, overlay
 from idmetric.evaluate.statistics import segmentation as measures
-from idmetric.metric.scoring.heatmaps import heatmaps
+from idmetric.match.heatmaps import heatmaps
 from tests.evaluate.protocols.parts import values
 
 PLAIN = EvalSettings(bootstrap=0, workers=1)

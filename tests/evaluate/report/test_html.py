@@ -23,12 +23,12 @@ from PIL import Image
 from idmetric.cli import eval as eval_cli
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.report.pictures import data_uri, room
+from idmetric.match.heatmaps import coverage
+from idmetric.match.patch_matches import NOBODY, matches_of, strongest, tokens_of
 from idmetric.metric.calibration import apply as calibrations
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.patches import Layout
 from idmetric.metric.images.masks import read_mask
-from idmetric.metric.scoring.heatmaps import coverage
-from idmetric.metric.scoring.matches import NOBODY, matches_of, strongest, tokens_of
 from tests.report_parts import EVERYTHING, NAMES, make_folder, make_photos, picture, score
 
 pytest.importorskip("jinja2")

@@ -10,6 +10,7 @@ from scipy import stats
 from sklearn import metrics
 from threadpoolctl import threadpool_limits
 
+from idmetric.data.nearest import nearest, nearest_other, unit
 from idmetric.evaluate.protocols import openset
 from idmetric.evaluate.protocols.common import ranked
 from idmetric.evaluate.protocols.common.ranked import Search
@@ -20,7 +21,6 @@ from idmetric.evaluate.statistics.margins import margin_rates
 from idmetric.evaluate.statistics.resampled import resampled_auc
 from idmetric.evaluate.statistics.segmentation import mask_map
 from idmetric.metric.distance.ties import comparable, first_highest
-from idmetric.metric.scoring.nearest import nearest, nearest_other, unit
 from idmetric.metric.scoring.references import percentile
 
 SEEDS = pytest.mark.parametrize("seed", range(8))
@@ -171,7 +171,7 @@ def test_searches_rank_copies_equally(seed: int, cells: int, threads: None, monk
 def test_galleries_and_mining_take_copies_in_their_order(
     seed: int, cells: int, threads: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("idmetric.metric.scoring.nearest._CELLS", cells)
+    monkeypatch.setattr("idmetric.data.nearest._CELLS", cells)
     vectors, shown = copies(seed)
     cosines, at = exact(shown), np.arange(len(shown))
     found, far = nearest(vectors, vectors, 12)

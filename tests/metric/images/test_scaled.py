@@ -19,13 +19,13 @@ from idmetric.adapters.export import ExportError, export
 from idmetric.cli.main import main
 from idmetric.cli.options import DECODES
 from idmetric.data.look import Look
+from idmetric.match.heatmaps import heatmaps
 from idmetric.metric.calibration.apply import CalibrationError
 from idmetric.metric.images.fit import SQUASH, Fit
 from idmetric.metric.images.opening import LEAST, MARGIN, checked
 from idmetric.metric.images.read import load_batch, read_image, to_image, to_pixels
 from idmetric.metric.models.vbench import VBenchDino
 from idmetric.metric.scoring.copy_warnings import small_picture
-from idmetric.metric.scoring.heatmaps import heatmaps
 from tests.conftest import random_model
 
 SIDE = 112  # of the model; twice that is more than LEAST

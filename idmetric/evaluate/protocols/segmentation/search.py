@@ -19,10 +19,10 @@ from idmetric.evaluate.protocols.common.columns import Array, Truths, free, list
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Progress, VectorScorer
 from idmetric.evaluate.protocols.segmentation.persam import PerSAM
 from idmetric.evaluate.statistics import segmentation as measures
+from idmetric.match.heatmaps import coverage, layout
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.patches import Layout, on_grid, prototypes, spread
 from idmetric.metric.images.masks import read_mask
-from idmetric.metric.scoring.heatmaps import coverage, layout
 
 _SIDE = 512  # longer side at which masks are compared, in pixels
 _REFERENCE, _TARGETS = "train", ("test_dense", "test")  # PODS's parts

@@ -11,9 +11,9 @@ import torch.nn.functional as F
 from PIL import Image
 
 from idmetric import Backbone, IDSim
+from idmetric.match.heatmaps import coverage, heatmaps, layout
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.patches import MATCHES, Layout, Match, patch_similarity, spread
-from idmetric.metric.scoring.heatmaps import coverage, heatmaps, layout
 
 
 def picture(height: int, width: int, seed: int = 0) -> Image.Image:

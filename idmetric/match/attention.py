@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from idmetric.match.heatmaps import layout, pictures_of
 from idmetric.metric.distance.patches import Layout, on_grid, spread
 from idmetric.metric.images.masks import Images
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.scoring.heatmaps import layout, pictures_of
 
 
 def attention_maps(metric: Embedder, images: Images, *, head: int | None = None) -> list[Tensor]:
