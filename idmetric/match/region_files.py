@@ -81,7 +81,7 @@ def _by_path(regions: Mapping[str, Sequence[Any]], images: Sequence[Any]) -> lis
     """The regions of each image, found by the end of its path; an image without any has none.
 
     Raises:
-        RequestError: if no image has regions, or if images are no files.
+        RequestError: if no image has regions, or if images are not files.
     """
     by_parts = {PurePath(path).parts: image_regions for path, image_regions in regions.items()}
     lists: list[Sequence[Any]] = []
@@ -170,7 +170,7 @@ def _of_coco(path: str) -> dict[str, list[Region]]:
             region = _region(annotation["bbox"], label, where, _drawn(annotation, image))
             regions[str(image["file_name"])].append(region)
     except (KeyError, TypeError, AttributeError) as error:
-        raise RequestError(f"{path} is no COCO file of boxes: {type(error).__name__} {error}") from error
+        raise RequestError(f"{path} is not a COCO file of boxes: {type(error).__name__} {error}") from error
     return regions
 
 
@@ -190,7 +190,7 @@ def _region(sides: Sequence[Any], label: str, where: str, mask: Image.Image | No
     try:
         left, top, width, height = (float(side) for side in sides)
     except (TypeError, ValueError) as error:
-        raise RequestError(f"{where}: {list(sides)} is no box x,y,w,h") from error
+        raise RequestError(f"{where}: {list(sides)} is not a box x,y,w,h") from error
     if not (width > 0 and height > 0):
         raise RequestError(f"{where}: a box of {width:g} x {height:g} is empty")
     return Region((left, top, left + width, top + height), mask, label)

@@ -27,7 +27,7 @@ class CheckpointError(RuntimeError):
 
 
 def check_file(path: StrPath) -> None:
-    """Refuse what is no file, such as a pipe, for which reading would wait, by CheckpointError."""
+    """Refuse a pipe or a device, for which reading would wait, by CheckpointError."""
     if not os.path.isfile(path):
         raise CheckpointError(f"cannot read {os.fspath(path)!r}: there is no such file")
 

@@ -178,7 +178,7 @@ class Subject:
                 header = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
             if header.get("format") != _FORMAT:
-                raise RequestError(f"{shown} is no subject: Subject.save writes them")
+                raise RequestError(f"{shown} is not a subject: Subject.save writes them")
             thumbnails = tensors.pop("thumbnails").numpy()
             check_finite(tensors, path)
             subject = cls(

@@ -193,7 +193,7 @@ class _Samples:
 
 
 def _add_groups(samples: _Samples, table: _Table) -> set[int]:
-    """Add the samples of groups; returns the rows that are no samples on their own."""
+    """Add the samples of groups; returns the rows that are not samples on their own."""
     groups: dict[str, dict[str, list[int]]] = {}
     for row, (group, slot) in enumerate(zip(table.group, table.slot, strict=True)):
         if group is None or not table.usable[row]:
