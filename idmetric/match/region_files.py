@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import os
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from PIL import Image, ImageDraw
-
-from idmetric.match.regions import Picture, Region, Regions, as_region, is_box
+from idmetric.match.regions import Picture, Polygons, Region, Regions, as_region, is_box
 from idmetric.metric.files import StrPath, json_file
+from idmetric.metric.files.tables import first_few
 from idmetric.metric.images import paths
+from idmetric.metric.images.kinds import is_array, is_image_like
+from idmetric.metric.images.masks import Labeled
 from idmetric.metric.scoring.scores import RequestError
 
 if TYPE_CHECKING:
@@ -44,7 +47,7 @@ def regions_for(regions: Regions, images: Sequence[Any], is_single: bool, labels
         return lambda number, picture: [Region()]
     if callable(regions):
         detector = regions
-        return lambda number, picture: detector(picture)
+        return lambda number, picture: [as_region(region) for region in detector(picture)]
     if isinstance(regions, str | os.PathLike) and not paths.is_image(regions):
         regions = read_regions(regions, images)
     if isinstance(regions, Mapping):
@@ -54,51 +57,95 @@ def regions_for(regions: Regions, images: Sequence[Any], is_single: bool, labels
     elif is_single and not _is_list_of_lists(regions):
         lists = [list(regions)]
     else:
-        lists = [list(image_regions) for image_regions in regions]
+        lists = []
+        for image_regions in regions:
+            if _is_one_region(image_regions):
+                raise RequestError("regions of several images are a list for each image, also where it has one region")
+            lists.append(list(image_regions))
     if len(lists) != len(images):
         raise RequestError(f"regions of {len(lists)} images were given for {len(images)}: give a list for each image")
 
     parsed = [[as_region(region) for region in image_regions] for image_regions in lists]
-    found_labels = {region.label for image_regions in parsed for region in image_regions}
-    if found_labels and found_labels.isdisjoint({"", *labels}):
-        raise RequestError(
-            f"no region's label ({', '.join(sorted(found_labels))}) is a subject's name or class word "
-            f"({', '.join(sorted(labels))}): rename them, or leave the labels out"
-        )
+    _check_labels(parsed, labels)
     return lambda number, picture: parsed[number]
 
 
-def _is_one_region(regions: Any) -> TypeIs[Region | str | os.PathLike[str] | Image.Image]:
-    return isinstance(regions, Region | str | os.PathLike | Image.Image) or is_box(regions)
+def _check_labels(parsed: Sequence[Sequence[Region]], labels: Collection[str]) -> None:
+    """Warn of regions that are compared with no subject because of their labels; RequestError if that is all."""
+    region_labels: set[str] = set()
+    for image_regions in parsed:
+        region_labels.update(region.label for region in image_regions)
+    unknown = sorted(region_labels - {"", *labels})
+    if unknown and len(unknown) == len(region_labels):
+        raise RequestError(
+            f"no region's label ({', '.join(unknown)}) is a subject's name or class word "
+            f"({', '.join(sorted(labels))}): rename them, or leave the labels out"
+        )
+    if unknown:
+        warnings.warn(
+            f"regions labeled {', '.join(first_few(unknown, 3))} are compared with no subject: "
+            "none has this name or class word",
+            stacklevel=4,
+        )
+
+
+def _is_one_region(regions: Any) -> TypeIs[Region | str | os.PathLike[str]]:
+    """Whether this is one box or mask; an array (N, 4) holds boxes."""
+    if is_box(regions) or isinstance(regions, Region | Labeled):
+        return True
+    if is_array(regions):
+        return regions.ndim == 2 and regions.shape[1] != 4
+    return is_image_like(regions)
 
 
 def _is_list_of_lists(regions: Any) -> bool:
     """Whether these are the regions of each image in a list."""
-    return isinstance(regions, Sequence) and len(regions) == 1 and isinstance(regions[0], list)
+    if not isinstance(regions, Sequence) or len(regions) != 1:
+        return False
+    return isinstance(regions[0], list) and not is_box(regions[0])
 
 
 def _by_path(regions: Mapping[str, Sequence[Any]], images: Sequence[Any]) -> list[Sequence[Any]]:
-    """The regions of each image, found by the end of its path; an image without any has none.
+    """The regions of each image, found by the end of its path; an image without any has none, with a warning.
 
     Raises:
-        RequestError: if no image has regions, or if images are not files.
+        RequestError: if no image has regions, if images are not files, or if two would share their regions.
     """
-    by_parts = {PurePath(path).parts: image_regions for path, image_regions in regions.items()}
+    by_parts: dict[tuple[str, ...], list[Any]] = {}
+    for path, path_regions in regions.items():
+        by_parts.setdefault(PurePath(path).parts, []).extend(path_regions)
+
     lists: list[Sequence[Any]] = []
-    has_regions = False
+    without: list[str] = []
+    owners: dict[tuple[str, ...], str] = {}
     for image in images:
         if not isinstance(image, str | os.PathLike):
             raise RequestError("regions by path need images that are files: give a list of regions for each image")
-        parts = Path(os.path.abspath(image)).parts
-        ends = [parts[start:] for start in range(len(parts))]
-        match = next((end for end in ends if end in by_parts), None)
-        if PurePath(os.fspath(image)).parts in by_parts:
-            match = PurePath(os.fspath(image)).parts
-        lists.append([] if match is None else by_parts[match])
-        has_regions = has_regions or match is not None
-    if not has_regions:
-        listed = ", ".join(list(regions)[:3])
-        raise RequestError(f"none of the images is among those with regions ({listed}, ...): compare their paths")
+        path = os.path.abspath(image)
+        parts = Path(path).parts
+        ends = [PurePath(image).parts, *(parts[start:] for start in range(len(parts)))]
+        end = next((end for end in ends if end in by_parts), None)
+        if end is None:
+            without.append(os.fspath(image))
+            lists.append([])
+            continue
+        owner = owners.setdefault(end, path)
+        if owner != path:
+            raise RequestError(
+                f"the regions of {PurePath(*end)} would be those of both {owner} and {path}: "
+                "give their paths with more folders"
+            )
+        lists.append(by_parts[end])
+
+    if len(without) == len(images):
+        listed = ", ".join(first_few(list(regions), 3))
+        raise RequestError(f"none of the images is among those with regions ({listed}): compare their paths")
+    if without:
+        warnings.warn(
+            f"{len(without)} of {len(images)} images are not listed with regions, and count as images without any: "
+            f"{', '.join(first_few(without, 3))}",
+            stacklevel=4,
+        )
     return lists
 
 
@@ -112,33 +159,53 @@ def read_regions(path: StrPath, images: Sequence[Any]) -> dict[str, list[Region]
         RequestError: naming the file, and its line or annotation that cannot be used.
     """
     name = os.fspath(path)
-    if os.path.isdir(name):
-        return _of_masks(name, images)
     try:
+        if os.path.isdir(name):
+            return _of_masks(name, images)
         if name.lower().endswith(".json"):
             return _of_coco(name)
         if name.lower().endswith(".csv"):
             return _of_table(name)
+    except RequestError:
+        raise
     except OSError as error:
         raise RequestError(f"cannot read regions {name}: {error.strerror or error}") from error
+    except (ValueError, csv.Error) as error:
+        raise RequestError(f"cannot read regions {name}: {error}") from error
     raise RequestError(f"cannot read regions {name}: give a COCO .json, a .csv with path,x,y,w,h, or a folder of masks")
 
 
 def _of_masks(folder: str, images: Sequence[Any]) -> dict[str, list[Region]]:
-    """One region for each mask: masks/IMAGE/LABEL.png, or masks/IMAGE.png without a label."""
+    """One region for each mask: masks/IMAGE/LABEL.png, or masks/IMAGE.png without a label.
+
+    IMAGE is the end of the image's path, with as many of its folders as there are below masks/.
+    """
     regions: dict[str, list[Region]] = {}
+    taken: dict[str, str] = {}
     for image in images:
         if not isinstance(image, str | os.PathLike):
             continue
-        labeled_folder = Path(folder, Path(image).stem)
-        if labeled_folder.is_dir():
-            masks = paths.listed(labeled_folder)
-            regions[os.fspath(image)] = [Region(mask=mask, label=Path(mask).stem) for mask in masks]
+        path = os.fspath(image)
+        labeled_folder = _labeled_folder(folder, path)
+        if labeled_folder is not None:
+            paths.claim(taken, path, labeled_folder, folder)
+            regions[path] = [Region(mask=mask, label=Path(mask).stem) for mask in paths.listed(labeled_folder)]
             continue
-        mask = paths.mask_of(folder, image)
+        mask = paths.mask_of(folder, path)
         if mask is not None:
-            regions[os.fspath(image)] = [Region(mask=mask)]
+            paths.claim(taken, path, mask, folder)
+            regions[path] = [Region(mask=mask)]
     return regions
+
+
+def _labeled_folder(folder: str, image: str) -> str | None:
+    """The folder with an image's masks by label: the longest end of the image's path, without its ending."""
+    parts = Path(os.path.splitext(os.path.abspath(image))[0]).parts[1:]
+    for start in range(len(parts)):
+        labeled_folder = os.path.join(folder, *parts[start:])
+        if os.path.isdir(labeled_folder):
+            return labeled_folder
+    return None
 
 
 def _of_table(path: str) -> dict[str, list[Region]]:
@@ -157,6 +224,10 @@ def _of_table(path: str) -> dict[str, list[Region]]:
 def _of_coco(path: str) -> dict[str, list[Region]]:
     """The annotations of a COCO file. Polygons become masks; crowds, which show several objects, are left out."""
     content = json_file.read(path)
+    if isinstance(content, list):
+        raise RequestError(
+            f"{path} is a list of COCO results, which names no files: give them with the images' section"
+        )
     try:
         images = {image["id"]: image for image in content["images"]}
         categories = {category["id"]: str(category["name"]) for category in content.get("categories", [])}
@@ -165,32 +236,49 @@ def _of_coco(path: str) -> dict[str, list[Region]]:
             if annotation.get("iscrowd"):
                 continue
             image = images[annotation["image_id"]]
-            where = f"{path}, annotation {annotation.get('id', '?')}"
-            label = categories.get(annotation.get("category_id"), "")
-            region = _region(annotation["bbox"], label, where, _drawn(annotation, image))
+            region = _region(
+                annotation["bbox"],
+                label=categories.get(annotation.get("category_id"), ""),
+                where=f"{path}, annotation {annotation.get('id', '?')}",
+                segmentation=annotation.get("segmentation"),
+                image_size=_size_of(image),
+            )
             regions[str(image["file_name"])].append(region)
     except (KeyError, TypeError, AttributeError) as error:
         raise RequestError(f"{path} is not a COCO file of boxes: {type(error).__name__} {error}") from error
     return regions
 
 
-def _drawn(annotation: Mapping[str, Any], image: Mapping[str, Any]) -> Image.Image | None:
-    """The polygons of an annotation as a mask; None for other segmentations, of which the box is used."""
-    polygons = annotation.get("segmentation")
-    if not polygons or not isinstance(polygons, list):
+def _size_of(image: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Width and height of an image of a COCO file, None where it does not have them."""
+    width, height = image.get("width"), image.get("height")
+    if not width or not height:
         return None
-    mask = Image.new("L", (int(image["width"]), int(image["height"])))
-    for polygon in polygons:
-        ImageDraw.Draw(mask).polygon([float(side) for side in polygon], fill=255)
-    return mask
+    return int(width), int(height)
 
 
-def _region(sides: Sequence[Any], label: str, where: str, mask: Image.Image | None = None) -> Region:
-    """A region by left, top, width and height."""
+def _region(
+    sides: Sequence[Any],
+    label: str,
+    where: str,
+    segmentation: Any = None,
+    image_size: tuple[int, int] | None = None,
+) -> Region:
+    """A region by left, top, width and height, and by a COCO segmentation if it holds polygons."""
+    polygons = None
     try:
         left, top, width, height = (float(side) for side in sides)
+        if segmentation and isinstance(segmentation, list):
+            polygons = Polygons([_outline(polygon) for polygon in segmentation])
+        return Region((left, top, left + width, top + height), polygons, label, image_size=image_size)
+    except RequestError as error:
+        raise RequestError(f"{where}: {error}") from error
     except (TypeError, ValueError) as error:
-        raise RequestError(f"{where}: {list(sides)} is not a box x,y,w,h") from error
-    if not (width > 0 and height > 0):
-        raise RequestError(f"{where}: a box of {width:g} x {height:g} is empty")
-    return Region((left, top, left + width, top + height), mask, label)
+        raise RequestError(f"{where}: {list(sides)} is not a box x,y,w,h, or has no polygon: {error}") from error
+
+
+def _outline(polygon: Sequence[Any]) -> list[float]:
+    outline = [float(side) for side in polygon]
+    if len(outline) < 6 or len(outline) % 2 or not all(map(math.isfinite, outline)):
+        raise RequestError(f"a polygon has x and y of three corners or more, not {outline[:8]}")
+    return outline

@@ -5,23 +5,53 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import torch
-from PIL import Image
+from PIL import Image, ImageDraw
 from torch import Tensor
 
-from idmetric.metric.images.kinds import WHITE, Color, ImageReadError, Outside, describe, is_array
-from idmetric.metric.images.masks import MaskLike
+from idmetric.metric.images.kinds import (
+    STORED,
+    WHITE,
+    Color,
+    ImageReadError,
+    Outside,
+    describe,
+    is_array,
+    is_image_like,
+)
+from idmetric.metric.images.masks import Labeled, MaskLike, same_shape
 from idmetric.metric.images.regions import box_of, cut_out
 from idmetric.metric.scoring.scores import RequestError
 
 Box = tuple[float, float, float, float]
 Picture = Image.Image | Tensor  # an RGB image, or pixels (3, H, W) in [0, 1]
 _ROUNDING = 1.0  # pixels by which a box may lie outside of its image
+_SLACK = 0.01  # of a side, by which a box in fractions may
+
+
+@dataclass(frozen=True)
+class Polygons:
+    """A mask as outlines, x, y, x, y, ... each; drawn only when it is used, as masks of many images fill the memory."""
+
+    outlines: Sequence[Sequence[float]]
+
+    def drawn(self, height: int, width: int, image_size: tuple[int, int]) -> Image.Image:
+        """The mask of an image, by outlines in pixels of an image of `image_size` (width, height)."""
+        mask = Image.new("L", (width, height))
+        canvas = ImageDraw.Draw(mask)
+        across = width / image_size[0]
+        along = height / image_size[1]
+        for outline in self.outlines:
+            corners = zip(outline[::2], outline[1::2], strict=True)
+            canvas.polygon([(x * across, y * along) for x, y in corners], fill=255)
+        return mask
 
 
 @dataclass(frozen=True)
@@ -34,12 +64,25 @@ class Region:
         mask: of the whole image, as `Embedder.embed` takes masks; white = the subject.
         label: the name or class word of the subject that is expected, or "".
         score: a detector's confidence in [0, 1]; 1 for a given region.
+        image_size: width and height of the image that the box was drawn in, where known. The box is in its pixels, and
+            scaled to an image of another size.
+
+    Raises:
+        RequestError: for an empty box.
     """
 
     box: Box | None = None
-    mask: MaskLike | None = None
+    mask: MaskLike | Polygons | None = None
     label: str = ""
     score: float = 1.0
+    image_size: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if self.box is None:
+            return
+        left, top, right, bottom = self.box
+        if not (left < right and top < bottom):  # also for NaN
+            raise RequestError(f"{self} is empty: give left, top, right, bottom")
 
     def __str__(self) -> str:
         name = self.label or "region"
@@ -55,19 +98,19 @@ Regions = str | os.PathLike[str] | Mapping[str, Sequence[RegionLike]] | Sequence
 
 
 def as_region(region: Any) -> Region:
-    """A `Region`; four numbers are its box, and anything else is its mask.
+    """A `Region`; four numbers are its box, and a mask is its mask.
 
     Raises:
-        RequestError: for an empty box.
+        RequestError: for an empty box, and for other objects.
     """
     if isinstance(region, Region):
         return region
-    if not is_box(region):
+    if is_box(region):
+        left, top, right, bottom = map(float, region)
+        return Region((left, top, right, bottom))
+    if is_image_like(region) or isinstance(region, Labeled):
         return Region(mask=region)
-    left, top, right, bottom = (float(side) for side in region)
-    if not (left < right and top < bottom):
-        raise RequestError(f"box ({left:g}, {top:g}, {right:g}, {bottom:g}) is empty: give left, top, right, bottom")
-    return Region((left, top, right, bottom))
+    raise RequestError(f"{region!r:.80} is no region: give left, top, right, bottom, or a mask, or a Region")
 
 
 def is_box(region: Any) -> bool:
@@ -76,7 +119,7 @@ def is_box(region: Any) -> bool:
         return region.ndim == 1 and len(region) == 4
     if not isinstance(region, Sequence) or isinstance(region, str | bytes):
         return False
-    return len(region) == 4 and all(isinstance(side, int | float) for side in region)
+    return len(region) == 4 and all(isinstance(side, Real) for side in region)
 
 
 # Cutting
@@ -102,7 +145,7 @@ class Cut:
     outside: Outside = "keep"
 
     def __post_init__(self) -> None:
-        if not self.margin >= 0:
+        if not 0 <= self.margin < math.inf:
             raise ValueError(f"margin must be 0 or more, got {self.margin}")
         if self.outside not in ("black", "white", "keep"):
             raise ValueError(f"outside of a region's mask must be 'black', 'white' or 'keep', got {self.outside!r}")
@@ -127,17 +170,23 @@ class Cut:
                 the box.
         """
         name = name or describe(picture)
-        cover: Tensor | None = None
-        if region.mask is not None:
-            picture, cover = cut_out(picture, region.mask, self.outside)
-
         height, width = size_of(picture)
-        box = pixel_box(region, cover, height, width, name)
+        box = pixel_box(region, height, width, name)
+        mask = region.mask
+        if isinstance(mask, Polygons):
+            mask = mask.drawn(height, width, region.image_size or (width, height))
+        cover: Tensor | None = None
+        if mask is not None:
+            picture, cover = cut_out(picture, mask, self.outside)
+        if box is None:
+            box = (0, 0, width, height) if cover is None else box_of(cover)
+
         left, top, right, bottom = self._with_margin(box, height, width)
         if isinstance(picture, Tensor):
             picture = picture[..., top:bottom, left:right]
         else:
             picture = picture.crop((left, top, right, bottom))
+            picture.info.pop(STORED, None)  # its mask is upright as well
         if cover is not None:
             cover = cover[top:bottom, left:right]
             if not cover.any():
@@ -183,24 +232,48 @@ def size_of(picture: Picture) -> tuple[int, int]:
     return picture.height, picture.width
 
 
-def pixel_box(region: Region, cover: Tensor | None, height: int, width: int, name: str) -> Box:
-    """The box of a region in pixels of its image, clipped where rounding put it outside by a pixel.
+def pixel_box(region: Region, height: int, width: int, name: str) -> Box | None:
+    """The box of a region in pixels of its image, clipped where rounding put it outside by a pixel; None without one.
 
     Raises:
-        ImageReadError: for a box that lies outside of the image.
+        ImageReadError: for a box that lies outside of the image, or was drawn in an image of another shape.
     """
     if region.box is None:
-        if cover is None:
-            return 0.0, 0.0, float(width), float(height)
-        left, top, right, bottom = box_of(cover)
-        return float(left), float(top), float(right), float(bottom)
+        return None
+    across = along = 1.0
+    if region.image_size is not None:
+        drawn_width, drawn_height = region.image_size
+        if not same_shape((drawn_height, drawn_width), (height, width)):
+            raise ImageReadError(
+                name,
+                f"{region} is of an image of {drawn_width} x {drawn_height} pixels, this one has {width} x {height}: "
+                "give boxes of the upright image",
+            )
+        across = width / drawn_width
+        along = height / drawn_height
+    rounding = _ROUNDING
+    if region.image_size is None and _are_fractions(region.box):
+        across = width
+        along = height
+        rounding = max(_ROUNDING, _SLACK * width, _SLACK * height)
 
-    x0, y0, x1, y1 = region.box
-    if max(region.box) <= 1:
-        x0, y0, x1, y1 = x0 * width, y0 * height, x1 * width, y1 * height
-    outside = max(-x0, -y0, x1 - width, y1 - height)
-    if outside > _ROUNDING:
+    left, top, right, bottom = region.box
+    box = (left * across, top * along, right * across, bottom * along)
+    x0 = max(box[0], 0.0)
+    y0 = max(box[1], 0.0)
+    x1 = min(box[2], float(width))
+    y1 = min(box[3], float(height))
+    outside = max(x0 - box[0], y0 - box[1], box[2] - x1, box[3] - y1)
+    if outside > rounding or x0 >= x1 or y0 >= y1:
         raise ImageReadError(
             name, f"{region} lies outside of its {width} x {height} pixels: boxes are left, top, right, bottom"
         )
-    return max(x0, 0.0), max(y0, 0.0), min(x1, float(width)), min(y1, float(height))
+    return x0, y0, x1, y1
+
+
+def _are_fractions(box: Box) -> bool:
+    """Whether a box is in fractions of the image's sides, perhaps above 1 by mistake, and not in pixels."""
+    if max(box) <= 1:
+        return True
+    is_whole = [float(side).is_integer() for side in box]
+    return max(box) < 2 and not all(is_whole)
