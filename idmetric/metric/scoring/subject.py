@@ -2,12 +2,13 @@
 
 rex = Subject.of(metric, "refs/rex/", name="rex", word="dog")
 rex.save("rex.subject")
-metric.match(["rex.subject"], "generated.png")
+match(metric, ["rex.subject"], "generated.png")
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from PIL import Image
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.matrix import distance_matrix, needs_patches
-from idmetric.metric.files import StrPath
+from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.output import refuse_irregular, replacing
 from idmetric.metric.images.kinds import ImageLike, describe
 from idmetric.metric.images.read import read_image, split_images
@@ -30,6 +31,8 @@ from idmetric.metric.scoring.references import FEWEST, Aggregate, leave_one_out
 from idmetric.metric.scoring.scores import RequestError
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from idmetric.metric.images.masks import Images, Masks
     from idmetric.metric.models.embedder import Embedder
 
@@ -125,8 +128,16 @@ class Subject:
         """The threshold that was given, else the largest distance of a reference to the others (leave-one-out).
 
         None for fewer than `FEWEST` references: of few photos, many genuine ones would lie beyond the farthest.
+
+        Raises:
+            RequestError: if the threshold was given for another distance.
         """
         if self.threshold is not None:
+            own_distance = self.signature.get("distance", distance)
+            if own_distance != distance:
+                raise RequestError(
+                    f"the threshold of {self.name} is of the distance {own_distance!r}: give one for {distance!r}"
+                )
             return self.threshold
         if len(self) < FEWEST:
             return None
@@ -177,25 +188,35 @@ class Subject:
             with safe_open(shown, framework="pt") as file:
                 header = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
-            if header.get("format") != _FORMAT:
-                raise RequestError(f"{shown} is not a subject: Subject.save writes them")
-            thumbnails = tensors.pop("thumbnails").numpy()
-            check_finite(tensors, path)
-            subject = cls(
-                name=header["name"],
-                embedding=Embedding.of(tensors, header),
-                references=tuple(json.loads(header["references"])),
-                thumbnails=thumbnails,
-                word=header["word"],
-                threshold=json.loads(header["threshold"]),
-                signature=json.loads(header["signature"]),
-            )
+            is_subject = header.get("format") == _FORMAT
+            if is_subject:
+                check_finite(tensors, path)
+                return cls._of_file(tensors, header)
         except OSError as error:
             raise RequestError(f"cannot read the subject {shown}: {error.strerror or error}") from error
-        except (SafetensorError, CheckpointError, KeyError, TypeError, json.JSONDecodeError) as error:
+        except (SafetensorError, CheckpointError, KeyError, TypeError, ValueError) as error:
             raise RequestError(f"{shown} is a damaged subject: {type(error).__name__}: {error}") from error
-        if not len(subject) == len(subject.references) == len(thumbnails):
-            raise RequestError(f"{shown} is a damaged subject: its references and embeddings differ in number")
+        raise RequestError(f"{shown} is not a subject: Subject.save writes them")
+
+    @classmethod
+    def _of_file(cls, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Subject:
+        """A subject of the tensors and the metadata in a file; KeyError, TypeError or ValueError for damaged ones."""
+        subject = cls(
+            name=header["name"],
+            embedding=Embedding.of(tensors, header),
+            references=tuple(map(str, json_file.parse(header["references"]))),
+            thumbnails=tensors["thumbnails"].numpy(),
+            word=header["word"],
+            threshold=json_file.parse(header["threshold"]),
+            signature=dict(json_file.parse(header["signature"])),
+        )
+        count = len(subject)
+        if not subject.name or not count or not subject.embedding.cls.is_floating_point():
+            raise ValueError("it has no name, or no embeddings")
+        if len(subject.references) != count or subject.thumbnails.shape != (count, 96, 96, 3):
+            raise ValueError("its references, thumbnails and embeddings differ in number or size")
+        if subject.threshold is not None and not math.isfinite(subject.threshold):
+            raise ValueError(f"its threshold is {subject.threshold}")
         return subject
 
 
