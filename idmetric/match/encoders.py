@@ -21,7 +21,13 @@ VectorFunction = Callable[[list[Image.Image]], Any]  # N RGB images -> an array 
 
 
 class Encoder(Protocol):
-    """What matching asks of an encoder."""
+    """What matching asks of an encoder.
+
+    Attributes:
+        distance: that it is compared by.
+    """
+
+    distance: str
 
     @property
     def signature(self) -> Mapping[str, str]:
@@ -73,6 +79,8 @@ class ModelEncoder:
     def check(self, subject: Subject) -> None:
         """See `Encoder.check`."""
         subject.embedding.check_maker(self.metric.model_id)
+        if self._needs_patches and subject.embedding.patches is None:
+            raise ValueError(f"its file has no patches, which {self.distance!r} compares: make it with this distance")
 
     def distances(self, subject: Subject, embedding: Embedding) -> Tensor:
         """See `Encoder.distances`."""
@@ -82,9 +90,11 @@ class ModelEncoder:
 class FunctionEncoder:
     """A function from RGB images to vectors, compared by 1 - cos."""
 
+    distance = "cls"
+
     def __init__(self, function: VectorFunction, name: str) -> None:
         self.function = function
-        self.signature: dict[str, str] = {"model": name, "distance": "cls"}
+        self.signature: dict[str, str] = {"model": name, "distance": self.distance}
 
     def load(self, picture: Picture, cover: Tensor | None) -> Image.Image:
         """See `Encoder.load`. The function sees the region's pixels alone, not its mask."""
@@ -92,7 +102,7 @@ class FunctionEncoder:
 
     def embed(self, loaded: Sequence[Image.Image]) -> Embedding:
         """See `Encoder.embed`."""
-        vectors = torch.as_tensor(self.function(list(loaded))).float()
+        vectors = torch.as_tensor(self.function(list(loaded))).float().cpu()  # where subjects of files are
         if vectors.ndim != 2 or len(vectors) != len(loaded):
             raise RequestError(
                 f"the encoder {self.signature['model']} gave an array of shape {tuple(vectors.shape)} for "

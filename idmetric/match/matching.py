@@ -8,6 +8,7 @@ found.summary
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -25,8 +26,10 @@ from idmetric.match.result import Match, Missing
 from idmetric.match.table import Table
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.distance.finite import NonFiniteError, shown
 from idmetric.metric.files.threads import in_order
-from idmetric.metric.images.kinds import ImageReadError, describe
+from idmetric.metric.images.arrays import float_pixels, is_float
+from idmetric.metric.images.kinds import ImageReadError, describe, is_array, naming
 from idmetric.metric.images.masks import Images
 from idmetric.metric.images.read import is_single, split_images
 from idmetric.metric.models.embedder import Embedder
@@ -155,14 +158,19 @@ def match(
     for name, value, choices in (("missing", missing, get_args(Missing)), ("on_error", on_error, ("fail", "skip"))):
         if value not in choices:
             raise RequestError(f"unknown {name} {value!r}: choose {', '.join(choices)}")
+    if batch_size < 1:
+        raise RequestError(f"batch_size must be at least 1, got {batch_size}")
     roster, subject_encoders = _roster(metric, subjects, distance, encoders or {}, batch_size)
+    limits = _thresholds(roster, threshold)
     chosen = calibration_of(metric, calibration, distance)
-    given = threshold if isinstance(threshold, Mapping) else {subject.name: threshold for subject in roster}
-    limits = []
-    for subject in roster:
-        limit = given.get(subject.name)
-        limits.append(threshold_of(subject, distance, aggregate, chosen, rate) if limit is None else limit)
-    plan = Plan(roster, subject_encoders, tuple(limits), cut or Cut(), missing == "whole", batch_size)
+    for subject, encoder in zip(roster, subject_encoders, strict=True):
+        if subject.name not in limits:
+            is_calibrated = encoder.signature == metric.signature(distance)
+            limits[subject.name] = threshold_of(
+                subject, encoder.distance, aggregate, chosen if is_calibrated else None, rate
+            )
+    thresholds = tuple(limits[subject.name] for subject in roster)
+    plan = Plan(roster, subject_encoders, thresholds, cut or Cut(), missing == "whole", batch_size)
 
     singles = split_images(images)
     labels = {*(subject.name for subject in roster), *(subject.word for subject in roster if subject.word)}
@@ -171,13 +179,16 @@ def match(
     def read(item: tuple[int, Any]) -> Cutouts:
         number, image = item
         name = describe(image)
+        if len(singles) > 1 and not isinstance(image, str | os.PathLike):
+            name = f"{name} {number}"  # images in memory may be alike in kind and size
         try:
-            picture = image if isinstance(image, Tensor) and image.is_floating_point() else metric.read_image(image)
+            picture = _picture(metric, image)
             return _cutouts(plan, name, picture, regions_of(number, picture))
         except ImageReadError as error:
             if on_error == "fail":
                 raise
-            return Cutouts(name, [], {}, error.reason)
+            is_own = error.source == describe(image) or error.source == name
+            return Cutouts(name, [], {}, error.reason if is_own else f"{error.source}: {error.reason}")
 
     with closing(in_order(read, enumerate(singles), threads=threads(workers), waiting=_AHEAD)) as stream:
         return _measured(plan, stream, len(singles), aggregate, missing, progress)
@@ -201,7 +212,10 @@ def _roster(
             encoder = other_encoders.get(key, encoder)
             unused.discard(key)
         subject = source if isinstance(source, Subject) else encoder.subject(name, source)
-        encoder.check(subject)
+        try:
+            encoder.check(subject)
+        except ValueError as error:
+            raise RequestError(f"subject {subject.name}: {error}") from error
         roster.append(subject)
         roster_encoders.append(encoder)
 
@@ -214,6 +228,22 @@ def _roster(
         if names.count(name) > 1:
             raise RequestError(f"two subjects are called {name!r}: rename one of them")
     return tuple(roster), tuple(roster_encoders)
+
+
+def _thresholds(roster: Sequence[Subject], threshold: float | Mapping[str, float] | None) -> dict[str, float]:
+    """The thresholds that were given, by the name of the subject."""
+    names = [subject.name for subject in roster]
+    limits: dict[str, float] = {}
+    if isinstance(threshold, Mapping):
+        limits.update(threshold)
+    elif threshold is not None:
+        limits = dict.fromkeys(names, threshold)
+    for name, limit in limits.items():
+        if name not in names:
+            raise RequestError(f"threshold for {name!r}: the subjects are called {', '.join(names)}")
+        if not math.isfinite(limit):
+            raise RequestError(f"the threshold of {name} must be a distance, got {limit}")
+    return limits
 
 
 def _named(subjects: Subjects) -> list[tuple[str, Any]]:
@@ -252,6 +282,14 @@ def threshold_of(
 # Images
 
 
+def _picture(metric: Embedder, image: Any) -> Picture:
+    """An upright RGB image; floats stay pixels, with their graph."""
+    if is_array(image) and is_float(image):
+        with naming(image):
+            return float_pixels(image, metric.background)
+    return metric.read_image(image)
+
+
 def _cutouts(plan: Plan, name: str, picture: Picture, regions: Sequence[Region]) -> Cutouts:
     """Cut an image into its regions, and prepare them for each encoder."""
     pieces = [plan.cut.cut(picture, region, name) for region in regions]
@@ -275,9 +313,10 @@ def _measured(
     images: list[Cutouts] = []
     skipped: dict[str, str] = {}
     distances: list[Distances] = []
-    features: dict[tuple[int, int, int], Tensor] = {}
-    for encoder, places, embedding in _embedded(plan, _usable(stream, images, skipped, count, progress)):
+    features: dict[Encoder, dict[Place, Tensor]] = {encoder: {} for encoder in plan.distinct_encoders}
+    for encoder, places, embedding in _embedded(plan, images, _usable(stream, images, skipped, count, progress)):
         unit = F.normalize(embedding.cls.detach().float(), dim=1).cpu()
+        features[encoder].update(zip(places, unit, strict=True))
         for number, subject in enumerate(plan.subjects):
             if plan.encoders[number] is not encoder:
                 continue
@@ -285,7 +324,6 @@ def _measured(
             if rows:
                 compared = [places[row] for row in rows]
                 distances.append(Distances(number, compared, encoder.distances(subject, embedding[rows])))
-                features |= {(*place, number): unit[row] for row, place in zip(rows, compared, strict=True)}
 
     values = _table_values(plan, images, distances)
     table = Table(
@@ -307,7 +345,7 @@ def _measured(
         aggregate=aggregate,
         missing=missing,
         whole=values[..., WHOLE] if plan.with_whole else None,
-        features=features,
+        features=tuple(features[encoder] for encoder in plan.encoders),
         skipped=skipped,
         signature=_signature(plan, missing, aggregate),
     )
@@ -331,10 +369,16 @@ def _usable(
             progress(done, count)
 
 
-def _embedded(plan: Plan, images: Iterable[Cutouts]) -> Iterator[tuple[Encoder, list[Place], Embedding]]:
-    """Yield full batches of regions across images, and at the end the rest: encoder, place of each, embedding."""
+def _embedded(
+    plan: Plan, images: Sequence[Cutouts], usable: Iterable[Cutouts]
+) -> Iterator[tuple[Encoder, list[Place], Embedding]]:
+    """Yield full batches of regions across images, and at the end the rest: encoder, place of each, embedding.
+
+    Args:
+        images: the ones that `usable` has yielded, for messages.
+    """
     waiting: dict[Encoder, list[tuple[Place, Any]]] = {encoder: [] for encoder in plan.distinct_encoders}
-    for time, cutouts in enumerate(images):
+    for time, cutouts in enumerate(usable):
         for encoder, loaded in cutouts.loaded.items():
             numbers = list(range(len(cutouts.regions)))
             if plan.with_whole:
@@ -344,16 +388,22 @@ def _embedded(plan: Plan, images: Iterable[Cutouts]) -> Iterator[tuple[Encoder, 
         cutouts.loaded.clear()
         for encoder, pieces in waiting.items():
             while len(pieces) >= plan.batch_size:
-                yield _embed(encoder, pieces[: plan.batch_size])
+                yield _embed(encoder, images, pieces[: plan.batch_size])
                 del pieces[: plan.batch_size]
     for encoder, pieces in waiting.items():
         if pieces:
-            yield _embed(encoder, pieces)
+            yield _embed(encoder, images, pieces)
 
 
-def _embed(encoder: Encoder, pieces: list[tuple[Place, Any]]) -> tuple[Encoder, list[Place], Embedding]:
+def _embed(
+    encoder: Encoder, images: Sequence[Cutouts], pieces: Sequence[tuple[Place, Any]]
+) -> tuple[Encoder, list[Place], Embedding]:
     places = [place for place, _ in pieces]
-    return encoder, places, encoder.embed([piece for _, piece in pieces])
+    try:
+        return encoder, places, encoder.embed([piece for _, piece in pieces])
+    except NonFiniteError as error:  # it knows the cuts alone
+        names = [f"region {number} of {images[time].name}" for time, number in (places[row] for row in error.rows)]
+        raise NonFiniteError(f"{shown(names)}: {error}", error.rows) from error
 
 
 def _table_values(plan: Plan, images: Sequence[Cutouts], distances: Sequence[Distances]) -> Tensor:

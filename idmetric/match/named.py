@@ -26,14 +26,14 @@ class Similarities:
         aggregated: the same over references, by the rule of the request (S, R).
         whole: of each whole image (S, K), or None.
         scores: a detector's, of each image's regions (R,).
-        matched: of each subject, features (N, D) of its assigned regions.
+        features: of each subject, by its encoder, features (R, D) of each image's regions.
     """
 
     to_references: list[Array]
     aggregated: list[Array]
     whole: list[Array] | None
     scores: list[Array]
-    matched: list[Array]
+    features: list[list[Array]]
 
     @property
     def best(self) -> list[Array]:
@@ -140,6 +140,18 @@ def _umo_reward(found: Similarities, form: Form) -> float:
     return float(np.mean([published.umo_reward(similarity) for similarity in found.aggregated]))
 
 
+def _vistory_self(found: Similarities, form: Form) -> float:
+    """Of the regions that ViStoryBench assigns, whatever the thresholds."""
+    cells = [published.assigned_cells(similarity) for similarity in found.best]
+    matched = []
+    for subject, features in enumerate(found.features):
+        crops: list[Array] = []
+        for image_features, is_assigned in zip(features, cells, strict=True):
+            crops.extend(image_features[is_assigned[subject]])
+        matched.append(np.array(crops))
+    return published.vistory_self(matched, form)
+
+
 def _occm(found: Similarities, form: Form) -> float:
     subjects = len(found.aggregated[0])
     counts = [similarity.shape[1] for similarity in found.aggregated]
@@ -194,7 +206,7 @@ PUBLISHED: dict[str, Published] = {
         has_corrected=True,
     ),
     "vistory-self": Published(
-        lambda found, form: published.vistory_self(found.matched, form),
+        _vistory_self,
         "vistorybench/vistorybench 514cc31 vistorybench/bench/content/cids_evaluator.py",
         "Grounding DINO SwinT-OGC, 'character', .25",
         "CLIP ViT-L/14; of real people the mean of ArcFace, AdaFace and FaceNet",

@@ -70,10 +70,10 @@ def assigned_cells(similarity: Array) -> NDArray[np.bool_]:
 def umo_reward(similarity: Array) -> float:
     """UMO's multi-identity matching reward of an image: the mean of all cells, with a minus where not assigned.
 
-    0 without regions (UMO, reward_models/MIMR/multi_id_matching_reward.py). In -1..1. A picture in which one of two
-    subjects is missing can have a higher reward than one in which both are.
+    0 without regions, or if none was compared (UMO, reward_models/MIMR/multi_id_matching_reward.py). In -1..1. A
+    picture in which one of two subjects is missing can have a higher reward than one in which both are.
     """
-    if not similarity.size:
+    if np.isnan(similarity).all():  # also of no regions
         return 0.0
     signs = np.where(assigned_cells(similarity), 1.0, -1.0)
     return float(np.nanmean(signs * similarity))

@@ -35,7 +35,7 @@ class Match:
         thresholds: of each subject, the largest distance that counts as this subject; NaN without one.
         aggregate: of a subject's references. missing: the rule for subjects that are not found, see `match`.
         whole: distances (T, S, K) of whole images, with missing="whole".
-        features: time, region, subject -> the region's feature (D,), of unit length, by the subject's encoder.
+        features: of each subject, (time, region) -> the feature (D,) by its encoder, of unit length.
         skipped: image -> why it has no rows.
         signature: what the distances depend on.
     """
@@ -46,7 +46,7 @@ class Match:
     aggregate: Aggregate
     missing: Missing
     whole: Tensor | None = None
-    features: Mapping[tuple[int, int, int], Tensor] = field(default_factory=dict)
+    features: tuple[Mapping[tuple[int, int], Tensor], ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
     signature: Mapping[str, str] = field(default_factory=dict)
 
@@ -229,18 +229,17 @@ class Match:
             aggregated=[1 - self.by_region[time, :, : len(self.table.regions[time])] for time in times],
             whole=whole,
             scores=[np.array([region.score for region in self.table.regions[time]]) for time in times],
-            matched=[self._matched_features(subject) for subject in range(len(self.table.subjects))],
+            features=[self._features_of(subject) for subject in range(len(self.table.subjects))],
         )
         return published_value(similarities, name, form, self.signature)
 
-    def _matched_features(self, subject: int) -> Array:
-        """The features (N, D) of a subject's assigned regions, in order of the images that have one."""
+    def _features_of(self, subject: int) -> list[Array]:
+        """The features (R, D) of the regions of each image, by a subject's encoder."""
         features = []
-        for time, assignment in enumerate(self.assignments):
-            region = int(assignment.region[subject])
-            if region != UNASSIGNED:
-                features.append(self.features[time, region, subject].double().numpy())
-        return np.stack(features) if features else np.empty((0, 1))
+        for time, regions in enumerate(self.table.regions):
+            vectors = [self.features[subject][time, region].double().numpy() for region in range(len(regions))]
+            features.append(np.stack(vectors) if vectors else np.empty((0, 0)))
+        return features
 
     def to_pandas(self) -> Any:
         """`rows` as a pandas DataFrame."""

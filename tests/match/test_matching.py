@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from idmetric import IDSim
 from idmetric.match import Cut, Region, Subject, match
+from idmetric.metric.calibration.apply import Calibration
+from idmetric.metric.calibration.curves import Platt
 from idmetric.metric.images.read import ImageReadError
 from idmetric.metric.scoring.scores import RequestError
 from tests.conftest import random_model
@@ -253,3 +258,97 @@ def test_published_numbers_from_the_table(metric, subjects):
         found.published("psr")
     with pytest.raises(RequestError, match="no form"):
         found.published("umo-reward", "corrected")
+
+
+def test_thresholds_of_unknown_subjects_and_that_are_no_distance_are_refused(metric, subjects):
+    with pytest.raises(RequestError, match="'anne'"):
+        matched(metric, subjects, (ANN, REX), threshold={"anne": 0.2})
+    with pytest.raises(RequestError, match="must be a distance"):
+        matched(metric, subjects, (ANN, REX), threshold=float("nan"))
+    with pytest.raises(RequestError, match="batch_size"):
+        matched(metric, subjects, (ANN, REX), batch_size=0)
+
+
+@pytest.mark.parametrize("form", ["gray", "RGBA", "array"])
+def test_float_images_of_any_channels(metric, subjects, form):
+    picture, boxes = scene((ANN, REX))
+    pixels = np.asarray(picture, np.float32).transpose(2, 0, 1) / 255
+    color = torch.from_numpy(pixels)
+    if form == "gray":
+        image, same = color[:1], color[:1].expand(3, -1, -1)
+    elif form == "RGBA":
+        image, same = torch.cat([color, torch.ones_like(color[:1])]), color
+    else:
+        image, same = pixels.transpose(1, 2, 0), color
+    options = {"regions": [(0, 0, SIDE, 60), boxes[1]], "cut": Cut(square=True)}
+    found = match(metric, subjects, image, **options)
+    expected = match(metric, subjects, same, **options)
+    torch.testing.assert_close(found.table.values, expected.table.values, atol=1e-6, rtol=0)
+
+
+def test_skipped_images_in_memory_are_told_apart(metric, subjects, tmp_path):
+    picture, boxes = scene((ANN, REX))
+    outside = (0, 0, 900, 20)
+    found = match(metric, subjects, [picture] * 3, regions=[[outside], boxes, [outside]], on_error="skip")
+    assert len(found.skipped) == 2
+    Image.new("L", picture.size).save(tmp_path / "empty.png")
+    found = match(metric, subjects, picture, regions=tmp_path / "empty.png", on_error="skip")
+    (reason,) = found.skipped.values()
+    assert "empty.png" in reason
+
+
+def test_features_that_are_not_finite_name_image_and_region(subjects):
+    broken = random_model("cnn")
+    subject = Subject.of(broken, references(ANN, 2), name="ann")
+    forward = broken.forward_features
+
+    def half_broken(x):
+        features, *patches = forward(x)
+        features = features.clone()
+        features[1] = torch.nan
+        return features, *patches
+
+    broken.forward_features = half_broken
+    picture, boxes = scene((ANN, REX))
+    with pytest.raises(ValueError, match="region 1 of"):
+        match(broken, [subject], picture, regions=boxes)
+
+
+def mean_color(images):
+    return np.stack([np.asarray(image).reshape(-1, 3).mean(0) for image in images])
+
+
+def test_thresholds_of_another_encoder_are_its_own(metric):
+    picture, boxes = scene((ANN, REX))
+    photos = {"ann": references(ANN), "rex": references(REX)}
+    found = match(metric, photos, picture, regions=boxes, distance="patch", encoders={"rex": mean_color})
+    colors = mean_color(references(REX))
+    colors = colors / np.linalg.norm(colors, axis=1, keepdims=True)
+    distances = 1 - colors @ colors.T + 9 * np.eye(len(colors))
+    assert found.thresholds[1] == pytest.approx(distances.min(1).max(), abs=1e-6)
+
+    threshold = {"false_accept_rate": 0.01, "distance": 0.31}
+    calibration = Calibration(Platt(9.0, -5.0), metric.calibrated_model(), "cls", prior=0.5, thresholds=(threshold,))
+    few = {name: images[:2] for name, images in photos.items()}
+    found = match(metric, few, picture, regions=boxes, encoders={"rex": mean_color}, calibration=calibration)
+    assert found.thresholds[0] == pytest.approx(0.31)
+    assert np.isnan(found.thresholds[1])  # the calibration is of the metric
+
+
+def test_a_threshold_of_another_distance_and_missing_patches_are_refused(metric):
+    picture, boxes = scene((ANN, REX))
+    subject = Subject.of(metric, references(ANN, 2), name="ann", threshold=0.2)
+    with pytest.raises(RequestError, match=r"ann.* no patches"):
+        match(metric, [subject], picture, regions=boxes, distance="patch")
+    with_patches = replace(subject, embedding=metric.embed(references(ANN, 2)))
+    with pytest.raises(RequestError, match="threshold of ann is of the distance 'cls'"):
+        match(metric, [with_patches], picture, regions=boxes, distance="patch")
+
+
+def test_vistory_self_does_not_depend_on_thresholds(metric, subjects):
+    picture, boxes = scene((ANN, REX, STRANGER))
+    values = []
+    for threshold in (0.001, 0.25, 0.9):
+        found = match(metric, subjects, [picture] * 2, regions=[boxes[:2], boxes[1:]], threshold=threshold)
+        values.append(found.published("vistory-self").value)
+    assert values[0] == pytest.approx(values[1]) == pytest.approx(values[2])
