@@ -102,20 +102,20 @@ def _run(args: Namespace) -> int:
     check_model(args.model)
     with warnings_as_lines(), fixable(RuntimeError, in_one_line=True):
         try:
-            found = _matched(args, subjects)
-            published = [found.published(name, form) for name, form in numbers]
+            result = _matched(args, subjects)
+            published = [result.published(name, form) for name, form in numbers]
         except RequestError as error:
             raise UsageError(str(error)) from error
-    for image, reason in found.skipped.items():
+    for image, reason in result.skipped.items():
         say(f"skipped {image}: {reason}")
     if args.format in ("table", "json"):
-        text = getattr(found, f"to_{args.format}")(published)
+        text = getattr(result, f"to_{args.format}")(published)
     else:
-        text = getattr(found, f"to_{args.format}")()
+        text = getattr(result, f"to_{args.format}")()
         for number in published:
-            say(f"{number.name} ({number.form}): {number.value:.4f} ({number.source}; by {number.used})")
+            say(str(number))
     write(text, args.output)
-    return status_of(found.skipped)
+    return status_of(result.skipped)
 
 
 def _matched(args: Namespace, subjects: dict[str, str]) -> Match:

@@ -173,7 +173,9 @@ def match(
     plan = Plan(roster, subject_encoders, thresholds, cut or Cut(), missing == "whole", batch_size)
 
     singles = split_images(images)
-    labels = {*(subject.name for subject in roster), *(subject.word for subject in roster if subject.word)}
+    names = {subject.name for subject in roster}
+    words = {subject.word for subject in roster}
+    labels = (names | words) - {""}
     regions_of = regions_for(regions, singles, is_single(images), labels)
 
     def read(item: tuple[int, Any]) -> Cutouts:
@@ -402,20 +404,24 @@ def _embed(
     try:
         return encoder, places, encoder.embed([piece for _, piece in pieces])
     except NonFiniteError as error:  # it knows the cuts alone
-        names = [f"region {number} of {images[time].name}" for time, number in (places[row] for row in error.rows)]
+        names = []
+        for row in error.rows:
+            time, number = places[row]
+            names.append(f"region {number} of {images[time].name}")
         raise NonFiniteError(f"{shown(names)}: {error}", error.rows) from error
 
 
 def _table_values(plan: Plan, images: Sequence[Cutouts], distances: Sequence[Distances]) -> Tensor:
     """Distances (T, S, K, R + 1), NaN where nothing was compared; the last region is the whole image."""
     references = max(len(subject) for subject in plan.subjects)
-    regions = max((len(cutouts.regions) for cutouts in images), default=0)
+    regions = max([len(cutouts.regions) for cutouts in images], default=0)
     device = distances[0].values.device if distances else torch.device("cpu")
-    table = torch.full((len(images), len(plan.subjects), references, regions + 1), torch.nan, device=device)
+    shape = (len(images), len(plan.subjects), references, regions + 1)
+    table = torch.full(shape, torch.nan, device=device)
     for part in distances:
-        times = [time for time, _ in part.places]
-        numbers = [number for _, number in part.places]
-        table[times, part.subject, : len(part.values), numbers] = part.values.T.to(device).float()
+        times, numbers = zip(*part.places, strict=True)
+        values = part.values.to(device).float()
+        table[times, part.subject, : len(values), numbers] = values.T
     return table
 
 

@@ -87,8 +87,11 @@ class PublishedValue:
     encoder: str
     used: str
 
+    def __str__(self) -> str:
+        return f"{self.name} ({self.form}): {self.value:.4f} ({self.source}; by {self.used})"
 
-def published_value(found: Similarities, name: str, form: str, signature: Mapping[str, str]) -> PublishedValue:
+
+def published_value(similarities: Similarities, name: str, form: str, signature: Mapping[str, str]) -> PublishedValue:
     """Compute a published number.
 
     Args:
@@ -98,13 +101,13 @@ def published_value(found: Similarities, name: str, form: str, signature: Mappin
         RequestError: for an unknown name, a form that it does not have, or similarities that lack what it needs.
     """
     number = check_number(name, form)
-    if number.needs_whole and found.whole is None:
+    if number.needs_whole and similarities.whole is None:
         raise RequestError(f"{name} takes the whole image for a subject that is not found: match with missing='whole'")
     kind: Form = "corrected" if form == "corrected" else "released"
     return PublishedValue(
         name=name,
         form=form,
-        value=number.compute(found, kind) if found.to_references else float("nan"),
+        value=number.compute(similarities, kind) if similarities.to_references else float("nan"),
         source=number.source,
         detector=number.detector,
         encoder=number.encoder,
@@ -124,27 +127,27 @@ def check_number(name: str, form: str) -> Published:
     return number
 
 
-def _psr(found: Similarities, form: Form) -> float:
-    whole = [np.nanmax(similarity, 1) for similarity in found.whole or []]
-    return published.psr(found.best, whole, found.scores if form == "corrected" else None)
+def _psr(similarities: Similarities, form: Form) -> float:
+    whole = [np.nanmax(similarity, 1) for similarity in similarities.whole or []]
+    return published.psr(similarities.best, whole, similarities.scores if form == "corrected" else None)
 
 
-def _multiid(found: Similarities, form: Form) -> float:
-    values = published.multiid_similarities(found.aggregated)
+def _multiid(similarities: Similarities, form: Form) -> float:
+    values = published.multiid_similarities(similarities.aggregated)
     if not len(values):
         return float("nan")
     return published.without_outliers(values) if form == "released" else float(values.mean())
 
 
-def _umo_reward(found: Similarities, form: Form) -> float:
-    return float(np.mean([published.umo_reward(similarity) for similarity in found.aggregated]))
+def _umo_reward(similarities: Similarities, form: Form) -> float:
+    return float(np.mean([published.umo_reward(similarity) for similarity in similarities.aggregated]))
 
 
-def _vistory_self(found: Similarities, form: Form) -> float:
+def _vistory_self(similarities: Similarities, form: Form) -> float:
     """Of the regions that ViStoryBench assigns, whatever the thresholds."""
-    cells = [published.assigned_cells(similarity) for similarity in found.best]
+    cells = [published.assigned_cells(similarity) for similarity in similarities.best]
     matched = []
-    for subject, features in enumerate(found.features):
+    for subject, features in enumerate(similarities.features):
         crops: list[Array] = []
         for image_features, is_assigned in zip(features, cells, strict=True):
             crops.extend(image_features[is_assigned[subject]])
@@ -152,21 +155,21 @@ def _vistory_self(found: Similarities, form: Form) -> float:
     return published.vistory_self(matched, form)
 
 
-def _occm(found: Similarities, form: Form) -> float:
-    subjects = len(found.aggregated[0])
-    counts = [similarity.shape[1] for similarity in found.aggregated]
+def _occm(similarities: Similarities, form: Form) -> float:
+    subjects = len(similarities.aggregated[0])
+    counts = [similarity.shape[1] for similarity in similarities.aggregated]
     return published.occm(counts, [subjects] * len(counts))
 
 
 PUBLISHED: dict[str, Published] = {
     "xverse-ip": Published(
-        lambda found, form: published.xverse_ip(found.best),
+        lambda similarities, form: published.xverse_ip(similarities.best),
         "bytedance/XVerse 65e2581 eval/tools/idip_sam-dino_score.py",
         "Florence-2 and SAM 2 by label, first 3 instances, outside white, padded to a white square",
         "dino-vits16, class token, 256 bicubic, center 224",
     ),
     "umo-id-conf": Published(
-        lambda found, form: published.umo_id_conf(found.best),
+        lambda similarities, form: published.umo_id_conf(similarities.best),
         "bytedance/UMO aada3dc eval/id_conf_xversebench.py",
         "facer RetinaFace, box x 1.3",
         "ArcFace ir_se50",
@@ -186,7 +189,7 @@ PUBLISHED: dict[str, Published] = {
         needs_whole=True,
     ),
     "uno-distill": Published(
-        lambda found, form: float(published.uno_distill(found.best).mean()),
+        lambda similarities, form: float(published.uno_distill(similarities.best).mean()),
         "wenshare71/UNO ed4b3966 distill/filter_data.py",
         "grounding-dino-tiny, top 6, 12 % context on both sides",
         "dino_vits16, 256, center 224",
@@ -199,7 +202,7 @@ PUBLISHED: dict[str, Published] = {
         has_corrected=True,
     ),
     "vistory-cross": Published(
-        lambda found, form: published.vistory_cross(found.to_references, form),
+        lambda similarities, form: published.vistory_cross(similarities.to_references, form),
         "vistorybench/vistorybench 514cc31 vistorybench/bench/content/cids_evaluator.py",
         "Grounding DINO SwinT-OGC, 'character', .25",
         "CLIP ViT-L/14; of real people the mean of ArcFace, AdaFace and FaceNet",
@@ -219,14 +222,14 @@ PUBLISHED: dict[str, Published] = {
         "none",
     ),
     "nexus": Published(
-        lambda found, form: published.nexus(found.aggregated, form),
+        lambda similarities, form: published.nexus(similarities.aggregated, form),
         "PKU-YuanGroup/OpenS2V-Nexus b452831 eval/get_nexusscore.py",
         "YOLO-World by the reference image, .5, kept above .6 and text cosine .30; 32 frames",
         "GME-Qwen2-VL-7B",
         has_corrected=True,
     ),
     "msrvtt-subject": Published(
-        lambda found, form: published.msrvtt_subject(found.mean, form),
+        lambda similarities, form: published.msrvtt_subject(similarities.mean, form),
         "snap-research/MSRVTT-Personalization ce8acfa distributed_subject_dino_similarity.py",
         "Grounding DINO .4, one box for each tag, SAM ViT-B above .9, outside white, padded to a white square",
         "dino_vitb16, 224 bicubic",

@@ -8,6 +8,7 @@ what its paper says, or depends on chance, there are two forms: "released" and "
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Literal
 
@@ -115,10 +116,10 @@ def without_outliers(values: Array) -> float:
     """
     low, high = np.percentile(values, [25, 75])
     reach = 1.5 * (high - low)
-    kept = values[(values >= low - reach) & (values <= high + reach)]
-    if len(kept) < len(values) / 2:
+    is_inside = (values >= low - reach) & (values <= high + reach)
+    if is_inside.mean() < 0.5:
         return float(np.median(values))
-    return float(kept.mean())
+    return float(values[is_inside].mean())
 
 
 def multiid_similarities(images: Sequence[Array]) -> Array:
@@ -126,10 +127,12 @@ def multiid_similarities(images: Sequence[Array]) -> Array:
 
     Images with fewer regions than subjects are left out.
     """
-    means = [similarity[assigned_cells(similarity)] for similarity in images]
-    return np.array(
-        [cells.mean() for cells, similarity in zip(means, images, strict=True) if len(cells) == len(similarity)]
-    )
+    means = []
+    for similarity in images:
+        cells = similarity[assigned_cells(similarity)]
+        if len(cells) == len(similarity):
+            means.append(cells.mean())
+    return np.array(means)
 
 
 def copy_geo(generated_to_target: float, generated_to_reference: float, target_to_reference: float) -> float:
@@ -166,7 +169,8 @@ def vistory_cross(images: Sequence[Array], form: Form = "released") -> float:
                 values[subject].append(float(np.nanmean(similarity[subject, :, regions[0]])))
             elif form == "corrected":
                 values[subject].append(0.0)
-    return float(np.mean([np.mean(subject_values) if subject_values else 0.0 for subject_values in values]))
+    means = [np.mean(subject_values or [0.0]) for subject_values in values]
+    return float(np.mean(means))
 
 
 def vistory_self(features: Sequence[Array], form: Form = "released") -> float:
@@ -192,11 +196,10 @@ def occm(found: Sequence[int], expected: Sequence[int]) -> float:
 
     Shots without expected subjects are left out.
     """
-    values = [
-        100 * np.exp(-abs(count - wanted) / (1e-6 + wanted))
-        for count, wanted in zip(found, expected, strict=True)
-        if wanted
-    ]
+    values = []
+    for count, wanted in zip(found, expected, strict=True):
+        if wanted:
+            values.append(100 * np.exp(-abs(count - wanted) / (1e-6 + wanted)))
     return float(np.mean(values)) if values else float("nan")
 
 
@@ -217,7 +220,11 @@ def nexus(images: Sequence[Array], form: Form = "released") -> float:
     As released, it is divided a second time by the number of pairs of frame and subject with a region, so that a
     subject seen in more frames scores lower (eval/get_nexusscore.py).
     """
-    means = [row[~np.isnan(row)].mean() for similarity in images for row in similarity if not np.isnan(row).all()]
+    means = []
+    for row in itertools.chain.from_iterable(images):
+        compared = row[~np.isnan(row)]
+        if len(compared):
+            means.append(compared.mean())
     if not means:
         return 0.0
     mean = float(np.mean(means))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -174,8 +175,9 @@ class Match:
             "worst": float(nearest[has_region].max()) if has_region.any() else None,
             "worst_image": worst_image,
         }
+        states = [image_states[subject] for image_states, subject in itertools.product(self.states, subjects)]
         for state in ("matched", "missing", "doubled", "blended"):
-            row[state] = sum(states[subject] == state for states in self.states for subject in subjects)
+            row[state] = states.count(state)
         return row
 
     @property
@@ -220,25 +222,26 @@ class Match:
 
     def published(self, name: str, form: str = "released") -> PublishedValue:
         """A published number by name, see `idmetric.match.named`; "corrected" where the release has an error."""
-        times = range(len(self.table.times))
-        whole = None
+        similarities = Similarities([], [], None, [], [])
+        for time, regions in enumerate(self.table.regions):
+            similarities.to_references.append(1 - self.table.at(time))
+            similarities.aggregated.append(1 - self.by_region[time, :, : len(regions)])
+            scores = [region.score for region in regions]
+            similarities.scores.append(np.array(scores))
+        for subject in range(len(self.table.subjects)):
+            similarities.features.append(self._features_of(subject))
         if self.whole is not None:
-            whole = list(1 - self.whole.detach().cpu().double().numpy())
-        similarities = Similarities(
-            to_references=[1 - self.table.at(time) for time in times],
-            aggregated=[1 - self.by_region[time, :, : len(self.table.regions[time])] for time in times],
-            whole=whole,
-            scores=[np.array([region.score for region in self.table.regions[time]]) for time in times],
-            features=[self._features_of(subject) for subject in range(len(self.table.subjects))],
-        )
+            whole = 1 - self.whole.detach().cpu().double().numpy()
+            similarities = replace(similarities, whole=list(whole))
         return published_value(similarities, name, form, self.signature)
 
     def _features_of(self, subject: int) -> list[Array]:
         """The features (R, D) of the regions of each image, by a subject's encoder."""
         features = []
+        by_place = self.features[subject]
         for time, regions in enumerate(self.table.regions):
-            vectors = [self.features[subject][time, region].double().numpy() for region in range(len(regions))]
-            features.append(np.stack(vectors) if vectors else np.empty((0, 0)))
+            vectors = [by_place[time, region].double().numpy() for region in range(len(regions))]
+            features.append(np.array(vectors))
         return features
 
     def to_pandas(self) -> Any:
@@ -255,7 +258,10 @@ class Match:
 
     def to_json(self, numbers: Sequence[PublishedValue] = ()) -> str:
         """Rows, summary, worst image, surplus regions and signature; also published numbers, if they are given."""
-        surplus = {time: regions for time, regions in zip(self.table.times, self.surplus, strict=True) if regions}
+        surplus = {}
+        for time, regions in zip(self.table.times, self.surplus, strict=True):
+            if regions:
+                surplus[time] = regions
         content = {
             "signature": dict(self.signature),
             "rows": self.rows.to_records(),
@@ -270,10 +276,11 @@ class Match:
     def to_table(self, numbers: Sequence[PublishedValue] = ()) -> str:
         """Aligned columns for a terminal: rows, then the summary and what all rows share."""
         lines = _columns(self.rows, ("subject", "state", "distance", "nearest", "region", "image"))
-        lines += ["", *_columns(self.summary, ("subject", "n", "coverage", "mean", "worst", "worst_image"))]
-        lines.append("  ".join(f"{name}={value}" for name, value in self.signature.items()))
-        for number in numbers:
-            lines.append(f"{number.name} ({number.form}): {four(number.value)} ({number.source}; by {number.used})")
+        lines.append("")
+        lines += _columns(self.summary, ("subject", "n", "coverage", "mean", "worst", "worst_image"))
+        signature = [f"{name}={value}" for name, value in self.signature.items()]
+        lines.append("  ".join(signature))
+        lines += [str(number) for number in numbers]
         return "\n".join(line.rstrip() for line in lines) + "\n"
 
     def write(self, path: StrPath) -> None:
@@ -288,7 +295,10 @@ def _columns(records: Records, names: Sequence[str]) -> list[str]:
         cells = []
         for name in names:
             value = row[name]
-            cells.append("-" if value in (None, "") else four(value) if isinstance(value, float) else str(value))
+            if value in (None, ""):
+                cells.append("-")
+            else:
+                cells.append(four(value) if isinstance(value, float) else str(value))
         lines.append(cells)
     return aligned(lines)
 

@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pytest
+import scipy.optimize
 
 from idmetric.match import published
 
@@ -98,6 +99,17 @@ def test_vbench_pools_frames_as_released_and_averages_videos_corrected():
     frames = published.vbench_frames(moving)
     assert published.vbench_subject([still, moving]) == pytest.approx((3 + frames.sum()) / 10)
     assert published.vbench_subject([still, moving], "corrected") == pytest.approx((1 + frames.mean()) / 2)
+
+
+def test_vbench_of_a_still_of_4_and_a_drift_of_8_frames():
+    end = scipy.optimize.brentq(lambda angle: published.vbench_subject([unit(np.linspace(0, angle, 8))]) - 0.641, 1, 3)
+    videos = [unit(np.zeros(4)), unit(np.linspace(0, end, 8))]
+    assert published.vbench_subject(videos) == pytest.approx(0.749, abs=5e-4)
+    assert published.vbench_subject(videos, "corrected") == pytest.approx(0.820, abs=6e-4)
+
+
+def test_the_reward_where_nothing_was_compared_is_0():
+    assert published.umo_reward(np.full((2, 3), np.nan)) == 0
 
 
 def test_vbench_frames_against_a_loop():
