@@ -316,7 +316,8 @@ def _measured(
     skipped: dict[str, str] = {}
     distances: list[Distances] = []
     features: dict[Encoder, dict[Place, Tensor]] = {encoder: {} for encoder in plan.distinct_encoders}
-    for encoder, places, embedding in _embedded(plan, images, _usable(stream, images, skipped, count, progress)):
+    usable = _usable(stream, images, skipped, count, progress)
+    for encoder, places, embedding in _embedded(plan, images, usable):
         unit = F.normalize(embedding.cls.detach().float(), dim=1).cpu()
         features[encoder].update(zip(places, unit, strict=True))
         for number, subject in enumerate(plan.subjects):

@@ -189,7 +189,8 @@ def _of_masks(folder: str, images: Sequence[Any]) -> dict[str, list[Region]]:
         labeled_folder = _labeled_folder(folder, path)
         if labeled_folder is not None:
             paths.claim(taken, path, labeled_folder, folder)
-            regions[path] = [Region(mask=mask, label=Path(mask).stem) for mask in paths.listed(labeled_folder)]
+            masks = paths.listed(labeled_folder)
+            regions[path] = [Region(mask=mask, label=Path(mask).stem) for mask in masks]
             continue
         mask = paths.mask_of(folder, path)
         if mask is not None:

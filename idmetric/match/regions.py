@@ -196,13 +196,16 @@ class Cut:
     def _with_margin(self, box: Box, height: int, width: int) -> tuple[int, int, int, int]:
         """A box with its context, in whole pixels within the image; at least a pixel."""
         left, top, right, bottom = box
-        across = self.margin * (right - left)
-        along = self.margin * (bottom - top)
-        x0 = min(max(round(left - across), 0), width - 1)
-        y0 = min(max(round(top - along), 0), height - 1)
-        x1 = max(min(round(right + across), width), x0 + 1)
-        y1 = max(min(round(bottom + along), height), y0 + 1)
+        x0, x1 = self._widened(left, right, width)
+        y0, y1 = self._widened(top, bottom, height)
         return x0, y0, x1, y1
+
+    def _widened(self, start: float, end: float, length: int) -> tuple[int, int]:
+        context = self.margin * (end - start)
+        low = round(start - context)
+        low = min(max(low, 0), length - 1)
+        high = round(end + context)
+        return low, max(min(high, length), low + 1)
 
     def _squared(self, picture: Picture, cover: Tensor | None) -> tuple[Picture, Tensor | None]:
         """Pixels and coverage, padded equally on both ends of the shorter side."""
