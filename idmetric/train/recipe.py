@@ -45,10 +45,8 @@ class Recipe(Protocol):
 
     def parameters(self) -> list[nn.Parameter]:
         """The parameters that train, of all modules."""
-        parameters: list[nn.Parameter] = []
-        for module in self.modules().values():
-            parameters += [parameter for parameter in module.parameters() if parameter.requires_grad]
-        return parameters
+        whole = nn.ModuleList(self.modules().values())
+        return [parameter for parameter in whole.parameters() if parameter.requires_grad]
 
     def optimizer(self) -> torch.optim.Optimizer:
         """A new optimizer of the trained parameters, at its peak learning rates."""
@@ -96,18 +94,15 @@ def decisive(config: Any, incidental: Collection[str], **more: Any) -> dict[str,
 def parameter_counts(recipe: Recipe) -> tuple[int, int]:
     """Parameters that train, and all parameters, of all modules."""
     trained = sum(parameter.numel() for parameter in recipe.parameters())
-    whole = 0
-    for module in recipe.modules().values():
-        whole += sum(parameter.numel() for parameter in module.parameters())
-    return trained, whole
+    whole = nn.ModuleList(recipe.modules().values())
+    return trained, sum(parameter.numel() for parameter in whole.parameters())
 
 
 @contextmanager
-def evaluating(*modules: nn.Module) -> Iterator[None]:
+def evaluating(module: nn.Module) -> Iterator[None]:
     """Eval mode inside; afterwards each submodule returns to its own mode."""
-    modes = {part: part.training for module in modules for part in module.modules()}
-    for module in modules:
-        module.eval()
+    modes = {part: part.training for part in module.modules()}
+    module.eval()
     try:
         yield
     finally:

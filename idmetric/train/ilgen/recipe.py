@@ -88,7 +88,8 @@ class ILGen(Recipe):
         self.frozen_steps = config.frozen_epochs * self.batches.per_pass if config.loss == "softmax-margin" else 0
         self.settings = decisive(
             config,
-            ("chunk", "checkpointing", "backbone_weights"),  # "revision" identifies the weights
+            # "revision" identifies the weights
+            ("chunk", "checkpointing", "backbone_weights", "save_every", "validate_every", "log_every"),
             revision=self.model.revision,
             found_classes=len(classes),
             data=classes.fingerprint,
