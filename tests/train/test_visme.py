@@ -141,7 +141,7 @@ def test_shares_of_processes_make_up_the_batch(data: Manifest, count: int) -> No
         embedded = torch.cat([alone.model.encode_items(s["pixels"].take(slice(None)), s["words"]) for s in shares])
         whole = alone.loader.load(draw, 0, 1)
         expected = alone._loss(alone.model.encode_items(whole["pixels"].take(slice(None)), whole["words"]), whole)
-        alone.count = count
+        alone.processes.count = count
         for share in shares:
             assert share["identity"].equal(whole["identity"])
             found = alone._loss(embedded, share)
