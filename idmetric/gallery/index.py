@@ -163,13 +163,20 @@ def write_index(
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+class NewerFormatError(GalleryError):
+    """A list that a newer version wrote, which is not damage to be mended."""
+
+
 def _head(path: Path, line: str) -> dict[str, Any]:
     head = json_file.parse(line)
     if not isinstance(head, dict) or head.get("kind") != KIND:
         raise ValueError("it does not belong to a gallery")
     if head.get("format") != FORMAT:
         form = typed.shown(head.get("format"))
-        raise GalleryError(f"{str(path)!r} has format {form}; this version of idmetric reads {FORMAT}")
+        message = f"{str(path)!r} has format {form}; this version of idmetric reads {FORMAT}"
+        if isinstance(head.get("format"), int) and head["format"] > FORMAT:
+            raise NewerFormatError(f"{message}: open it with a newer version, or build a gallery in another folder")
+        raise GalleryError(message)
     for name, kind in {"about": dict, "opened": str, "opened_revision": str, "images": int}.items():
         if not isinstance(head.get(name), kind):
             raise ValueError(f"{name} is missing")
