@@ -21,7 +21,7 @@ from PIL import Image, ImageFile
 from PIL.PngImagePlugin import PngInfo
 
 from idmetric.metric.images.arrays import check_pixels
-from idmetric.metric.images.kinds import MAX_PIXELS, describe
+from idmetric.metric.images.kinds import MAX_PIXELS
 from idmetric.metric.images.masks import read_mask
 from idmetric.metric.images.read import (
     ImageReadError,
