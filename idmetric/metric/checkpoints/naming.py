@@ -175,7 +175,7 @@ class Named(nn.Module):
         return {**vars(self), "_writes": [] if self._has_changed() else None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
+        super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
         if self._writes is None:  # counted from now on, not from the first question
             self._writes = write_counts(self)
 

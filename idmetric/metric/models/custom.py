@@ -95,7 +95,7 @@ class Custom(Embedder):
     def _embed_batch(self, images: list[LoadedImage]) -> Embedding:
         pictures = [image_of_pixels(pixels) for pixels, _ in images]
         output = self.model.embed(pictures)
-        features = output.cls if isinstance(output, Embedding) else output
+        features: Any = output.cls if isinstance(output, Embedding) else output
         if isinstance(features, np.ndarray | Sequence) and not isinstance(features, str):
             features = torch.as_tensor(np.asarray(features))
         count = len(pictures)
