@@ -148,7 +148,11 @@ def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | No
 
 
 def rate(
-    ratings: Ratings, rater: str, settings: EvalSettings, options: DreamBenchOptions, paper: str | None = None
+    ratings: Ratings,
+    rater: str,
+    settings: EvalSettings,
+    options: DreamBenchOptions,
+    paper: str | None = None,
 ) -> tuple[list[Row], list[str]]:
     """The rows of one rater, or of `HUMAN` for the humans among each other, and notes on them.
 
@@ -201,7 +205,13 @@ def _printed(rater: str | None, category: str, method: str) -> Pair:
     return printed("nearid", "by_category", rater).get(category), None
 
 
-def _row(rater: str | None, category: str, method: str, rated: Sequence[Rated], settings: EvalSettings) -> Row:
+def _row(
+    rater: str | None,
+    category: str,
+    method: str,
+    rated: Sequence[Rated],
+    settings: EvalSettings,
+) -> Row:
     """A cell with the interval over collections, which all methods share; several methods give their Fisher-z mean."""
     cells = [method_rated.cell() for method_rated in rated]
     mean, spread = cells[0]

@@ -48,7 +48,10 @@ _SHARES = {"on subject": "strength", "by cosine": "cosine", "area": "area"}
 
 
 def run(
-    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: MatchesOptions = MatchesOptions()
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: MatchesOptions = MatchesOptions(),
 ) -> list[Result]:
     """A result for each model, with a row for each dataset.
 

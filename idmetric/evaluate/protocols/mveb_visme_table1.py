@@ -71,7 +71,10 @@ _RANKED = ("candidate", "positive", "negative")
 
 
 def run(
-    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: MVEBOptions = MVEBOptions()
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: MVEBOptions = MVEBOptions(),
 ) -> list[Result]:
     """A result for each model: a row for each data set, the meta-tasks' means, in and out of domain, and all.
 
