@@ -221,7 +221,8 @@ def _row(
     low, high = _interval(rated, settings)
     count = sum(len(method_rated.items) for method_rated in rated)
     paper_mean, paper_spread = _printed(rater, category, method)
-    row: Row = {"category": category, "method": method, _MH: Value(mean, low, high, count, paper_mean)}
+    value = Value(mean, low, high, count, paper_mean)
+    row: Row = {"category": category, "method": method, _MH: value}
     if spread is not None:
         row[_SPREAD] = Value(spread, None, None, count, paper_spread)
     return row
@@ -241,7 +242,8 @@ def _interval(rated: Sequence[Rated], settings: EvalSettings) -> tuple[float | N
         drawn.append(np.mean(correlations, 0))
     means = drawn[0]
     if len(drawn) > 1:
-        means = np.tanh(np.arctanh(np.clip(drawn, -_LIMIT, _LIMIT)).mean(0))
+        clipped = np.clip(drawn, -_LIMIT, _LIMIT)
+        means = np.tanh(np.arctanh(clipped).mean(0))
     interval = percentiles(means, settings.bootstrap)
     return interval or (None, None)
 

@@ -106,9 +106,10 @@ def _measure(
     owner = search.identity[search.queries]
     precision = partial(average_precision, k=k)
     found = Found(search, {column: precision, "P@1": precision_at_1, "oracle": partial(recall_at_k, k=k)})
-    group_of = {name: _binned(free(data, name), edges)[search.gallery] for name, edges in EDGES.items()}
+    group_of: dict[str, Ints] = {}  # breakdown -> group of each gallery image
     by_group: dict[tuple[str, int], Array] = {}  # breakdown and group -> AP of each query
     for name, edges in EDGES.items():
+        group_of[name] = _binned(free(data, name), edges)[search.gallery]
         for group in range(len(edges) + 1):
             by_group[name, group] = np.full(len(owner), np.nan)
 

@@ -139,7 +139,8 @@ def _tokens(scorer: VectorScorer, data: Manifest, row: int) -> tuple[Tokens, Tru
     tokens = tokens_of(patch_layout, embedding)
     if tokens is None:
         raise ValueError(f"{data.column('id')[row]}: this model's patches cannot be placed on it")
-    mask = read_mask(cast("str | bytes", data.source(row, "mask")), (picture.height, picture.width), image=picture)
+    source = cast("str | bytes", data.source(row, "mask"))
+    mask = read_mask(source, (picture.height, picture.width), image=picture)
     is_covered: Truths = (coverage(mask, patch_layout).flatten() >= 0.5).numpy()
     return tokens, is_covered
 
