@@ -245,7 +245,7 @@ class VectorScorer:
         self.model, self.stored, self.distance = model, stored, distance
         self.device = model.metric.device if isinstance(model, EmbedderModel) else "cpu"
         self._rows = np.array(sorted(stored.keys), dtype=np.int64)
-        self._vectors = _unit(stored.vectors(self._rows)) if distance == "cls" else None
+        self._vectors = _unit(stored.vectors(self._rows))
 
     @property
     def embedder(self) -> Embedder:
@@ -261,8 +261,6 @@ class VectorScorer:
 
     def vectors(self, rows: Rows) -> Array:
         """Unit-length global features (R, D)."""
-        if self._vectors is None:
-            return _unit(self.stored.vectors(rows)).astype(np.float64)
         return self._vectors[np.searchsorted(self._rows, rows)].astype(np.float64)
 
     def matrix(self, rows: Rows, columns: Rows) -> Array:
