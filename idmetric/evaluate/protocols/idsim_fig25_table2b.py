@@ -158,7 +158,8 @@ def _add_search(bench: Bench, name: str, search: Search) -> None:
     owner = search.identity[search.queries]
     row: Row = {"dataset": name}
     for measure, values in measured.items():
-        row[measure] = mean(values, owner, bench.settings, bench.papers.get((name, measure)))
+        paper = bench.papers.get((name, measure))
+        row[measure] = mean(values, owner, bench.settings, paper)
     pair_owners = owners(search.identity, np.stack([pairs.a, pairs.b], 1))
     row |= auc(pairs.score, pairs.same, pair_owners, bench.settings, bench.papers.get((name, "AUC")))
     bench.result.rows.append(row)

@@ -112,7 +112,11 @@ def pairs(data: Manifest) -> Iterator[tuple[int, int]]:
             yield rows[-1], rows[0]
 
 
-def _measured(scorer: VectorScorer, data: Manifest, count: int) -> Iterator[tuple[int, int, dict[str, float]]]:
+def _measured(
+    scorer: VectorScorer,
+    data: Manifest,
+    count: int,
+) -> Iterator[tuple[int, int, dict[str, float]]]:
     """Both rows of each pair, and its shares of matches on the subject."""
     from idmetric.metric.scoring.matches import matches_of, strongest
 

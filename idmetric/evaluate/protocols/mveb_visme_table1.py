@@ -159,7 +159,11 @@ def ask(data: Manifest, tasks: Mapping[str, str]) -> tuple[list[Questions], list
 
 
 def _questions(
-    data: Manifest, dataset: str, task: str | None, groups: Sequence[Sequence[int]], notes: list[str]
+    data: Manifest,
+    dataset: str,
+    task: str | None,
+    groups: Sequence[Sequence[int]],
+    notes: list[str],
 ) -> Questions | None:
     """Queries with their own candidates; if none has a wrong candidate, with all targets of the set."""
     slot = data.column("slot")

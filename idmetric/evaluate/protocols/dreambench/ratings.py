@@ -73,7 +73,9 @@ def humans(ratings: Mapping[str, Any]) -> list[str]:
 def rated_methods(ratings: Ratings) -> list[str]:
     """The methods with human ratings, in the order of NearID's Table 2, others after them."""
     order = {method: number for number, method in enumerate(METHODS)}
-    methods = {method for name in humans(ratings) for method in ratings[name]}
+    methods: set[str] = set()
+    for name in humans(ratings):
+        methods.update(ratings[name])
     return sorted(methods, key=lambda method: (order.get(method, len(order)), method))
 
 

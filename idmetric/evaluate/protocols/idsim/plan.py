@@ -264,7 +264,9 @@ def _pairs(data: Manifest, rows: Ints, name: str) -> BenchmarkPlan:
                 f"{name}: group {group!r} has {len(group_anchors)} anchors: give it one, with its candidates"
             )
         [anchor] = group_anchors
-        slot_of = {row: slot for slot, slot_rows in slots.items() for row in slot_rows}
+        slot_of: dict[int, str] = {}
+        for slot, slot_rows in slots.items():
+            slot_of |= dict.fromkeys(slot_rows, slot)
         for row, slot in sorted(slot_of.items()):
             anchors.append(anchor)
             candidates.append(row)
