@@ -123,23 +123,24 @@ class Batches:
                 of a picture's features is independent of the other pictures.
         """
         self.keys = processes.on_main(lambda: picture_keys(self.pictures.data, self.needed(steps)))
-        picture = {key: found for found, key in self.keys.items()}
-        new = sum(key not in cache.files for key in picture)
+        pictures = {key: picture for picture, key in self.keys.items()}
+        new = sum(key not in cache.files for key in pictures)
         if processes.main:
-            print(f"nearid: features of {new:,} of {len(picture):,} pictures go to {cache.folder}", flush=True)
+            print(f"nearid: features of {new:,} of {len(pictures):,} pictures go to {cache.folder}", flush=True)
 
         def read(key: str) -> Input[str]:
-            row, dark = picture[key]
-            return Input(key, pixels=self.pictures.read_bytes(row, foreground=dark))
+            row, is_masked = pictures[key]
+            return Input(key, pixels=self.pictures.read_bytes(row, foreground=is_masked))
 
         with Progress("pictures", processes.main, verb="computed features of") as progress:
+            batch_size = 1 if processes.device.type == "cpu" else chunk
             done = count(1)
 
-            def compute(part: Sequence[str]) -> Iterator[Tensor]:
-                for batch in batches(part, read, batch_size=1 if processes.device.type == "cpu" else chunk):
-                    for features in tokens(torch.stack([one.pixels for one in batch])):
+            def compute(keys: Sequence[str]) -> Iterator[Tensor]:
+                for batch in batches(keys, read, batch_size=batch_size):
+                    for features in tokens(torch.stack([item.pixels for item in batch])):
                         yield features
                         progress(next(done), new // processes.count)
 
-            cache.fill(list(picture), compute, processes)
+            cache.fill(list(pictures), compute, processes)
         self.cache = cache
