@@ -27,7 +27,6 @@ from idmetric.cli.command import (
     write,
 )
 from idmetric.cli.data.common import of_splits, read_data
-from idmetric.evaluate.protocols.common.models import check as check_source
 from idmetric.evaluate.protocols.common.protocol import Protocol, find, modules
 from idmetric.metric.files.hints import need_all
 from idmetric.metric.files.progress import Progress
@@ -154,10 +153,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric eval") -> int:
     name = build_parser(prog=prog).parse_args(words[:1]).protocol  # ends here for help, the version and unknown names
     parser = build_parser(name, prog)
     args = parser.parse_args(words)
-    kept = "nothing was kept: with --out DIR the same command would resume"
+    how_to_resume = "nothing was kept: with --out DIR the same command would resume"
     if args.out is not None:
-        kept = "embeddings in --out are kept, and the same command resumes"
-    return ended(partial(_run, find(name), args), parser, kept)
+        how_to_resume = "embeddings in --out are kept, and the same command resumes"
+    return ended(partial(_run, find(name), args), parser, how_to_resume)
 
 
 def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
@@ -168,6 +167,8 @@ def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
     if args.out is None:
         check_output(None, "keep the result by --out DIR")
     with fixable():  # a mistyped name should not wait for torch
+        from idmetric.evaluate.protocols.common.models import check as check_source
+
         sources = _sources(args.model or ([options.DEFAULT_MODEL] if protocol.needs_model else []))
         for source in sources.values():
             check_source(source)
@@ -178,7 +179,8 @@ def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
 
     from idmetric.evaluate.protocols.common.grids import TableError, View
 
-    view, view_error = View(args.rows, args.columns, args.show, args.intervals), None
+    view = View(args.rows, args.columns, args.show, args.intervals)
+    view_error = None
     with warnings_as_lines():
         with fixable(), ExitStack() as stack:
             data, results = _measured(protocol, protocol_options, sources, args, stack)
@@ -210,15 +212,15 @@ def _sources(models: Sequence[str]) -> dict[str, str]:
     """Name -> source of the models of --model."""
     from idmetric.metric.models.named import NAMED
 
-    given = []
+    all_models: list[str] = []
     for model in models:
         if model == ALL_NAMED:
-            given += [name for name, score in NAMED.items() if score.references in ("all", "own")]
+            all_models += [name for name, score in NAMED.items() if score.references in ("all", "own")]
         else:
-            given.append(model)
+            all_models.append(model)
 
     sources: dict[str, str] = {}
-    for model in given:
+    for model in all_models:
         name, _, source = model.rpartition("=")
         if not name or Path(model).exists():
             name = source = model

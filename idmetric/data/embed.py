@@ -33,7 +33,7 @@ from idmetric.metric.images.read import Outside, Preprocessing, describe, read_i
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.models.visid import VisIDEmbed
 from idmetric.metric.scoring.keys import settings_digest
-from idmetric.metric.scoring.pipeline import Input, Source, batches, keep, usable
+from idmetric.metric.scoring.pipeline import Embedded, Input, Source, batches, keep, usable
 from idmetric.metric.scoring.store import Store
 
 Rows = Sequence[int] | NDArray[np.integer]
@@ -186,16 +186,19 @@ def embed(
         UnreadableError: without `skip`, naming all images that are missing (before anything is embedded), or that
             cannot be read or embedded (the store keeps the embeddings of the rest).
     """
-    items, problems = items_of(manifest, rows, look, words or {}, all(model.reads_words for model in models.values()))
+    all_read_words = all(model.reads_words for model in models.values())
+    items, problems = items_of(manifest, rows, look, words or {}, all_read_words)
     if problems and not skip:
         raise UnreadableError(manifest, problems)
     temporary = tempfile.TemporaryDirectory(prefix="idmetric-") if store is None else None
     folder = store or Path(temporary.name if temporary else "")
-    stores = {name: Store(folder / look.folder(model), patches, model="") for name, model in models.items()}
-    for model_store in stores.values():
-        for line in model_store.mend():
+    stores: dict[str, Store] = {}
+    keys: dict[str, dict[int, str]] = {}
+    for name, model in models.items():
+        stores[name] = Store(folder / look.folder(model), patches, model="")
+        keys[name] = {}
+        for line in stores[name].mend():
             warnings.warn(line, stacklevel=2)
-    keys: dict[str, dict[int, str]] = {name: {} for name in models}
 
     def read(item: Item) -> Input[Item]:
         return read_item(item, models, look, lambda name, key: key in stores[name])
@@ -234,11 +237,13 @@ def embed_rows(
         Global features (N, D) of all rows of the manifest, NaN in rows that were not requested or cannot be used; and
         row -> the reason why it cannot.
     """
-    stored = embed(manifest, {model.label: EmbedderModel(model)}, rows, skip=True, **options)[model.label]
-    rows_found = list(stored.keys)
-    features = stored.vectors(rows_found)
-    vectors = np.full((len(manifest), features.shape[1]), np.nan, dtype=np.float32)
-    vectors[rows_found] = features
+    models = {model.label: EmbedderModel(model)}
+    stored = embed(manifest, models, rows, skip=True, **options)[model.label]
+    usable_rows = list(stored.keys)
+    features = stored.vectors(usable_rows)
+    shape = len(manifest), features.shape[1]
+    vectors = np.full(shape, np.nan, dtype=np.float32)
+    vectors[usable_rows] = features
     return vectors, stored.problems
 
 
@@ -313,15 +318,19 @@ def _key(image: Input[Item], model: ImageModel) -> str:
 
 def _embed(name: str, model: VectorModel, batch: Sequence[Input[Item]], store: Store) -> None:
     """Embed the images that this model lacks, and set the problem of those with an embedding that cannot be used."""
-    model_inputs = [Input(image.item, _key(image, model), (image.pixels or {}).get(name)) for image in batch]
     dtype = model.signature().get("dtype", "float32")
+    inputs = []
+    for image in batch:
+        pixels = image.pixels or {}
+        inputs.append(Input(image.item, _key(image, model), pixels.get(name)))
 
-    def run(fresh: list[Input[Item]]) -> tuple[Embedding, dict[int, str]]:
-        return usable(lambda: model.embed([image.pixels for image in fresh], store.patches), dtype, name)
+    def run(fresh: list[Input[Item]]) -> Embedded:
+        prepared = [image.pixels for image in fresh]
+        return usable(lambda: model.embed(prepared, store.patches), dtype, name)
 
-    reasons = keep(store, model_inputs, run)
-    for image, model_input in zip(batch, model_inputs, strict=True):
+    reasons = keep(store, inputs, run)
+    for image, model_input in zip(batch, inputs, strict=True):
         if model_input.key in reasons:
             source = image.item[0]
-            named = "a text" if source is None else describe(source)
-            image.problem = f"{named}: {reasons[model_input.key]}"
+            source_name = "a text" if source is None else describe(source)
+            image.problem = f"{source_name}: {reasons[model_input.key]}"

@@ -54,9 +54,9 @@ class Painter:
 
     Attributes:
         seed: of all random choices. size: side of the pictures in pixels. views: pictures of each identity.
-        distractors: paint other badges in the contexts of the views, the same ones in each. edits: others in each.
+        distractors: in each view's context, paint another badge, the same one for all views. edits: a new one for each.
         strengths: how much these differ, in (0, 1]: 1 = another badge, less = the same outline and nearer colors.
-        parts: paint the first two views again with another emblem. contexts: paint each view again in another context.
+        parts: paint the first two views again, with a recolored emblem. contexts: paint each view in another context.
     """
 
     seed: int = 0

@@ -194,8 +194,9 @@ def embed_on_ray(
             )
             entry_of = partial(table_entry, prefix, column, column_id)
         else:
+            positions = list(range(len(todo)))
             blocks = math.ceil(len(todo) / rows)
-            dataset = ray.data.range(len(todo), override_num_blocks=blocks)
+            dataset = ray.data.from_items(positions, override_num_blocks=blocks)
             entry_of = partial(_listed_entry, todo)
         threads = workers or max(1, round(cpus))
         embeddings = dataset.map_batches(
@@ -222,7 +223,7 @@ def embed_on_ray(
 
 
 def _listed_entry(images: list[Entry], row: dict[str, Any]) -> Entry:
-    position: int = row["id"]
+    position: int = row["item"]
     return images[position]
 
 

@@ -566,6 +566,20 @@ def test_a_damaged_list_of_images_loses_no_embedding(
     assert len(gallery.query(picture(1), k=9)) == 9
 
 
+def test_a_list_of_a_newer_format_is_refused_and_kept(
+    gallery: Gallery, metric: IDSim, photos: Path, index: Path
+) -> None:
+    path = gallery.store / "images.jsonl"
+    head, *lines = path.read_text().splitlines()
+    text = "\n".join([json.dumps({**json.loads(head), "format": 99}), *lines]) + "\n"
+    path.write_text(text)
+    with pytest.raises(GalleryError, match=r"format 99.*newer version"):
+        Gallery(index, metric).query(photos / "a" / "0.png")
+    with pytest.raises(GalleryError, match="format 99"):
+        Gallery(index, metric).update(photos)
+    assert path.read_text() == text
+
+
 @pytest.mark.parametrize(
     ("column", "value"),
     [
@@ -627,7 +641,7 @@ def test_processes_that_build_one_gallery_share_the_work(
     assert answers[0][1] == answers[1][1] == sorted(path.relative_to(photos).as_posix() for path in files(photos))
     gallery = Gallery(index, metric)
     assert (len(gallery), str(gallery.update(photos))) == (9, "9 images, 0 embedded")
-    assert sum(len(Store(index)._where) for index in {path.parent for path in shards(index)}) == 9
+    assert sum(len(Store(index)._rows) for index in {path.parent for path in shards(index)}) == 9
 
 
 def test_a_query_goes_on_while_another_updates(metric: IDSim, photos: Path, index: Path, gallery: Gallery) -> None:

@@ -83,7 +83,7 @@ def two_views(manifest: Manifest, seed: int = 0) -> Manifest:
 
     ID-Sim, A.1, step 4. Identities with one image are left out.
     """
-    slot_of = {}
+    slot_of: dict[int, str] = {}
     for rows in _drawn(manifest, 2, seed).values():
         if len(rows) == 2:
             anchor, positive = rows

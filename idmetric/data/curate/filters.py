@@ -154,8 +154,11 @@ def _has_enough(manifest: Manifest, is_concerned: NDArray[np.bool_], least: int)
     identity = manifest.column("identity")
     is_follower = followers(manifest)
     counts = Counter(identity[row] for row in np.flatnonzero(is_concerned & ~is_follower))
-    has_enough = [name is not None and counts[name] >= least for name in identity]
-    return is_follower | np.array(has_enough, dtype=bool)
+    is_good: NDArray[np.bool_] = is_follower.copy()
+    for row, name in enumerate(identity):
+        if name is not None and counts[name] >= least:
+            is_good[row] = True
+    return is_good
 
 
 def matches(manifest: Manifest, where: Where) -> NDArray[np.bool_]:

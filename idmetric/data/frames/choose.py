@@ -164,7 +164,7 @@ def choose(footage: Footage, sampling: Sampling, seed: int, faults: Faults) -> I
         frame_count = sum(ticks[index] in span for index in indices)
         ranks = np.random.default_rng([*clip_seed, window]).permutation(frame_count).tolist()
         best: dict[int, Pick] = {}
-        for rank, frame in zip(ranks, frames, strict=False):  # the frames go on after the window
+        for rank, frame in zip(ranks, frames, strict=False):  # frames of later windows follow
             if not footage.indexed and 0 in best and best[0].rank < rank:
                 continue  # the only object already has a frame of a better rank
             blur = cache(lambda frame=frame: blur_score(frame.image()))

@@ -27,7 +27,7 @@ from idmetric.evaluate.protocols.common import intervals
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, listed, texts
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
-from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bind
+from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind
 from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.protocols.generator.columns import (
     CLIP,
@@ -107,40 +107,44 @@ def best_step(rows: Mapping[int, Row], identities: Identities, options: Checkpoi
         identities: step -> the identity of each image.
     """
     steps = sorted(step for step, row in rows.items() if step != BASE and "identity" in row)
-    identity, copies, clip = (_column(rows, steps, name) for name in ("identity", "copies", CLIP))
-    kept, conditions = steps, []
     if not steps:
         return Best(None, "no best step: there is no checkpoint")
+    identity, copies, clip = (_column(rows, steps, name) for name in ("identity", "copies", CLIP))
 
     # which steps qualify
+    eligible = steps
+    conditions = []
     if copies:
-        kept = [step for step in kept if copies[step].value <= options.max_copies]
+        eligible = [step for step in eligible if copies[step].value <= options.max_copies]
         conditions.append(f"copies of at most {options.max_copies:g}")
     if clip:
         least = max(value.value for value in clip.values()) - options.clip_tolerance
-        kept = [step for step in kept if step in clip and clip[step].value >= least]
+        eligible = [step for step in eligible if step in clip and clip[step].value >= least]
         conditions.append(f"CLIP-T of at least {least:.3f} ({options.clip_tolerance:g} below the highest)")
-    if not kept:
+    if not eligible:
         return Best(None, f"no best step: none of {len(steps)} has {' and '.join(conditions)}")
-    among = f" among the {len(kept)} of {len(steps)} steps with {' and '.join(conditions)}" if conditions else ""
-    among += "" if copies else "; copies were not looked for"
+    among = ""
+    if conditions:
+        among = f" among the {len(eligible)} of {len(steps)} steps with {' and '.join(conditions)}"
+    if not copies:
+        among += "; copies were not looked for"
 
     # too few to compare
-    top = max(kept, key=lambda step: comparable(identity[step].value))  # the earliest of equal ones
+    top = max(eligible, key=lambda step: comparable(identity[step].value))  # the earliest of equal ones
     highest = f"{identity[top].value:.3f}"
-    if len(kept) == 1:
+    if len(eligible) == 1:
         return Best(top, f"best step {top}: the only one{among}; its identity is {highest}")
-    comparisons = compare({str(step): identities.get(step, {}) for step in kept}, str(top))
+    comparisons = compare({str(step): identities.get(step, {}) for step in eligible}, str(top))
     if not comparisons:
         return Best(top, f"highest identity at step {top}: {highest}{among}; no prompt and seed is common to the steps")
-    units = max(c.subjects for c in comparisons)
+    units = max(comparison.subjects for comparison in comparisons)
     if smallest_p(units, len(comparisons)) > LEVEL:
-        few = f"too few prompts or subjects to show a difference of {len(kept)} steps"
+        few = f"too few prompts or subjects to show a difference of {len(eligible)} steps"
         needed = f"{units}, where {subjects_needed(len(comparisons))} would do"
         return Best(top, f"highest identity at step {top}: {highest}{among}; {few}: {needed}")
 
     # the earliest that is not clearly below the highest
-    level = [int(c.a) for c in comparisons if not c.is_clear]
+    level = [int(comparison.a) for comparison in comparisons if not comparison.is_clear]
     chosen = min([top, *level])
     rule = f"the earliest that is not clearly below the highest identity, {highest} at step {top}{among}"
     return Best(chosen, f"best step {chosen}: {rule} (sign-flip test over {units} prompts or subjects)")
@@ -148,13 +152,12 @@ def best_step(rows: Mapping[int, Row], identities: Identities, options: Checkpoi
 
 def identities_of(items: Mapping[str, Any]) -> dict[int, dict[tuple[str, ...], float]]:
     """Identities as `best_step` takes them, from a result's items "images"; of one subject, the units are prompts."""
-    several = len(set(items["subject"])) > 1
-    found: dict[int, dict[tuple[str, ...], float]] = {}
-    names = ("step", "subject", "prompt", "seed", "identity")
-    for step, subject, prompt, seed, identity in zip(*(items[name] for name in names), strict=True):
-        place = (subject, prompt, seed) if several else (prompt, seed)
-        found.setdefault(int(step), {})[place] = identity
-    return found
+    units = ("subject", "prompt", "seed") if len(set(items["subject"])) > 1 else ("prompt", "seed")
+    places = zip(*(items[name] for name in units), strict=True)
+    identities: dict[int, dict[tuple[str, ...], float]] = {}
+    for step, place, identity in zip(items["step"], places, items["identity"], strict=True):
+        identities.setdefault(int(step), {})[place] = identity
+    return identities
 
 
 def _column(rows: Mapping[int, Row], steps: list[int], name: str) -> dict[int, Value]:
@@ -176,8 +179,8 @@ def drift_of(cosines: ArrayLike) -> Array:
         `measure_drift` in `method_comparison/image-gen` of huggingface/peft, with DINOv2 on prompts without the
         trained concept. Its version 10794ab returns 1 - mean cos, twice this number.
     """
-    found: Array = (1 - np.asarray(cosines, dtype=np.float64)) / 2
-    return found.clip(0, 1)  # cosines are rounded
+    drift: Array = (1 - np.asarray(cosines, dtype=np.float64)) / 2
+    return drift.clip(0, 1)  # cosines are rounded
 
 
 def pairs_with_base(images: Images) -> tuple[Ints, Ints]:
@@ -185,11 +188,12 @@ def pairs_with_base(images: Images) -> tuple[Ints, Ints]:
 
     Both are numbers below the number of images; a place is a subject, prompt and seed.
     """
-    base = {place: k for k, place in enumerate(images.places()) if images.method[k] == str(BASE)}
-    ends = [(k, base[place]) for k, place in enumerate(images.places())
-            if place in base and images.method[k] != str(BASE)]  # fmt: skip
-    own, other = np.array(ends, dtype=np.int64).reshape(-1, 2).T
-    return own, other
+    places = images.places()
+    is_base = images.method == str(BASE)
+    base_at = {places[index]: index for index in np.flatnonzero(is_base)}
+    checkpoints = [index for index in np.flatnonzero(~is_base) if places[index] in base_at]
+    base = [base_at[places[index]] for index in checkpoints]
+    return np.array(checkpoints, dtype=np.int64), np.array(base, dtype=np.int64)
 
 
 def open_data(data: Path | None, settings: EvalSettings, options: CheckpointsOptions) -> Manifest:
@@ -234,53 +238,73 @@ def run(
 def measured(data: Manifest, models: Models, settings: EvalSettings, options: CheckpointsOptions) -> list[Result]:
     """As `run`, for data without a checkpoint or drift prompts too."""
     bound = bind(data, models, settings)
-    every = Images.of(bound.manifest)
-    drifting = _drifting(every, bound.manifest, options.drift_prompt)
-    images = every.take(~drifting) if options.drift_prompt else every
+    all_images = Images.of(bound.manifest)
+    is_drifting = _drifting(all_images, bound.manifest, options.drift_prompt)
+    images = all_images.take(~is_drifting) if options.drift_prompt else all_images
     missing = images.missing()
-    about_all = notes_on(bound.manifest, images, options.held_out, "step ")
+    notes = notes_on(bound.manifest, images, options.held_out, "step ")
     images, compared_on = images.on_shared_places(but=str(BASE))
-    unit, notes = _units(images)
-    several = images.have_several_subjects
-    copies, gray = agreements(images, bound.manifest, settings) if options.copies and not several else (None, [])
-    notes = (notes if settings.bootstrap else []) + about_all + compared_on + gray
-    notes += [SEVERAL] if several and options.copies else []
+    notes += compared_on
+    unit, unit_notes = _units(images)
+    if settings.bootstrap:
+        notes = unit_notes + notes
+
+    copies = None
+    if options.copies and images.have_several_subjects:
+        notes.append(SEVERAL)
+    elif options.copies:
+        copies, gray = agreements(images, bound.manifest, settings)
+        notes += gray
     fidelity = prompt_fidelity(images, bound, models, notes)
 
-    compared = every.take(drifting)
-    own, base = pairs_with_base(compared)
-    steps = compared.method[own].astype(np.int64)
-    ids = np.array(bound.manifest.column("id"), dtype=object)
+    ids = texts(bound.manifest, "id")
     about = {
-        **settings.as_dict(), "drift_prompts": list(options.drift_prompt), "held_out": options.held_out,
-        "max_copies": options.max_copies, "clip_tolerance": options.clip_tolerance,
-    }  # fmt: skip
+        **settings.as_dict(),
+        "drift_prompts": list(options.drift_prompt),
+        "held_out": options.held_out,
+        "max_copies": options.max_copies,
+        "clip_tolerance": options.clip_tolerance,
+    }
     results = []
     for scorer, result in bound.results("checkpoints", about, notes):
-        found = score(images, scorer, copies, fidelity)
-        rows = {int(step): columns_of(images, found, images.method == step, unit, settings) for step in images.methods}
-        if not len(own):
-            result.notes.append("no drift: there are no images of the base model (--base DIR, or step 0)")
-        elif not are_cosines(scorer):
-            result.notes.append("no drift: it needs a model with cosines, and --distance cls")
-        else:
-            drift = drift_of(scorer.pairs(compared.rows[own], compared.rows[base]))
-            for step in rows:
-                if (now := steps == step).any():
-                    rows[step]["drift"] = intervals.mean(drift[now], _units(compared)[0][own][now], settings)
-            result.keep("drift", image=ids[compared.rows[own]], base=ids[compared.rows[base]], drift=drift, step=steps)
-            if not options.drift_prompt:
-                result.notes.append("drift over all prompts: it grows as the subject is learned (--drift-prompt names "
-                                    "prompts without it)")  # fmt: skip
-        items = image_items(images, found, ids)
-        step_of = items.pop("method").astype(np.int64)
-        result.keep("images", **items, step=step_of)  # last: pages sort by the first number
+        scores = score(images, scorer, copies, fidelity)
+        rows = {int(step): columns_of(images, scores, images.method == step, unit, settings) for step in images.methods}
+        _add_drift(result, rows, all_images.take(is_drifting), scorer, ids, settings)
+        if "drift" in result.items and not options.drift_prompt:
+            result.notes.append(
+                "drift over all prompts: it grows as the subject is learned (--drift-prompt names prompts without it)"
+            )
+        items = image_items(images, scores, ids)
+        steps = items.pop("method").astype(np.int64)
+        result.keep("images", **items, step=steps)  # last: pages sort by the first number
         if len(images.methods) > 1:
-            result.keep("side_by_side", **side_by_side(images, found, ids, "step "))
+            result.keep("side_by_side", **side_by_side(images, scores, ids, "step "))
         keep_missing(missing, result, "step")
         add_rows(result, rows, identities_of(result.items["images"]), options)
         results.append(result)
     return results
+
+
+def _add_drift(
+    result: Result, rows: Mapping[int, Row], images: Images, scorer: Scorer, ids: Names, settings: EvalSettings
+) -> None:
+    """Add the drift of the images to the rows of steps and to the items, or a note on why there is none."""
+    checkpoints, base = pairs_with_base(images)
+    if not len(checkpoints):
+        result.notes.append("no drift: there are no images of the base model (--base DIR, or step 0)")
+        return
+    if not are_cosines(scorer):
+        result.notes.append("no drift: it needs a model with cosines, and --distance cls")
+        return
+
+    image_rows, base_rows = images.rows[checkpoints], images.rows[base]
+    drift = drift_of(scorer.pairs(image_rows, base_rows))
+    steps = images.method[checkpoints].astype(np.int64)
+    unit, _ = _units(images)
+    for step in np.intersect1d(steps, list(rows)):
+        at_step = steps == step
+        rows[int(step)]["drift"] = intervals.mean(drift[at_step], unit[checkpoints[at_step]], settings)
+    result.keep("drift", image=ids[image_rows], base=ids[base_rows], drift=drift, step=steps)
 
 
 def add_rows(result: Result, rows: Mapping[int, Row], identities: Identities, options: CheckpointsOptions) -> None:
@@ -297,25 +321,29 @@ def add_rows(result: Result, rows: Mapping[int, Row], identities: Identities, op
 
 def _check(images: Images, data: Manifest, options: CheckpointsOptions) -> None:
     """Refuse drift prompts and images that do not fit."""
-    base, drifting = images.method == str(BASE), _drifting(images, data, options.drift_prompt)
+    is_base = images.method == str(BASE)
+    is_drifting = np.zeros_like(is_base)
+    if options.drift_prompt:
+        is_drifting = _drifting(images, data, options.drift_prompt)
     for prompt in options.drift_prompt:
         if not _drifting(images, data, [prompt]).any():
             raise ValueError(f"--drift-prompt {prompt!r}: no images of this prompt; there are {listed(images.prompt)}")
-    if options.drift_prompt and not (base & drifting).any():
+    if options.drift_prompt and not (is_base & is_drifting).any():
         raise ValueError("--drift-prompt: no images of the base model for these prompts: give --base DIR, or step 0")
-    if not (~base & ~drifting if options.drift_prompt else ~base).any():
-        raise ValueError("no images of a checkpoint that show the subject: there are only those of step 0 and of "
-                         "drift prompts")  # fmt: skip
+    if (is_base | is_drifting).all():
+        raise ValueError(
+            "no images of a checkpoint that show the subject: there are only those of step 0 and of drift prompts"
+        )
 
 
 def _drifting(images: Images, data: Manifest, prompts: Sequence[str]) -> Truths:
     """The images (G,) that count for drift: of these prompts, as written in names or in words; of all without any."""
     if not prompts:
         return np.ones(len(images.rows), dtype=bool)
-    spoken = texts(data, "text", "")[images.rows]
-    named = [prompt for given in prompts for prompt in (given, words(given) or given)]
-    found: Truths = np.isin(images.prompt.astype(str), prompts) | np.isin(spoken.astype(str), named)
-    return found
+    in_words = texts(data, "text", "")[images.rows].astype(str)
+    spellings = [*prompts, *(words(prompt) or prompt for prompt in prompts)]
+    is_drifting: Truths = np.isin(images.prompt.astype(str), prompts) | np.isin(in_words, spellings)
+    return is_drifting
 
 
 def _units(images: Images) -> tuple[Names, list[str]]:

@@ -13,15 +13,16 @@ The columns: --explain, or docs/columns.md. Intervals and tests take subjects as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from idmetric.evaluate.protocols.common import intervals
-from idmetric.evaluate.protocols.common.columns import Array, Truths, free, listed
+from idmetric.evaluate.protocols.common.columns import Array, Truths, listed, texts
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Row, Value, copying
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bind, by_label, calibrated
@@ -45,7 +46,7 @@ from idmetric.evaluate.protocols.generator.example import example
 from idmetric.evaluate.protocols.generator.images import Images, Names, Scores, score
 from idmetric.evaluate.protocols.generator.options import OUTPUTS_HELP, CopyingOptions, OutputsOptions
 from idmetric.evaluate.protocols.generator.outputs import open_outputs
-from idmetric.evaluate.statistics.paired import Comparison, compare
+from idmetric.evaluate.statistics.paired import compare
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.files.settings import option
 from idmetric.metric.models.named import NamedScore
@@ -98,29 +99,31 @@ def add_differences(result: Result, scores: Mapping[str, Scored], settings: Eval
         comparisons = compare(scored, against)
         if not comparisons:
             continue
-        for c in comparisons:
-            row = rows.setdefault((c.a, c.b), {"method": f"{c.a} - {c.b}", "group": "paired"})
-            low, high = (c.low, c.high) if settings.bootstrap > 1 else (None, None)
-            row[metric] = Value(c.difference, low, high, c.pairs)
+        for test in comparisons:
+            row = rows.setdefault((test.a, test.b), {"method": f"{test.a} - {test.b}", "group": "paired"})
+            row[metric] = Value(test.difference, None, None, test.pairs)
+            if settings.bootstrap > 1:
+                row[metric] = Value(test.difference, test.low, test.high, test.pairs)
             if metric == first_metric:
-                row["p"] = Value(c.p_holm, None, None, c.subjects)
-        columns = {field.name: [getattr(c, field.name) for c in comparisons] for field in fields(Comparison)}
-        result.keep("tests", metric=[metric] * len(comparisons), **columns)
+                row["p"] = Value(test.p_holm, None, None, test.subjects)
+            result.keep("tests", metric=[metric], **{name: [value] for name, value in vars(test).items()})
 
-        best_supported = max(comparisons, key=lambda c: c.subjects)
+        best_supported = max(comparisons, key=lambda test: test.subjects)
         if metric == first_metric and best_supported.too_few:
-            fewer = ", or fewer comparisons (--against METHOD)" if against is None and len(comparisons) > 1 else ""
-            result.notes.append(f"{best_supported.too_few}{fewer}")
+            note = best_supported.too_few
+            if against is None and len(comparisons) > 1:
+                note += ", or fewer comparisons (--against METHOD)"
+            result.notes.append(note)
     result.rows.extend(rows.values())
 
 
 def by_place(method: Names, places: Sequence[tuple[str, ...]], values: Array) -> Scored:
     """Scores as `differences` takes them, without NaN."""
-    found: dict[str, dict[tuple[str, ...], float]] = {}
+    scores: dict[str, dict[tuple[str, ...], float]] = {}
     for name, place, value in zip(method, places, values, strict=True):
         if not np.isnan(value):
-            found.setdefault(name, {})[place] = float(value)
-    return found
+            scores.setdefault(name, {})[place] = float(value)
+    return scores
 
 
 # Published numbers
@@ -131,11 +134,11 @@ def published(model: Any, images: Images, settings: EvalSettings) -> tuple[Named
     named: NamedScore | None = getattr(model, "named", None)
     if named is None:
         return None, []
-    several = [name for name in dict.fromkeys(images.subject) if len(images.references[name]) > 1]
     if settings.distance != "cls" or settings.look.masked or named.references == "frames":
         return None, ["no published number: it is of whole images and photos of subjects, by --distance cls"]
+    several = sum(len(images.references[subject]) > 1 for subject in set(images.subject))
     if named.references == "own" and several:
-        return None, [f"no published number: it has one reference of each subject, and {len(several)} have several"]
+        return None, [f"no published number: it has one reference of each subject, and {several} have several"]
     return named, []
 
 
@@ -146,15 +149,12 @@ def value_of(named: NamedScore, identity: Array, subject: Names, settings: EvalS
     subjects of each subject's pairs; then the source's clamp and factor, also of the interval's ends.
     """
     if named.references == "all":
-        each = means_of(identity, subject)
-        identity, subject = np.array(list(each.values())), np.array(list(each), dtype=object)
-    plain = intervals.mean(identity, subject, settings)
-
-    def of(mean: float) -> float:
-        return named.value([[mean]])
-
-    low, high = (None if end is None else of(end) for end in (plain.low, plain.high))
-    return replace(plain, value=of(plain.value), low=low, high=high)
+        means = means_of(identity, subject)
+        identity, subject = np.array(list(means.values())), np.array(list(means), dtype=object)
+    mean = intervals.mean(identity, subject, settings)
+    if mean.low is not None and mean.high is not None:
+        mean = replace(mean, low=named.value([[mean.low]]), high=named.value([[mean.high]]))
+    return replace(mean, value=named.value([[mean.value]]))
 
 
 def open_data(data: Path | None, settings: EvalSettings, options: GeneratorOptions) -> Manifest:
@@ -196,7 +196,7 @@ def run(
         raise ValueError("no generated images of subjects with references")
     if options.against is not None and options.against not in images.methods:
         raise ValueError(f"--against {options.against!r}: no such method; there are {', '.join(images.methods)}")
-    dict(_groups(images, data, options.by))  # refuses unknown columns before anything is embedded
+    _groups(images, data, options.by)  # refuses unknown columns before anything is embedded
     limits = {name: _limits(model, settings, options) for name, model in models.items()}
 
     bound = bind(data, models, settings)
@@ -204,57 +204,64 @@ def run(
     notes = notes_on(bound.manifest, images, options.held_out)
     missing = images.missing()
     images, compared_on = images.on_shared_places()
-    groups = dict(_groups(images, bound.manifest, options.by))
+    groups = _groups(images, bound.manifest, options.by)
     several = images.have_several_subjects
-    copies, gray = agreements(images, bound.manifest, settings) if options.copies and not several else (None, [])
-    notes += compared_on + gray
+    copies = None
+    notes += compared_on
+    if options.copies and not several:
+        copies, gray = agreements(images, bound.manifest, settings)
+        notes += gray
     fidelity = prompt_fidelity(images, bound, models, notes)
 
     about = {**settings.as_dict(), "by": list(options.by), "held_out": options.held_out}
     results = []
     for scorer, result in bound.results("generator", about, notes):
-        found = score(images, scorer, copies, fidelity)
-        taus, remark = limits[result.model]
+        scores = score(images, scorer, copies, fidelity)
+        taus, limit_notes = limits[result.model]
         if several:  # the calibration is of pairs of images of one subject
-            taus, remark = by_label(options.scr, "SCR@"), [SEVERAL]
+            taus, limit_notes = by_label(options.scr, "SCR@"), [SEVERAL]
         if "SCR" in taus:
             result = replace(result, settings={**result.settings, "scr": taus["SCR"]})
-        named, reason = published(models[result.model], images, settings)
-        result.notes.extend([*remark, *reason])
-        for method in images.methods:
-            for group, members in groups.items():
-                chosen = members & (images.method == method)
-                if chosen.any():
-                    row: Row = {"method": method, "group": group, **_values(images, found, chosen, taus, settings)}
-                    if several and options.copies:
-                        row["copies"] = NOT_CHECKED
-                    if named is not None:
-                        row["published"] = value_of(named, found.identity[chosen], images.subject[chosen], settings)
-                    result.rows.append(row)
+        named, published_notes = published(models[result.model], images, settings)
+        result.notes.extend([*limit_notes, *published_notes])
+
+        for method, (group, members) in product(images.methods, groups.items()):
+            chosen = members & (images.method == method)
+            if not chosen.any():
+                continue
+            row: Row = {"method": method, "group": group, **_values(images, scores, chosen, taus, settings)}
+            if several and options.copies:
+                row["copies"] = NOT_CHECKED
+            if named is not None:
+                row["published"] = value_of(named, scores.identity[chosen], images.subject[chosen], settings)
+            result.rows.append(row)
         if copiers := copying(result):
             result.notes.append(
                 f"WARNING: more than {100 * MANY:g} % of the images are copies, so that these methods cannot be the "
                 f"best: {listed(copiers)}"
             )
-        _compare(images, found, settings, options, result)
-        keep_items(images, found, bound.manifest, options.by, taus, result)
+
+        _compare(images, scores, settings, options, result)
+        keep_items(images, scores, bound.manifest, options.by, taus, result)
         keep_missing(missing, result, "method")
         results.append(result)
     return results
 
 
-def _groups(images: Images, data: Manifest, by: Sequence[str]) -> Iterator[tuple[str, Truths]]:
+def _groups(images: Images, data: Manifest, by: Sequence[str]) -> dict[str, Truths]:
     """Names of groups, and their images (G,)."""
-    yield "all", np.ones(len(images.rows), dtype=bool)
-    own = {"subject": images.subject, "prompt": images.prompt}
+    groups = {"all": np.ones(len(images.rows), dtype=bool)}
+    columns = {"subject": images.subject, "prompt": images.prompt}
+    for name in data.table.column_names:
+        if name.startswith("x_"):
+            columns.setdefault(name.removeprefix("x_"), texts(data, name)[images.rows])
     for column in by:
-        if column not in own and f"x_{column}" not in data.table.column_names:
-            have = sorted(name[2:] for name in data.table.column_names if name.startswith("x_"))
-            raise ValueError(f"--by {column}: no such column; there are {', '.join([*own, *have])}")
-        values = own.get(column, np.array(free(data, column), dtype=object)[images.rows])
-        for value in dict.fromkeys(values):
+        if column not in columns:
+            raise ValueError(f"--by {column}: no such column; there are {', '.join(sorted(columns))}")
+        for value in dict.fromkeys(columns[column]):
             if value is not None:
-                yield f"{column}: {value}", values == value
+                groups[f"{column}: {value}"] = columns[column] == value
+    return groups
 
 
 def _limits(model: Any, settings: EvalSettings, options: GeneratorOptions) -> tuple[dict[str, float], list[str]]:
@@ -265,54 +272,64 @@ def _limits(model: Any, settings: EvalSettings, options: GeneratorOptions) -> tu
     if tau is None:
         from idmetric.metric.models.embedder import Embedder
 
-        lacks = "no SCR: the model has no calibration for this distance; give --scr or --calibration"
-        return {}, [lacks] if isinstance(model, Embedder) else []
-    return {"SCR": tau}, [
+        if not isinstance(model, Embedder):
+            return {}, []
+        return {}, ["no SCR: the model has no calibration for this distance; give --scr or --calibration"]
+    note = (
         f"SCR: subjects with a mean similarity under {tau:.3f}, which {100 * options.rate:g} % of the pairs of two "
         "identities reach in the calibration"
-    ]  # fmt: skip
+    )
+    return {"SCR": tau}, [note]
 
 
 # Scores
 
 
-def _values(images: Images, found: Scores, chosen: Truths, taus: Mapping[str, float], settings: EvalSettings) -> Row:
+def _values(images: Images, scores: Scores, chosen: Truths, taus: Mapping[str, float], settings: EvalSettings) -> Row:
     """The numbers of one method's images."""
     subject = images.subject[chosen]
-    own = means_of(found.identity[chosen], subject)
-    shared = columns_of(images, found, chosen, images.subject, settings)
+    means = means_of(scores.identity[chosen], subject)
+    shared = columns_of(images, scores, chosen, images.subject, settings)
     row: Row = {"identity": shared.pop("identity")}
 
-    scenes = [of[chosen[of]] for of in images.scenes if chosen[of].any()]
-    if len(scenes) < len(subject):
-        lowest = np.array([found.identity[of].min() for of in scenes])
-        together = np.array([" + ".join(images.subject[of]) for of in scenes], dtype=object)
-        row["weakest"] = intervals.mean(lowest, together, settings)
-    row["worst"] = Value(min(own.values()), None, None, len(own))
+    lowest, together = [], []
+    for members in images.scenes:
+        shown = members[chosen[members]]
+        if len(shown):
+            lowest.append(scores.identity[shown].min())
+            together.append(" + ".join(images.subject[shown]))
+    if len(lowest) < len(subject):
+        row["weakest"] = intervals.mean(np.array(lowest), np.array(together, dtype=object), settings)
+    row["worst"] = Value(min(means.values()), None, None, len(means))
 
     if "real" in shared:
         row["real"] = shared.pop("real")
-    real = {name: found.real[name] for name in own if name in found.real}
+    real = {name: scores.real[name] for name in means if name in scores.real}
     for column, tau in taus.items():
-        for name, means in ((column, own), (f"real {column}", real)):
-            if means:
-                failed = comparable(list(means.values())) < comparable(tau)
-                row[name] = intervals.mean(failed.astype(float), np.array(list(means), dtype=object), settings)
+        row[column] = _failure_rate(means, tau, settings)
+        if real:
+            row[f"real {column}"] = _failure_rate(real, tau, settings)
     return row | shared
 
 
-def _compare(images: Images, found: Scores, settings: EvalSettings, options: GeneratorOptions, result: Result) -> None:
+def _failure_rate(means: Mapping[str, float], tau: float, settings: EvalSettings) -> Value:
+    """The share of subjects with a mean under the threshold."""
+    failed = comparable(list(means.values())) < comparable(tau)
+    return intervals.mean(failed.astype(float), np.array(list(means), dtype=object), settings)
+
+
+def _compare(images: Images, scores: Scores, settings: EvalSettings, options: GeneratorOptions, result: Result) -> None:
     if len(images.methods) < 2:
         return
-    places, several = images.places(), found.several
-    cells = list(zip(images.subject[several], images.prompt[several], strict=True))
-    scores = {
-        "identity": by_place(images.method, places, found.identity),
-        "diversity": by_place(images.method[several], cells, found.diversity),
+    places = images.places()
+    cells = [places[index][:2] for index in scores.several]
+    by_metric = {
+        "identity": by_place(images.method, places, scores.identity),
+        "diversity": by_place(images.method[scores.several], cells, scores.diversity),
     }
-    if found.fidelity is not None:
-        scores[CLIP] = by_place(images.method, places, found.fidelity)
-    add_differences(result, scores, settings, options.against)
+    if scores.fidelity is not None:
+        by_metric[CLIP] = by_place(images.method, places, scores.fidelity)
+    add_differences(result, by_metric, settings, options.against)
 
 
 PROTOCOL = Protocol(

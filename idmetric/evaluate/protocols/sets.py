@@ -102,7 +102,8 @@ def run(
         dimensions = scorer.vectors(next(iter(real.values()))[:1]).shape[1]
         for method, lines in _lines(scorer, real, generated, settings.seed, options.draws).items():
             result.rows.extend(_rows(method, lines, settings))
-            result.keep("sets", **{name: [line[name] for line in lines] for name in lines[0]})
+            for line in lines:
+                result.keep("sets", **{name: [value] for name, value in line.items()})
             result.notes.extend(_within_floor(method, lines))
             most = max(int(line["n"]) for line in lines if line["n"] != ALL)
             if most <= dimensions:
@@ -122,9 +123,13 @@ def _sets(data: Manifest, pool: bool) -> tuple[Rows, Mapping[str, Rows], list[st
     images = Images.of(data)
     real, subject = dict(images.references), images.subject
     if pool:
-        real, subject = {ALL: np.concatenate(list(real.values()))}, np.full(len(subject), ALL, dtype=object)
+        real = {ALL: np.concatenate(list(real.values()))}
+        subject = np.full(len(subject), ALL, dtype=object)
+
+    notes = []
     few = [name for name, rows in real.items() if len(rows) < 4]
-    notes = [f"{len(few)} subjects have fewer than four photos and are left out: {listed(few)}"] if few else []
+    if few:
+        notes.append(f"{len(few)} subjects have fewer than four photos and are left out: {listed(few)}")
     real = {name: rows for name, rows in real.items() if len(rows) >= 4}
     if not real:
         raise ValueError(
@@ -133,22 +138,22 @@ def _sets(data: Manifest, pool: bool) -> tuple[Rows, Mapping[str, Rows], list[st
 
     generated: dict[str, dict[str, Ints]] = {}
     for method in images.methods:
-        own = {name: images.rows[(images.method == method) & (subject == name)] for name in real}
-        lone = [name for name, rows in own.items() if len(rows) < 2]
+        rows_of = {name: images.rows[(images.method == method) & (subject == name)] for name in real}
+        lone = [name for name, rows in rows_of.items() if len(rows) < 2]
         if lone:
             notes.append(f"{method} has fewer than two images of {len(lone)} subjects: {listed(lone)}")
-        if len(lone) < len(own):
-            generated[method] = {name: rows for name, rows in own.items() if len(rows) > 1}
-    if generated:  # a method without its hardest subject would rise
-        shared = set.intersection(*(set(rows) for rows in generated.values()))
-        every = {name for rows in generated.values() for name in rows}
-        if shared and shared != every:
-            notes.append(f"compared on the {len(shared)} of {len(every)} subjects that all methods have")
-            generated = {
-                method: {name: of for name, of in rows.items() if name in shared} for method, rows in generated.items()
-            }
+        if len(lone) < len(rows_of):
+            generated[method] = {name: rows for name, rows in rows_of.items() if len(rows) > 1}
     if images.methods and not generated:
         raise ValueError("no subject has two generated images of a method: take all subjects as one set (--pool)")
+
+    # a method without its hardest subject would rise
+    shared = [name for name in real if all(name in rows_of for rows_of in generated.values())]
+    count = len(set().union(*generated.values()))
+    if 0 < len(shared) < count and generated:
+        notes.append(f"compared on the {len(shared)} of {count} subjects that all methods have")
+        for method, rows_of in generated.items():
+            generated[method] = {name: rows for name, rows in rows_of.items() if name in shared}
     return real, generated, notes
 
 
@@ -159,52 +164,67 @@ def _lines(
 
     @cache  # the floor of a subject is one for all methods
     def floor(subject: str, n: int) -> dict[str, Array]:
-        return _drawn(None, scorer.vectors(real[subject]), n, (seed, n, 0), draws)
+        photos = scorer.vectors(real[subject])
+        return _drawn(None, photos, n, (seed, n, 0), draws)
 
-    found: dict[str, list[dict[str, Any]]] = {}
-    for method, made in (generated or {REAL: {}}).items():
-        for subject in made or real:
+    nothing = np.empty(0, np.int64)
+    lines: dict[str, list[dict[str, Any]]] = {}
+    for method, rows_of in (generated or {REAL: dict.fromkeys(real, nothing)}).items():
+        lines[method] = []
+        for subject, rows in rows_of.items():
             photos = scorer.vectors(real[subject])
-            images = scorer.vectors(made[subject]) if made else None
-            most = len(photos) // 2 if images is None else min(len(photos) // 2, len(images))
-            for n in (2**k for k in range(1, most.bit_length())):
-                score = None if images is None else _drawn(images, photos, n, (seed, n, 1), draws)
-                for name, values in floor(subject, n).items():
-                    line = {"method": method, "subject": subject, "measure": name, "n": str(n)}
-                    found.setdefault(method, []).append(line | _summary(score[name] if score else None, values, name))
+            images = scorer.vectors(rows) if len(rows) else None
+            scores: dict[str, Array] = {}
+            n = 2
+            while n <= min(len(photos) // 2, len(rows) or len(photos)):
+                if images is not None:
+                    scores = _drawn(images, photos, n, (seed, n, 1), draws)
+                for measure, values in floor(subject, n).items():
+                    summary = _summary(scores.get(measure), values, measure)
+                    lines[method].append(
+                        {"method": method, "subject": subject, "measure": measure, "n": str(n), **summary}
+                    )
+                n *= 2
             if images is not None:
-                for name, measure in MEASURES.items():
-                    line = {"method": method, "subject": subject, "measure": name, "n": ALL}
-                    found[method].append(line | _summary(np.array([measure(images, photos)]), None, name))
-    return found
+                for measure, statistic in MEASURES.items():
+                    summary = _summary(np.array([statistic(images, photos)]), None, measure)
+                    lines[method].append(
+                        {"method": method, "subject": subject, "measure": measure, "n": ALL, **summary}
+                    )
+    return lines
 
 
 def _drawn(images: Array | None, photos: Array, n: int, seed: tuple[int, ...], draws: int) -> dict[str, Array]:
     """Each measure of n images, or n other photos, and n photos in every draw."""
     rng = np.random.default_rng(seed)
-    found = {name: np.empty(draws) for name in MEASURES}
-    for k in range(draws):
+    values = {name: np.empty(draws) for name in MEASURES}
+    for index in range(draws):
         order = rng.permutation(len(photos))
-        x = photos[order[n : 2 * n]] if images is None else images[rng.choice(len(images), n, replace=False)]
-        for name, measure in MEASURES.items():
-            found[name][k] = measure(x, photos[order[:n]])
-    return found
+        x = photos[order[n : 2 * n]]
+        if images is not None:
+            x = images[rng.choice(len(images), n, replace=False)]
+        for name, statistic in MEASURES.items():
+            values[name][index] = statistic(x, photos[order[:n]])
+    return values
 
 
 def _summary(score: Array | None, real: Array | None, measure: str) -> dict[str, Any]:
     """Means over draws, the range of 95 % of them, and whether the score is worse than the floor."""
-    out: dict[str, Any] = {}
-    for name, values in (("score", score), ("real", real)):
-        out |= dict.fromkeys((name, f"{name}_low", f"{name}_high"))
+    summary: dict[str, Any] = {}
+    for name, values in ("score", score), ("real", real):
+        mean = low = high = None
         if values is not None:
-            out[name] = float(values.mean())
-        if values is not None and len(values) > 1:
-            out[f"{name}_low"], out[f"{name}_high"] = np.percentile(values, [_TAIL, 100 - _TAIL]).tolist()
-    out["beyond"] = None
+            mean = float(values.mean())
+            if len(values) > 1:
+                low, high = np.percentile(values, [_TAIL, 100 - _TAIL]).tolist()
+        summary |= {name: mean, f"{name}_low": low, f"{name}_high": high}
+
+    beyond = None
     if score is not None and real is not None:
-        alike = measure == "centroid"  # the only similarity
-        out["beyond"] = out["score"] < out["real_low"] if alike else out["score"] > out["real_high"]
-    return out
+        beyond = summary["score"] > summary["real_high"]
+        if measure == "centroid":  # the only similarity
+            beyond = summary["score"] < summary["real_low"]
+    return {**summary, "beyond": beyond}
 
 
 # Rows
@@ -212,38 +232,44 @@ def _summary(score: Array | None, real: Array | None, measure: str) -> dict[str,
 
 def _rows(method: str, lines: Sequence[Mapping[str, Any]], settings: EvalSettings) -> list[Row]:
     """A row for each measure and number of images: means over the subjects that have so many."""
+    cells: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for line in lines:
+        cells.setdefault((line["measure"], line["n"]), []).append(line)
+
+    order = list(MEASURES)
     rows: list[Row] = []
-    for measure in dict.fromkeys(line["measure"] for line in lines):
-        of = [line for line in lines if line["measure"] == measure]
-        for n in sorted(dict.fromkeys(line["n"] for line in of), key=lambda n: (n == ALL, n.zfill(12))):
-            own = [line for line in of if line["n"] == n]
-            row: Row = {"method": method, "measure": measure, "n images": n}
-            for name in ("score", "real", "beyond"):
-                if own[0][name] is not None:
-                    row[name] = _mean(own, name, settings)
-            rows.append(row)
+    for measure, n in sorted(cells, key=lambda cell: (order.index(cell[0]), cell[1] == ALL, cell[1].zfill(12))):
+        members = cells[measure, n]
+        row: Row = {"method": method, "measure": measure, "n images": n}
+        for name in ("score", "real", "beyond"):
+            if members[0][name] is not None:
+                row[name] = _mean(members, name, settings)
+        rows.append(row)
     return rows
 
 
 def _mean(lines: Sequence[Mapping[str, Any]], name: str, settings: EvalSettings) -> Value:
     values = np.array([float(line[name]) for line in lines])
     if len(lines) == 1:  # one subject: the range of its draws
-        return Value(float(values[0]), lines[0].get(f"{name}_low"), lines[0].get(f"{name}_high"), 1)
+        [line] = lines
+        return Value(float(line[name]), line.get(f"{name}_low"), line.get(f"{name}_high"), 1)
     return intervals.mean(values, np.array([line["subject"] for line in lines], dtype=object), settings)
 
 
 def _within_floor(method: str, lines: Sequence[Mapping[str, Any]]) -> list[str]:
     """Warn of scores that the real photos reach among themselves."""
-    inside = []
+    parts = []
     for measure in MEASURES:
         largest = {line["subject"]: line for line in lines if line["measure"] == measure and line["n"] != ALL}
         within = sum(line["beyond"] is False for line in largest.values())
         if within:
-            inside.append(f"{measure} of {within} of {len(largest)} subjects")
-    if not inside:
+            parts.append(f"{measure} of {within} of {len(largest)} subjects")
+    if not parts:
         return []
-    return [f"WARNING: {method}: within the noise floor at the largest n: {', '.join(inside)}. Two halves of their "
-            "real photos differ as much"]  # fmt: skip
+    return [
+        f"WARNING: {method}: within the noise floor at the largest n: {', '.join(parts)}. Two halves of their real "
+        "photos differ as much"
+    ]
 
 
 PROTOCOL = Protocol(

@@ -49,14 +49,16 @@ class Album:
         self.entries: list[Entry] = []
         self.pictures: dict[File, str] = {}
         self.references: dict[File, None] = {}  # in the order in which they were seen
-        self._metric, self._limit = metric, room(count)
+        self._metric = metric
+        self._limit = room(count)
         self._sizes: dict[File, tuple[int, int]] = {}  # height and width of the image as shown
 
     def add_picture(self, file: File, picture: Image.Image, mask: MaskLike | None, outside: Outside) -> None:
         """Keep an image as the model sees it: painted or cut out where a mask says so. Safe in threads."""
         if mask is not None:
             shown, _ = cut_out(picture, mask, outside, background=self._metric.background)
-            picture = shown if isinstance(shown, Image.Image) else picture
+            if isinstance(shown, Image.Image):
+                picture = shown
         self._sizes[file] = (picture.height, picture.width)
         self.pictures[file] = data_uri(picture, self._limit)
 

@@ -33,10 +33,11 @@ class Scale:
     @classmethod
     def of(cls, name: str, values: Sequence[float]) -> Scale:
         """The axis that holds these values."""
-        extent = round(max(values) - min(values), 9)
-        unit = round_step(extent / 4 or abs(max(values)) or 1.0)
-        first = math.floor(min(values) / unit)
-        last = max(first + 1, math.ceil(max(values) / unit))
+        lowest, highest = min(values), max(values)
+        extent = round(highest - lowest, 9)
+        unit = round_step(extent / 4 or abs(highest) or 1.0)
+        first = math.floor(lowest / unit)
+        last = max(first + 1, math.ceil(highest / unit))
         ticks = []
         for number in range(first, last + 1):
             position = round(100 * (number - first) / (last - first), 2)

@@ -102,8 +102,10 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
 def _with_papers(results: Sequence[Result]) -> set[str]:
     """The metrics with a paper's value."""
     metrics = set()
-    for row in chain.from_iterable(result.rows for result in results):
-        metrics |= {name for name, value in row.items() if isinstance(value, Value) and value.paper is not None}
+    for row in chain(*(result.rows for result in results)):
+        for name, value in row.items():
+            if isinstance(value, Value) and value.paper is not None:
+                metrics.add(name)
     return metrics
 
 
@@ -205,10 +207,12 @@ def _by_identity(queries: Items) -> Items:
         if name in queries:
             columns[name] = [queries[name][indices[0]] for indices in groups.values()]
     for name, values in queries.items():
-        if _is_numeric(values) and not name.endswith("_score") and name != "right_rank":
+        is_measure = not name.endswith("_score") and name != "right_rank"
+        if is_measure and _is_numeric(values):
             numbers = np.array(values, dtype=np.float64)  # None becomes NaN
             columns[name] = [_mean(numbers[indices]) for indices in groups.values()]
-    return {**columns, "queries": [len(indices) for indices in groups.values()]}
+    columns["queries"] = [len(indices) for indices in groups.values()]
+    return columns
 
 
 def _mean(values: NDArray[np.float64]) -> float:
@@ -231,14 +235,15 @@ def _is_numeric(values: Sequence[Any]) -> bool:
 def _hardest(columns: Columns) -> tuple[list[int], str]:
     """Return the items to show, in order, and their description."""
     if {"score", "same"} <= columns.keys():
-        scores, same = comparable(columns["score"]), np.asarray(columns["same"], dtype=bool)
-        rising, falling = np.argsort(scores, kind="stable"), np.argsort(-scores, kind="stable")
-        least_similar = rising[same[rising]][: LINES // 2].tolist()
-        most_similar = falling[~same[falling]][: LINES // 2].tolist()
-        in_turn = chain.from_iterable(zip_longest(least_similar, most_similar))
-        return [
-            index for index in in_turn if index is not None
-        ], "in turn the least similar of one identity and the most similar of two"
+        scores = comparable(columns["score"])
+        same = np.asarray(columns["same"], dtype=bool)
+        rising = np.argsort(scores, kind="stable")
+        falling = np.argsort(-scores, kind="stable")
+        least_similar = rising[same[rising]].tolist()
+        most_similar = falling[~same[falling]].tolist()
+        in_turn = chain(*zip_longest(least_similar[: LINES // 2], most_similar[: LINES // 2]))
+        order = [index for index in in_turn if index is not None]
+        return order, "in turn the least similar of one identity and the most similar of two"
 
     if {"wrong_1_score", "right_score"} <= columns.keys():
         wrong = np.array(columns["wrong_1_score"], dtype=np.float64)
@@ -305,11 +310,14 @@ def _album(result: Result, names: Iterable[str]) -> Album:
     copied = items.get("copied", [None] * len(items["image"]))
     several_subjects = len(set(items["subject"])) > 1
 
+    places = _places(items)
     shots = []
-    scenes: dict[tuple[Any, ...], dict[str, Shot]] = {}
+    scenes: dict[tuple[str, str, str], dict[str, Shot]] = {}
     for index in np.argsort(comparable(items["identity"]), kind="stable"):
-        subject, prompt, seed = items["subject"][index], items["prompt"][index], items["seed"][index]
-        words = [subject if several_subjects else "", prompt.replace("_", " "), f"seed {seed}"]
+        subject, prompt, seed = place = places[index]
+        words = [prompt.replace("_", " "), f"seed {seed}"]
+        if several_subjects:
+            words.insert(0, subject)
         shot = Shot(
             name=items["image"][index],
             owner=f"{prefix}{items[label][index]}",
@@ -319,17 +327,21 @@ def _album(result: Result, names: Iterable[str]) -> Album:
             place=", ".join(filter(None, words)),
         )
         shots.append(shot)
-        scenes.setdefault((subject, prompt, seed), {})[shot.owner] = shot
+        scenes.setdefault(place, {})[shot.owner] = shot
 
     worst = _first_of_each(range(len(shots)), [shot.owner for shot in shots])
     side_by_side = []
     if "side_by_side" in result.items:
-        side = result.items["side_by_side"]
-        places = zip(side["subject"], side["prompt"], side["seed"], strict=True)
-        references = dict(zip(places, side["reference"], strict=True))
+        items = result.items["side_by_side"]
+        references = dict(zip(_places(items), items["reference"], strict=True))
         side_by_side = [(references[place], scene) for place, scene in scenes.items() if place in references]
     owners = [f"{prefix}{name}" for name in names]
     return Album(result.model, owners, [shots[index] for index in worst], side_by_side[:LINES])
+
+
+def _places(items: Columns) -> list[tuple[str, str, str]]:
+    """Subject, prompt and seed of each item."""
+    return list(zip(items["subject"], items["prompt"], items["seed"], strict=True))
 
 
 def _pictures(

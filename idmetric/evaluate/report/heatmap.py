@@ -5,6 +5,8 @@ overlay("desk.jpg", heat).save("desk_heat.png")
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
@@ -32,8 +34,8 @@ def colors(values: ArrayLike, low: float | None = None, high: float | None = Non
         shares = (v - darkest) / (brightest - darkest)
     stops = np.linspace(0, 1, len(_STOPS))
     bands = [np.interp(shares, stops, band) for band in _STOPS.T]
-    rgb: NDArray[np.uint8] = np.rint(np.stack(bands, axis=-1)).astype(np.uint8)
-    return rgb
+    rgb: NDArray[Any] = np.stack(bands, axis=-1)
+    return rgb.round().astype(np.uint8)
 
 
 def overlay(image: ImageLike, heat: ArrayLike, *, low: float | None = None, high: float | None = None) -> Image.Image:

@@ -62,11 +62,12 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
     names = dict(zip(paths, _short(paths), strict=True))
     cards = []
     for entry in entries:
-        itself = os.path.realpath(entry.image[0]) == os.path.realpath(entry.reference[0])
+        path, reference_path = entry.image[0], entry.reference[0]
+        itself = os.path.realpath(path) == os.path.realpath(reference_path)
         cards.append(
             {
                 "row": entry.row,
-                "path": entry.image[0],
+                "path": path,
                 "picture": album.pictures[entry.image],
                 "reference": references.index(entry.reference),
                 "bar": percent(entry.row["distance"], axis.low, axis.high),
@@ -153,12 +154,13 @@ def _axis(distances: Sequence[float], real: Mapping[str, float], thresholds: Seq
     farthest = max(1e-3, *finite) if finite else 1.0
     ends = [0.0, farthest, *finite, *(t for t in thresholds if 0 <= t <= 2 * farthest)]
     unit = round_step((max(ends) - min(ends)) / 5)
-    first, last = math.floor(min(ends) / unit), math.ceil(max(ends) / unit)
+    first = math.floor(min(ends) / unit)
+    last = math.ceil(max(ends) / unit)
     low, high = first * unit, last * unit
     ticks = []
     for number in range(first, last + 1):
-        text = f"{round(number * unit, 9) + 0.0:.4f}"
-        ticks.append((round(100 * (number - first) / (last - first), 2), text))
+        position = round(100 * (number - first) / (last - first), 2)
+        ticks.append((position, f"{round(number * unit, 9) + 0.0:.4f}"))
 
     # a few dots stand at their distances, many in columns
     columns = [int(percent(distance, low, high) * _BINS / 100.001) for distance in distances]
@@ -202,7 +204,7 @@ def _matches(entries: Sequence[Entry]) -> dict[str, Any]:
     strengths = [np.array([0.0, 1.0])]
     if matches:
         note = f"Matched patches are kept for the {len(matches)} nearest images (--html-details)."
-        strengths = [side.strength for match in matches for side in (match.reference, match.image)]
+        strengths = [match.reference.strength for match in matches] + [match.image.strength for match in matches]
 
     low, high = np.quantile(np.concatenate(strengths), (0.05, 0.95)).tolist()  # colors do not change beyond them
     palette = colors(np.linspace(0, 1, 256)[None])

@@ -8,7 +8,7 @@ import math
 
 from PIL import Image
 
-SIDE = 640  # longest side in pixels, if there is room
+_SIDE = 640  # longest side in pixels, if there is room
 _LEAST = 48  # side in pixels below which a picture shows nothing
 _TOTAL = 11_000_000  # bytes for all pictures of a page; text adds a third
 _LARGEST, _SMALLEST = 60_000, 2_000  # bytes for one picture
@@ -21,23 +21,21 @@ def room(count: int) -> int:
     return max(_SMALLEST, min(_LARGEST, _TOTAL // max(count, 1)))
 
 
-def data_uri(picture: Image.Image, limit: int, side: int = SIDE, quality: int = _QUALITY) -> str:
-    """Encode a picture as a data address of at most `limit` bytes (before base64), or with the side `_LEAST`.
-
-    Args:
-        side: its longest side in pixels, at most. quality: of the encoder, 1 to 100.
-    """
+def data_uri(picture: Image.Image, limit: int) -> str:
+    """Encode a picture as a data address of at most `limit` bytes (before base64), or with the side `_LEAST`."""
     small = picture.convert("RGB")
-    side = min(side, max(small.size), max(_LEAST, round(math.sqrt(limit / _DENSITY))))
+    most_that_may_fit = round(math.sqrt(limit / _DENSITY))
+    side = min(_SIDE, max(small.size), max(_LEAST, most_that_may_fit))
     while True:
         small.thumbnail((side, side), Image.Resampling.LANCZOS)
         file = io.BytesIO()
-        small.save(file, "webp", quality=quality, method=1)
+        small.save(file, "webp", quality=_QUALITY, method=1)
         data = file.getvalue()
         if len(data) <= limit or side <= _LEAST:
             return webp_uri(data)
         # the bytes grow a little more slowly than the area
-        side = max(_LEAST, int(side * min(0.9, 0.95 * math.sqrt(limit / len(data)))))
+        shrink = min(0.9, 0.95 * math.sqrt(limit / len(data)))
+        side = max(_LEAST, int(side * shrink))
 
 
 def webp_uri(data: bytes) -> str:

@@ -52,8 +52,9 @@ def roc(pairs: Mapping[str, Scored], path: Place, title: str = "") -> None:
 
     figure, [axes] = new_figure(1, 1)
     for model, scored in pairs.items():
+        area = roc_auc(scored.score, scored.same)
         false_accepts, true_accepts, _ = roc_curve(scored.same, comparable(scored.score))
-        axes.plot(false_accepts, true_accepts, label=f"{model} ({roc_auc(scored.score, scored.same):.3f})")
+        axes.plot(false_accepts, true_accepts, label=f"{model} ({area:.3f})")
     axes.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1)
     axes.set(xlabel="false-accept rate", ylabel="true-accept rate", title=title, xlim=(0, 1), ylim=(0, 1.005))
     save_figure(figure, path)
@@ -65,11 +66,11 @@ def precision_recall(pairs: Mapping[str, Scored], path: Place, title: str = "") 
 
     figure, [axes] = new_figure(1, 1)
     for model, scored in pairs.items():
+        mean_precision = average_precision(scored.score, scored.same)
         precision, recall, _ = precision_recall_curve(scored.same, comparable(scored.score))
-        label = f"{model} ({average_precision(scored.score, scored.same):.3f})"
-        axes.step(recall, precision, where="post", label=label)
-    share = np.mean([np.asarray(scored.same).mean() for scored in pairs.values()])
-    axes.axhline(float(share), color="0.6", linestyle="--", linewidth=1)
+        axes.step(recall, precision, where="post", label=f"{model} ({mean_precision:.3f})")
+    shares = [np.asarray(scored.same).mean() for scored in pairs.values()]
+    axes.axhline(float(np.mean(shares)), color="0.6", linestyle="--", linewidth=1)
     axes.set(xlabel="recall", ylabel="precision", title=title, xlim=(0, 1), ylim=(0, 1.005))
     save_figure(figure, path)
 
@@ -78,14 +79,15 @@ def distributions(pairs: Mapping[str, Scored], path: Place, title: str = "") -> 
     """Draw distributions of similarities of one identity and of two: density above, ECDF below, a column per model."""
     figure, axes = new_figure(2, len(pairs), width=3.4)
     for column, (model, scored) in enumerate(pairs.items()):
-        above, below = axes[column], axes[len(pairs) + column]
-        scores, same = np.asarray(scored.score), np.asarray(scored.same, dtype=bool)
+        above = axes[column]
+        below = axes[len(pairs) + column]
+        scores = np.asarray(scored.score)
+        same = np.asarray(scored.same, dtype=bool)
         bins = np.linspace(scores.min(), scores.max() + 1e-9, _BINS + 1).tolist()
-        for label, is_same, color in ("different", False, "C3"), ("same", True, "C0"):
-            values = scores[same == is_same]
+        for label, values, color in ("different", scores[~same], "C3"), ("same", scores[same], "C0"):
             above.hist(values, bins=bins, density=True, alpha=0.5, color=color, label=label)
             below.ecdf(values, color=color, label=label)
-        above.set(title=f"{model}, {title}" if title else model, yticks=[])
+        above.set(title=", ".join(filter(None, [model, title])), yticks=[])
         below.set(xlabel="similarity", ylabel="share not above", ylim=(0, 1.005))
     save_figure(figure, path)
 
@@ -133,20 +135,24 @@ def similarity_trends(grids: Mapping[str, Columns], path: Place) -> None:
     figure, axes = new_figure(1, len(grids), width=3.4)
     for panel, (model, grid) in zip(axes, grids.items(), strict=True):
         columns = {name: np.asarray(values) for name, values in grid.items()}
-        identity, context, factor = columns["identity_change"], columns["factor_change"], columns["factor"]
+        identity = columns["identity_change"]
+        context = columns["factor_change"]
         curves = {"identity": (context == 0, identity)}
-        for name in dict.fromkeys(grid["factor"]):
-            if name != "none":
-                curves[name] = ((identity == 0) & np.isin(factor, (name, "none")), context)
+        for factor in dict.fromkeys(grid["factor"]):
+            if factor != "none":
+                in_curve = np.isin(columns["factor"], (factor, "none"))
+                curves[factor] = (in_curve & (identity == 0), context)
 
         for name, (chosen, change) in curves.items():
             if not chosen.any():
                 continue
             points = trend(columns["score"][chosen], change[chosen], columns["instance"][chosen])
-            if points:
-                changes, intervals = list(points), list(points.values())
-                [line] = panel.plot(changes, [interval.value for interval in intervals], marker=".", label=name)
-                _band(panel, changes, [(interval.low, interval.high) for interval in intervals], line.get_color())
+            if not points:
+                continue
+            heights = [interval.value for interval in points.values()]
+            ends = [(interval.low, interval.high) for interval in points.values()]
+            [line] = panel.plot(list(points), heights, marker=".", label=name)
+            _band(panel, list(points), ends, line.get_color())
         panel.set(title=model, xlabel="change")
     axes[0].set(ylabel="similarity")
     save_figure(figure, path)
@@ -161,8 +167,9 @@ def reliability(bins: Mapping[str, Columns], path: Place) -> None:
     figure, [above, below] = new_figure(2, 1)
     above.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1)
     for model, columns in bins.items():
-        above.plot(columns["probability"], columns["share"], marker="o", markersize=3, label=model)
-        below.plot(columns["probability"], columns["count"], marker="o", markersize=3)
+        probability = columns["probability"]
+        above.plot(probability, columns["share"], marker="o", markersize=3, label=model)
+        below.plot(probability, columns["count"], marker="o", markersize=3)
     above.set(ylabel="share of same identity", title="", xlim=(0, 1), ylim=(0, 1.005))
     below.set(xlabel="probability", ylabel="pairs", xlim=(0, 1), yscale="log")
     save_figure(figure, path)
@@ -219,9 +226,11 @@ def on_front(x: ArrayLike, y: ArrayLike) -> Truths:
     [True, True, True, False]
     """
     points = np.stack([comparable(x), comparable(y)], axis=1)
-    not_lower = (points[:, None] >= points).all(-1)
-    higher = (points[:, None] > points).any(-1)
-    return np.logical_not((not_lower & higher).any(0))
+    front = []
+    for point in points:
+        beats_it = (points >= point).all(1) & (points > point).any(1)
+        front.append(not beats_it.any())
+    return np.array(front, dtype=bool)
 
 
 def _error_bar(value: Value) -> tuple[float, float]:
@@ -242,7 +251,11 @@ def _band(panel: Axes, x: Sequence[float], ends: Sequence[tuple[float, float]], 
 
 def steps_of(result: Result) -> dict[int, Row]:
     """Step -> row of a result with rows of steps, in rising order; empty for others."""
-    rows = {int(str(row["step"])): row for row in result.rows if str(row.get("step", "")).isdigit()}
+    rows = {}
+    for row in result.rows:
+        step = str(row.get("step", ""))
+        if step.isdigit():
+            rows[int(step)] = row
     return dict(sorted(rows.items()))
 
 
@@ -253,11 +266,13 @@ def step_curves(results: Sequence[Result], path: Place) -> None:
         results: with rows of steps, one result per model.
     """
     names = [name for name in names_of(results, Value) if name != _ANCHOR]
-    figure, axes = new_figure(math.ceil(len(names) / _COLUMNS), min(_COLUMNS, len(names)), width=3.4)
+    columns = min(_COLUMNS, len(names))
+    figure, axes = new_figure(math.ceil(len(names) / columns), columns, width=3.4)
     for panel, name in zip(axes, names, strict=False):
         for index, result in enumerate(results):
             color = f"C{index % 10}"
-            _step_curve(panel, result, name, color, result.model if panel is axes[0] else "")  # one legend is enough
+            label = result.model if panel is axes[0] else ""  # one legend is enough
+            _step_curve(panel, result, name, color, label)
             anchors = _numbers(result, _ANCHOR)
             if name == "identity" and anchors:
                 *_, anchor = anchors.values()
@@ -282,14 +297,19 @@ def _step_curve(panel: Axes, result: Result, name: str, color: str, label: str) 
     _band(panel, banded, ends, color)
 
     rows = steps_of(result)
-    best = {step: number.value for step, number in numbers.items() if rows[step].get("best")}
-    if best:
-        panel.plot(list(best), list(best.values()), "o", color=color, markersize=11, fillstyle="none", zorder=4)
+    for step, number in numbers.items():
+        if rows[step].get("best"):
+            panel.plot([step], [number.value], "o", color=color, markersize=11, fillstyle="none", zorder=4)
 
 
 def _numbers(result: Result, name: str) -> dict[int, Value]:
     """Step -> a number of its row."""
-    return {step: value for step, row in steps_of(result).items() if isinstance(value := row.get(name), Value)}
+    numbers = {}
+    for step, row in steps_of(result).items():
+        value = row.get(name)
+        if isinstance(value, Value):
+            numbers[step] = value
+    return numbers
 
 
 # All plots of results
@@ -347,7 +367,8 @@ def _pairs(results: Sequence[Result]) -> dict[str, dict[str, Scored]]:
     for model, columns in _items(results, "pairs").items():
         if not {"score", "same"} <= columns.keys():
             continue
-        score, same = np.asarray(columns["score"], dtype=float), np.asarray(columns["same"], dtype=bool)
+        score = np.asarray(columns["score"], dtype=float)
+        same = np.asarray(columns["same"], dtype=bool)
         datasets = np.asarray(columns.get("dataset", [""] * len(score)), dtype=object)
         names = list(dict.fromkeys(datasets))
         for name in names:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from idmetric.evaluate.protocols.common.columns import listed
 from idmetric.evaluate.protocols.common.protocol import compared_rows
-from idmetric.evaluate.protocols.common.result import Result, Value, comparisons_of, copying
+from idmetric.evaluate.protocols.common.result import Result, Row, Value, comparisons_of, copying
 from idmetric.evaluate.protocols.generator.columns import CLIP, NOT_CHECKED
 from idmetric.evaluate.report.chart import Scale
 from idmetric.evaluate.report.page import number
@@ -59,7 +59,7 @@ def verdict(result: Result) -> Verdict | None:
     if not label:
         return None
     rows = {str(row[label]): row for row in result.rows if row.get("group", "all") == "all"}
-    numbers = {name: {k: v for k, v in row.items() if isinstance(v, Value)} for name, row in rows.items()}
+    numbers = {name: _numbers(row) for name, row in rows.items()}
     copies = copying(result)
     pairs: dict[str, Pairs] = {}
     for metric, comparisons in comparisons_of(result).items():
@@ -96,6 +96,10 @@ def verdict(result: Result) -> Verdict | None:
     )
 
 
+def _numbers(row: Row) -> dict[str, Value]:
+    return {name: value for name, value in row.items() if isinstance(value, Value)}
+
+
 def _columns(rows: Numbers) -> dict[str, tuple[float, float]]:
     """The metrics of the summary, and the range of their bars."""
     values: dict[str, list[Value]] = {}
@@ -129,7 +133,10 @@ def _capitalized(text: str) -> str:
 
 def _on_methods(rows: Numbers, copies: Sequence[str], pairs: Pairs) -> tuple[list[str], str, list[str]]:
     """The methods that keep identity best, and that in a sentence, with its reasons; `rows` begin with the best."""
-    identity = {name: number(numbers["identity"].value) for name, numbers in rows.items() if name not in copies}
+    identity = {}
+    for name, numbers in rows.items():
+        if name not in copies:
+            identity[name] = number(numbers["identity"].value)
     if not identity:
         return [], "Every method copies: no identity here is of new pictures", []
     best, *others = identity
@@ -153,7 +160,10 @@ def _on_methods(rows: Numbers, copies: Sequence[str], pairs: Pairs) -> tuple[lis
         if comparison.too_few:
             details.insert(1, f"{_capitalized(comparison.too_few)}.")
             return [best], f"Too few subjects for a winner: {best} has the highest identity", details
-    level = [name for name, comparison in compared.items() if not comparison.is_clear or comparison.difference <= 0]
+    level = []
+    for name, comparison in compared.items():
+        if not comparison.is_clear or comparison.difference <= 0:
+            level.append(name)
     if level:
         return [best, *level], f"No clear winner: {best} and {listed(level)} are too close to call", details
     return [best], f"{best} keeps identity best", details
@@ -188,7 +198,10 @@ def _on_copies(label: str, rows: Numbers, copies: Sequence[str]) -> list[str]:
 
 def _ends(values: Sequence[Value]) -> list[float]:
     """The values and the ends of their intervals."""
-    return [end for value in values for end in (value.value, value.low, value.high) if end is not None]
+    ends = []
+    for value in values:
+        ends += [end for end in (value.value, value.low, value.high) if end is not None]
+    return ends
 
 
 def _chart(label: str, rows: Numbers) -> Chart | None:
@@ -207,8 +220,13 @@ def _chart(label: str, rows: Numbers) -> Chart | None:
     if len(points) < 2:
         return None
 
+    x_name, y_name = names
     x_ends = _ends([x for _, x, _ in points])
     y_ends = _ends([y for _, _, y in points])
-    real = [numbers["real"].value for numbers in rows.values() if "real" in numbers][:1]
-    (y_ends if label == "step" else x_ends).extend(real)
-    return Chart(Scale.of(names[0], x_ends), Scale.of(names[1], y_ends), points, *real)
+    real = None
+    for numbers in rows.values():
+        if "real" in numbers:
+            real = numbers["real"].value
+            (y_ends if label == "step" else x_ends).append(real)
+            break
+    return Chart(Scale.of(x_name, x_ends), Scale.of(y_name, y_ends), points, real)

@@ -68,7 +68,7 @@ def bootstrap(
 
     values = []
     for sample in range(samples):
-        times = weights(number, draw(identities, seed, sample))
+        times = _weights(number, draw(identities, seed, sample))
         values.append(_defined(statistic, np.repeat(np.arange(len(times)), times)))
 
     ends = percentiles(values, samples)
@@ -145,7 +145,7 @@ def draw(count: int, seed: int, sample: int) -> Rows:
     return np.bincount(chosen, minlength=count)
 
 
-def weights(number: Rows, times: Rows) -> Rows:
+def _weights(number: Rows, times: Rows) -> Rows:
     """How often each item (N,) is in a sample, see `bootstrap`.
 
     Args:

@@ -76,7 +76,8 @@ def directed_margins(positives: Array, distractors: Array) -> Array:
     """
     views = distractors.shape[-1]
     i, j = np.nonzero(~np.eye(views, dtype=bool))
-    margins: Array = positives[..., np.minimum(i, j), np.maximum(i, j)] - distractors[..., i]
+    earlier, later = np.minimum(i, j), np.maximum(i, j)
+    margins: Array = positives[..., earlier, later] - distractors[..., i]
     return margins
 
 
@@ -90,7 +91,8 @@ def margin_rates(margins: Sequence[Array] | Array, *, count_mean: bool = False) 
         count_mean: count each sample's mean margin as one more trial of PA, as the code does that prints NearID's
             tables (3 trials of a sample of two views, 7 of three). Equation 5 does not.
     """
-    table = np.full((len(margins), max(map(len, margins), default=0)), np.nan)
+    longest = max(map(len, margins), default=0)
+    table = np.full((len(margins), longest), np.nan)
     for row, sample_margins in zip(table, margins, strict=True):
         row[: len(sample_margins)] = sample_margins
 

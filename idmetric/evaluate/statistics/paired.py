@@ -66,9 +66,10 @@ class Comparison:
 
     def reversed(self) -> Comparison:
         """The comparison of b with a."""
-        low = None if self.high is None else -self.high
-        high = None if self.low is None else -self.low
-        return replace(self, a=self.b, b=self.a, difference=-self.difference, low=low, high=high)
+        comparison = replace(self, a=self.b, b=self.a, difference=-self.difference)
+        if self.low is None or self.high is None:
+            return comparison
+        return replace(comparison, low=-self.high, high=-self.low)
 
 
 def compare(scores: Mapping[str, Mapping[Place, float]], against: str | None = None) -> list[Comparison]:
@@ -83,36 +84,36 @@ def compare(scores: Mapping[str, Mapping[Place, float]], against: str | None = N
 
     comparisons = []
     for a, b in pairs:
-        places = [place for place in scores[a] if place in scores[b]]
-        if places:
-            comparisons.append(_compared(a, b, scores, places))
+        differences = {place: score - scores[b][place] for place, score in scores[a].items() if place in scores[b]}
+        if differences:
+            comparisons.append(_compared(a, b, differences))
 
     corrected = holm([comparison.p for comparison in comparisons])
     tests = len(comparisons)
     return [replace(c, p_holm=float(p), tests=tests) for c, p in zip(comparisons, corrected, strict=True)]
 
 
-def _compared(a: str, b: str, scores: Mapping[str, Mapping[Place, float]], places: list[Place]) -> Comparison:
+def _compared(a: str, b: str, differences: Mapping[Place, float]) -> Comparison:
     """One comparison, without a correction for others."""
-    differences = np.array([scores[a][place] - scores[b][place] for place in places])
-    subjects = np.array([place[0] for place in places], dtype=object)
+    values = np.array(list(differences.values()))
+    subjects = np.array([place[0] for place in differences], dtype=object)
     count = len(set(subjects))
     low = high = None
     if count > 1:
-        interval = student(lambda rows: differences[rows].mean(), subjects)
+        interval = student(lambda rows: values[rows].mean(), subjects)
         low, high = interval.low, interval.high
 
-    p = sign_flip(differences, subjects)
+    p = sign_flip(values, subjects)
     return Comparison(
         a=a,
         b=b,
-        difference=float(differences.mean()),
+        difference=float(values.mean()),
         low=low,
         high=high,
         p=p,
         p_holm=p,
         subjects=count,
-        pairs=len(places),
+        pairs=len(values),
         tests=1,
     )
 

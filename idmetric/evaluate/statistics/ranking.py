@@ -78,8 +78,11 @@ def trapezoid_average_precision(scores: ArrayLike, relevant: ArrayLike) -> float
     s, r = _query(scores, relevant, "average precision")
     ranks = _ranks(s, r)
     hits = np.arange(1, len(ranks) + 1)
-    precision_before = np.where(ranks == 1, 1, (hits - 1) / np.maximum(ranks - 1, 1))
-    return float((precision_before + hits / ranks).mean() / 2)
+    precision = hits / ranks
+    precision_before = np.ones_like(precision)  # of the places above; 1 above the first
+    below_first = ranks > 1
+    precision_before[below_first] = (hits[below_first] - 1) / (ranks[below_first] - 1)
+    return float((precision_before + precision).mean() / 2)
 
 
 def ndcg(scores: ArrayLike, gains: ArrayLike, k: int | None = None) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.statistics.bootstrap import draw, weights
+from idmetric.evaluate.statistics.bootstrap import draw
 from idmetric.metric.distance.ties import labeled, paired
 
 Array = NDArray[np.float64]
@@ -50,21 +50,23 @@ def resampled_auc(
     s, is_same = labeled(scores, same, ("scores", "same"))
     names, number = np.unique(identity, return_inverse=True)
     pairs = number.reshape(-1, 2)
+    in_one = pairs[:, 0] == pairs[:, 1]
+    pairs[in_one, 1] = len(names)  # whose weight is 1: a pair within an identity counts as often as that is drawn
 
     # pairs of two identities in the order of their scores, and where those of one identity lie among them
     order = np.argsort(s[~is_same])
-    positives = pairs[is_same]
-    negatives = pairs[~is_same][order]
+    positive_a, positive_b = np.ascontiguousarray(pairs[is_same].T)
+    negative_a, negative_b = np.ascontiguousarray(pairs[~is_same][order].T)
     negative_scores = s[~is_same][order]
     lower = np.searchsorted(negative_scores, s[is_same], "left")
     not_higher = np.searchsorted(negative_scores, s[is_same], "right")
 
     values = np.full(samples, np.nan)
-    weight_of_lowest = np.zeros(len(negatives) + 1)  # of the lowest 0, 1, 2, ... negatives
+    weight_of_lowest = np.zeros(len(order) + 1)  # of the lowest 0, 1, 2, ... negatives
     for sample in range(samples):
-        times = draw(len(names), seed, sample)
-        positive_weights = weights(positives, times)
-        np.cumsum(weights(negatives, times), out=weight_of_lowest[1:])
+        times = np.append(draw(len(names), seed, sample), 1).astype(np.int32)  # millions of pairs: half the memory
+        positive_weights = times[positive_a] * times[positive_b]
+        np.cumsum(times[negative_a] * times[negative_b], out=weight_of_lowest[1:])
         total = positive_weights.sum() * weight_of_lowest[-1]
         if total > 0:
             wins = weight_of_lowest[lower] + weight_of_lowest[not_higher]

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.statistics.bootstrap import Interval, student
 from idmetric.metric.distance.ties import paired
+from idmetric.metric.files.hints import need
 
 Names = Sequence[Any] | NDArray[Any]
 _FLAT = 1e-9  # a change that varies by no more than this share of its size is constant
@@ -46,27 +47,27 @@ def fit(similarity: ArrayLike, identity_change: ArrayLike, factor_change: ArrayL
         ValueError: if a number is not finite, shapes differ, there are fewer points than coefficients (3), or a change
             is constant or varies with the other, which leaves their effects undefined.
     """
+    need("eval", "a regression", sklearn="scikit-learn")
+    from sklearn.linear_model import LinearRegression
+
     s, identity = paired(similarity, identity_change, ("similarity", "identity_change"))
     _, factor = paired(similarity, factor_change, ("similarity", "factor_change"))
     if len(s) < 3:
         raise ValueError(f"needs three points for its three coefficients, got {len(s)}")
 
-    # centered changes of unit length, since their units differ
     changes = np.stack([identity, factor], axis=1)
-    is_constant = np.ptp(changes, axis=0) <= _FLAT * np.abs(changes).max(0)
     centered = changes - changes.mean(0)
-    lengths = np.where(is_constant, 1, np.linalg.norm(centered, axis=0))
-    solution, _, rank, _ = np.linalg.lstsq(centered / lengths, s - s.mean(), rcond=_FLAT)
-    if is_constant.any() or rank < 2:
+    lengths = np.linalg.norm(centered, axis=0)  # units differ
+    is_constant = np.ptp(changes, axis=0) <= _FLAT * np.abs(changes).max(0)
+    if is_constant.any() or np.linalg.matrix_rank(centered / lengths, tol=_FLAT) < 2:
         raise ValueError("identity_change and factor_change must both vary, and not together: cross them in a grid")
 
-    slopes = solution / lengths
-    intercept = s.mean() - changes.mean(0) @ slopes
-    residuals = s - intercept - changes @ slopes
+    model = LinearRegression().fit(changes, s)
+    identity_slope, factor_slope = model.coef_.tolist()
     r2 = 0.0
     if np.ptp(s) > 1e-12 * np.abs(s).max():  # less is rounding
-        r2 = max(0.0, 1 - residuals @ residuals / (len(s) * s.var()))
-    return Fit(identity=-float(slopes[0]), factor=-float(slopes[1]), intercept=float(intercept), r2=float(r2))
+        r2 = max(0.0, model.score(changes, s))
+    return Fit(identity=-identity_slope, factor=-factor_slope, intercept=float(model.intercept_), r2=r2)
 
 
 def fits(

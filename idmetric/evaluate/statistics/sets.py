@@ -124,7 +124,8 @@ def centroid_similarity(x: ArrayLike, y: ArrayLike) -> float:
 def _sets(x: ArrayLike, y: ArrayLike, least: int = 2) -> tuple[Array, Array]:
     a = numbers("x", x, 2).astype(np.float64)
     b = numbers("y", y, 2).astype(np.float64)
-    if a.shape[1] != b.shape[1] or min(len(a), len(b)) < least:
+    smaller = min(len(a), len(b))
+    if a.shape[1] != b.shape[1] or smaller < least:
         raise ValueError(f"sets must be (N, D) and (M, D) of at least {least} images each, got {a.shape}, {b.shape}")
     return a, b
 

@@ -53,7 +53,7 @@ class Embedding:
                 raise ValueError("Embedding.grid and Embedding.weights need patches")
             return
 
-        batch = len(self.cls)
+        batch = self.cls.shape[0]  # not len(), by which torch.export would fix the batch size
         shape = tuple(self.patches.shape)
         if len(shape) != 3 or shape[0] != batch:
             raise ValueError(f"Embedding.patches must have shape ({batch}, P, D), got {shape}")

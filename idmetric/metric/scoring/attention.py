@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idmetric.metric.distance.patches import on_grid, spread
+from idmetric.metric.distance.patches import Layout, on_grid, spread
 from idmetric.metric.images.masks import Images
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.scoring.heatmaps import layout, pictures_of
@@ -37,32 +37,36 @@ def attention_maps(metric: Embedder, images: Images, *, head: int | None = None)
         ValueError: for a model that does not pool by attention, or has no such head.
     """
     maps = []
-    for seen, size in pictures_of(metric, images):
-        shares, where = _shares(metric, seen)
-        if head is not None and not 0 <= head < len(shares):
+    for picture, size in pictures_of(metric, images):
+        shares, where = _shares(metric, picture)
+        if head is None:
+            values = shares.mean(0)
+        elif 0 <= head < len(shares):
+            values = shares[head]
+        else:
             raise ValueError(f"head must be in 0..{len(shares) - 1}, got {head}")
-        grid = on_grid(shares.mean(0) if head is None else shares[head], where)
-        maps.append(spread(grid, where, size))
+        maps.append(spread(on_grid(values, where), where, size))
     return maps
 
 
-def _shares(metric: Embedder, picture: Any) -> tuple[Tensor, Any]:
+def _shares(metric: Embedder, picture: Any) -> tuple[Tensor, Layout]:
     """Shares of an image's patches (heads, P), and their layout."""
     pool = getattr(getattr(metric, "backbone", None), "attn_pool", None)
-    seen: list[Tensor] = []
-    hook = None if pool is None else pool.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-    try:
-        found = metric.as_embedding([picture], None, "keep", True, 1)
-    finally:
-        if hook is not None:
+    pool_inputs: list[Tensor] = []
+    if pool is not None:
+        hook = pool.register_forward_pre_hook(lambda _, inputs: pool_inputs.append(inputs[0]))
+        try:
+            embedding = metric.as_embedding([picture], None, "keep", True, 1)
+        finally:
             hook.remove()
-    if not seen:
+    if not pool_inputs:
         raise ValueError(f"{metric.label} does not pool its patches by attention: NearID and SigLIP do")
 
     height, width = picture.shape[-2:] if isinstance(picture, Tensor) else (picture.height, picture.width)
-    where = layout(metric, int(height), int(width), found[0])
-    shares = pooling_attention(pool, seen[0].detach())[0]
-    return shares[:, shares.shape[1] - where.grid[0] * where.grid[1] :], where  # class and register tokens come first
+    where = layout(metric, int(height), int(width), embedding[0])
+    shares = pooling_attention(pool, pool_inputs[0].detach())[0]
+    rows, columns = where.grid
+    return shares[:, -rows * columns :], where  # class and register tokens come first
 
 
 @torch.no_grad()

@@ -19,10 +19,10 @@ The same background with another subject fails at the subject, the same subject 
 from __future__ import annotations
 
 import os
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -42,12 +42,15 @@ _SMALL = 32
 _CROPS = (0.8, 0.87, 0.93, 1.0)  # of a side
 _GATE = 0.7  # coarse correlation below which nothing is compared further
 _BAND = (0.8, 3.0)  # Gaussian widths in pixels of SIZE; between them lies the detail that survives JPEG
+_WINDOWS = 8  # in each direction, and as many halfway between them
 _STRUCTURE = 0.014  # root mean square of a window's detail that counts
 _LEAST = 0.05  # share of windows with structure that a comparison needs
+_OVERLAP = 0.4  # share of the image that the reference must cover
 _COLOR = 0.3  # difference of colors, 0..1, at which agreement is 0
 _SATURATED = 0.97
 _GRAY = np.array([0.299, 0.587, 0.114])
 _COLORS_APART = 0.2  # agreement of colors at small size below which pairs are given up (`copies_only`)
+_STEPS = 8  # of Gauss-Newton
 _THREADS = min(8, os.cpu_count() or 1)
 _AT_ONCE = 16  # pairs in a batch: more do not fit into a processor's cache
 
@@ -87,8 +90,9 @@ def take_print(pixels: ArrayLike) -> Print:
     Args:
         pixels: (H, W, 3) RGB, uint8, or floats in [0, 1]; squashed to SIZE x SIZE.
     """
-    x = _values(np.asarray(pixels))
-    squashed = _both(x, _resizer(x.shape[1], SIZE), _resizer(x.shape[2], SIZE))
+    colors = _colors(np.asarray(pixels))
+    height, width = colors.shape[1:]
+    squashed = _separable(colors, _resizer(height, SIZE), _resizer(width, SIZE))
     gray = _gray(squashed)
     return Print(squashed.transpose(1, 2, 0), _reduced(gray), _crops(gray))
 
@@ -96,9 +100,11 @@ def take_print(pixels: ArrayLike) -> Print:
 @one_thread()
 def compare(a: Print, b: Print) -> Copy:
     """Whether one image is a copy of the other, in either direction."""
-    ab, ba = _matches(a.crops, b.small[None]), _matches(b.crops, a.small[None])
-    agreement, mirrored = _agreements(np.stack([a.pixels, b.pixels]), np.array([0]), np.array([1]), ab, ba)
-    return Copy(float(agreement[0]), bool(mirrored[0]))
+    pictures = np.stack([a.pixels, b.pixels])
+    a_crops = _matches(a.crops, b.small[None])
+    b_crops = _matches(b.crops, a.small[None])
+    agreements, mirrored = _agreements(pictures, np.array([0]), np.array([1]), a_crops, b_crops)
+    return Copy(float(agreements[0]), bool(mirrored[0]))
 
 
 @one_thread()
@@ -120,276 +126,340 @@ def compare_pairs(
     Returns:
         Agreement (P,) in [-1, 1], and whether the mirrored image fits best (P,).
     """
-    small = np.stack([_reduced(_gray(_values(picture))) for picture in pictures]) if len(pictures) else np.empty(0)
-    first, second = np.concatenate([a, b]), np.concatenate([b, a])
-    order = np.argsort(first, kind="stable")
-    value, which = np.empty((len(order), 2)), np.empty((len(order), 2), np.int64)
+    if not len(a):
+        return np.empty(0), np.empty(0, bool)
+    small = np.stack([_reduced(_gray(_colors(picture))) for picture in pictures])
 
-    def match(own: Ints) -> None:  # one image's crops with all images that it is paired with
-        value[own], which[own] = _matches(_crops(_gray(_values(pictures[first[own[0]]]))), small[second[own]])
+    # the crops of each image with all images that it is paired with, in either direction
+    image = np.concatenate([a, b])
+    partner = np.concatenate([b, a])
+    correlation = np.empty((len(image), 2))
+    crop = np.empty((len(image), 2), np.int64)
 
-    images = np.split(order, np.flatnonzero(np.diff(first[order])) + 1) if len(order) else []
-    deque(in_order(match, images, threads=_THREADS, waiting=64), 0)
-    ab, ba = ((value[half], which[half]) for half in (slice(len(a)), slice(len(a), None)))
-    return _agreements(pictures, a, b, ab, ba, copies_only, done)
+    def match(pairs: Ints) -> None:  # of one image
+        crops = _crops(_gray(_colors(pictures[image[pairs[0]]])))
+        correlation[pairs], crop[pairs] = _matches(crops, small[partner[pairs]])
+
+    order = np.argsort(image, kind="stable")
+    ends = np.flatnonzero(np.diff(image[order])) + 1
+    for _ in in_order(match, np.split(order, ends), threads=_THREADS, waiting=64):
+        pass
+    count = len(a)
+    a_crops = correlation[:count], crop[:count]
+    b_crops = correlation[count:], crop[count:]
+    return _agreements(pictures, a, b, a_crops, b_crops, copies_only, done)
 
 
 def _agreements(
-    pictures: NDArray[Any], a: Ints, b: Ints, ab: Matches, ba: Matches,
-    copies_only: bool = False, done: Callable[[int, int], None] | None = None,
-) -> tuple[Array, Truths]:  # fmt: skip
-    """Agreements of pairs by the better direction."""
-    found, mirrored = _directed(pictures, a, b, ab, ba, copies_only, done)
+    pictures: NDArray[Any],
+    a: Ints,
+    b: Ints,
+    a_crops: Matches,
+    b_crops: Matches,
+    copies_only: bool = False,
+    done: Callable[[int, int], None] | None = None,
+) -> tuple[Array, Truths]:
+    """Agreements of pairs by the better direction.
+
+    Args:
+        a_crops: crops of a that match b. b_crops: crops of b that match a.
+    """
+    agreement, mirrored = _directed(pictures, a, b, a_crops, b_crops, copies_only, done)
     # a part that is saturated or cut off in one image exists in the other alone
-    again = np.flatnonzero((found >= THRESHOLD / 2) & (found < THRESHOLD))
-    if len(again):
-        inside, around = ((value[again], which[again]) for value, which in (ba, ab))
-        other, turned = _directed(pictures, b[again], a[again], inside, around, copies_only)
-        better = other > found[again]
-        found[again[better]], mirrored[again[better]] = other[better], turned[better]
-    return found, mirrored
+    unsure = np.flatnonzero((agreement >= THRESHOLD / 2) & (agreement < THRESHOLD))
+    if len(unsure):
+        some_a_crops = a_crops[0][unsure], a_crops[1][unsure]
+        some_b_crops = b_crops[0][unsure], b_crops[1][unsure]
+        reverse, reverse_mirrored = _directed(pictures, b[unsure], a[unsure], some_b_crops, some_a_crops, copies_only)
+        is_better = reverse > agreement[unsure]
+        agreement[unsure[is_better]] = reverse[is_better]
+        mirrored[unsure[is_better]] = reverse_mirrored[is_better]
+    return agreement, mirrored
 
 
 def _directed(
-    pictures: NDArray[Any], reference: Ints, image: Ints, inside: Matches, around: Matches,
-    copies_only: bool, done: Callable[[int, int], None] | None = None,
-) -> tuple[Array, Truths]:  # fmt: skip
+    pictures: NDArray[Any],
+    reference: Ints,
+    image: Ints,
+    reference_crops: Matches,
+    image_crops: Matches,
+    copies_only: bool,
+    done: Callable[[int, int], None] | None = None,
+) -> tuple[Array, Truths]:
     """Agreements of images (P,) with their reference, cropped and relit."""
-    likeness, mirrored, place = _coarse(inside, around)
-    found = np.zeros(len(reference))
-    alike = np.flatnonzero(likeness >= _GATE)
+    likeness, mirrored, poses = _coarse(reference_crops, image_crops)
+    agreement = np.zeros(len(reference))
 
-    def measure(rows: Ints) -> int:
-        last = int(rows[-1])
-        first, second = _values(pictures[reference[rows]]), _values(pictures[image[rows]])
-        second[mirrored[rows]] = second[mirrored[rows], ..., ::-1]
-        small, other = _reduced(first), _reduced(second)
-        at = _refined(_gray(small), _gray(other), place[rows])
+    def measure(pairs: Ints) -> int:
+        last_pair = int(pairs[-1])
+        references = _colors(pictures[reference[pairs]])
+        images = _colors(pictures[image[pairs]])
+        images[mirrored[pairs]] = images[mirrored[pairs], ..., ::-1]
+        small_references, small_images = _reduced(references), _reduced(images)
+        pose = _refined(_gray(small_references), _gray(small_images), poses[pairs])
         if copies_only:
-            warped, shown = _warped(small, at)
-            near = _color(_relit(warped, other, shown), other, shown) >= _COLORS_APART
-            rows, first, second, at = rows[near], first[near], second[near], at[near]
-        if len(rows):
-            found[rows] = _agreement(first, second, _refined(_gray(first), _gray(second), at))
-        return last
+            warped, inside = _warped(small_references, pose)
+            similar = _color(_relit(warped, small_images, inside), small_images, inside) >= _COLORS_APART
+            pairs, pose = pairs[similar], pose[similar]
+            references, images = references[similar], images[similar]
+        if len(pairs):
+            pose = _refined(_gray(references), _gray(images), pose)
+            agreement[pairs] = _agreement(references, images, pose)
+        return last_pair
 
-    batches = [alike[begin : begin + _AT_ONCE] for begin in range(0, len(alike), _AT_ONCE)]
-    for last in in_order(measure, batches, threads=_THREADS, waiting=64):
+    alike = np.flatnonzero(likeness >= _GATE)
+    batches = [alike[start : start + _AT_ONCE] for start in range(0, len(alike), _AT_ONCE)]
+    for last_pair in in_order(measure, batches, threads=_THREADS, waiting=64):
         if done is not None:
-            done(last + 1, len(reference))
-    return found, mirrored
+            done(last_pair + 1, len(reference))
+    return agreement, mirrored
 
 
-# Register: `place` = (scale, shift) of rows and of columns, from the image's coordinates -1..1 to the reference's
+# Register: `pose` = (scale, shift) of rows and of columns, from the image's coordinates -1..1 to the reference's
 
 
-def _places() -> Array:
+def _crop_poses() -> Array:
     """(scale, y, x) of each of a print's crops."""
-    found = []
-    for part in _CROPS:
-        side = round(_SMALL / part)
-        at = [-1 + (2 * k + _SMALL) / side for k in range(side - _SMALL + 1)]
-        found += [(_SMALL / side, y, x) for y in at for x in at]
-    return np.array(found)
+    poses = []
+    for share in _CROPS:
+        side = round(_SMALL / share)
+        centers = [-1 + (2 * start + _SMALL) / side for start in range(side - _SMALL + 1)]
+        poses += [(_SMALL / side, y, x) for y, x in product(centers, centers)]
+    return np.array(poses)
 
 
-_PLACES = _places()
+_POSES = _crop_poses()
 
 
 def _matches(crops: Single, small: Array) -> Matches:
     """Match the crops of one image with others (M, _SMALL, _SMALL), plain and mirrored."""
-    turned = np.stack([small, small[:, :, ::-1]], 1).reshape(len(small), 2, -1)
+    turned = np.stack([small, small[:, :, ::-1]], axis=1).reshape(len(small), 2, -1)
     likeness = _unit(turned).astype(np.float32) @ crops.T
-    best = likeness.argmax(-1)
-    return np.take_along_axis(likeness, best[..., None], -1)[..., 0].astype(np.float64), best
+    return likeness.max(-1).astype(np.float64), likeness.argmax(-1)
 
 
-def _coarse(inside: Matches, around: Matches) -> tuple[Array, Truths, Array]:
-    """Best correlation (P,), whether of the mirrored image (P,), and its place (P, 4).
+def _coarse(reference_crops: Matches, image_crops: Matches) -> tuple[Array, Truths, Array]:
+    """Best correlation (P,), whether of the mirrored image (P,), and its pose (P, 4)."""
+    correlations, poses = [], []
+    for turn, side in ((0, -1), (1, 1)):
+        correlation, crop = reference_crops
+        scale, y, x = _POSES[crop[:, turn]].T
+        correlations.append(correlation[:, turn])
+        poses.append([scale, y, scale, x])
+        # the reference is a crop of the image
+        correlation, crop = image_crops
+        scale, y, x = _POSES[crop[:, turn]].T
+        correlations.append(correlation[:, turn])
+        poses.append([1 / scale, -y / scale, 1 / scale, side * x / scale])
 
-    Args:
-        inside: the images as crops of their references. around: the references as crops of their images.
-    """
-    best, mirrored = np.full(len(inside[0]), -1.0), np.zeros(len(inside[0]), bool)
-    place = np.tile([1.0, 0.0, 1.0, 0.0], (len(best), 1))
-    for turn in (0, 1):
-        for (value, which), inverse in ((inside, False), (around, True)):
-            scale, y, x = _PLACES[which[:, turn]].T
-            if inverse:  # the reference is a crop of the image
-                scale, y, x = 1 / scale, -y / scale, (x if turn else -x) / scale
-            better = value[:, turn] > best + 1e-6
-            best[better], mirrored[better] = value[better, turn], bool(turn)
-            place[better] = np.stack([scale, y, scale, x], 1)[better]
-    return best, mirrored, place
+    values = np.array(correlations)
+    choice = (values >= values.max(0) - 1e-6).argmax(0)  # of equal ones the first
+    pairs = np.arange(len(choice))
+    return values[choice, pairs], choice >= 2, np.array(poses)[choice, :, pairs]
 
 
-def _refined(reference: Array, image: Array, place: Array, steps: int = 8) -> Array:
-    """Gauss-Newton on places (K, 4) of grays (K, n, n)."""
-    n, place, going = reference.shape[-1], place.copy(), np.arange(len(place))
-    at = _centers(n)
-    for _ in range(steps):
-        warped, inside = _warped(reference[going], place[going])
-        enough = inside.mean((1, 2)) >= 0.4
-        going, warped, inside = going[enough], warped[enough], inside[enough]
-        if not len(going):
+def _refined(reference: Array, image: Array, pose: Array) -> Array:
+    """Gauss-Newton on poses (K, 4) of grays (K, n, n)."""
+    n = reference.shape[-1]
+    pose = pose.copy()
+    moving = np.arange(len(pose))  # pairs that have not converged
+    x = _centers(n)
+    y = x[:, None]
+    for _ in range(_STEPS):
+        warped, inside = _warped(reference[moving], pose[moving])
+        enough = inside.mean((1, 2)) >= _OVERLAP
+        moving, warped, inside = moving[enough], warped[enough], inside[enough]
+        if not len(moving):
             break
 
-        target = image[going]
-        gain, offset = (x[:, None, None] for x in _light(warped, target, inside))
-        height, width = (place[going, k][:, None, None] for k in (0, 2))
-        down = np.gradient(warped, 2 / n, axis=1) / height
-        across = np.gradient(warped, 2 / n, axis=2) / width
-        moves = [gain * down * at[:, None], gain * down, gain * across * at, gain * across]
-        jacobian = (np.stack([*moves, warped, np.ones_like(warped)], 1) * inside[:, None]).reshape(len(going), 6, -1)
+        # the derivatives of the relit reference by scale and shift of rows, by those of columns, gain and offset
+        target = image[moving]
+        gain, offset = _light(warped, target, inside)
+        height, _, width, _ = pose[moving].T[..., None, None]
+        down = gain * np.gradient(warped, 2 / n, axis=1) / height
+        across = gain * np.gradient(warped, 2 / n, axis=2) / width
+        constant = np.ones_like(warped)
+        derivatives = np.stack([down * y, down, across * x, across, warped, constant], axis=1)
+        derivatives *= inside[:, None]
+        jacobian = derivatives.reshape(len(moving), 6, -1)
+
+        # a step that stays small without evidence
         normal = jacobian @ jacobian.transpose(0, 2, 1)
-        some = range(4)  # steps stay small without evidence
-        normal[:, some, some] += (1e-3 * np.trace(normal, axis1=1, axis2=2) / 4 + 1e-9)[:, None]
-        normal[:, range(4, 6), range(4, 6)] += 1e-9
-        rest = (target - gain * warped - offset).reshape(len(going), -1, 1)
-        step = np.linalg.solve(normal, jacobian @ rest)[:, :4, 0].clip(-0.1, 0.1)
+        damping = np.full((len(moving), 6), 1e-9)
+        damping[:, :4] += 1e-3 * np.trace(normal, axis1=1, axis2=2)[:, None] / 4
+        normal += damping[:, None] * np.eye(6)
+        residual = (target - gain * warped - offset).reshape(len(moving), -1, 1)
+        step = np.linalg.solve(normal, jacobian @ residual)[:, :4, 0].clip(-0.1, 0.1)
 
-        place[going] += step
-        place[going[:, None], [0, 2]] = place[going[:, None], [0, 2]].clip(0.6, 1.6)
-        going = going[np.abs(step).max(1) >= 0.04 / n]
+        pose[moving] += step
+        pose[:, [0, 2]] = pose[:, [0, 2]].clip(0.6, 1.6)
+        moving = moving[np.abs(step).max(1) >= 0.04 / n]
 
-    return place
+    return pose
 
 
 def _light(a: Array, b: Array, where: Truths) -> tuple[Array, Array]:
-    """Gain and offset (K,) with the least squares of gain * a + offset - b, of grays (K, n, n) where they count."""
-    of = np.stack([a, np.ones_like(a)], 1) * where[:, None]
-    of = of.reshape(len(a), 2, -1)
-    normal, right = of @ of.transpose(0, 2, 1), of @ b.reshape(len(b), -1, 1)
-    found = (np.linalg.pinv(normal, rcond=1e-12, hermitian=True) @ right)[..., 0]
-    return found[:, 0], found[:, 1]
+    """Gain and offset (K, 1, 1) by least squares of gain * a + offset - b, of grays (K, n, n) where they count."""
+    count = len(a)
+    basis = np.stack([a, np.ones_like(a)], axis=1)
+    basis *= where[:, None]
+    basis = basis.reshape(count, 2, -1)
+    normal = basis @ basis.transpose(0, 2, 1)
+    right = basis @ b.reshape(count, -1, 1)
+    solution = np.linalg.pinv(normal, rcond=1e-12, hermitian=True) @ right
+    return solution[:, :1], solution[:, 1:]
 
 
-def _warped(x: Array, place: Array) -> tuple[Array, Truths]:
+def _warped(x: Array, pose: Array) -> tuple[Array, Truths]:
     """References (K, n, n) or (K, 3, n, n) in their images' coordinates, and where they are defined (K, n, n)."""
     n = x.shape[-1]
-    sampled, there = [], []
-    for k in (0, 2):
-        position = (place[:, k, None] * _centers(n) + place[:, k + 1, None] + 1) / 2 * n - 0.5
-        weights = 1 - np.abs(np.arange(n) - position.clip(0, n - 1)[..., None])
-        sampled.append(weights.clip(0, None) if x.ndim == 3 else weights.clip(0, None)[:, None])
-        there.append((position > -0.75) & (position < n - 0.25))
-    return _both(x, *sampled), there[0][:, :, None] & there[1][:, None]
+    rows, row_inside = _sampling(pose[:, :2], n)
+    columns, column_inside = _sampling(pose[:, 2:], n)
+    inside = row_inside[:, :, None] & column_inside[:, None]
+    if x.ndim == 4:
+        rows = rows[:, None]
+        columns = columns[:, None]
+    return _separable(x, rows, columns), inside
+
+
+def _sampling(pose: Array, n: int) -> tuple[Array, Truths]:
+    """Matrices (K, n, n) that interpolate at scale and shift (K, 2), and where they do not leave the image (K, n)."""
+    position = (pose[:, :1] * _centers(n) + pose[:, 1:] + 1) / 2 * n - 0.5
+    weights = 1 - np.abs(np.arange(n) - position.clip(0, n - 1)[..., None])
+    return weights.clip(0, None), (position > -0.75) & (position < n - 0.25)
 
 
 # Agreement
 
 
-def _agreement(reference: Array, image: Array, place: Array) -> Array:
+def _agreement(reference: Array, image: Array, pose: Array) -> Array:
     """Agreements (K,) of colors (K, 3, n, n)."""
-    warped, inside = _warped(reference, place)
+    warped, inside = _warped(reference, pose)
     expected = _relit(warped, image, inside)
-    found = np.minimum(_detail(expected.mean(1), image.mean(1), inside), _color(expected, image, inside)).clip(-1, 1)
-    return np.where((inside.mean((1, 2)) < 0.4) | np.isnan(found), 0.0, found)
+    detail = _detail(expected.mean(1), image.mean(1), inside)
+    agreement = np.minimum(detail, _color(expected, image, inside)).clip(-1, 1)
+    is_covered = inside.mean((1, 2)) >= _OVERLAP
+    return np.where(is_covered & ~np.isnan(agreement), agreement, 0.0)
 
 
 def _relit(warped: Array, image: Array, inside: Truths) -> Array:
     """The references with their images' brightness and contrast, by least squares where neither is saturated."""
-    a, b = warped.mean(1), image.mean(1)
-    open_ = inside & (a < _SATURATED) & (b < _SATURATED)
-    gain, offset = (x[:, None, None, None] for x in _light(a, b, open_))
-    lit = (gain.clip(0.5, 2) * warped + offset).clip(0, 1)
-    return np.where((open_.sum((1, 2)) < 2 * a.shape[-1])[:, None, None, None], warped, lit)
+    a = warped.mean(1)
+    b = image.mean(1)
+    is_open = inside & (a < _SATURATED) & (b < _SATURATED)
+    gain, offset = _light(a, b, is_open)
+    gain = gain[:, None].clip(0.5, 2)
+    lit = gain * warped + offset[:, None]
+    is_enough = is_open.sum((1, 2)) >= 2 * a.shape[-1]
+    return np.where(is_enough[:, None, None, None], lit.clip(0, 1), warped)
 
 
 def _detail(a: Array, b: Array, inside: Truths) -> Array:
     """Lowest correlation (K,) of band-passed windows with structure; NaN where there are too few of them."""
-    side = SIZE // 8
-    starts = np.arange(0, SIZE - side + 1, side // 2)[:, None]
-    windows = ((np.arange(SIZE) >= starts) & (np.arange(SIZE) < starts + side)).astype(np.float64)
+    fine_a = _blurred(a, _BAND[0]) - _blurred(a, _BAND[1])
+    fine_b = _blurred(b, _BAND[0]) - _blurred(b, _BAND[1])
+    area = _window_sums(inside.astype(np.float64))
+    energy_a = _window_sums(fine_a * fine_a * inside)
+    energy_b = _window_sums(fine_b * fine_b * inside)
+    shared = _window_sums(fine_a * fine_b * inside)
 
-    def sums(x: Array) -> Array:
-        return _both(x, windows, windows)
-
-    high_a, high_b = (_blurred(x, _BAND[0]) - _blurred(x, _BAND[1]) for x in (a, b))
-    shown = sums(inside.astype(np.float64))
-    energy_a, energy_b, both = (sums(x * y * inside) for x, y in ((high_a, high_a), (high_b, high_b), (high_a, high_b)))
-    strong = np.maximum(energy_a, energy_b) / np.maximum(shown, 1) > _STRUCTURE**2
-    counts = strong & (shown > side**2 / 2)
-    lowest = np.where(counts, both / np.sqrt(energy_a * energy_b + 1e-9), np.inf).min((1, 2))
+    is_strong = np.maximum(energy_a, energy_b) / np.maximum(area, 1) > _STRUCTURE**2
+    counts = is_strong & (area > (SIZE / _WINDOWS) ** 2 / 2)
+    correlation = shared / np.sqrt(energy_a * energy_b + 1e-9)
+    lowest = np.where(counts, correlation, np.inf).min((1, 2))
     return np.where(counts.mean((1, 2)) < _LEAST, np.nan, lowest)
+
+
+def _window_sums(x: Array) -> Array:
+    """Sums of images (K, SIZE, SIZE) over windows that overlap by half of their sides."""
+    count = 2 * _WINDOWS
+    half = SIZE // count
+    blocks = x.reshape(len(x), count, half, count, half).sum((2, 4))
+    rows = blocks[:, 1:] + blocks[:, :-1]
+    sums: Array = rows[:, :, 1:] + rows[:, :, :-1]
+    return sums
 
 
 def _color(a: Array, b: Array, inside: Truths) -> Array:
     """1 - the difference of blurred colors / 0.3 (K,), at all but the worst hundredth of the pixels."""
     apart = np.abs(_blurred(a - b, 2 * a.shape[-1] / SIZE)).max(1)
-    worst = [np.quantile(x[of], 0.99) if of.any() else np.nan for x, of in zip(apart, inside, strict=True)]
-    return 1 - np.array(worst) / _COLOR
+    agreement = np.full(len(apart), np.nan)
+    for pair, is_inside in enumerate(inside):
+        if is_inside.any():
+            agreement[pair] = 1 - np.quantile(apart[pair][is_inside], 0.99) / _COLOR
+    return agreement
 
 
 # Arrays: images are the last two axes
 
 
-def _values(pixels: NDArray[Any]) -> Array:
+def _colors(pixels: NDArray[Any]) -> Array:
     """Pixels (..., H, W, 3) as floats (..., 3, H, W)."""
-    x = np.moveaxis(pixels, -1, -3)
-    return x / 255.0 if x.dtype == np.uint8 else x.astype(np.float64)
+    colors = np.moveaxis(pixels, -1, -3)
+    return colors / 255.0 if colors.dtype == np.uint8 else colors.astype(np.float64)
 
 
 def _gray(colors: Array) -> Array:
-    found: Array = np.einsum("c,...chw->...hw", _GRAY, colors)
-    return found
+    gray: Array = np.einsum("c,...chw->...hw", _GRAY, colors)
+    return gray
 
 
 def _reduced(x: Array) -> Array:
     down = _resizer(SIZE, _SMALL)
-    return _both(x, down, down)
+    return _separable(x, down, down)
 
 
 def _crops(gray: Array) -> Single:
     """The crops of an image at small size, each of unit length."""
-    found = []
-    for part in _CROPS:
-        size = _resizer(SIZE, round(_SMALL / part))
-        views = np.lib.stride_tricks.sliding_window_view(_both(gray, size, size), (_SMALL, _SMALL))
-        found.append(views.reshape(-1, _SMALL**2))
-    return _unit(np.concatenate(found)).astype(np.float32)
+    crops = []
+    for share in _CROPS:
+        size = _resizer(SIZE, round(_SMALL / share))
+        views = np.lib.stride_tricks.sliding_window_view(_separable(gray, size, size), (_SMALL, _SMALL))
+        crops.append(views.reshape(-1, _SMALL**2))
+    return _unit(np.concatenate(crops)).astype(np.float32)
 
 
 def _centers(n: int) -> Array:
-    found: Array = (np.arange(n) + 0.5) / n * 2 - 1
-    return found
+    return np.linspace(-1 + 1 / n, 1 - 1 / n, n)
 
 
-def _both(x: Array, rows: Array, columns: Array) -> Array:
+def _separable(x: Array, rows: Array, columns: Array) -> Array:
     """rows @ x @ columns.T, for each image."""
-    found: Array = rows @ x @ np.swapaxes(columns, -1, -2)
-    return found
+    combined: Array = rows @ x @ np.swapaxes(columns, -1, -2)
+    return combined
 
 
 @cache
 def _resizer(have: int, want: int) -> Array:
     """Matrix (want, have) of antialiased linear interpolation."""
-    if have == want:
-        return np.eye(have)
-    position, width = (np.arange(want) + 0.5) * have / want - 0.5, max(1.0, have / want)
-    weights = np.clip(1 - np.abs(np.arange(have) - position[:, None]) / width, 0, None)
-    found: Array = weights / weights.sum(1, keepdims=True)
-    return found
+    position = (np.arange(want) + 0.5) * have / want - 0.5
+    distance = np.abs(np.arange(have) - position[:, None])
+    weights = (1 - distance / max(1.0, have / want)).clip(0, None)
+    matrix: Array = weights / weights.sum(1, keepdims=True)
+    return matrix
 
 
 @cache
 def _blur(n: int, width: float) -> Array:
     """Matrix (n, n) of a Gaussian blur that repeats pixels at the edges."""
     reach = int(3 * width + 0.5)
-    matrix = np.zeros((n, n))
-    for d in range(-reach, reach + 1):
-        matrix[np.arange(n), np.clip(np.arange(n) + d, 0, n - 1)] += np.exp(-0.5 * (d / width) ** 2)
-    found: Array = matrix / matrix.sum(1, keepdims=True)
-    return found
+    rows = np.arange(n)[:, None]
+    columns = np.arange(-reach, n + reach)
+    offset = columns - rows
+    weights = np.exp(-0.5 * (offset / width) ** 2)
+    weights[np.abs(offset) > reach] = 0
+    repeated = np.pad(np.eye(n), ((reach, reach), (0, 0)), mode="edge")
+    matrix: Array = weights @ repeated / weights.sum(1, keepdims=True)
+    return matrix
 
 
 def _blurred(x: Array, width: float) -> Array:
     matrix = _blur(x.shape[-1], width)
-    return _both(x, matrix, matrix)
+    return _separable(x, matrix, matrix)
 
 
 def _unit(rows: Array) -> Array:
     """Rows without their means, at unit length; constant rows become 0."""
     centered = rows - rows.mean(-1, keepdims=True)
-    found: Array = centered / np.maximum(np.linalg.norm(centered, axis=-1, keepdims=True), 1e-6)
-    return found
+    unit: Array = centered / np.maximum(np.linalg.norm(centered, axis=-1, keepdims=True), 1e-6)
+    return unit

@@ -35,38 +35,45 @@ def small_picture(picture: Image.Image) -> NDArray[np.uint8]:
     return np.asarray(picture.resize((SIZE, SIZE), Image.Resampling.LANCZOS, reducing_gap=4.0))
 
 
-def mark_copy(row: Record, path: str, own: Print | None, references: Mapping[str, Print | None]) -> None:
+def mark_copy(row: Record, path: str, image: Print | None, references: Mapping[str, Print | None]) -> None:
     """Add `copy` and `copy_agreement` to a row, if prints were taken; a `CopyWarning` names an image that is a copy."""
-    found = _closest(own, references)
-    if found is None:
+    name, copy = _closest(image, references)
+    if copy is None:
         return
-    name, copy = found
-    row |= {"copy": copy.found, "copy_agreement": copy.agreement}
+    row["copy"] = copy.found
+    row["copy_agreement"] = copy.agreement
     if copy.found and not is_same_file(path, name):  # a reference among the candidates is expected
-        warnings.warn(
-            f"{path} repeats the pixels of {name}{', mirrored' if copy.mirrored else ''} (agreement "
-            f"{copy.agreement:.4f}): a copy, not a new picture of the subject", CopyWarning, stacklevel=2,
-        )  # fmt: skip
+        mirrored = ", mirrored" if copy.mirrored else ""
+        message = (
+            f"{path} repeats the pixels of {name}{mirrored} (agreement {copy.agreement:.4f}): a copy, not a new "
+            "picture of the subject"
+        )
+        warnings.warn(message, CopyWarning, stacklevel=2)
 
 
 def warn_of_repeated_references(prints: Mapping[str, Print | None]) -> None:
     """Give a `CopyWarning` for each reference that is a copy of one before it."""
-    names = list(prints)
-    for k, name in enumerate(names):
-        found = _closest(prints[name], {earlier: prints[earlier] for earlier in names[:k]})
-        if found is not None and found[1].found:
-            warnings.warn(
-                f"the references {found[0]} and {name} are one picture: the distances between real ones are too "
-                "small", CopyWarning, stacklevel=2,
-            )  # fmt: skip
+    earlier: dict[str, Print | None] = {}
+    for name, reference in prints.items():
+        original, copy = _closest(reference, earlier)
+        if copy is not None and copy.found:
+            message = (
+                f"the references {original} and {name} are one picture: the distances between real ones are too small"
+            )
+            warnings.warn(message, CopyWarning, stacklevel=2)
+        earlier[name] = reference
 
 
-def _closest(own: Print | None, references: Mapping[str, Print | None]) -> tuple[str, Copy] | None:
+def _closest(image: Print | None, references: Mapping[str, Print | None]) -> tuple[str, Copy | None]:
     """Find the reference with the highest agreement; None without references or prints."""
-    if own is None:
-        return None
-    looks = [(name, compare(other, own)) for name, other in references.items() if other is not None]
-    return max(looks, key=lambda look: look[1].agreement, default=None)
+    closest, copy = "", None
+    for name, reference in references.items():
+        if image is None or reference is None:
+            continue
+        comparison = compare(reference, image)
+        if copy is None or comparison.agreement > copy.agreement:
+            closest, copy = name, comparison
+    return closest, copy
 
 
 def is_gray(small: NDArray[np.uint8] | None) -> bool | None:
@@ -77,7 +84,8 @@ def is_gray(small: NDArray[np.uint8] | None) -> bool | None:
 def warn_of_gray(names: Sequence[str]) -> None:
     """Give one `GrayWarning` that names the gray images, if there are any: color is a part of the identity."""
     if names:
-        warnings.warn(
+        message = (
             f"gray, where the references are in color: {', '.join(first_few(names, _SHOWN))}; their distances are too "
-            "large unless the references are made gray, too", GrayWarning, stacklevel=2,
-        )  # fmt: skip
+            "large unless the references are made gray, too"
+        )
+        warnings.warn(message, GrayWarning, stacklevel=2)

@@ -92,21 +92,22 @@ class Encoder:
     """
 
     def __init__(self, metric: Embedder, settings: ScoreSettings, watcher: Watcher | None) -> None:
-        self._metric, self._settings, self._watcher = metric, settings, watcher
+        self._metric = metric
+        self._settings = settings
+        self._watcher = watcher
         self._scores_patches = needs_patches(settings.distance)
         self._patches = self._scores_patches or (watcher is not None and watcher.details > 0)
         self.skipped: dict[File, str] = {}
-        self._stores: dict[bool, Store] = {}  # of masked and of whole images
-        self._full = False
+        self._stores: list[Store] = []  # of whole and of masked images
+        self._is_full = False
         if settings.cache is not None:
             from idmetric.metric.scoring.store import Store
 
             folder = Path(settings.cache)
             with writing(folder):  # before anything is embedded
                 folder.mkdir(parents=True, exist_ok=True)
-            about = {False: metric.about(), True: metric.about(settings.outside, settings.mask_id)}
-            self._stores = {masked: Store(folder / folder_name(facts), self._patches, metric.model_id)
-                            for masked, facts in about.items()}  # fmt: skip
+            for facts in (metric.about(), metric.about(settings.outside, settings.mask_id)):
+                self._stores.append(Store(folder / folder_name(facts), self._patches, metric.model_id))
             self._mend()
 
     def images(self, files: Iterable[File]) -> Generator[tuple[File, Seen | None], None, None]:
@@ -116,23 +117,29 @@ class Encoder:
             pipeline.batches(files, self.read, batch_size=settings.batch_size, workers=settings.workers)
         ) as batches:
             for batch in batches:
-                order, found = [one.item for one in batch], self.see(batch)
-                yield from ((file, found.get(file)) for file in order)
+                batch_files = [image.item for image in batch]
+                results = self.see(batch)
+                for file in batch_files:
+                    yield file, results.get(file)
 
     def pairs(self, pairs: Pairs) -> Iterator[tuple[Pair, Seen | None, Seen | None]]:
         """Yield the pairs in order, with their images: each is embedded once, and held until its last pair."""
-        uses = Counter(file for pair in pairs for file in set(pair.files))
-        held: dict[File, Seen | None] = {}
-        with closing(self.images(dict.fromkeys(pairs.files))) as images:  # in the order of their first pairs
+        uses: Counter[File] = Counter()
+        for pair in pairs:
+            uses.update(set(pair.files))
+        images: dict[File, Seen | None] = {}
+        with closing(self.images(dict.fromkeys(pairs.files))) as ahead:  # in the order of their first pairs
             for pair in pairs:
-                while not held.keys() >= set(pair.files):
-                    file, seen = next(images)
-                    held[file] = seen
-                yield pair, held[pair.files[0]], held[pair.files[1]]
-                for file in set(pair.files):
+                a, b = pair.files
+                while a not in images or b not in images:
+                    file, image = next(ahead)
+                    images[file] = image
+                    del image
+                yield pair, images[a], images[b]
+                for file in {a, b}:
                     uses[file] -= 1
                     if not uses[file]:
-                        del held[file]
+                        del images[file]
 
     # Reading
 
@@ -164,7 +171,7 @@ class Encoder:
         if self._stores:
             source = pipeline.Source.read(path, mask)
             image, subject_mask, loaded.key = source.image, source.mask, source.key
-            is_cached = loaded.key in self._stores[mask is not None]
+            is_cached = loaded.key in self._store_of(loaded.key)
             if is_cached and self._watcher is None and not options.copies:
                 return loaded
 
@@ -183,66 +190,82 @@ class Encoder:
 
     def see(self, batch: Sequence[Loaded]) -> dict[File, Seen]:
         """Embed images that have pixels, and take the others from the cache."""
-        fresh = [one for one in batch if one.pixels is not None]
-        known = [one for one in batch if one.pixels is None and not one.problem]
-        found: dict[File, Seen] = {}
-        for masked, store in self._stores.items() if known else ():
+        cached = [image for image in batch if image.pixels is None and not image.problem]
+        results = self._from_cache(cached) if cached else {}
+        lost = [image for image in cached if image.item not in results]  # their shard is damaged or gone
+        again = [self.read(image.item) for image in lost]
+        fresh = [image for image in (*batch, *again) if image.pixels is not None]
+        if fresh:
+            results |= self._embed(fresh)
+        return results
+
+    def _from_cache(self, images: Sequence[Loaded]) -> dict[File, Seen]:
+        embeddings: dict[str, Embedding] = {}
+        for store in self._stores:
             if store.unsaved:
                 self._write(store.save)
-            kept = store.readable([one.key for one in known if one.key.endswith(MASKED) == masked])
-            self._mend()
-            for one in known:
-                if one.key in kept:
-                    found[one.item] = self._seen(one, kept[one.key])
-        again = [self.read(one.item) for one in known if one.item not in found]  # their shard is damaged or gone
-        if fresh := [*fresh, *(one for one in again if one.pixels is not None)]:
-            found |= self._embed(fresh)
-        return found
+            keys = [image.key for image in images if self._store_of(image.key) is store]
+            embeddings |= store.readable(keys)
+        self._mend()
+        results = {}
+        for image in images:
+            if image.key in embeddings:
+                results[image.item] = self._seen(image, embeddings[image.key])
+        return results
 
-    def _embed(self, fresh: list[Loaded]) -> dict[File, Seen]:
+    def _embed(self, images: list[Loaded]) -> dict[File, Seen]:
         """Embed one batch, and keep it in the cache."""
-        together, bad = pipeline.embed(self._metric, fresh, self._patches, zero=True)
-        if bad and self._settings.on_error == "fail":
-            names = [fresh[k].item[0] for k in sorted(bad)]
-            raise NonFiniteError(f"{shown(names)}: {next(iter(bad.values()))}", sorted(bad))
-        if bad:
-            self.skipped |= {fresh[k].item: why for k, why in bad.items()}
-            good = [k for k in range(len(fresh)) if k not in bad]
-            together, fresh = together[good], [fresh[k] for k in good]
-        together = together.cpu()
-        for masked, store in self._stores.items():
-            keys = {one.key: k for k, one in enumerate(fresh) if one.key and one.key.endswith(MASKED) == masked}
-            if keys:
-                self._write(store.add, list(keys), together[list(keys.values())])
-        return {one.item: self._seen(one, seen) for one, seen in zip(fresh, together, strict=True)}
+        embedding, reasons = pipeline.embed(self._metric, images, self._patches, zero=True)
+        if reasons and self._settings.on_error == "fail":
+            rows = sorted(reasons)
+            names = [images[row].item[0] for row in rows]
+            raise NonFiniteError(f"{shown(names)}: {reasons[rows[0]]}", rows)
+        for row, reason in reasons.items():
+            self.skipped[images[row].item] = reason
 
-    def _seen(self, one: Loaded, embedding: Embedding) -> Seen:
-        masked = one.mask is not None or one.key.endswith(MASKED)
-        tokens = None if self._watcher is None else self._watcher.tokens(one.item, masked, embedding)
+        embedding = embedding.cpu()
+        usable = [row for row in range(len(images)) if row not in reasons]
+        for store in self._stores:
+            row_of_key = {}
+            for row in usable:
+                key = images[row].key
+                if self._store_of(key) is store:
+                    row_of_key[key] = row
+            if row_of_key:
+                self._write(store.add, list(row_of_key), embedding[list(row_of_key.values())])
+        return {images[row].item: self._seen(images[row], embedding[row]) for row in usable}
+
+    def _seen(self, image: Loaded, embedding: Embedding) -> Seen:
+        is_masked = image.mask is not None or image.key.endswith(MASKED)
+        tokens = None if self._watcher is None else self._watcher.tokens(image.item, is_masked, embedding)
         if not self._scores_patches:  # kept no longer than the watcher needs them
             embedding = Embedding(embedding.cls, model=embedding.model)
-        return Seen(embedding[[0]], one.small, tokens)  # a copy: a slice would keep its whole batch
+        return Seen(embedding[[0]], image.small, tokens)  # a copy: a slice would keep its whole batch
 
     # The cache
 
+    def _store_of(self, key: str) -> Store:
+        return self._stores[key.endswith(MASKED)]
+
     def save(self) -> None:
         """Write everything that is not in a file of the cache yet."""
-        for store in self._stores.values():
+        for store in self._stores:
             self._write(store.save)
 
     def _write(self, write: Callable[..., None], *args: Any) -> None:
         """Write; if that fails, keep nothing more, as scores matter more than their cache."""
+        if self._is_full:
+            return
         try:
-            if not self._full:
-                write(*args)
+            write(*args)
         except OSError as error:
-            self._full = True
-            for store in self._stores.values():
+            self._is_full = True
+            for store in self._stores:
                 store.drop()
             warnings.warn(f"the cache is not complete ({error}); the scores are", stacklevel=2)
 
     def _mend(self) -> None:
-        for store in self._stores.values():
+        for store in self._stores:
             try:
                 lines = store.mend()
             except OutputError as error:  # a folder that is read-only: the shard is not used, and stays

@@ -48,31 +48,34 @@ def cross(
     Raises:
         RequestError: for a reference that is not a file, or if no candidate is left. InputError: as `all_listed`.
     """
-    known, candidates = (
-        paths.all_listed([some] if isinstance(some, str | os.PathLike) else some) for some in (references, images)
-    )
-    if not known or not candidates:
+    reference_paths = _listed(references)
+    candidates = _listed(images)
+    if not reference_paths or not candidates:
         raise RequestError("give a reference and at least one image")
-    for path in known:
+    for path in reference_paths:
         if not os.path.isfile(path):
             raise RequestError(f"the reference {path!r} is not a file, a folder or a pattern that matches")
     if include_references:
-        return Cross(known, candidates)
+        return Cross(reference_paths, candidates)
 
-    own = {file_id(path) for path in known} - {None}
-    left_out = dict.fromkeys(path for path in candidates if file_id(path) in own)
-    others = [path for path in candidates if path not in left_out]
-    if not others:
+    reference_ids = {file_id(path) for path in reference_paths} - {None}
+    left_out = dict.fromkeys(path for path in candidates if file_id(path) in reference_ids)
+    candidates = [path for path in candidates if path not in left_out]
+    if not candidates:
         raise RequestError(
             "all candidates are references: name others, or score them too (--include-refs, include_references=True)"
         )
-    return Cross(known, others, tuple(left_out))
+    return Cross(reference_paths, candidates, tuple(left_out))
+
+
+def _listed(images: PathLike | Iterable[PathLike]) -> list[str]:
+    return paths.all_listed([images] if isinstance(images, str | os.PathLike) else images)
 
 
 def absent_files(work: Cross | Pairs) -> list[str]:
     """The images that do not exist; found without importing what reads them."""
-    different = dict.fromkeys(path for path, _ in work.files)
-    return [path for path in different if not os.path.exists(path) and not paths.is_address(path)]
+    images = dict.fromkeys(path for path, _ in work.files)
+    return [path for path in images if not os.path.exists(path) and not paths.is_address(path)]
 
 
 # Masks
@@ -81,7 +84,9 @@ def absent_files(work: Cross | Pairs) -> list[str]:
 def mask_path(mask_dir: PathLike | None, file: File) -> str | None:
     """Return the mask of an image: its own, or one in the folder; None without either."""
     path, mask = file
-    return mask if mask is not None or mask_dir is None else paths.mask_of(mask_dir, path)
+    if mask is None and mask_dir is not None:
+        return paths.mask_of(mask_dir, path)
+    return mask
 
 
 def check_masks(work: Cross | Pairs, mask_dir: PathLike | None, has_label: bool, preprocessing: str) -> None:
@@ -105,5 +110,7 @@ def check_masks(work: Cross | Pairs, mask_dir: PathLike | None, has_label: bool,
 def files_read(work: Cross | Pairs, mask_dir: PathLike | None) -> Iterator[str]:
     """Yield images and masks in order."""
     for file in work.files:
+        yield file[0]
         mask = mask_path(mask_dir, file)
-        yield from (file[0], mask) if mask else (file[0],)
+        if mask:
+            yield mask

@@ -52,26 +52,28 @@ def heatmaps(
     subject = metric.as_embedding(references, labeled(masks, mask_id), outside, True, batch_size)
     patch_tokens(subject, metric.label)
     pictures = pictures_of(metric, targets)
-    found = metric.as_embedding([seen for seen, _ in pictures], None, outside, True, batch_size)
-    similar = patch_similarity(subject, found, match)
+    embedding = metric.as_embedding([picture for picture, _ in pictures], None, outside, True, batch_size)
+    similarity = patch_similarity(subject, embedding, match)
     maps = []
-    for k, (_, size) in enumerate(pictures):
-        where = layout(metric, *size, found[k])
-        maps.append(spread(on_grid(similar[k], where), where, size))
+    for number, (_, size) in enumerate(pictures):
+        where = layout(metric, *size, embedding[number])
+        maps.append(spread(on_grid(similarity[number], where), where, size))
     return maps
 
 
 def pictures_of(metric: Embedder, images: Images) -> list[tuple[Any, tuple[int, int]]]:
     """Return each image as the model reads it, and its full height and width, which are those of its map."""
-    found: list[tuple[Any, tuple[int, int]]] = []
-    for one in split_images(images):
-        if isinstance(one, Tensor):
-            found.append((one, (one.shape[-2], one.shape[-1])))
-        else:
-            picture = metric.read_image(one)
-            seen = picture if metric.decode == "exact" else metric.read_image(one, whole=False)
-            found.append((seen, (picture.height, picture.width)))
-    return found
+    pictures: list[tuple[Any, tuple[int, int]]] = []
+    for image in split_images(images):
+        if isinstance(image, Tensor):
+            pictures.append((image, (image.shape[-2], image.shape[-1])))
+            continue
+        picture = metric.read_image(image)
+        size = picture.height, picture.width
+        if metric.decode != "exact":
+            picture = metric.read_image(image, whole=False)
+        pictures.append((picture, size))
+    return pictures
 
 
 def layout(metric: Embedder, height: int, width: int, embedded: Embedding) -> Layout:
@@ -82,19 +84,25 @@ def layout(metric: Embedder, height: int, width: int, embedded: Embedding) -> La
     """
     if metric.fit != SQUASH:
         raise ValueError(f"{metric.label} does not see the whole image at its shape: load it with resize='squash'")
-    seen = metric.size_for(height, width)
+    size = metric.size_for(height, width)
     if embedded.grid is None:  # VisIDEmbed: square cells, as many as have weight
-        count = patch_tokens(embedded).shape[1] if embedded.weights is None else int((embedded.weights[0] > 0).sum())
-        side = math.isqrt(seen[0] * seen[1] // count)
-        return Layout((seen[0] // side, seen[1] // side), seen, seen)
-    embed = getattr(getattr(metric, "backbone", None), "patch_embed", None)
-    sides = getattr(embed, "patch_size", None)
-    if isinstance(sides, tuple) and tuple(s // p for s, p in zip(seen, sides, strict=True)) == embedded.grid:
-        return Layout(embedded.grid, seen, (embedded.grid[0] * sides[0], embedded.grid[1] * sides[1]))
-    return Layout(embedded.grid, seen, seen)
+        count = patch_tokens(embedded).shape[1]
+        if embedded.weights is not None:
+            count = int((embedded.weights[0] > 0).sum())
+        side = math.isqrt(size[0] * size[1] // count)
+        return Layout((size[0] // side, size[1] // side), size, size)
+
+    patch_embed = getattr(getattr(metric, "backbone", None), "patch_embed", None)
+    patch = getattr(patch_embed, "patch_size", None)
+    if isinstance(patch, tuple):
+        rows, columns = size[0] // patch[0], size[1] // patch[1]
+        if (rows, columns) == embedded.grid:
+            return Layout(embedded.grid, size, (rows * patch[0], columns * patch[1]))
+    return Layout(embedded.grid, size, size)
 
 
 def coverage(mask: ImageLike | Tensor, where: Layout) -> Tensor:
     """Return the share of each patch (rows, columns) that a mask of the whole image covers."""
-    seen = read_mask(mask, where.seen)[: where.covered[0], : where.covered[1]]
-    return F.adaptive_avg_pool2d(seen[None], where.grid)[0]
+    height, width = where.covered
+    cover = read_mask(mask, where.seen)[:height, :width]
+    return F.adaptive_avg_pool2d(cover[None], where.grid)[0]

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from idmetric.metric.files import StrPath
 from idmetric.metric.files.json_file import MOST
 
 MASK_RULES = 2  # version of the rules for masks: a masked image embedded by older rules is embedded again
@@ -40,7 +41,7 @@ def folder_name(facts: Mapping[str, str]) -> str:
     return f"{name}.{settings_digest({key: value for key, value in facts.items() if key != 'idmetric'})}"
 
 
-def stores_in(folder: str | os.PathLike[str], name: str) -> list[Path]:
+def stores_in(folder: StrPath, name: str) -> list[Path]:
     """Return the folders in a folder that hold a file of this name, sorted; none if there is no such folder.
 
     Raises:
@@ -69,12 +70,12 @@ def content_key(image: bytes, mask: bytes | None = None) -> str:
     return digest.hexdigest() + MASKED
 
 
-def key_of(image: str | bytes | os.PathLike[str], mask: str | bytes | os.PathLike[str] | None = None) -> str:
+def key_of(image: StrPath | bytes, mask: StrPath | bytes | None = None) -> str:
     """Return the `content_key` of an image and its mask, given by their files or bytes; raises as `content`."""
     return content_key(content(image), None if mask is None else content(mask))
 
 
-def content(source: str | bytes | os.PathLike[str]) -> bytes:
+def content(source: StrPath | bytes) -> bytes:
     """Read all bytes of a file; bytes are returned as they are.
 
     Raises:
@@ -83,12 +84,12 @@ def content(source: str | bytes | os.PathLike[str]) -> bytes:
     if isinstance(source, bytes):
         return source
     try:
-        found = os.stat(source)
+        status = os.stat(source)
     except ValueError as error:  # a null byte, say
         raise OSError(f"no file can have this name ({error})") from error
-    if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):  # open explains folders
+    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):  # open explains folders
         raise OSError("it is a pipe or a device: give a file")
-    if found.st_size > MOST:
+    if status.st_size > MOST:
         raise OSError(f"it has more than {MOST} bytes")
     with open(source, "rb") as file:
         return file.read()

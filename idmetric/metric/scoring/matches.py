@@ -65,12 +65,13 @@ class Side:
 
     def packed(self) -> dict[str, Any]:
         """Return values for JSON, with bytes as base64; cosines and strengths of 0..1 become 0..65535, lower ones 0."""
-        cosine, strength = (np.rint(v.clip(0, 1) * 65535).astype("<u2") for v in (self.cosine, self.strength))
         return {
-            "grid": list(self.grid), "share": [round(s, 4) for s in self.share],
-            "partner": _text(self.partner.astype("<u2").tobytes()),
-            "cosine": _text(cosine.tobytes()), "strength": _text(strength.tobytes()),
-        }  # fmt: skip
+            "grid": list(self.grid),
+            "share": [round(share, 4) for share in self.share],
+            "partner": _text(self.partner),
+            "cosine": _text(np.rint(self.cosine.clip(0, 1) * 65535)),
+            "strength": _text(np.rint(self.strength.clip(0, 1) * 65535)),
+        }
 
 
 @dataclass(frozen=True)
@@ -92,11 +93,13 @@ class Matches:
 
 def tokens_of(where: Layout, embedding: Embedding) -> Tokens | None:
     """Return the tokens of one image's embedding; None without patches, or with more than `NOBODY` can number."""
-    count = where.grid[0] * where.grid[1]
+    rows, columns = where.grid
+    count = rows * columns
     if embedding.patches is None or not 0 < count < NOBODY or embedding.patches.shape[1] < count:
         return None
     unit = F.normalize(embedding.patches[0, :count].float(), dim=-1)
-    return Tokens(unit.half().cpu(), covered(embedding)[0, :count].cpu(), where)
+    inside = covered(embedding)[0, :count]
+    return Tokens(unit.half().cpu(), inside.cpu(), where)
 
 
 def matches_of(reference: Tokens, image: Tokens, device: torch.device | str = "cpu", *, border: bool = True) -> Matches:
@@ -106,24 +109,31 @@ def matches_of(reference: Tokens, image: Tokens, device: torch.device | str = "c
         device: computes the comparison.
         border: False takes the cosine alone, for match and strength.
     """
-    a, b = reference.unit.to(device).float(), image.unit.to(device).float()
+    a = reference.unit.to(device).float()
+    b = image.unit.to(device).float()
     cosine = (a @ b.T).clamp(max=1)
     outside = ~(reference.inside.to(device)[:, None] & image.inside.to(device))
-    score, strength = cosine, cosine
+
+    score = strength = cosine
     if border:
-        p, q = _likeness_to_border(a, reference), _likeness_to_border(b, image)
-        known = cosine.masked_fill(outside, -1)
-        score = 2 * cosine - _crowd(known)[:, None] - _crowd(known.T) - p[:, None] / 2 - q / 2
-        strength = cosine * (1 - p)[:, None] * (1 - q)
+        p = _likeness_to_border(a, reference)[:, None]
+        q = _likeness_to_border(b, image)
+        inner = cosine.masked_fill(outside, -1)
+        score = 2 * cosine - _crowd(inner)[:, None] - _crowd(inner.T) - p / 2 - q / 2
+        strength = cosine * (1 - p) * (1 - q)
     score = score.masked_fill(outside, -torch.inf)
-    return Matches(_side(score, cosine, strength, reference.where), _side(score.T, cosine.T, strength.T, image.where))
+
+    reference_side = _side(score, cosine, strength, reference.where)
+    image_side = _side(score.T, cosine.T, strength.T, image.where)
+    return Matches(reference_side, image_side)
 
 
 def strongest(matches: Matches, count: int) -> list[tuple[int, int]]:
     """Return the patches (reference, image) of the image's `count` strongest matches, strongest first."""
     side = matches.image
     order = np.argsort(-side.strength, kind="stable")
-    return [(int(side.partner[p]), int(p)) for p in order if side.partner[p] != NOBODY][:count]
+    order = order[side.partner[order] != NOBODY][:count]
+    return list(zip(side.partner[order].tolist(), order.tolist(), strict=True))
 
 
 def _likeness_to_border(unit: Tensor, tokens: Tokens) -> Tensor:
@@ -142,16 +152,15 @@ def _crowd(cosine: Tensor) -> Tensor:
 
 def _side(score: Tensor, cosine: Tensor, strength: Tensor, where: Layout) -> Side:
     best, partner = score.max(1)
-    alone = best.isinf()
-    cosine, strength = (x.gather(1, partner[:, None])[:, 0].masked_fill(alone, 0) for x in (cosine, strength))
-    return Side(
-        where.grid,
-        where.share,
-        partner.masked_fill(alone, NOBODY).cpu().numpy().astype(np.uint16),
-        cosine.cpu().numpy().astype(np.float32),
-        strength.cpu().numpy().astype(np.float32),
-    )
+    is_alone = best.isinf()
+
+    def of_partner(values: Tensor) -> NDArray[np.float32]:
+        chosen = values.gather(1, partner[:, None])[:, 0]
+        return chosen.masked_fill(is_alone, 0).float().cpu().numpy()
+
+    numbers = partner.masked_fill(is_alone, NOBODY).cpu().numpy().astype(np.uint16)
+    return Side(where.grid, where.share, numbers, of_partner(cosine), of_partner(strength))
 
 
-def _text(data: bytes) -> str:
-    return base64.b64encode(data).decode("ascii")
+def _text(values: NDArray[Any]) -> str:
+    return base64.b64encode(values.astype("<u2").tobytes()).decode("ascii")

@@ -22,35 +22,38 @@ Ints = NDArray[np.int64]
 Progress = Callable[[int, int], None]
 
 _CELLS = 2**23  # similarities held at once (32 MB)
+_SCALED = 2**12  # vectors scaled at once
 _MEASURED = 2**8  # pairs measured at once: more do not fit into a processor's cache
 _NOISE = 1e-5  # of a similarity in float32, at most
 
 
 def unit(vectors: NDArray[np.floating], rows: Ints | None = None) -> Single:
     """Scale vectors (N, D), or some rows of them, to length 1; ValueError names one that is zero or not finite."""
-    rows = np.arange(len(vectors)) if rows is None else rows
-    out = np.empty((len(rows), vectors.shape[1]), dtype=np.float32)
-    for start in range(0, len(rows), 4096):
-        part = rows[start : start + 4096]
-        wide = vectors[part].astype(np.float64)
-        norm = np.linalg.norm(wide, axis=1, keepdims=True)
-        good = np.isfinite(norm) & (norm > 0)
-        if not good.all():
-            raise ValueError(f"the embedding of row {part[good.argmin()] + 1} is zero or not finite: no direction")
-        out[start : start + 4096] = wide / norm
-    return out
+    if rows is None:
+        rows = np.arange(len(vectors))
+    units = np.empty((len(rows), vectors.shape[1]), dtype=np.float32)
+    for start in range(0, len(rows), _SCALED):
+        part = rows[start : start + _SCALED]
+        exact = vectors[part].astype(np.float64)
+        norm = np.linalg.norm(exact, axis=1, keepdims=True)
+        has_direction = np.isfinite(norm) & (norm > 0)
+        if not has_direction.all():
+            row = part[has_direction.argmin()]
+            raise ValueError(f"the embedding of row {row + 1} is zero or not finite: no direction")
+        units[start : start + _SCALED] = exact / norm
+    return units
 
 
 def distances(queries: Single, vectors: Single) -> Double:
     """1 - cos of unit vectors (N, D) or (D,) and (N, D), row by row, in float64: 0 for equal ones."""
-    found: Double = np.square(queries.astype(np.float64) - vectors).sum(1) / 2
-    return found
+    result: Double = np.square(queries.astype(np.float64) - vectors).sum(1) / 2
+    return result
 
 
 def cosines(queries: Single, vectors: Single) -> Double:
     """Return the cosines of unit vectors (N, D) or (D,) and (N, D), row by row, in float64."""
-    found: Double = (queries.astype(np.float64) * vectors).sum(1)
-    return found
+    result: Double = (queries.astype(np.float64) * vectors).sum(1)
+    return result
 
 
 def nearest(queries: NDArray[np.floating], vectors: Single, k: int) -> tuple[Ints, Double]:
@@ -67,7 +70,8 @@ def nearest(queries: NDArray[np.floating], vectors: Single, k: int) -> tuple[Int
         raise ValueError(f"k must be at least 1, got {k}")
     if not len(vectors):
         raise ValueError("there is nothing to search in")
-    rows, score = _search(unit(queries), vectors, min(k, len(vectors)), lambda a, b: -distances(a, b))
+    count = min(k, len(vectors))
+    rows, score = _search(unit(queries), vectors, count, lambda a, b: -distances(a, b))
     return rows, -score
 
 
@@ -110,18 +114,29 @@ def nearest_other(
     """
     if k < 1:
         raise ValueError(f"k must be at least 1, got {k}")
-    anchors = np.arange(len(vectors)) if anchors is None else np.asarray(anchors, dtype=np.int64)
-    pool = np.arange(len(vectors)) if pool is None else np.unique(np.asarray(pool, dtype=np.int64))
-    if not len(anchors) or not len(pool):
-        return Neighbors(np.full((len(anchors), k), -1), np.full((len(anchors), k), np.nan))
+    anchor_rows = np.arange(len(vectors)) if anchors is None else anchors
+    pool_rows = np.arange(len(vectors)) if pool is None else np.unique(pool)
+    if not len(anchor_rows) or not len(pool_rows):
+        shape = len(anchor_rows), k
+        return Neighbors(np.full(shape, -1), np.full(shape, np.nan))
 
-    used = np.union1d(anchors, pool)
+    used = np.union1d(anchor_rows, pool_rows)  # a pool may be tiny, the manifest huge
     units = unit(vectors, used)
-    at, inside = np.searchsorted(used, anchors), np.searchsorted(used, pool)
-    codes = np.unique(groups[used], return_inverse=True)[1]  # only of used rows: a pool may be tiny, the manifest huge
+    codes = np.unique(groups[used], return_inverse=True)[1]
+    from_anchors = np.searchsorted(used, anchor_rows)
+    from_pool = np.searchsorted(used, pool_rows)
 
-    rows, similarity = _search(units[at], units[inside], k, cosines, (codes[at], codes[inside]), ceiling, progress)
-    return Neighbors(np.where(rows < 0, -1, pool[rows]), np.where(rows < 0, np.nan, similarity))
+    rows, similarity = _search(
+        units[from_anchors],
+        units[from_pool],
+        k,
+        cosines,
+        groups=(codes[from_anchors], codes[from_pool]),
+        ceiling=ceiling,
+        progress=progress,
+    )
+    is_missing = rows < 0
+    return Neighbors(np.where(is_missing, -1, pool_rows[rows]), np.where(is_missing, np.nan, similarity))
 
 
 def _search(
@@ -139,31 +154,37 @@ def _search(
         measure: the score of unit vectors (N, D) and (N, D), row by row, by which rows rank; higher = nearer.
         groups: of queries (Q,) and of vectors (N,).
     """
-    rows, best = np.full((len(queries), k), -1), np.full((len(queries), k), -np.inf)
+    rows = np.full((len(queries), k), -1)
+    scores = np.full((len(queries), k), -np.inf)
     step = max(1, _CELLS // len(vectors))
     for start in range(0, len(queries), step):
         part = queries[start : start + step]
         similarity = part @ vectors.T
         if groups is not None:
-            similarity[groups[0][start : start + step, None] == groups[1]] = -np.inf
+            query_groups, vector_groups = groups
+            similarity[query_groups[start : start + step, None] == vector_groups] = -np.inf
         query, row = _shortlist(similarity, k, ceiling)
 
+        # measured exactly
         score = np.empty(len(row))
-        for at in (slice(n, n + _MEASURED) for n in range(0, len(row), _MEASURED)):
-            score[at] = measure(part[query[at]], vectors[row[at]])
+        for begin in range(0, len(row), _MEASURED):
+            pairs = slice(begin, begin + _MEASURED)
+            score[pairs] = measure(part[query[pairs]], vectors[row[pairs]])
         if ceiling is not None:
             below = comparable(score) < comparable(ceiling)
             query, row, score = query[below], row[below], score[below]
 
+        # the k best of each query
         order = np.lexsort((row, -comparable(score), query))
         query, row, score = query[order], row[order], score[order]
-        place = np.arange(len(query)) - np.searchsorted(query, query)  # among the rows of its query
-        first = place < k
-        rows[start + query[first], place[first]] = row[first]
-        best[start + query[first], place[first]] = score[first]
+        rank = np.arange(len(query)) - np.searchsorted(query, query)
+        is_near = rank < k
+        target = start + query[is_near], rank[is_near]
+        rows[target] = row[is_near]
+        scores[target] = score[is_near]
         if progress is not None:
             progress(min(start + step, len(queries)), len(queries))
-    return rows, best
+    return rows, scores
 
 
 def _shortlist(similarity: Single, k: int, ceiling: float | None) -> tuple[Ints, Ints]:
@@ -171,8 +192,9 @@ def _shortlist(similarity: Single, k: int, ceiling: float | None) -> tuple[Ints,
     if ceiling is not None:
         similarity[similarity >= ceiling + _NOISE] = -np.inf
         k += int(np.count_nonzero(similarity > ceiling - _NOISE, axis=1).max())  # on either side of it, maybe
-    k = min(k, similarity.shape[1])
-    least = torch.from_numpy(similarity).topk(k, 1, sorted=False).values.amin(1, keepdim=True).numpy()
-    least = np.maximum(least - _NOISE, np.finfo(np.float32).min)  # -inf of a query with fewer than k rows
-    query, row = np.divmod(np.flatnonzero(similarity >= least), similarity.shape[1])
+    count = similarity.shape[1]
+    best = torch.from_numpy(similarity).topk(min(k, count), 1, sorted=False).values
+    least = best.amin(1, keepdim=True).numpy() - _NOISE
+    least = np.maximum(least, np.finfo(np.float32).min)  # -inf of a query with fewer than k rows
+    query, row = np.divmod(np.flatnonzero(similarity >= least), count)
     return query, row

@@ -20,23 +20,34 @@ from idmetric.metric.images.paths import InputError, existing, is_image
 from idmetric.metric.scoring.scores import COLUMNS, File, RequestError
 
 _SIDES: dict[str, tuple[str, ...]] = {"a": ("a", "image_a", "ref", "reference"), "b": ("b", "image_b", "gen", "image")}
-_KINDS = ("path", "image")
 # read as images only where the names above do not name both: other tables keep facts in such columns
 _MORE: dict[str, tuple[str, ...]] = {
-    "a": (*_SIDES["a"], "image1", "image_1", "source", *(f"{x}_{y}" for x in ("ref", "reference") for y in _KINDS)),
-    "b": (*_SIDES["b"], "image2", "image_2", "target", "generated",
-          *(f"{x}_{y}" for x in ("gen", "generated") for y in _KINDS)),
-}  # fmt: skip
+    "a": (*_SIDES["a"], "image1", "image_1", "source", "ref_path", "ref_image", "reference_path", "reference_image"),
+    "b": (
+        *_SIDES["b"],
+        "image2",
+        "image_2",
+        "target",
+        "generated",
+        "gen_path",
+        "gen_image",
+        "generated_path",
+        "generated_image",
+    ),
+}
 _CANDIDATES = ("gen", "image")  # only with these headers a column `mask` belongs to one of the images
 _COLUMNS = ("a", "b", "mask_a", "mask_b")  # without a header
 
 
 def _aliases(sides: dict[str, tuple[str, ...]]) -> dict[str, str]:
     """Map headers of images and masks to `_COLUMNS`."""
-    found = {name: side for side, names in sides.items() for name in names}
+    aliases = {}
     for side, names in sides.items():
-        found |= {mask: f"mask_{side}" for name in names for mask in (f"mask_{name}", f"{name}_mask")}
-    return found
+        for name in names:
+            aliases[name] = side
+            aliases[f"mask_{name}"] = f"mask_{side}"
+            aliases[f"{name}_mask"] = f"mask_{side}"
+    return aliases
 
 
 @dataclass(frozen=True)
@@ -75,12 +86,18 @@ class Pairs:
     @property
     def files(self) -> list[File]:
         """The images of all pairs, with their masks; images of several pairs recur."""
-        return [file for pair in self.rows for file in pair.files]
+        files: list[File] = []
+        for pair in self.rows:
+            files += pair.files
+        return files
 
     @property
     def other(self) -> tuple[str, ...]:
         """Names of the columns that are carried through to the scores."""
-        return tuple(dict.fromkeys(name for pair in self.rows for name, _ in pair.other))
+        names: dict[str, str] = {}
+        for pair in self.rows:
+            names |= dict(pair.other)
+        return tuple(names)
 
     @property
     def pictures(self) -> int:
@@ -121,8 +138,8 @@ def _pair_of_paths(pair: Any, number: int) -> Pair:
             f"pair {number}: a pair is (a, b) or (a, b, mask_a, mask_b) of paths, or a dict or row of a DataFrame with "
             f"columns a and b, got {shown(pair)}"
         )
-    a, b, mask_a, mask_b = (None if path is None else _existing(os.fspath(path)) for path in [*paths, None, None][:4])
-    return Pair(str(a), str(b), mask_a, mask_b)
+    found_paths: list[Any] = [path and _existing(os.fspath(path)) for path in paths]
+    return Pair(*found_paths)
 
 
 def _pair_of_columns(row: Mapping[Any, Any], number: int) -> Pair:
@@ -131,10 +148,9 @@ def _pair_of_columns(row: Mapping[Any, Any], number: int) -> Pair:
     except RequestError as error:
         raise RequestError(f"pair {number}: {error}") from error
     cells = dict(zip(names or (), row.values(), strict=False))
-    own = {name: cells.pop(name, None) for name in _COLUMNS}
-    pair = _pair_of_paths([own[name] for name in _COLUMNS], number)
-    other = tuple((name, "" if _is_empty(value) else str(value)) for name, value in cells.items())
-    return replace(pair, other=other)
+    pair = _pair_of_paths([cells.pop(name, None) for name in _COLUMNS], number)
+    other = [(name, "" if _is_empty(value) else str(value)) for name, value in cells.items()]
+    return replace(pair, other=tuple(other))
 
 
 def _is_empty(cell: Any) -> bool:
@@ -143,9 +159,10 @@ def _is_empty(cell: Any) -> bool:
 
 
 def _existing(path: str) -> str:
-    found = existing(path)
-    other = path.replace("\\", "/")  # a table from Windows
-    return found if other == path or os.path.lexists(found) else existing(other)
+    found_path = existing(path)
+    if os.path.lexists(found_path):
+        return found_path
+    return existing(path.replace("\\", "/"))  # a table from Windows
 
 
 # Files
@@ -167,29 +184,42 @@ def read_pairs(path: Path, on_error: str = "fail") -> Pairs:
         lines = _lines(path)
         base = path.parent if path.is_file() and path.parts[:2] != ("/", "dev") else Path()
         header = _header(lines[0], base) if lines else None
-        found = Pairs([])
-        for number, line in enumerate(lines[header is not None :], 1):
-            names = header or [*_COLUMNS, *(f"column_{n}" for n in range(len(_COLUMNS) + 1, len(line) + 1))]
-            if any(cell.strip() for cell in line[len(names) :]):
-                raise RequestError(f"pair {number} has {len(line)} cells, the header {len(names)}: quote cells that "
-                                   "hold commas")  # fmt: skip
-            cells = dict(zip(names, line, strict=False))
-            at = {name: _existing(str(base / cells[name].strip()))  # absolute paths stay
-                  for name in _COLUMNS if cells.get(name, "").strip()}  # fmt: skip
-            if {"a", "b"} <= at.keys():
-                other = tuple((name, cells.get(name, "")) for name in names if name not in _COLUMNS)
-                found.rows.append(Pair(at["a"], at["b"], at.get("mask_a"), at.get("mask_b"), other))
+        pairs = Pairs([])
+        for number, line in enumerate(lines if header is None else lines[1:], 1):
+            pair = _pair_of_line(line, header, base, number)
+            if pair is not None:
+                pairs.rows.append(pair)
             elif on_error == "skip" and len(line) > 1:
-                found.skipped[f"{path}, pair {number}"] = f"two image paths are needed, found {line}"
+                pairs.skipped[f"{path}, pair {number}"] = f"two image paths are needed, found {line}"
             else:
                 hint = "; separate columns by commas" if len(line) == 1 and re.search("[;\t|]", line[0]) else ""
                 raise RequestError(f"pair {number}: two image paths are needed, found {line}{hint}")
-        if not found.rows:
+        if not pairs.rows:
             raise RequestError("it holds no pairs")
-    except (RequestError, InputError, UnicodeDecodeError, OSError, csv.Error) as error:
-        hint = " (save it as UTF-8)" if isinstance(error, UnicodeDecodeError) else ""
-        raise RequestError(f"cannot read {str(path)!r}: {error}{hint}") from error
-    return found
+    except UnicodeDecodeError as error:
+        raise RequestError(f"cannot read {str(path)!r}: {error} (save it as UTF-8)") from error
+    except (RequestError, InputError, OSError, csv.Error) as error:
+        raise RequestError(f"cannot read {str(path)!r}: {error}") from error
+    return pairs
+
+
+def _pair_of_line(line: list[str], header: list[str] | None, base: Path, number: int) -> Pair | None:
+    """Return the pair of a line; None if it lacks an image."""
+    names = header or [*_COLUMNS, *(f"column_{column}" for column in range(len(_COLUMNS) + 1, len(line) + 1))]
+    if any(cell.strip() for cell in line[len(names) :]):
+        raise RequestError(
+            f"pair {number} has {len(line)} cells, the header {len(names)}: quote cells that hold commas"
+        )
+    cells = dict(zip(names, line, strict=False))
+    paths: list[str | None] = []
+    for column in _COLUMNS:
+        cell = cells.get(column, "").strip()
+        paths.append(_existing(str(base / cell)) if cell else None)  # absolute paths stay
+    a, b, mask_a, mask_b = paths
+    if a is None or b is None:
+        return None
+    other = [(name, cells.get(name, "")) for name in names if name not in _COLUMNS]
+    return Pair(a, b, mask_a, mask_b, tuple(other))
 
 
 def _lines(path: Path) -> list[list[str]]:
@@ -203,8 +233,10 @@ def _lines(path: Path) -> list[list[str]]:
         raise RequestError(f"it has more than {MOST} bytes")
     text = data.decode("utf-8-sig")
     delimiter = ","
-    if spreadsheet := re.match(r'"?sep=(.)"?[ \t]*\r?\n', text):  # a first line for spreadsheets
-        delimiter, text = spreadsheet[1], text[spreadsheet.end() :]
+    spreadsheet = re.match(r'"?sep=(.)"?[ \t]*\r?\n', text)  # a first line for spreadsheets
+    if spreadsheet:
+        delimiter = spreadsheet[1]
+        text = text[spreadsheet.end() :]
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
     return [line for line in reader if any(cell.strip() for cell in line)]
 
@@ -227,15 +259,18 @@ def _header(line: list[str], base: Path) -> list[str] | None:
         return None
     if "mask" in plain:
         if not set(plain) & set(_CANDIDATES):
-            raise RequestError("the column 'mask' may belong to either image: call it mask_a or mask_b, and name both "
-                               "if there are two")  # fmt: skip
+            raise RequestError(
+                "the column 'mask' may belong to either image: call it mask_a or mask_b, and name both if there are two"
+            )
         names = ["mask_b" if name == "mask" else name for name in names]
-    own: dict[str, str] = {}  # name -> header
+
+    headers: dict[str, str] = {}  # name -> as the file calls it
     for number, (name, cell) in enumerate(zip(names, line, strict=True), 1):
-        kept = name if name in _COLUMNS else cell if cell.strip() else f"column_{number}"
-        while name not in _COLUMNS and kept in (*COLUMNS, *_COLUMNS):
-            kept = f"input_{kept}"
-        if kept in own:
-            raise RequestError(f"the columns {own[kept]!r} and {cell!r} mean the same: rename or remove one")
-        own[kept] = cell
-    return list(own)
+        if name not in _COLUMNS:
+            name = cell if cell.strip() else f"column_{number}"
+            while name in (*COLUMNS, *_COLUMNS):
+                name = f"input_{name}"
+        if name in headers:
+            raise RequestError(f"the columns {headers[name]!r} and {cell!r} mean the same: rename or remove one")
+        headers[name] = cell
+    return list(headers)

@@ -17,18 +17,21 @@ import os
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.distance.finite import NonFiniteError, reason
+from idmetric.metric.distance.finite import NonFiniteError
+from idmetric.metric.distance.finite import reason as reason_of
 from idmetric.metric.files.threads import in_order
 from idmetric.metric.images.kinds import ImageReadError, describe
 from idmetric.metric.images.opening import Named, read_file
 from idmetric.metric.scoring.keys import content_key
 
 if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from idmetric.metric.images.kinds import Outside
     from idmetric.metric.scoring.store import Store
 
 Item = TypeVar("Item")
@@ -48,11 +51,12 @@ class Input(Generic[Item]):
     item: Item
     key: str = ""
     pixels: Any = None
-    mask: Any = None
+    mask: Tensor | None = None
     problem: str = ""
 
 
 AnyInput = TypeVar("AnyInput", bound=Input[Any])
+Embedded = tuple[Embedding, dict[int, str]]  # and the reason for each row that cannot be used
 
 
 @dataclass(frozen=True)
@@ -88,6 +92,25 @@ def problem_of(error: ImageReadError, image: str) -> str:
     return error.reason if error.source == image else f"its mask {error.source}: {error.reason}"
 
 
+class Model(Protocol):
+    """What `embed` needs of an `Embedder`."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of its weights."""
+
+    def embed(
+        self,
+        images: list[Tensor],
+        *,
+        batch_size: int,
+        masks: list[Tensor | None] | None,
+        outside: Outside,
+        patches: bool,
+    ) -> Embedding:
+        """See `Embedder.embed`."""
+
+
 def threads(workers: int | None) -> int:
     """Number of threads that read images: by default one for each core, at most 8."""
     return min(8, os.cpu_count() or 1) if workers is None else workers
@@ -99,13 +122,11 @@ def batches(
     *,
     batch_size: int,
     workers: int | None = None,
-    group: Callable[[AnyInput], object] = lambda one: None,
 ) -> Generator[list[AnyInput], None, None]:
     """Read items in threads (`workers`; 0: in turn), and yield them in order, `batch_size` images to embed at a time.
 
-    Images of different groups are in different batches. At most three batches of pixels are in memory, and a batch is
-    emptied when the next one is wanted. If a stopped run is resumed, stored images do not change the batches of the
-    remaining ones.
+    At most three batches of pixels are in memory, and a batch is emptied when the next one is wanted. If a stopped run
+    is resumed, stored images do not change the batches of the remaining ones.
 
     Raises:
         ValueError: for a batch size below 1. Whatever `read` raises.
@@ -113,27 +134,22 @@ def batches(
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     batch: list[AnyInput] = []
-    new = 0
+    fresh = 0
     with closing(in_order(read, items, threads=threads(workers), waiting=2 * batch_size)) as ahead:
-        for one in ahead:
-            if batch and group(one) != group(batch[0]):
+        for image in ahead:
+            batch.append(image)
+            fresh += image.pixels is not None
+            del image  # held only by the batch
+            most = _KNOWN * batch_size if fresh else batch_size
+            if fresh == batch_size or len(batch) == most:
                 yield batch
                 batch.clear()
-                new = 0
-            batch.append(one)
-            new += one.pixels is not None
-            del one  # held only by the batch
-            if new == batch_size or len(batch) == (_KNOWN if new else 1) * batch_size:
-                yield batch
-                batch.clear()
-                new = 0
+                fresh = 0
     if batch:
         yield batch
 
 
-def embed(
-    model: Any, inputs: Sequence[Input[Any]], patches: bool = False, *, zero: bool = False
-) -> tuple[Embedding, dict[int, str]]:
+def embed(model: Model, inputs: Sequence[Input[Any]], patches: bool = False, *, zero: bool = False) -> Embedded:
     """Embed images with pixels, in one batch.
 
     Args:
@@ -142,42 +158,53 @@ def embed(
     Returns:
         Their embedding, and the reason for each row that cannot be used: it is zero, or not finite.
     """
-    return usable(
-        lambda: model.embed(
-            [one.pixels for one in inputs], batch_size=len(inputs),
-            masks=None if all(one.mask is None for one in inputs) else [one.mask for one in inputs],
-            outside="keep", patches=patches,  # reading has replaced what is outside
-        ), model.dtype, zero=zero,
-    )  # fmt: skip
+    pixels = [image.pixels for image in inputs]
+    masks = [image.mask for image in inputs]
+    has_masks = any(mask is not None for mask in masks)
+
+    def run() -> Embedding:
+        return model.embed(
+            pixels,
+            batch_size=len(pixels),
+            masks=masks if has_masks else None,
+            outside="keep",  # reading has replaced the pixels there
+            patches=patches,
+        )
+
+    return usable(run, model.dtype, zero=zero)
 
 
-def keep(
-    store: Store, inputs: Sequence[AnyInput], embed: Callable[[list[AnyInput]], tuple[Embedding, dict[int, str]]]
-) -> dict[str, str]:
+def keep(store: Store, inputs: Sequence[AnyInput], embed: Callable[[list[AnyInput]], Embedded]) -> dict[str, str]:
     """Embed the images with pixels that the store lacks, each content once, and add them to it.
 
     Returns the reason for each key with an embedding that cannot be used.
     """
-    fresh = {one.key: one for one in inputs if one.pixels is not None and one.key not in store}
+    fresh = {image.key: image for image in inputs if image.pixels is not None and image.key not in store}
     if not fresh:
         return {}
-    found, bad = embed(list(fresh.values()))
     keys = list(fresh)
-    if good := [k for k in range(len(keys)) if k not in bad]:
-        store.add([keys[k] for k in good], found[good].cpu())
-    return {keys[k]: why for k, why in bad.items()}
+    embedding, reasons = embed(list(fresh.values()))
+    rows = [row for row in range(len(keys)) if row not in reasons]
+    if rows:
+        store.add([keys[row] for row in rows], embedding[rows].cpu())
+    return {keys[row]: reason for row, reason in reasons.items()}
 
 
-def usable(
-    run: Callable[[], Embedding], dtype: Any, by: str = "", zero: bool = False
-) -> tuple[Embedding, dict[int, str]]:
-    """Return the embedding that `run` makes, and the reason for each row that cannot be used; `by` names the model."""
+def usable(run: Callable[[], Embedding], dtype: torch.dtype | str, model: str = "", zero: bool = False) -> Embedded:
+    """Return the embedding that `run` makes, and the reason for each row that cannot be used; `model` is its name."""
     try:
-        found = run()
+        embedding = run()
     except NonFiniteError as error:
         if error.embedding is None:
             raise
-        found = error.embedding
-    empty, infinite = (np.flatnonzero((~x).tolist()).tolist() for x in (found.cls.any(1), found.finite()))
-    bad = {} if zero else dict.fromkeys(empty, f"its embedding{f' by {by}' if by else ''} is zero")
-    return found, bad | dict.fromkeys(infinite, reason(dtype, by))
+        embedding = error.embedding
+    reasons = {}
+    is_finite = embedding.finite().tolist()
+    is_empty = (~embedding.cls.any(1)).tolist()
+    by = f" by {model}" if model else ""
+    for row in range(len(embedding)):
+        if not is_finite[row]:
+            reasons[row] = reason_of(dtype, model)
+        elif is_empty[row] and not zero:
+            reasons[row] = f"its embedding{by} is zero"
+    return embedding, reasons

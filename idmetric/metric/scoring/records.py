@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idmetric.metric.files import json_file
+from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.output import replacing
 from idmetric.metric.files.tables import csv_text, in_csv, rounded
 
@@ -55,7 +55,10 @@ class Records(Sequence[Record]):
 
         A missing or undefined value is an empty field.
         """
-        return csv_text(self.columns, [[row.get(name) for name in self.columns] for row in map(in_csv, self.rows)])
+        lines = []
+        for row in map(in_csv, self.rows):
+            lines.append([row.get(name) for name in self.columns])
+        return csv_text(self.columns, lines)
 
     def to_json(self) -> str:
         """Format a JSON list; numbers have nine significant digits."""
@@ -65,7 +68,7 @@ class Records(Sequence[Record]):
         """Format a JSON object for each row; numbers have nine significant digits."""
         return "".join(json_file.text(row) + "\n" for row in rounded(self.rows))
 
-    def write(self, path: str | os.PathLike[str]) -> None:
+    def write(self, path: StrPath) -> None:
         """Write a .csv, .json or .jsonl file, atomically.
 
         Raises:

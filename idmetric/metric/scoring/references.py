@@ -33,11 +33,12 @@ def leave_one_out(distances: ArrayLike, aggregate: Aggregate = "best") -> Array:
         Shape (N,).
     """
     d = numbers("distances", distances, 2).astype(np.float64)
-    if d.shape[0] != d.shape[1] or len(d) < 2:
+    count = len(d)
+    if d.shape != (count, count) or count < 2:
         raise ValueError(f"distances must be (N, N) of at least two photos, got {d.shape}")
-    others = d[~np.eye(len(d), dtype=bool)].reshape(len(d), -1)
-    found: Array = others.min(1) if aggregate == "best" else others.mean(1)
-    return found
+    to_others: Array = d[~np.eye(count, dtype=bool)].reshape(count, -1)
+    aggregated: Array = to_others.min(1) if aggregate == "best" else to_others.mean(1)
+    return aggregated
 
 
 def percentile(value: float, genuine: ArrayLike) -> float:
@@ -45,5 +46,6 @@ def percentile(value: float, genuine: ArrayLike) -> float:
 
     0 = nearer than every genuine photo, 100 = farther than every one.
     """
-    g, own = comparable(numbers("genuine", genuine)), comparable(value)
-    return float(100 * ((g < own).mean() + (g == own).mean() / 2))
+    g = comparable(numbers("genuine", genuine))
+    v = comparable(value)
+    return float(100 * ((g < v).mean() + (g == v).mean() / 2))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
@@ -70,21 +70,21 @@ class RowMaker:
         if not reference_images:
             return []
         names = [path for path, _ in reference_images]
-        references = concatenate([seen.embedding for seen in reference_images.values()]).to(self.metric.device)
-        prints = {path: self._print(seen) for (path, _), seen in reference_images.items()}
+        references = self._together(reference_images.values())
+        prints = {file[0]: self._print(image) for file, image in reference_images.items()}
         self._compare_references(references, names, prints)
         if self.watcher is not None:
             self.watcher.references |= dict.fromkeys(reference_images)
 
         rows: list[Record] = []
         gray: list[str] = []
-        references_in_color = all(is_gray(seen.small) is False for seen in reference_images.values())
+        references_in_color = all(is_gray(image.small) is False for image in reference_images.values())
         previous = references[[0]]
         candidates = self._images(work.candidates)
         while batch := list(islice(candidates, self.settings.batch_size)):
-            embeddings = concatenate([seen.embedding for _, seen in batch]).to(self.metric.device)
+            embeddings = self._together([image for _, image in batch])
             matrix = distance_matrix(references, embeddings, self.settings.distance)
-            for column, (file, seen) in enumerate(batch):
+            for column, (file, image) in enumerate(batch):
                 path = file[0]
                 with _naming(path):
                     check_distances(matrix[:, column : column + 1], self.metric.dtype)
@@ -92,9 +92,9 @@ class RowMaker:
                 nearest = int(comparable(distances).argmin())
 
                 row = self._cross_row(path, distances, names, nearest)
-                mark_copy(row, path, self._print(seen), prints)
+                mark_copy(row, path, self._print(image), prints)
                 rows.append(row)
-                if references_in_color and is_gray(seen.small):
+                if references_in_color and is_gray(image.small):
                     gray.append(path)
 
                 if self.metric.named is not None:
@@ -104,9 +104,14 @@ class RowMaker:
                         previous = embeddings[[column]]
                 if self.watcher is not None:
                     nearest_file = (names[nearest], None)
-                    self.watcher.add(row, file, nearest_file, seen.tokens, reference_images[nearest_file].tokens)
+                    nearest_image = reference_images[nearest_file]
+                    self.watcher.add(row, file, nearest_file, image.tokens, nearest_image.tokens)
         warn_of_gray(gray)
         return rows
+
+    def _together(self, images: Iterable[Seen]) -> Embedding:
+        """Return the embeddings of images, on the model's device."""
+        return concatenate([image.embedding for image in images]).to(self.metric.device)
 
     def _compare_references(self, references: Embedding, names: list[str], prints: dict[str, Print | None]) -> None:
         """Set the baseline, and warn of references that are copies of each other."""
@@ -115,22 +120,24 @@ class RowMaker:
         if len(names) > 1:
             warn_of_repeated_references(prints)
             distances = rounded(leave_one_out(matrix, self.settings.aggregate).tolist())
-            self.baseline = Baseline(dict(zip(names, distances, strict=True)), self.settings.aggregate)
+            distance_of_reference = dict(zip(names, distances, strict=True))
+            self.baseline = Baseline(distance_of_reference, self.settings.aggregate)
 
-    def _cross_row(self, path: str, distances: list[float], names: list[str], nearest: int) -> Record:
+    def _cross_row(self, path: str, distances: list[float], references: list[str], nearest: int) -> Record:
         if self.settings.aggregate == "best":
-            row = self._row(names[nearest], path, [distances[nearest]])
+            row = self._row(references[nearest], path, [distances[nearest]])
         else:
-            row = self._row(";".join(names), path, distances)
-        if self.baseline is not None and len(names) >= FEWEST:
+            row = self._row(";".join(references), path, distances)
+        if self.baseline is not None and len(references) >= FEWEST:
             row["real_percentile"] = percentile(row["distance"], list(self.baseline.distances.values()))
         return row
 
-    def _images(self, files: Sequence[str]) -> Iterator[tuple[File, Seen]]:
+    def _images(self, paths: Sequence[str]) -> Iterator[tuple[File, Seen]]:
         """Yield the images that can be used, in order."""
-        for done, (file, seen) in enumerate(self.encoder.images((path, None) for path in files), 1):
-            if seen is not None:
-                yield file, seen
+        files: list[File] = [(path, None) for path in paths]
+        for done, (file, image) in enumerate(self.encoder.images(files), 1):
+            if image is not None:
+                yield file, image
             self.progress(done, len(files))
 
     def pairs(self, pairs: Pairs) -> list[Record]:
@@ -147,9 +154,8 @@ class RowMaker:
         return rows
 
     def _pair(self, pair: Pair, a: Seen, b: Seen) -> Record:
-        device = self.metric.device
         # not by the metric, which would check for each pair that its weights have not changed since the embedding
-        distances = distance_of(a.embedding.to(device), b.embedding.to(device), self.settings.distance)
+        distances = distance_of(self._together([a]), self._together([b]), self.settings.distance)
         with _naming(pair.b):
             check_distances(distances, self.metric.dtype)
         distance = float(distances[0])
@@ -157,11 +163,12 @@ class RowMaker:
         row = self._row(pair.a, pair.b, [distance])
         if self.metric.named is not None:
             self.distances.append([distance])
-        mark_copy(row, pair.b, self._print(b), {pair.a: self._print(a)})
+        reference_print = self._print(a)
+        mark_copy(row, pair.b, self._print(b), {pair.a: reference_print})
         row |= dict(pair.other)
         if self.watcher is not None:
-            reference, image = pair.files
-            self.watcher.add(row, image, reference, b.tokens, a.tokens)
+            reference_file, file = pair.files
+            self.watcher.add(row, file, reference_file, b.tokens, a.tokens)
         return row
 
     def _row(self, reference: str, image: str, distances: list[float]) -> Record:
@@ -173,8 +180,8 @@ class RowMaker:
             row["probability_basis"] = calibration.basis
         return row
 
-    def _print(self, seen: Seen) -> Print | None:
-        return None if seen.small is None else self._print_of(seen.small.tobytes())
+    def _print(self, image: Seen) -> Print | None:
+        return None if image.small is None else self._print_of(image.small.tobytes())
 
     def named(self, work: Cross | Pairs, of_whole_images: bool) -> NamedValue | None:
         """Compute the number of the published score that the model was opened by; None for other models."""
@@ -185,19 +192,20 @@ class RowMaker:
         if not of_whole_images:
             return NamedValue(name, None, f"{score.source}: of whole images, by --distance cls")
 
-        similarities = [[1 - distance for distance in row] for row in self.distances]
+        similarities: list[list[float]] = (1 - np.array(self.distances)).tolist()
+        consecutive: list[float] = (1 - np.array(self.consecutive)).tolist()
         try:
-            value = score.value(similarities, [1 - distance for distance in self.consecutive])
+            value = score.value(similarities, consecutive)
         except ValueError as error:
             return NamedValue(name, None, f"{score.source}: {error}")
 
+        count = len(similarities)
         if score.references == "frames":
-            return NamedValue(name, value, f"of {len(similarities) + 1} frames in the order given; {score.source}")
+            return NamedValue(name, value, f"of {count + 1} frames in the order given; {score.source}")
         factor = "" if score.scale == 1 else f"{score.scale:g} x "
         compared = f"images x {len(similarities[0])} references" if isinstance(work, Cross) else "pairs"
         clamp = ", at least 0" if score.clamp else ""
-        note = f"{factor}mean cosine of {len(similarities)} {compared}{clamp}; {score.source}"
-        return NamedValue(name, value, note)
+        return NamedValue(name, value, f"{factor}mean cosine of {count} {compared}{clamp}; {score.source}")
 
 
 def _print_of(small: bytes) -> Print:

@@ -1,10 +1,8 @@
 """Distances of images to references, and of pairs, with the facts needed to interpret them.
 
-    scores = idmetric.score(metric, ["mug_a.jpg", "mug_b.jpg"], "generated/", distance="joint")
-    scores.rows[0]["distance"], scores.summary["mean"], scores.baseline.max
-    scores.to_pandas()
-
-`idmetric score` prints the same scores.
+scores = idmetric.score(metric, ["mug_a.jpg", "mug_b.jpg"], "generated/", distance="joint")
+scores.rows[0]["distance"], scores.summary["mean"], scores.baseline.max
+scores.to_pandas()
 """
 
 from __future__ import annotations
@@ -75,7 +73,6 @@ def score(
         RequestError, InputError: if references, images, masks or the calibration do not fit.
         ImageReadError: with on_error="fail", naming the first unreadable image.
         CalibrationError: for a calibration of another model, distance or way of masking.
-        ValueError: for a setting out of range.
     """
     settings = ScoreSettings(
         distance=distance,
@@ -105,15 +102,12 @@ def score_pairs(
     progress: Progress | None = None,
     **settings: Any,
 ) -> Scores:
-    """Compute distances of pairs of images, in their order.
+    """Compute distances of pairs, in order: rows with a pair's first image as `reference`, the second as `image`.
 
     Args:
         pairs: a CSV file, a pandas DataFrame or a list of dicts with columns a,b[,mask_a,mask_b], and others that are
             carried through; or a list of tuples (a, b) or (a, b, mask_a, mask_b).
         calibration, progress: as in `score`. settings: other options of `score`; without `aggregate`.
-
-    Returns:
-        Rows with the first image of a pair as `reference`, the second as `image`.
 
     Raises:
         RequestError: for a file of pairs that cannot be read; otherwise as `score`.
@@ -135,11 +129,7 @@ def compare(
     progress: Progress | None = None,
     watcher: Watcher | None = None,
 ) -> Scores:
-    """Score files that are listed and checked; see `score`.
-
-    Args:
-        watcher: sees images and rows as they come, such as `idmetric.evaluate.report.album.Album` for a page of them.
-    """
+    """Score files that are listed and checked, see `score`; `watcher` sees images and rows as they come."""
     has_masks = {settings.mask_dir is not None or mask is not None for _, mask in work.files}
     if settings.calibration is not None:
         for has_mask in has_masks:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-import os
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from idmetric.metric.files import json_file
+from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.tables import aligned, first_few, four, rounded
 from idmetric.metric.scoring.records import Record, Records
 
@@ -18,13 +17,29 @@ if TYPE_CHECKING:
     from idmetric.metric.images.masks import MaskId
     from idmetric.metric.images.read import Outside
 
-PathLike = str | os.PathLike[str]
+PathLike = StrPath
 Progress = Callable[[int, int], object]  # called with (images or pairs done, images or pairs in all)
 File = tuple[str, str | None]  # an image and its mask
 # columns of scores with any options; other columns of a file of pairs may not have these names
-COLUMNS = ("rank", "distance", "image", "reference", "model", "revision", "distance_name", "resolution", "dtype",
-           "idmetric", "probability", "probability_basis", "real_percentile", "real_mean", "real_max", "copy",
-           "copy_agreement")  # fmt: skip
+COLUMNS = (
+    "rank",
+    "distance",
+    "image",
+    "reference",
+    "model",
+    "revision",
+    "distance_name",
+    "resolution",
+    "dtype",
+    "idmetric",
+    "probability",
+    "probability_basis",
+    "real_percentile",
+    "real_mean",
+    "real_max",
+    "copy",
+    "copy_agreement",
+)
 NEEDS_TWO = "how far real photos of the subject are from each other is shown with two references or more: --ref"
 
 
@@ -51,9 +66,10 @@ class ScoreSettings:
     workers: int | None = None
 
     def __post_init__(self) -> None:
-        for name, choices in (("aggregate", ("best", "mean")), ("on_error", ("fail", "skip"))):
-            if getattr(self, name) not in choices:
-                raise RequestError(f"unknown {name} {getattr(self, name)!r}: choose {', '.join(choices)}")
+        if self.aggregate not in ("best", "mean"):
+            raise RequestError(f"unknown aggregate {self.aggregate!r}: choose best, mean")
+        if self.on_error not in ("fail", "skip"):
+            raise RequestError(f"unknown on_error {self.on_error!r}: choose fail, skip")
         if self.prior is not None and (self.calibration is None or not 0 < self.prior < 1):
             raise RequestError("prior lies between 0 and 1, and needs a calibration")
         if self.threshold is not None and math.isnan(self.threshold):
@@ -135,7 +151,7 @@ class Scores(Records):
             without_copies, these numbers of the other rows; with a published score also named.
         """
         distances = [row["distance"] for row in self.rows]
-        found: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "n": len(distances),
             "mean": statistics.fmean(distances) if distances else None,
             "std": statistics.stdev(distances) if len(distances) > 1 else None,
@@ -143,13 +159,13 @@ class Scores(Records):
         if self.threshold is not None:
             passing = len(distances) - len(self.failing)
             share = passing / len(distances) if distances else None
-            found |= {"threshold": self.threshold, "passing": passing, "share_passing": share}
-        new = [row for row in self.rows if not row.get("copy")]
-        if len(new) < len(self.rows):
-            found["without_copies"] = replace(self, rows=new, named=None).summary
+            summary |= {"threshold": self.threshold, "passing": passing, "share_passing": share}
+        new_rows = [row for row in self.rows if not row.get("copy")]
+        if len(new_rows) < len(self.rows):
+            summary["without_copies"] = replace(self, rows=new_rows, named=None).summary
         if self.named is not None:
-            found["named"] = asdict(self.named)
-        return found
+            summary["named"] = asdict(self.named)
+        return summary
 
     @property
     def failing(self) -> list[Record]:
@@ -162,18 +178,18 @@ class Scores(Records):
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `--format json` prints; numbers with nine significant digits."""
-        about = self.baseline
-        found: dict[str, Any] = {"signature": self.signature, "rows": self.rows, "baseline": None}
-        if about is not None:
-            found["baseline"] = {**asdict(about), "mean": about.mean, "max": about.max}
+        baseline = self.baseline
+        values: dict[str, Any] = {"signature": self.signature, "rows": self.rows, "baseline": None}
+        if baseline is not None:
+            values["baseline"] = {**asdict(baseline), "mean": baseline.mean, "max": baseline.max}
         if self.references == 1:
-            found["baseline_note"] = NEEDS_TWO
-        found["skipped"] = list(self.skipped)
+            values["baseline_note"] = NEEDS_TWO
+        values["skipped"] = list(self.skipped)
         if self.left_out:
-            found["references_left_out"] = list(self.left_out)
-        found["summary"] = self.summary
-        answer: dict[str, Any] = rounded(found)
-        return answer
+            values["references_left_out"] = list(self.left_out)
+        values["summary"] = self.summary
+        rounded_values: dict[str, Any] = rounded(values)
+        return rounded_values
 
     def to_json(self) -> str:
         """`to_dict` as text."""
@@ -189,38 +205,44 @@ class Scores(Records):
 
     def to_table(self) -> str:
         """Format the columns that have values, aligned, and below them the facts that all rows share."""
-        lines = [*(_columns(self) if self.rows else []), *_notes(self)]
-        return "\n".join(line.rstrip() for line in lines) + "\n"
+        lines = _columns(self) if self.rows else []
+        return "\n".join(line.rstrip() for line in [*lines, *_notes(self)]) + "\n"
 
     def _with_baseline(self) -> Records:
-        about = {} if self.baseline is None else {"real_mean": self.baseline.mean, "real_max": self.baseline.max}
-        return Records([{**row, **about} for row in self.rows], (*self.columns, *about))
+        if self.baseline is None:
+            return Records(self.rows, self.columns)
+        facts = {"real_mean": self.baseline.mean, "real_max": self.baseline.max}
+        return Records([row | facts for row in self.rows], (*self.columns, *facts))
 
 
 def columns_of(rows: Sequence[Record]) -> tuple[str, ...]:
     """Return the keys of all rows, in order of first appearance."""
-    return tuple(dict.fromkeys(name for row in rows for name in row))
+    names: Record = {}
+    for row in rows:
+        names |= row
+    return tuple(names)
 
 
 # As a text table
 
 
 def _columns(scores: Scores) -> list[str]:
-    rows = scores.rows
-    columns = [
-        ("rank", [f"{row['rank']:>4}" for row in rows]),
-        ("distance", [f"{four(row['distance']):>8}" for row in rows]),
-    ]
-    if "probability" in rows[0]:
-        columns.append(("P(same)", [f"{four(row['probability']):>7}" for row in rows]))
-    if "real_percentile" in rows[0]:
-        columns.append(("percentile", [f"{row['real_percentile']:10.0f}" for row in rows]))
-    columns.append(("image", [row["image"] for row in rows]))
-    if _has_several_references(scores):
-        columns.append(("reference", [row["reference"] for row in rows]))
-    if any(row.get("copy") for row in rows):
-        columns.append(("copy", ["copy" if row.get("copy") else "" for row in rows]))
-    return aligned([[head for head, _ in columns], *zip(*(cells for _, cells in columns), strict=True)])
+    has_copies = any(row.get("copy") for row in scores.rows)
+    has_several = _has_several_references(scores)
+    lines = []
+    for row in scores.rows:
+        cells = {"rank": f"{row['rank']:>4}", "distance": f"{four(row['distance']):>8}"}
+        if "probability" in row:
+            cells["P(same)"] = f"{four(row['probability']):>7}"
+        if "real_percentile" in row:
+            cells["percentile"] = f"{row['real_percentile']:10.0f}"
+        cells["image"] = row["image"]
+        if has_several:
+            cells["reference"] = row["reference"]
+        if has_copies:
+            cells["copy"] = "copy" if row.get("copy") else ""
+        lines.append(cells)
+    return aligned([list(lines[0]), *(list(cells.values()) for cells in lines)])
 
 
 def _has_several_references(scores: Scores) -> bool:
@@ -232,12 +254,13 @@ def _notes(scores: Scores) -> list[str]:
     if scores.rows and not _has_several_references(scores):
         note = f" ({NEEDS_TWO})" if scores.references == 1 else ""
         lines.append(f"reference: {scores.rows[0]['reference']}{note}")
-    if (found := scores.baseline) is not None:
+    baseline = scores.baseline
+    if baseline is not None:
         has_percentiles = any("real_percentile" in row for row in scores.rows)
-        shown = "; percentile = real ones that are nearer, in percent" if has_percentiles else ""
+        note = "; percentile = real ones that are nearer, in percent" if has_percentiles else ""
         lines.append(
-            f"real to real, leave-one-out ({found.aggregate}) over {len(found.distances)} references: mean "
-            f"{four(found.mean)}, max {four(found.max)}{shown}"
+            f"real to real, leave-one-out ({baseline.aggregate}) over {len(baseline.distances)} references: mean "
+            f"{four(baseline.mean)}, max {four(baseline.max)}{note}"
         )
     if scores.left_out:
         left_out = ", ".join(first_few(scores.left_out, 5))
@@ -250,16 +273,21 @@ def _notes(scores: Scores) -> list[str]:
 
     summary = scores.summary
     lines.append(f"summary: {_numbers(summary)}")
-    if (new := summary.get("without_copies")) is not None:
-        lines.append(f"without copies: {_numbers(new)}")
-    if (named := scores.named) is not None:
-        lines.append(f"{named.name}: {'none' if named.value is None else four(named.value)} ({named.note})")
+    if "without_copies" in summary:
+        lines.append(f"without copies: {_numbers(summary['without_copies'])}")
+    named = scores.named
+    if named is not None:
+        value = "none" if named.value is None else four(named.value)
+        lines.append(f"{named.name}: {value} ({named.note})")
     return lines
 
 
-def _numbers(found: dict[str, Any]) -> str:
-    parts = [f"{name} {four(found[name])}" for name in ("mean", "std") if found[name] is not None]
-    if found.get("share_passing") is not None:
-        share = four(found["share_passing"])
-        parts.append(f"share passing {share} ({found['passing']} of {found['n']} at most {found['threshold']:g})")
-    return ", ".join([f"n {found['n']}", *parts])
+def _numbers(summary: dict[str, Any]) -> str:
+    parts = [f"n {summary['n']}"]
+    for name in ("mean", "std"):
+        if summary[name] is not None:
+            parts.append(f"{name} {four(summary[name])}")
+    if summary.get("share_passing") is not None:
+        passing = f"{summary['passing']} of {summary['n']} at most {summary['threshold']:g}"
+        parts.append(f"share passing {four(summary['share_passing'])} ({passing})")
+    return ", ".join(parts)

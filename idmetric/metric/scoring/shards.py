@@ -70,8 +70,8 @@ def check(path: Path) -> None:
         DamagedShardError: if they differ. OSError: if it cannot be read, or is a pipe or a device.
     """
     refuse_irregular(path)
-    found = os.stat(path)
-    _check(path, found.st_ino, found.st_size, found.st_mtime_ns)
+    status = os.stat(path)
+    _check(path, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def remove(path: Path, root: Path) -> None:
@@ -91,8 +91,9 @@ def remove(path: Path, root: Path) -> None:
 
 def is_through_link(path: Path, root: Path) -> bool:
     """Whether a file below a folder, or a folder on the way to it, is a link."""
-    inner = os.path.relpath(path, root)
-    return os.path.realpath(path) != os.path.join(os.path.realpath(root), inner)
+    path_below_root = os.path.relpath(path, root)
+    expected = os.path.join(os.path.realpath(root), path_below_root)
+    return os.path.realpath(path) != expected
 
 
 @lru_cache(2**16)

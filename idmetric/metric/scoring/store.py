@@ -52,7 +52,9 @@ class Store:
     """
 
     def __init__(self, folder: Path, patches: bool = False, model: str | None = None) -> None:
-        self.folder, self.patches, self.model = folder, patches, model
+        self.folder = folder
+        self.patches = patches
+        self.model = model
         self.added = 0
         self.damaged: dict[Path, DamagedShardError] = {}
         self.drop()
@@ -62,7 +64,7 @@ class Store:
 
     def scan(self) -> None:
         """List the shards in the folder again."""
-        self._where: dict[str, tuple[Path, int]] = {}
+        self._rows: dict[str, tuple[Path, int]] = {}
         for path in shards.shards_in(self.folder, *KINDS):
             if path in self.damaged:
                 continue
@@ -73,8 +75,8 @@ class Store:
                 continue
             except FileNotFoundError:  # another process has just removed it
                 continue
-            if self.patches <= has_patches:
-                self._where |= {key: (path, row) for row, key in enumerate(keys)}
+            if has_patches or not self.patches:
+                self._rows |= {key: (path, row) for row, key in enumerate(keys)}
 
     def check(self) -> None:
         """Compare all shards with their digests; those that have changed are ignored from now on."""
@@ -101,14 +103,14 @@ class Store:
         return lines
 
     def __contains__(self, key: str) -> bool:
-        return key in self._where or key in self.unsaved
+        return key in self._rows or key in self.unsaved
 
     def files(self) -> dict[Path, list[str]]:
         """Keys by shard; a key in several shards counts for the one that it is read from."""
-        found: dict[Path, list[str]] = {}
-        for key, (path, _) in self._where.items():
-            found.setdefault(path, []).append(key)
-        return found
+        keys: dict[Path, list[str]] = {}
+        for key, (path, _) in self._rows.items():
+            keys.setdefault(path, []).append(key)
+        return keys
 
     # Writing
 
@@ -118,42 +120,45 @@ class Store:
             self._since = time.monotonic()
         self.unsaved.update(keys)
         self.added += len(keys)
-        self._waiting.append((tuple(keys), embedding))
-        self._held += sum(x.nbytes for x in (embedding.cls, embedding.patches, embedding.weights) if x is not None)
+        self._waiting.append((keys, embedding))
+        for tensor in (embedding.cls, embedding.patches, embedding.weights):
+            self._waiting_bytes += 0 if tensor is None else tensor.nbytes
 
-        late = time.monotonic() - self._since > _SAVE_SECONDS
-        if late or self._held >= _SAVE_BYTES:
+        is_late = time.monotonic() - self._since > _SAVE_SECONDS
+        if is_late or self._waiting_bytes >= _SAVE_BYTES:
             self.save()
 
     def save(self) -> None:
         """Write the embeddings that are not in a shard yet; OutputError if the shard cannot be written."""
         if self._waiting:
-            keys = [key for some, _ in self._waiting for key in some]
+            keys: list[str] = []
+            for batch_keys, _ in self._waiting:
+                keys += batch_keys
             embedding = concatenate([embedding for _, embedding in self._waiting])
             data = serialized(embedding, {_KEYS: " ".join(keys), _FOLDER: self.folder.name})
             path = shards.write(self.folder, KINDS[self.patches], data)
-            self._where |= {key: (path, k) for k, key in enumerate(keys)}
+            self._rows |= {key: (path, row) for row, key in enumerate(keys)}
         self.drop()
 
     def drop(self) -> None:
         """Forget the embeddings that are not in a shard yet."""
-        self._waiting: list[tuple[tuple[str, ...], Embedding]] = []
+        self._waiting: list[tuple[Sequence[str], Embedding]] = []
+        self._waiting_bytes = 0
         self.unsaved: set[str] = set()
-        self._held = 0  # bytes that wait
 
     # Reading
 
     def vectors(self, keys: Sequence[str]) -> NDArray[np.float32]:
         """Global features (N, D); errors as in `embedding`."""
-        rows: NDArray[np.float32] | None = None
-        for path, at, inside in self._by_shard(keys):
+        vectors = np.empty((0, 0), dtype=np.float32)
+        for path, numbers, rows in self._by_shard(keys):
             shards.check(path)
             with _opened(path) as file:
-                found = file.get_tensor("cls").float().numpy()[inside]
-            if rows is None:
-                rows = np.empty((len(keys), found.shape[1]), dtype=np.float32)
-            rows[at] = found
-        return np.empty((0, 0), dtype=np.float32) if rows is None else rows
+                features = file.get_tensor("cls").float().numpy()[rows]
+            if not vectors.size:
+                vectors = np.empty((len(keys), features.shape[1]), dtype=np.float32)
+            vectors[numbers] = features
+        return vectors
 
     def embedding(self, keys: Sequence[str]) -> Embedding:
         """Embeddings of at least one key, with patches if the store keeps them; only these rows are read into memory.
@@ -164,35 +169,35 @@ class Store:
         """
         parts: list[Embedding] = []
         order: list[int] = []
-        for path, at, inside in self._by_shard(keys):
-            parts.append(_some(path, inside, self.patches))
-            order += at
-        found = concatenate(parts)[torch.tensor(order).argsort()]
-        return found if self.model is None else replace(found, model=self.model)
+        for path, numbers, rows in self._by_shard(keys):
+            parts.append(_read_rows(path, rows, self.patches))
+            order += numbers
+        embedding = concatenate(parts)[torch.tensor(order).argsort()]
+        return embedding if self.model is None else replace(embedding, model=self.model)
 
     def readable(self, keys: Sequence[str]) -> dict[str, Embedding]:
         """Embeddings of the keys that can be read: another process may prune the folder meanwhile."""
         while True:
-            there = [key for key in dict.fromkeys(keys) if key in self]
+            stored = [key for key in dict.fromkeys(keys) if key in self]
+            if not stored:
+                return {}
             try:
-                return dict(zip(there, self.embedding(there), strict=True)) if there else {}
+                return dict(zip(stored, self.embedding(stored), strict=True))
             except DamagedShardError as error:
                 self.damaged[error.path] = error
             except FileNotFoundError:
                 pass
             self.scan()
 
-    def _by_shard(self, keys: Sequence[str]) -> Iterator[tuple[Path, list[int], list[int]]]:
-        """Yield each shard, positions in `keys`, and the rows there."""
-        if any(key in self.unsaved for key in keys):
+    def _by_shard(self, keys: Sequence[str]) -> list[tuple[Path, list[int], list[int]]]:
+        """Return each shard, which of the keys it holds, and their rows there."""
+        if not self.unsaved.isdisjoint(keys):
             self.save()
-        found: dict[Path, tuple[list[int], list[int]]] = {}
-        for at, key in enumerate(keys):
-            path, inside = self._where[key]
-            places = found.setdefault(path, ([], []))
-            places[0].append(at)
-            places[1].append(inside)
-        return ((path, *places) for path, places in found.items())
+        shard_rows: dict[Path, dict[int, int]] = {}
+        for number, key in enumerate(keys):
+            path, row = self._rows[key]
+            shard_rows.setdefault(path, {})[number] = row
+        return [(path, list(rows), list(rows.values())) for path, rows in shard_rows.items()]
 
 
 @contextmanager
@@ -222,11 +227,13 @@ def _head(path: Path) -> tuple[list[str], bool]:
     return keys, "patches" in names
 
 
-def _some(path: Path, rows: Sequence[int], patches: bool) -> Embedding:
+def _read_rows(path: Path, rows: Sequence[int], patches: bool) -> Embedding:
     """Read some rows of a shard."""
     shards.check(path)
     with _opened(path) as file:
-        names = file.keys() if patches else ["cls"]
-        tensors = {name: torch.cat([file.get_slice(name)[k : k + 1] for k in rows]) for name in names}
         head = file.metadata() or {}
+        tensors = {}
+        for name in file.keys() if patches else ["cls"]:
+            stored = file.get_slice(name)
+            tensors[name] = torch.cat([stored[row : row + 1] for row in rows])
         return Embedding.of(tensors, head if patches else {"model": head.get("model", "")})

@@ -22,9 +22,6 @@ def test_a_resumed_run_has_the_batches_of_an_uninterrupted_one(stored: int) -> N
     assert run(stored) == run(0)[stored // 4 :]
 
 
-def test_groups_share_no_batch_and_sizes_are_checked() -> None:
-    made = batches(range(20), read(), batch_size=4, group=lambda one: one.item // 6)  # type: ignore[arg-type]
-    sizes = [len(batch) for batch in made]
-    assert sizes == [4, 2, 4, 2, 4, 2, 2]
+def test_sizes_are_checked() -> None:
     with pytest.raises(ValueError, match="batch_size must be at least 1"):
         next(batches([1], read(), batch_size=0))  # type: ignore[arg-type]

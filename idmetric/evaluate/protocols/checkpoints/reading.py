@@ -59,8 +59,11 @@ def fields_by(trainer: str, path: str) -> dict[str, str] | None:
     >>> fields_by("kohya", "sample/dog_000500_01_20240101120000_42.png")
     {'step': '000500', 'prompt': '01', 'seed': '42'}
     """
-    found = next((match for known in TRAINERS[trainer] if (match := known.fullmatch(path))), None)
-    return None if found is None else {name: text for name, text in found.groupdict().items() if text is not None}
+    for pattern in TRAINERS[trainer]:
+        match = pattern.fullmatch(path)
+        if match is not None:
+            return {name: text for name, text in match.groupdict().items() if text is not None}
+    return None
 
 
 BASE = 0  # the step of the base model
@@ -94,17 +97,17 @@ def read(
     if data.is_file():
         if base is not None:
             raise OutputsError("--base is for folders: give the base model's images in the table, as step 0")
-        found = read_table(data)
+        pictures = read_table(data)
     else:
-        found = _of_folder(data, pattern, base, skip)
+        pictures = _of_folder(data, pattern, base, skip)
     if prompts is not None:
-        found = _in_words(found, prompts)
+        pictures = _in_words(pictures, prompts)
 
-    made = [_at_step(p) for p in found if p.role == GENERATED]
-    rest = [p for p in found if p.role != GENERATED]
-    alone = all(p.fields["subject"] == ONLY for p in made)
-    photos = with_photos(rest, references, training, skip, alone)
-    return as_manifest([*sorted(made, key=lambda p: int(p.fields["method"])), *photos], "step")
+    samples = [_at_step(picture) for picture in pictures if picture.role == GENERATED]
+    samples.sort(key=lambda picture: int(picture.fields["method"]))
+    photos = [picture for picture in pictures if picture.role != GENERATED]
+    alone = all(picture.fields["subject"] == ONLY for picture in samples)
+    return as_manifest([*samples, *with_photos(photos, references, training, skip, alone)], "step")
 
 
 def _at_step(picture: Picture) -> Picture:
@@ -112,8 +115,10 @@ def _at_step(picture: Picture) -> Picture:
     step = re.sub(r"\.0+$", "", picture.fields.get("step", ""))  # as data frames write it, where rows have none
     if not (step.isascii() and step.isdigit()):
         raise OutputsError(f"{picture.path}: the step {step!r} is not a whole number: fill the column step")
-    kept = {name: text for name, text in picture.fields.items() if name not in ("step", "epoch")}
-    return replace(picture, fields={**kept, "method": str(int(step))})
+    fields = {**picture.fields, "method": str(int(step))}
+    fields.pop("step")
+    fields.pop("epoch", None)
+    return replace(picture, fields=fields)
 
 
 def _of_folder(data: Path, pattern: str | None, base: Path | None, skip: bool) -> list[Picture]:
@@ -127,23 +132,25 @@ def _of_folder(data: Path, pattern: str | None, base: Path | None, skip: bool) -
         if "{step}" not in pattern:
             raise OutputsError(f"--pattern {pattern!r}: it needs a field {{step}}, such as {_EXAMPLE}")
         about, sample = repr(pattern), fields_of(pattern)
-        below = fields_of("/".join(part for part in pattern.split("/") if "{step}" not in part) or pattern)
-    found, rest = matched(data, files, GENERATED, sample)
+        parts = [part for part in pattern.split("/") if "{step}" not in part]
+        below = fields_of("/".join(parts) or pattern)
+    pictures, rest = matched(data, files, GENERATED, sample)
     refuse_unmatched(rest, f"{data} and {about}", skip)
-    epochs = sum("epoch" in picture.fields for picture in found)
-    if 0 < epochs < len(found):  # they cannot be put into one order
+    epochs = sum("epoch" in picture.fields for picture in pictures)
+    if 0 < epochs < len(pictures):  # they cannot be put into one order
         raise OutputsError(
-            f"{data}: {epochs} images are samples of epochs (e000003), {len(found) - epochs} of steps (000500): keep "
-            "one kind, by a --pattern and --on-error skip, or in another folder"
+            f"{data}: {epochs} images are samples of epochs (e000003), {len(pictures) - epochs} of steps (000500): "
+            "keep one kind, by a --pattern and --on-error skip, or in another folder"
         )
     if base is None:
-        return found
+        return pictures
 
-    if any(int(picture.fields["step"]) == BASE for picture in found):
+    if any(int(picture.fields["step"]) == BASE for picture in pictures):
         raise OutputsError(f"--base {base}: {data} has images of the base model already, as step 0")
-    own, rest = matched(base, images_below(base), GENERATED, lambda path: sample(path) or below(path))
+    files = images_below(base)
+    base_pictures, rest = matched(base, files, GENERATED, lambda path: sample(path) or below(path))
     refuse_unmatched(rest, f"--base {base} and {about}", skip)
-    return found + [picture.having(step=str(BASE)) for picture in own]
+    return pictures + [picture.having(step=str(BASE)) for picture in base_pictures]
 
 
 def _trainer(folder: Path, files: Sequence[Path]) -> str:
@@ -151,13 +158,14 @@ def _trainer(folder: Path, files: Sequence[Path]) -> str:
     for trainer in TRAINERS:
         if any(fields_by(trainer, file.relative_to(folder).as_posix()) for file in files):
             return trainer
+    name = files[0].relative_to(folder).as_posix()
     raise OutputsError(
-        f"{folder}: its images, such as {files[0].relative_to(folder).as_posix()}, are not named as samples of "
-        f"{', '.join(TRAINERS)}: give their --pattern, such as {_EXAMPLE}"
+        f"{folder}: its images, such as {name}, are not named as samples of {', '.join(TRAINERS)}: give their "
+        f"--pattern, such as {_EXAMPLE}"
     )
 
 
-def _in_words(found: Sequence[Picture], path: Path) -> list[Picture]:
+def _in_words(pictures: Sequence[Picture], path: Path) -> list[Picture]:
     """The pictures with the prompts of a file in place of their numbers.
 
     A line is a prompt, as in kohya's `sample_prompts.txt`: empty lines and comments (#) do not count, and
@@ -166,12 +174,13 @@ def _in_words(found: Sequence[Picture], path: Path) -> list[Picture]:
     lines = [line.strip() for line in json_file.read_text(path).splitlines()]
     prompts = [line.split(" --")[0].strip() for line in lines if line and not line.startswith("#")]
 
-    def worded(picture: Picture) -> Picture:
-        number = picture.fields.get("prompt", "")
-        if picture.role != GENERATED or not number.isdigit():
-            return picture
-        if int(number) >= len(prompts):
-            raise OutputsError(f"{picture.path}: {path} has {len(prompts)} prompts, and none of number {int(number)}")
-        return replace(picture, text=prompts[int(number)])
-
-    return [worded(picture) for picture in found]
+    in_words = []
+    for picture in pictures:
+        digits = picture.fields.get("prompt", "")
+        if picture.role == GENERATED and digits.isdigit():
+            number = int(digits)
+            if number >= len(prompts):
+                raise OutputsError(f"{picture.path}: {path} has {len(prompts)} prompts, and none of number {number}")
+            picture = replace(picture, text=prompts[number])
+        in_words.append(picture)
+    return in_words

@@ -77,8 +77,12 @@ class Tracker:
             raise TypeError(f"metric must be a model of idmetric (IDSim, NearID, ...), got {type(metric).__name__}")
         if writer is not None:
             check_writer(writer)
-        self.metric, self.writer, self.prefix = metric, writer, prefix
-        self._models: dict[str, Any] = {metric.name: metric} if clip is None else {metric.name: metric, CLIP: clip}
+        self.metric = metric
+        self.writer = writer
+        self.prefix = prefix
+        self._models: dict[str, Any] = {metric.name: metric}
+        if clip is not None:
+            self._models[CLIP] = clip
         self._temporary = tempfile.TemporaryDirectory(prefix="idmetric-")
         self._folder = Path(self._temporary.name)
         self.settings = replace(settings, store=settings.store or self._folder / "embeddings")
@@ -113,24 +117,30 @@ class Tracker:
         step = int(operator.index(step))
         if step < 0:
             raise ValueError(f"a step is 0 or more, got {step}")
-        own = self._pictures(images, GENERATED, method=str(step))
-        texts = [prompts] * len(own) if isinstance(prompts, str) else list(prompts)
-        if not len(own) == len(texts) > 0:
-            raise ValueError(f"{len(own)} images and {len(texts)} prompts: give one for each image")
-        own = [picture.having(prompt=text) for picture, text in zip(own, texts, strict=True)]
-        shown = [*(self._base if step != BASE else []), *own, *self._photos]
+        samples = self._pictures(images, GENERATED, method=str(step))
+        if isinstance(prompts, str):
+            prompts = [prompts] * len(samples)
+        if not samples or len(samples) != len(prompts):
+            raise ValueError(f"{len(samples)} images and {len(prompts)} prompts: give one for each image")
+        samples = [picture.having(prompt=prompt) for picture, prompt in zip(samples, prompts, strict=True)]
+        base = self._base if step != BASE else []
+        manifest = as_manifest([*base, *samples, *self._photos], "step")
         with self._full_precision():
-            [self._last] = measured(as_manifest(shown, "step"), self._models, self.settings, self.options)
+            [self._last] = measured(manifest, self._models, self.settings, self.options)
         if step == BASE:
-            self._base = own
+            self._base = samples
         self._warn()
 
-        found = [row for row in self._last.rows if row["step"] == str(step)]
-        self.rows[step] = {name: value for row in found for name, value in row.items() if isinstance(value, Value)}
+        values: dict[str, Value] = {}
+        for row in self._last.rows:
+            if row["step"] == str(step):
+                values = {name: value for name, value in row.items() if isinstance(value, Value)}
+        self.rows[step] = {**values}
         self._identities[step] = identities_of(self._last.items["images"]).get(step, {})
-        numbers = {name: value.value for name, value in self.rows[step].items() if isinstance(value, Value)}
+        numbers = {name: value.value for name, value in values.items()}
         if self.writer is not None:
-            log_scalars(self.writer, {f"{self.prefix}/{name}": value for name, value in numbers.items()}, step)
+            scalars = {f"{self.prefix}/{name}": number for name, number in numbers.items()}
+            log_scalars(self.writer, scalars, step)
         return numbers
 
     def best(self) -> Best:
@@ -139,21 +149,21 @@ class Tracker:
 
     def result(self) -> Result:
         """All steps so far as a result, for `result.table`, `result.write` and `report.plots.draw`."""
-        found = replace(self._last, rows=[], items={}, notes=[])
-        add_rows(found, self.rows, self._identities, self.options)
-        return found
+        result = replace(self._last, rows=[], items={}, notes=[])
+        add_rows(result, self.rows, self._identities, self.options)
+        return result
 
     def _pictures(self, images: Images, role: str, **fields: str) -> list[Picture]:
         """Images as files; pixels are kept as PNG until the next update of the step."""
-        found = []
-        for k, image in enumerate(split_images(images)):
+        pictures = []
+        for number, image in enumerate(split_images(images)):
             if isinstance(image, str | PathLike):
                 path = Path(fspath(image)).absolute()
             else:
-                path = self._folder / f"{role}-{fields.get('method', '')}-{k}.png"
+                path = self._folder / f"{role}-{fields.get('method', '')}-{number}.png"
                 read_image(image).save(path, compress_level=1)
-            found.append(Picture(path, role, {"subject": ONLY, **fields}))
-        return found
+            pictures.append(Picture(path, role, {"subject": ONLY, **fields}))
+        return pictures
 
     def _full_precision(self) -> torch.autocast:
         """The precision of the metric's weights, whatever the training's autocast."""

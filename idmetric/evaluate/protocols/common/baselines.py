@@ -241,7 +241,7 @@ class DreamSim(VectorModel):
 VECTORS: dict[str, Callable[[Image.Image], Array]] = {"hsv": hsv_vector, "pixels": pixel_vector}
 
 
-def open_baseline(name: str, device: torch.device | str | None = None) -> Any:
+def open_baseline(name: str, device: torch.device | str | None = None) -> VectorModel | PairModel:
     """The baseline of that name, see this module's table.
 
     Raises:
@@ -252,7 +252,7 @@ def open_baseline(name: str, device: torch.device | str | None = None) -> Any:
     kind, _, branch = name.partition(":")
     if kind == "dreamsim":
         return DreamSim(device, branch=branch or "ensemble")
-    return {"ssim": Ssim, "lpips": Lpips}[name](device)
+    return Ssim(device) if name == "ssim" else Lpips(device)
 
 
 def signature_of(name: str, revision: str, distance: str, resolution: str = "") -> dict[str, str]:

@@ -13,6 +13,7 @@ from idmetric.metric.models import names
 if TYPE_CHECKING:
     import torch
 
+    from idmetric.evaluate.protocols.common.scorers import Model
     from idmetric.metric.models.embedder import Embedder
     from idmetric.metric.models.idsim import IDSim
 
@@ -45,7 +46,7 @@ def is_diffsim(source: str) -> bool:
 
 def open_model(
     source: str, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None, decode: str = "exact"
-) -> Any:
+) -> Model:
     """Open a model by its name.
 
     Args:
@@ -66,8 +67,8 @@ def open_model(
     if is_diffsim(source):
         from idmetric.evaluate.protocols.common.diffsim import BASE, DiffSim
 
-        name, _, place = source.partition("@")
-        return DiffSim(device, DIFFSIM[name], BASE.at(place) if place else BASE)
+        name, _, weights = source.partition("@")
+        return DiffSim(device, DIFFSIM[name], BASE.at(weights) if weights else BASE)
     if source.startswith(DUAL):
         from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
 
@@ -80,8 +81,8 @@ def open_model(
     from idmetric.metric.models.load import load
 
     options: dict[str, Any] = {"decode": decode} if dtype is None else {"decode": decode, "dtype": dtype}
-    found = load(source.removeprefix(UNTRAINED), device=device, **options)
-    return untrained_twin(found) if source.startswith(UNTRAINED) else found
+    model = load(source.removeprefix(UNTRAINED), device=device, **options)
+    return untrained_twin(model) if source.startswith(UNTRAINED) else model
 
 
 def untrained_twin(metric: Embedder, seed: int = 0) -> IDSim:

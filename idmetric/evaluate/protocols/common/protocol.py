@@ -69,13 +69,13 @@ class Protocol(Generic[Options]):
 @cache
 def modules() -> dict[str, tuple[str, str]]:
     """Protocol -> its module, and the line that describes it; imports none of them."""
-    found = {}
+    protocols = {}
     for path in sorted(_FOLDER.glob("[a-z]*.py")):
         name = path.stem.partition("_")[0]
         with path.open(encoding="utf-8") as file:
             first_line = file.readline()
-        found[name] = f"idmetric.evaluate.protocols.{path.stem}", first_line.strip('". \n')
-    return found
+        protocols[name] = f"idmetric.evaluate.protocols.{path.stem}", first_line.strip('". \n')
+    return protocols
 
 
 def find(name: str) -> Protocol[Checked]:

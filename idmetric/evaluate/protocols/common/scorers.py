@@ -23,7 +23,6 @@ from idmetric.data.look import Look, UnreadableError
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.paper_numbers import missing_rows, open_points
 from idmetric.evaluate.protocols.common.result import Result
-from idmetric.metric.calibration.apply import read as read_calibration
 from idmetric.metric.distance.matrix import distance, distance_matrix, needs_patches
 
 if TYPE_CHECKING:
@@ -246,7 +245,7 @@ class VectorScorer:
         self.model, self.stored, self.distance = model, stored, distance
         self.device = model.metric.device if isinstance(model, EmbedderModel) else "cpu"
         self._rows = np.array(sorted(stored.keys), dtype=np.int64)
-        self._vectors = _unit(stored.vectors(self._rows)) if distance == "cls" else None
+        self._vectors = _unit(stored.vectors(self._rows))
 
     @property
     def embedder(self) -> Embedder:
@@ -262,8 +261,6 @@ class VectorScorer:
 
     def vectors(self, rows: Rows) -> Array:
         """Unit-length global features (R, D)."""
-        if self._vectors is None:
-            return _unit(self.stored.vectors(rows)).astype(np.float64)
         return self._vectors[np.searchsorted(self._rows, rows)].astype(np.float64)
 
     def matrix(self, rows: Rows, columns: Rows) -> Array:
@@ -344,6 +341,7 @@ def calibrated(model: Model, settings: EvalSettings, file: Path | None = None, r
         CalibrationError: for a file of another model, distance or way of masking.
         ValueError: if the calibration has no threshold at this false-accept rate.
     """
+    from idmetric.metric.calibration.apply import read as read_calibration
     from idmetric.metric.models.embedder import Embedder
 
     if not isinstance(model, Embedder):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from idmetric.evaluate.protocols.common import intervals
-from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, free, known, listed
+from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, free, known, listed, texts
 from idmetric.evaluate.protocols.common.result import Result, Row
 from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, Judge, Models, VectorScorer
 from idmetric.evaluate.protocols.common.table_columns import Column
@@ -75,14 +76,13 @@ def notes_on(data: Manifest, images: Images, held_out: bool, prefix: str = "") -
         prefix: before a method's name, such as "step ".
     """
     notes = []
-    total = len(set(images.places()))
-    for method, lacking in images.missing().items():
-        places = listed("/".join(part for part in place if part) for place in lacking)
+    count = len(set(images.places()))
+    for method, places in images.missing().items():
+        names = listed("/".join(filter(None, place)) for place in places)
         notes.append(
-            f"{prefix}{method} lacks {len(lacking)} of {total} combinations of subject, prompt and seed: {places}"
+            f"{prefix}{method} lacks {len(places)} of {count} combinations of subject, prompt and seed: {names}"
         )
-    shown = set(images.subject)
-    unused = [name for name in images.references if name not in shown]
+    unused = [name for name in images.references if name not in images.subject]
     if unused:
         notes.append(f"no images of {len(unused)} subjects with references: {listed(unused)}")
     return notes + _notes_on_training(data, held_out)
@@ -90,19 +90,30 @@ def notes_on(data: Manifest, images: Images, held_out: bool, prefix: str = "") -
 
 def _notes_on_training(data: Manifest, held_out: bool) -> list[str]:
     """Warn of references that generators were trained on, and of a missing statement about that."""
-    role, stated = free(data, "role"), free(data, "held_out")
-    references, training = ([k for k, one in enumerate(role) if one == name] for name in (REFERENCE, TRAINING))
-    trained = {key_of(data.source(k) or b"") for k in training}
-    seen = [k for k in references if stated[k] == "no" or (trained and key_of(data.source(k) or b"") in trained)]
-    if seen:
+    role, stated = np.array(free(data, "role")), free(data, "held_out")
+    references = np.flatnonzero(role == REFERENCE).tolist()
+    training_rows = np.flatnonzero(role == TRAINING).tolist()
+
+    def key(row: int) -> str:
+        return key_of(data.source(row) or b"")
+
+    trained = {key(row) for row in training_rows}
+    shown = []
+    for row in references:
+        if stated[row] == "no" or (trained and key(row) in trained):
+            shown.append(row)
+    if shown:
+        ids = data.column("id")
         return [
-            f"WARNING: generators were trained on {len(seen)} of {len(references)} references, which rewards copying: "
-            f"{listed(data.column('id')[k] for k in seen)}; use held-out photos"
+            f"WARNING: generators were trained on {len(shown)} of {len(references)} references, which rewards copying: "
+            f"{listed(ids[row] for row in shown)}; use held-out photos"
         ]
-    if held_out or trained or all(stated[k] == "yes" for k in references):
+    if held_out or trained or all(stated[row] == "yes" for row in references):
         return []
-    return ["WARNING: nothing states that references were held out from training, where copying would be rewarded: "
-            "give --training PATH, a column held_out, or --held-out"]  # fmt: skip
+    return [
+        "WARNING: nothing states that references were held out from training, where copying would be rewarded: "
+        "give --training PATH, a column held_out, or --held-out"
+    ]
 
 
 # Scores of each image
@@ -114,31 +125,43 @@ def agreements(images: Images, data: Manifest, settings: EvalSettings) -> tuple[
     See `scoring.copies`; a warning names gray images of subjects with all references in color, because their
     similarities are too low.
     """
-    own = {name: np.flatnonzero(images.subject == name) for name in dict.fromkeys(images.subject)}
-    rows = [int(row) for name, of in own.items() for row in (*images.shown(name), *images.rows[of])]
-    best, at, gray = np.empty(len(images.rows)), np.empty(len(images.rows), np.int64), []
-    done, total = 0, sum(len(of) * len(images.shown(name)) for name, of in own.items())
+    members = images.by_subject()
+    rows = []  # of each subject the shown images, then the generated ones
+    total = 0
+    for subject, indices in members.items():
+        shown_rows = images.shown(subject)
+        rows += [*shown_rows.tolist(), *images.rows[indices].tolist()]
+        total += len(shown_rows) * len(indices)
 
     def small(row: int) -> Any:
         return small_picture(read_image(data.source(row) or b""))
 
+    agreement = np.empty(len(images.rows))
+    original = np.empty(len(images.rows), np.int64)
+    gray: list[str] = []
+    done = 0
     with closing(in_order(small, rows, threads=threads(settings.workers), waiting=64)) as pictures:
-        for name, of in own.items():
-            shown = [next(pictures) for _ in images.shown(name)]
+        for subject, indices in members.items():
+            shown_rows = images.shown(subject)
+            shown = list(islice(pictures, len(shown_rows)))
             prints = [take_print(picture) for picture in shown]
-            in_color = not any(is_gray(picture) for picture in shown[: len(images.references[name])])
-            for k in of:
-                picture = next(pictures)
-                image = take_print(picture)
-                found = [compare(reference, image).agreement for reference in prints]
-                at[k], best[k] = images.shown(name)[np.argmax(found)], max(found)
+            in_color = not any(is_gray(picture) for picture in shown[: len(images.references[subject])])
+            for index, picture in zip(indices, islice(pictures, len(indices)), strict=True):
+                image_print = take_print(picture)
+                with_shown = [compare(shown_print, image_print).agreement for shown_print in prints]
+                agreement[index] = max(with_shown)
+                original[index] = shown_rows[np.argmax(with_shown)]
                 if in_color and is_gray(picture):
-                    gray.append(data.column("id")[images.rows[k]])
+                    gray.append(data.column("id")[images.rows[index]])
                 done += len(prints)
                 if settings.pair_progress is not None:
                     settings.pair_progress(done, total)
-    warning = f"WARNING: {len(gray)} images are gray where the references are in color, which lowers their scores: "
-    return Copies(best, at), [warning + listed(gray)] if gray else []
+
+    notes = []
+    if gray:
+        problem = "are gray where the references are in color, which lowers their scores"
+        notes.append(f"WARNING: {len(gray)} images {problem}: {listed(gray)}")
+    return Copies(agreement, original), notes
 
 
 def prompt_fidelity(images: Images, bound: Bound, models: Models, notes: list[str]) -> Array | None:
@@ -151,92 +174,117 @@ def prompt_fidelity(images: Images, bound: Bound, models: Models, notes: list[st
         return None
     from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
 
-    clip, scorer = cast(DualEncoder, models[CLIP]), cast(VectorScorer, bound.models.pop(CLIP))
-    prompts = bound.manifest.column("text")
-    words = [prompts[row] for row in images.rows]
-    spoken = np.array([k for k, text in enumerate(words) if text is not None], dtype=np.int64)
-    if len(spoken) < len(words):
-        notes.append(f"{len(words) - len(spoken)} images have no prompt in words, and no CLIP-T: add a column text")
-    found = np.full(len(words), np.nan)
-    different, place = np.unique([words[k] for k in spoken], return_inverse=True)
-    texts = [clip.texts(different[k : k + 64].tolist()).double().cpu().numpy() for k in range(0, len(different), 64)]
-    if texts:
-        found[spoken] = (scorer.vectors(images.rows[spoken]) * np.concatenate(texts)[place]).sum(1)
-    return found
+    clip = cast(DualEncoder, models[CLIP])
+    scorer = cast(VectorScorer, bound.models.pop(CLIP))
+    prompts = texts(bound.manifest, "text")[images.rows]
+    has_prompt = np.array([prompt is not None for prompt in prompts])
+    if not has_prompt.all():
+        count = int((~has_prompt).sum())
+        notes.append(f"{count} images have no prompt in words, and no CLIP-T: add a column text")
+
+    cosines = np.full(len(prompts), np.nan)
+    if has_prompt.any():
+        different, number = np.unique(prompts[has_prompt].astype(str), return_inverse=True)
+        blocks = []
+        for start in range(0, len(different), 64):
+            vectors = clip.texts(different[start : start + 64].tolist())
+            blocks.append(vectors.double().cpu().numpy())
+        image_vectors = scorer.vectors(images.rows[has_prompt])
+        cosines[has_prompt] = (image_vectors * np.concatenate(blocks)[number]).sum(1)
+    return cosines
 
 
 # Rows
 
 
-def columns_of(images: Images, found: Scores, chosen: Truths, unit: Names, settings: EvalSettings) -> Row:
+def columns_of(images: Images, scores: Scores, chosen: Truths, unit: Names, settings: EvalSettings) -> Row:
     """The numbers of some images of a method: identity, real, copies, leaning, diversity, Vendi, CLIP-T.
 
     Args:
         chosen: (G,). unit: (G,), what intervals draw again: subjects, or the prompts of a single one.
     """
-    every = np.arange(len(chosen))
-    copies = None if found.copies is None else (found.copies.agreement >= THRESHOLD).astype(float)
-    # values of each image, or of all images of a prompt by the first of them
-    columns: dict[str, tuple[Array | None, Ints]] = {
-        "identity": (found.identity, every),
-        "real": (np.array([found.real.get(name, np.nan) for name in images.subject]), every),
-        "copies": (copies, every),
-        "leaning": (found.leaning, every),
-        "diversity": (found.diversity, found.several),
-        "Vendi": (found.vendi, found.several),
-        CLIP: (found.fidelity, every),
-    }
+    real = np.array([scores.real.get(subject, np.nan) for subject in images.subject])
     row: Row = {}
-    for name, (values, image) in columns.items():
-        if values is not None and (own := chosen[image] & ~np.isnan(values)).any():
-            units = images.subject if name == "real" else unit  # one number for each subject
-            row[name] = intervals.mean(values[own], units[image[own]], settings)
+
+    def add(name: str, values: Array | None, unit: Names = unit, numbers: Ints | None = None) -> None:
+        """Add a mean over values of each image, or of the images of these numbers."""
+        if values is None:
+            return
+        if numbers is None:
+            numbers = np.arange(len(chosen))
+        defined = chosen[numbers] & ~np.isnan(values)
+        if defined.any():
+            row[name] = intervals.mean(values[defined], unit[numbers[defined]], settings)
+
+    add("identity", scores.identity)
+    add("real", real, unit=images.subject)  # one number for each subject
+    if scores.copies is not None:
+        add("copies", (scores.copies.agreement >= THRESHOLD).astype(float))
+    add("leaning", scores.leaning)
+    add("diversity", scores.diversity, numbers=scores.several)
+    add("Vendi", scores.vendi, numbers=scores.several)
+    add(CLIP, scores.fidelity)
     return row
 
 
 def means_of(values: Array, subject: Names) -> dict[str, float]:
     """Subject -> mean of its images."""
-    names, place = np.unique(subject.astype(str), return_inverse=True)
-    means = np.bincount(place, values) / np.bincount(place)
+    names, number = np.unique(subject.astype(str), return_inverse=True)
+    means = np.bincount(number, values) / np.bincount(number)
     return dict(zip(names.tolist(), means.tolist(), strict=True))
 
 
-def image_items(images: Images, found: Scores, ids: Names) -> dict[str, Any]:
+def image_items(images: Images, scores: Scores, ids: Names) -> dict[str, Any]:
     """The scores of each image, as columns of items; `ids` are the names of the manifest's rows."""
     columns: dict[str, Any] = {
-        "image": ids[images.rows], "nearest": ids[found.nearest], "method": images.method,
-        "subject": images.subject, "prompt": images.prompt, "seed": images.seed, "identity": found.identity,
-    }  # fmt: skip
-    if found.copies is not None:
-        copy = found.copies.agreement >= THRESHOLD
-        copied = [name if is_copy else None for name, is_copy in zip(ids[found.copies.of], copy, strict=True)]
-        columns |= {"copy": copy, "copy_agreement": found.copies.agreement, "copied": copied}
-    if not np.isnan(found.leaning).all():
-        columns["leaning"] = known(found.leaning)
-    if found.fidelity is not None:
-        columns["clip_t"] = known(found.fidelity)
+        "image": ids[images.rows],
+        "nearest": ids[scores.nearest],
+        "method": images.method,
+        "subject": images.subject,
+        "prompt": images.prompt,
+        "seed": images.seed,
+        "identity": scores.identity,
+    }
+    if scores.copies is not None:
+        is_copy = scores.copies.agreement >= THRESHOLD
+        columns["copy"] = is_copy
+        columns["copy_agreement"] = scores.copies.agreement
+        columns["copied"] = ids[scores.copies.original]
+        columns["copied"][~is_copy] = None
+    if not np.isnan(scores.leaning).all():
+        columns["leaning"] = known(scores.leaning)
+    if scores.fidelity is not None:
+        columns["clip_t"] = known(scores.fidelity)
     return columns
 
 
-def side_by_side(images: Images, found: Scores, ids: Names, prefix: str = "by ") -> dict[str, Any]:
+def side_by_side(images: Images, scores: Scores, ids: Names, prefix: str = "by ") -> dict[str, Any]:
     """The images of all methods for the same subject, prompt and seed, with their identities and a reference.
 
     Args:
         prefix: of a method's name in its column.
     """
-    at: dict[tuple[str, str, str], dict[str, int]] = {}
-    for k, (place, method) in enumerate(zip(images.places(), images.method, strict=True)):
-        at.setdefault(place, {})[method] = k
+    scenes: dict[Place, dict[str, int]] = {}
+    for index, (place, method) in enumerate(zip(images.places(), images.method, strict=True)):
+        scenes.setdefault(place, {})[method] = index
 
-    subject, prompt, seed = zip(*at, strict=True)
-    columns: dict[str, Any] = {"reference": [ids[images.references[name][0]] for name in subject]}
-    lowest = [min(float(found.identity[k]) for k in by_method.values()) for by_method in at.values()]
-    columns |= {"lowest": lowest, "subject": subject, "prompt": prompt, "seed": seed}
+    subject, prompt, seed = zip(*scenes, strict=True)
+    columns: dict[str, Any] = {
+        "reference": [ids[images.references[name][0]] for name in subject],
+        "lowest": [scores.identity[list(scene.values())].min() for scene in scenes.values()],
+        "subject": subject,
+        "prompt": prompt,
+        "seed": seed,
+    }
     for method in images.methods:
-        name = f"{prefix}{method}"
-        own = [by_method.get(method) for by_method in at.values()]
-        columns[name] = [None if k is None else ids[images.rows[k]] for k in own]
-        columns[f"{name}_score"] = [None if k is None else float(found.identity[k]) for k in own]
+        shown: list[str | None] = []
+        identities: list[float | None] = []
+        for scene in scenes.values():
+            index = scene.get(method, -1)
+            shown.append(None if index < 0 else ids[images.rows[index]])
+            identities.append(None if index < 0 else float(scores.identity[index]))
+        columns[f"{prefix}{method}"] = shown
+        columns[f"{prefix}{method}_score"] = identities
     return columns
 
 
@@ -244,47 +292,65 @@ def side_by_side(images: Images, found: Scores, ids: Names, prefix: str = "by ")
 
 
 def keep_items(
-    images: Images, found: Scores, data: Manifest, by: Sequence[str], limits: Mapping[str, float], result: Result
+    images: Images,
+    scores: Scores,
+    data: Manifest,
+    by: Sequence[str],
+    limits: Mapping[str, float],
+    result: Result,
 ) -> None:
     """Keep the scores of each image and subject."""
-    ids = np.array(data.column("id"), dtype=object)
-    columns = image_items(images, found, ids)
+    ids = texts(data, "id")
+    columns = image_items(images, scores, ids)
     for name in by:
-        columns.setdefault(name, np.array(free(data, name), dtype=object)[images.rows])
+        values = np.array(free(data, name), dtype=object)
+        columns.setdefault(name, values[images.rows])
     result.keep("images", **columns)
 
     for method in images.methods:
-        own = {name: np.flatnonzero((images.method == method) & (images.subject == name))
-               for name in sorted(set(images.subject[images.method == method]))}  # fmt: skip
-        means = np.array([found.identity[of].mean() for of in own.values()])
-        worst = np.array([of[comparable(found.identity[of]).argmin()] for of in own.values()])
-        result.keep(
-            "subjects", worst=ids[images.rows[worst]], worst_score=found.identity[worst], method=[method] * len(own),
-            subject=list(own), identity=means, real=[found.real.get(name) for name in own],
-            images=[len(of) for of in own.values()],
-            **{name: (comparable(means) < comparable(tau)).tolist() for name, tau in limits.items()},
-        )  # fmt: skip
-    scenes = [of for of in images.scenes if len(of) > 1]
-    if scenes:
-        result.keep("scenes", **_scenes(images, found, scenes, ids))
+        for subject in sorted(set(images.subject[images.method == method])):
+            members = np.flatnonzero((images.method == method) & (images.subject == subject))
+            mean = scores.identity[members].mean()
+            weakest = _weakest(scores, members)
+            result.keep(
+                "subjects",
+                worst=[ids[images.rows[weakest]]],
+                worst_score=[float(scores.identity[weakest])],
+                method=[method],
+                subject=[subject],
+                identity=[float(mean)],
+                real=[scores.real.get(subject)],
+                images=[len(members)],
+                **{name: [bool(comparable(mean) < comparable(tau))] for name, tau in limits.items()},
+            )
+
+    for members in images.scenes:
+        if len(members) > 1:
+            weakest = _weakest(scores, members)
+            result.keep(
+                "scenes",
+                image=[ids[images.rows[weakest]]],
+                nearest=[ids[scores.nearest[weakest]]],
+                lowest=[float(scores.identity[weakest])],
+                mean=[float(scores.identity[members].mean())],
+                weakest=[images.subject[weakest]],
+                subjects=[len(members)],
+                method=[images.method[weakest]],
+                prompt=[images.prompt[weakest]],
+                seed=[images.seed[weakest]],
+            )
     if len(images.methods) > 1:
-        result.keep("side_by_side", **side_by_side(images, found, ids))
+        result.keep("side_by_side", **side_by_side(images, scores, ids))
+
+
+def _weakest(scores: Scores, members: Ints) -> int:
+    """The image with the lowest identity among these."""
+    return int(members[comparable(scores.identity[members]).argmin()])
 
 
 def keep_missing(missing: Mapping[str, Sequence[Place]], result: Result, column: str) -> None:
     """Keep the places that a method lacks, or a step, which is a number."""
-    for method, lacking in missing.items():
-        subjects, prompts, seeds = zip(*lacking, strict=True)
-        names = {column: [int(method) if column == "step" else method] * len(lacking)}
-        result.keep("missing", **names, subject=subjects, prompt=prompts, seed=seeds)
-
-
-def _scenes(images: Images, found: Scores, scenes: Sequence[Ints], ids: Names) -> dict[str, Any]:
-    """The images of several subjects, with the subject that is least itself and its nearest reference."""
-    weakest = np.array([of[comparable(found.identity[of]).argmin()] for of in scenes])
-    return {
-        "image": ids[images.rows[weakest]], "nearest": ids[found.nearest[weakest]], "lowest": found.identity[weakest],
-        "mean": [float(found.identity[of].mean()) for of in scenes], "weakest": images.subject[weakest],
-        "subjects": [len(of) for of in scenes], "method": images.method[weakest], "prompt": images.prompt[weakest],
-        "seed": images.seed[weakest],
-    }  # fmt: skip
+    for method, places in missing.items():
+        name = int(method) if column == "step" else method
+        for subject, prompt, seed in places:
+            result.keep("missing", **{column: [name]}, subject=[subject], prompt=[prompt], seed=[seed])

@@ -43,18 +43,21 @@ def example(folder: Path) -> Manifest:
 
     def write(path: str, subject: int, view: str, brighten: bool = False, mirror: bool = False) -> None:
         picture = painted.image(row_of[f"painted-{_SEED}-{subject % _SUBJECTS:06d}/view-{view}"])
-        picture = ImageEnhance.Brightness(picture).enhance(1.15) if brighten else picture
-        picture = ImageOps.mirror(picture) if mirror else picture
+        if brighten:
+            picture = ImageEnhance.Brightness(picture).enhance(1.15)
+        if mirror:
+            picture = ImageOps.mirror(picture)
         with replacing(folder / path, parents=True) as temporary:
             picture.save(temporary, format="JPEG", quality=90)
 
     for subject in range(_SUBJECTS):
-        for k in range(_REFERENCES):
-            write(f"references/object{subject}/{k}.jpg", subject, f"{k}")
-        for p, prompt in enumerate(_PROMPTS):
+        for view in range(_REFERENCES):
+            write(f"references/object{subject}/{view}.jpg", subject, f"{view}")
+        for prompt_number, prompt in enumerate(_PROMPTS):
             for seed in range(_SEEDS):
-                name, view = f"object{subject}/{prompt}_{seed}.jpg", _REFERENCES + p * _SEEDS + seed
-                write(f"outputs/copy/{name}", subject, "0", p == 1, seed == 1)
+                name = f"object{subject}/{prompt}_{seed}.jpg"
+                view = _REFERENCES + prompt_number * _SEEDS + seed
+                write(f"outputs/copy/{name}", subject, "0", brighten=prompt_number == 1, mirror=seed == 1)
                 write(f"outputs/good/{name}", subject, f"{view}")
                 write(f"outputs/drift/{name}", subject, f"{view}-near-{_STRENGTH:.2f}")
                 write(f"outputs/swap/{name}", subject + 1, f"{view}")
@@ -80,17 +83,16 @@ STEPS = {
 def checkpoints_example(folder: Path) -> Manifest:
     """Paint the images of the generator's example into a folder, and give them steps."""
     data = example(folder)
-    ids, role, method, prompt = (texts(data, name) for name in ("id", "x_role", "x_method", "x_prompt"))
-    made = role == GENERATED
-    prompts = sorted(set(prompt[made]))
+    ids, method, prompt = texts(data, "id"), texts(data, "x_method"), texts(data, "x_prompt")
+    is_generated = texts(data, "x_role") == GENERATED
 
-    rows = np.flatnonzero(~made).tolist()
+    rows = np.flatnonzero(~is_generated).tolist()
     names: list[str] = ids[rows].tolist()
     steps: list[str | None] = [None] * len(rows)
-    for step, shown in STEPS.items():
-        wanted = dict(zip(prompts, shown, strict=True))
-        own = [k for k in np.flatnonzero(made).tolist() if method[k] == wanted[prompt[k]]]
-        rows += own
-        names += [f"{step}: {ids[k]}" for k in own]
-        steps += [str(step)] * len(own)
+    for step, (first_method, second_method) in STEPS.items():
+        method_at_step = np.where(prompt == _PROMPTS[0], first_method, second_method)
+        for row in np.flatnonzero(is_generated & (method == method_at_step)).tolist():
+            rows.append(row)
+            names.append(f"{step}: {ids[row]}")
+            steps.append(str(step))
     return data.take(rows).replace(id=names, x_method=steps)

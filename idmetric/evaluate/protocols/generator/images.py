@@ -49,22 +49,26 @@ class Images:
     @classmethod
     def of(cls, data: Manifest) -> Images:
         """The images of a manifest that `outputs.read` made; images of subjects without a reference are left out."""
-        role, subject = (np.array(free(data, name), dtype=object) for name in ("role", "subject"))
+        columns: dict[str, Names] = {}
+        for name in ("role", "method", "subject", "prompt", "seed"):
+            texts = [text or "" for text in free(data, name)]
+            columns[name] = np.array(texts, dtype=object)
+        role, subject = columns.pop("role"), columns["subject"]
 
         def by_subject(wanted: str) -> dict[str, Ints]:
             rows = np.flatnonzero(role == wanted)
             return {name: rows[subject[rows] == name] for name in dict.fromkeys(subject[rows])}
 
         references = by_subject(REFERENCE)
-        known = np.array([name in references for name in subject], dtype=bool)
-        rows = np.flatnonzero((role == GENERATED) & known)
-        method, named, prompt, seed = (
-            np.array(["" if text is None else text for text in free(data, name)], dtype=object)[rows]
-            for name in ("method", "subject", "prompt", "seed")
-        )
+        rows = np.flatnonzero((role == GENERATED) & np.isin(subject, list(references)))
         paths = data.column("path")
-        file = np.array([paths[row] or f"row {row}" for row in rows], dtype=object)
-        return cls(rows, file, method, named, prompt, seed, references, by_subject(TRAINING))
+        return cls(
+            rows=rows,
+            file=np.array([paths[row] or f"row {row}" for row in rows], dtype=object),
+            references=references,
+            training=by_subject(TRAINING),
+            **{name: column[rows] for name, column in columns.items()},
+        )
 
     @property
     def methods(self) -> list[str]:
@@ -77,18 +81,22 @@ class Images:
 
     def take(self, chosen: Truths) -> Images:
         """The images where `chosen` (G,) is true."""
-        parts = {name: getattr(self, name)[chosen] for name in ("rows", "file", "method", "subject", "prompt", "seed")}
-        return replace(self, **parts)
+        columns = ("rows", "file", "method", "subject", "prompt", "seed")
+        return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
+
+    def by_subject(self) -> dict[str, Ints]:
+        """Subject -> the numbers of its images."""
+        return {subject: np.flatnonzero(self.subject == subject) for subject in dict.fromkeys(self.subject)}
 
     def cells(self) -> list[Ints]:
         """The images (numbers below G) of each method, subject and prompt with two or more, which differ by seed."""
-        cells = zip(self.method, self.subject, self.prompt, strict=True)
-        return [of for of in _grouped(cells) if len(of) > 1]
+        cells = _grouped(zip(self.method, self.subject, self.prompt, strict=True))
+        return [members for members in cells if len(members) > 1]
 
     def shown(self, subject: str) -> Ints:
         """Rows of the subject's references and training images."""
-        found: Ints = np.append(self.references[subject], self.training.get(subject, np.empty(0, np.int64)))
-        return found
+        references = self.references[subject]
+        return np.concatenate([references, self.training.get(subject, references[:0])])
 
     @cached_property
     def scenes(self) -> list[Ints]:
@@ -98,9 +106,10 @@ class Images:
         """
         times: Counter[tuple[str, str, str]] = Counter()
         keys = []
-        for method, file, subject in zip(self.method, self.file, self.subject, strict=True):
-            keys.append((method, file, times[method, file, subject]))
-            times[method, file, subject] += 1
+        for row in zip(self.method, self.file, self.subject, strict=True):
+            method, file, _ = row
+            keys.append((method, file, times[row]))
+            times[row] += 1
         return _grouped(keys)
 
     @property
@@ -118,44 +127,51 @@ class Images:
             "combinations of subject, prompt and seed": self.places(),
             "subjects": list(self.subject),
         }
-        for what, keys in keys_of.items():
-            of_method: dict[str, set[Hashable]] = {}
-            for method, key in zip(self.method, keys, strict=True):
-                of_method.setdefault(method, set()).add(key)
-            compared = [of for method, of in of_method.items() if method != but]
-            if not compared:
+        for noun, keys in keys_of.items():
+            keys_of_method = self._by_method(keys)
+            keys_of_method.pop(but, None)
+            if not keys_of_method:
                 return self, []
-            shared, every = set.intersection(*compared), set.union(*compared)
-            if len(shared) == len(every):
+            shared = set.intersection(*keys_of_method.values())
+            every = set.union(*keys_of_method.values())
+            if shared == every:
                 return self, []
             if shared:
-                chosen = [key in shared or method == but for method, key in zip(self.method, keys, strict=True)]
-                note = f"compared on the {len(shared)} of {len(every)} {what} that all have; other images are left out"
-                return self.take(np.array(chosen)), [note]
+                is_shared = np.array([key in shared for key in keys])
+                note = f"compared on the {len(shared)} of {len(every)} {noun} that all have; other images are left out"
+                return self.take(is_shared | (self.method == but)), [note]
         return self, ["WARNING: no subject has images of all methods, so that their numbers do not compare"]
 
     def missing(self) -> dict[str, list[Place]]:
         """Method -> the places that other methods have and it lacks."""
-        own: dict[str, set[Place]] = {}
-        for name, place in zip(self.method, self.places(), strict=True):
-            own.setdefault(name, set()).add(place)
         every = dict.fromkeys(self.places())
-        return {name: lacking for name in own if (lacking := [place for place in every if place not in own[name]])}
+        missing = {}
+        for method, places in self._by_method(self.places()).items():
+            if len(places) < len(every):
+                missing[method] = [place for place in every if place not in places]
+        return missing
+
+    def _by_method(self, keys: Sequence[Hashable]) -> dict[str, set[Hashable]]:
+        """Method -> the keys of its images."""
+        by_method: dict[str, set[Hashable]] = {}
+        for method, key in zip(self.method, keys, strict=True):
+            by_method.setdefault(method, set()).add(key)
+        return by_method
 
 
 def _grouped(keys: Iterable[Hashable]) -> list[Ints]:
     """The numbers of the items of each different key."""
-    found: dict[Hashable, list[int]] = {}
-    for k, key in enumerate(keys):
-        found.setdefault(key, []).append(k)
-    return [np.array(of) for of in found.values()]
+    groups: dict[Hashable, list[int]] = {}
+    for index, key in enumerate(keys):
+        groups.setdefault(key, []).append(index)
+    return [np.array(members) for members in groups.values()]
 
 
 class Copies(NamedTuple):
     """The highest agreement (G,) of each image with a reference or training image, and the row (G,) of that one."""
 
     agreement: Array
-    of: Ints
+    original: Ints
 
 
 @dataclass(frozen=True)
@@ -185,28 +201,43 @@ class Scores:
 
 def score(images: Images, scorer: Scorer, copies: Copies | None = None, fidelity: Array | None = None) -> Scores:
     """Score images by a bound model, subject by subject; `copies` and `fidelity` are kept as they are."""
-    count, cosines = len(images.rows), are_cosines(scorer)
-    identity, nearest, leaning = np.empty(count), np.empty(count, np.int64), np.full(count, np.nan)
-    real = {}
-    for name, references in images.references.items():
-        own = np.flatnonzero(images.subject == name)
-        if len(own):
-            found = scorer.matrix(images.rows[own], references)
-            identity[own], nearest[own] = found.mean(1), references[comparable(found).argmax(1)]
-            shown = images.training.get(name)
-            if cosines and shown is not None:
-                between = scorer.matrix(references, shown)
-                leaning[own] = _leaning(found, scorer.matrix(images.rows[own], shown), between)
-        if len(references) > 1:
-            real[name] = float(1 - leave_one_out(1 - scorer.matrix(references, references), "mean").mean())
+    has_cosines = are_cosines(scorer)
+    identity = np.empty(len(images.rows))
+    nearest = np.empty(len(images.rows), np.int64)
+    leaning = np.full(len(images.rows), np.nan)
+    for subject, members in images.by_subject().items():
+        rows, references = images.rows[members], images.references[subject]
+        similarities = scorer.matrix(rows, references)
+        identity[members] = similarities.mean(1)
+        nearest[members] = references[comparable(similarities).argmax(1)]
+        training = images.training.get(subject)
+        if has_cosines and training is not None:
+            between = scorer.matrix(references, training)
+            leaning[members] = _leaning(similarities, scorer.matrix(rows, training), between)
 
-    cells = images.cells()
-    alike = [scorer.matrix(images.rows[of], images.rows[of]) for of in cells]
+    real = {}
+    for subject, references in images.references.items():
+        if len(references) > 1:
+            distances = 1 - scorer.matrix(references, references)
+            real[subject] = float(1 - leave_one_out(distances, "mean").mean())
+
+    several, diversity, vendi = [], [], []
+    for members in images.cells():
+        similarities = scorer.matrix(images.rows[members], images.rows[members])
+        several.append(members[0])
+        diversity.append(mean_pairwise_distance(similarities))
+        vendi.append(vendi_score(similarities) if has_cosines else np.nan)
     return Scores(
-        identity, nearest, real, leaning, np.array([of[0] for of in cells], np.int64),
-        np.array([mean_pairwise_distance(found) for found in alike]),
-        np.array([vendi_score(found) if cosines else np.nan for found in alike]), copies, fidelity,
-    )  # fmt: skip
+        identity=identity,
+        nearest=nearest,
+        real=real,
+        leaning=leaning,
+        several=np.array(several, np.int64),
+        diversity=np.array(diversity),
+        vendi=np.array(vendi),
+        copies=copies,
+        fidelity=fidelity,
+    )
 
 
 def are_cosines(scorer: Scorer) -> bool:
@@ -224,9 +255,12 @@ def _leaning(references: Array, training: Array, between: Array) -> Array:
     Args:
         references: (N, R), training: (N, T), cosines of the images. between: (R, T).
     """
-    x_r, x_t, r_t = (np.arccos(cosines.clip(-1, 1)) for cosines in (references, training, between))
-    r, t = np.nonzero(np.broadcast_to((r_t > _SAME).all(1, keepdims=True), r_t.shape))
-    if not len(r):
+    x_r = np.arccos(references.clip(-1, 1))
+    x_t = np.arccos(training.clip(-1, 1))
+    r_t = np.arccos(between.clip(-1, 1))
+    unseen = (r_t > _SAME).all(1)
+    if not unseen.any():
         return np.full(len(references), np.nan)
-    found: Array = ((x_r[:, r] - x_t[:, t]) / r_t[r, t]).mean(1)
-    return found
+    nearer = x_r[:, unseen, None] - x_t[:, None, :]
+    leaning: Array = (nearer / r_t[unseen]).mean((1, 2))
+    return leaning

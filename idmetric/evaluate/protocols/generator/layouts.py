@@ -43,15 +43,16 @@ def xversebench(entry: Mapping[str, Any]) -> list[Subject]:
     subject has the name of its image and folder, such as human_05_man; `category` is the folder (human, object,
     animal) and `label` the word that the subject has in the prompt.
     """
-    [shown] = entry["modulation"]
-    images = [Path(given["image_path"]) for given in shown["src_inputs"]]
-    return [
-        Subject(f"{image.parent.name}_{image.stem}", str(image), {"category": image.parent.name, "label": label})
-        for image, (_, label, *_) in zip(images, shown["use_words"], strict=True)
-    ]
+    [modulation] = entry["modulation"]
+    subjects = []
+    for source, (_, label, *_) in zip(modulation["src_inputs"], modulation["use_words"], strict=True):
+        image = Path(source["image_path"])
+        category = image.parent.name
+        subjects.append(Subject(f"{category}_{image.stem}", str(image), {"category": category, "label": label}))
+    return subjects
 
 
-def indexed(found: Sequence[Picture], benchmark: Path, subjects: Reader) -> list[Picture]:
+def indexed(pictures: Sequence[Picture], benchmark: Path, reader: Reader) -> list[Picture]:
     """Outputs with the prompt of their entry, once for each of its subjects, and the references of these subjects.
 
     Of a prompt that a subject has twice, the field `prompt` holds the entry's number too.
@@ -59,52 +60,62 @@ def indexed(found: Sequence[Picture], benchmark: Path, subjects: Reader) -> list
     Raises:
         OutputsError: for a file of another form, an output without an entry, or a reference that does not exist.
     """
-    entries = _entries(benchmark, subjects)
-    times = Counter((name, text) for text, of in entries.values() for name in {subject.name for subject in of})
-    several = any(len({subject.name for subject in of}) > 1 for _, of in entries.values())
-    out: list[Picture] = []
+    entries = _entries(benchmark, reader)
+    times: Counter[tuple[str, str]] = Counter()
+    have_several = False
+    for prompt, subjects in entries.values():
+        names = {subject.name for subject in subjects}
+        times.update((name, prompt) for name in names)
+        have_several |= len(names) > 1
+
+    outputs: list[Picture] = []
     references: dict[tuple[str, Path], None] = {}
-    for picture in found:
+    for picture in pictures:
         index = str(int(picture.fields["index"]))
         if index not in entries:
             raise OutputsError(f"{picture.path}: {benchmark} has no entry {index}")
-        text, of = entries[index]
-        own = {subject.name: subject for subject in of}
-        again = any(times[name, text] > 1 for name in own)
-        fields = {**picture.fields, "prompt": f"{text} [{index}]" if again else text}
+        prompt, subjects = entries[index]
+        by_name = {subject.name: subject for subject in subjects}
+        fields = {**picture.fields, "prompt": prompt}
         del fields["index"]
-        if several:
-            fields["subjects"] = str(len(own))
-        out += [Picture(picture.path, GENERATED, {**fields, **subject.columns, "subject": name}, text)
-                for name, subject in own.items()]  # fmt: skip
-        references |= {(subject.name, _file_of(benchmark, subject.image)): None for subject in of}
+        if any(times[name, prompt] > 1 for name in by_name):
+            fields["prompt"] += f" [{index}]"
+        if have_several:
+            fields["subjects"] = str(len(by_name))
+        for name, subject in by_name.items():
+            outputs.append(Picture(picture.path, GENERATED, {**fields, **subject.columns, "subject": name}, prompt))
+        for subject in subjects:
+            references[subject.name, _file_of(benchmark, subject.image)] = None
 
-    missing = [path for _, path in references if not path.is_file()]
-    if missing:
-        raise OutputsError(f"{benchmark}: no file {missing[0]}; paths are relative to its folder or to one above")
-    return out + [Picture(path, REFERENCE, {"subject": subject}) for subject, path in references]
+    for _, path in references:
+        if not path.is_file():
+            raise OutputsError(f"{benchmark}: no file {path}; paths are relative to its folder or to one above")
+    return outputs + [Picture(path, REFERENCE, {"subject": subject}) for subject, path in references]
 
 
-def _entries(path: Path, subjects: Reader) -> dict[str, tuple[str, Sequence[Subject]]]:
-    """Prompt and subjects of each entry of a JSON list, by its index, or else its place."""
-    found: dict[str, tuple[str, Sequence[Subject]]] = {}
-    place = -1
+def _entries(path: Path, reader: Reader) -> dict[str, tuple[str, Sequence[Subject]]]:
+    """Prompt and subjects of each entry of a JSON list, by its index, or else its number."""
+    entries: dict[str, tuple[str, Sequence[Subject]]] = {}
+    where = ""
     try:
-        for place, entry in enumerate(json_file.read(path)):
-            index, of = str(entry.get("index", place)), subjects(entry)
-            if not of or index in found:
+        for number, entry in enumerate(json_file.read(path)):
+            where = f" entry {number}:"
+            index, subjects = str(entry.get("index", number)), reader(entry)
+            if not subjects or index in entries:
                 raise ValueError("no subject, or the index of an earlier entry")
-            found[index] = entry["prompt"], of
+            entries[index] = entry["prompt"], subjects
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        where = "" if place < 0 else f" entry {place}:"
         raise OutputsError(f"{path}:{where} not as the layout's project writes it: {error!r}") from error
-    return found
+    return entries
 
 
 def _file_of(path: Path, image: str) -> Path:
     """An image's file; its path is relative to the benchmark's folder or to one above, such as the repository."""
     folders = path.absolute().parents
-    return next((folder / image for folder in folders if (folder / image).is_file()), folders[0] / image)
+    for folder in folders:
+        if (folder / image).is_file():
+            return folder / image
+    return folders[0] / image
 
 
 # Layouts
@@ -147,7 +158,7 @@ LAYOUTS = {
     "omnicontext": Layout("{method}/fullset/{task}/{subject}.png"),
     # MirrorMetrics: Lora_Candidates/NAME/, Reference_Images/ of the one subject
     "mirrormetrics": Layout("Lora_Candidates/{method}/*", "Reference_Images/*"),
-}  # fmt: skip
+}
 
 
 def prompted(picture: Picture, name: str) -> Picture:

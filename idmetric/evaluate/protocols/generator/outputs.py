@@ -12,6 +12,7 @@ import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
 
 KNOWN = ("role", "method", "subject", "prompt", "seed", "held_out")
-_HELD_OUT = {**dict.fromkeys(("yes", "true", "1", "y"), "yes"), **dict.fromkeys(("no", "false", "0", "n"), "no")}
 _SHOWN = 10
 _CELLS = ((0, 0), (1, 0), (0, 1), (1, 1))  # column, row of a grid: the order of XVerse's `split_grid`
 
@@ -71,9 +71,9 @@ def read(
         OutputsError: if images do not match, occur twice, or have no reference.
         SourceError: for a table that cannot be used.
     """
-    found: list[Picture] = []
+    pictures: list[Picture] = []
     if data is not None and data.is_file():
-        found = read_table(data)
+        pictures = read_table(data)
     elif data is not None:
         if not data.is_dir():
             raise OutputsError(f"{data}: there is no such file or folder")
@@ -82,8 +82,9 @@ def read(
                 f"{data} is a folder: name its layout by --pattern, such as "
                 f"'{{method}}/{{subject}}/{{prompt}}_{{seed}}.png', or by --layout ({', '.join(LAYOUTS)})"
             )
-        found = _of_layout(data, LAYOUTS[layout] if layout else Layout(pattern or ""), benchmark, cells, skip)
-    return as_manifest(with_photos(found, references, training, skip), outputs=data is not None)
+        chosen = LAYOUTS[layout] if layout else Layout(pattern or "")
+        pictures = _of_layout(data, chosen, benchmark, cells, skip)
+    return as_manifest(with_photos(pictures, references, training, skip), outputs=data is not None)
 
 
 def open_outputs(
@@ -113,31 +114,34 @@ def read_table(path: Path) -> list[Picture]:
     if "path" not in table.columns:
         raise SourceError(f"{path}: no column 'path'; there are {', '.join(table.columns)}")
 
-    found = []
+    pictures = []
     for number, (_, row) in enumerate(table.rows(), 1):
         fields = {name: text for name, value in row.items() if (text := _text(value))}
-        given, role = fields.pop("path", ""), fields.pop("role", GENERATED)
+        file, role = fields.pop("path", ""), fields.pop("role", GENERATED)
         text, mask = fields.pop("text", ""), fields.pop("mask", "")
-        if not given:
+        if not file:
             raise SourceError(f"{path}: row {number} has no path")
         if role not in (GENERATED, REFERENCE, TRAINING):
             raise SourceError(f"{path}: row {number}, column 'role': {role!r} is not generated, reference or training")
         if "held_out" in fields:
-            stated = _HELD_OUT.get(fields["held_out"].lower())
-            if stated is None:
+            fields["held_out"] = fields["held_out"].lower()
+            if fields["held_out"] not in ("yes", "no"):
                 raise SourceError(f"{path}: row {number}, column 'held_out': {fields['held_out']!r} is not yes or no")
-            fields["held_out"] = stated
-        first = {"subject": ONLY, **({"method": path.stem} if role == GENERATED else {})}
-        cover = path.parent / mask if mask else None
-        found.append(Picture(path.parent / given, role, first | fields, text or None, cover))
-    return found
+        fields.setdefault("subject", ONLY)
+        if role == GENERATED:
+            fields.setdefault("method", path.stem)
+        mask_path = path.parent / mask if mask else None
+        pictures.append(Picture(path.parent / file, role, fields, text or None, mask_path))
+    return pictures
 
 
 def _text(value: Any) -> str:
     """A cell as text; whole numbers of data frames without decimals."""
     if value is None or value != value:
         return ""
-    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return str(value).strip()
 
 
 # Folders
@@ -151,40 +155,47 @@ def _of_layout(data: Path, layout: Layout, benchmark: Path | None, cells: Path |
 
     data = Path(os.path.abspath(data))
     files = images_below(data)
-    found, rest = _by_layout(data, files, layout)
-    if not any(p.role == GENERATED for p in found):  # the folder of one method
-        found, rest = _by_layout(data.parent, files, layout)
-    found = [replace(p, fields={"method": data.name, **p.fields}) if p.role == GENERATED else p for p in found]
+    pictures, rest = _by_layout(data, files, layout, data.name)
+    if not any(picture.role == GENERATED for picture in pictures):  # the folder of one method
+        pictures, rest = _by_layout(data.parent, files, layout, data.name)
     refuse_unmatched(rest, f"{data} and {layout.outputs!r}", skip)
 
     if layout.prompts is not None:
-        found = [prompted(picture, layout.prompts) for picture in found]
+        pictures = [prompted(picture, layout.prompts) for picture in pictures]
     if cells is not None and layout.grid:
-        found = [cell for picture in found for cell in _cells(picture, cells)]
-    return found if benchmark is None or layout.benchmark is None else indexed(found, benchmark, layout.benchmark)
+        pictures = list(chain.from_iterable(_cells(picture, cells) for picture in pictures))
+    if benchmark is not None and layout.benchmark is not None:
+        pictures = indexed(pictures, benchmark, layout.benchmark)
+    return pictures
 
 
-def _by_layout(folder: Path, files: Sequence[Path], layout: Layout) -> tuple[list[Picture], Sequence[Path]]:
-    """Pictures of the files that match the layout's patterns, and the other files."""
-    found: list[Picture] = []
-    for role, text in ((REFERENCE, layout.references), (TRAINING, layout.training), (GENERATED, layout.outputs)):
-        if text is not None:
-            own, files = matched(folder, files, role, fields_of(text))
-            found += own
-    return found, files
+def _by_layout(
+    folder: Path, files: Sequence[Path], layout: Layout, method: str
+) -> tuple[list[Picture], Sequence[Path]]:
+    """Pictures of the files that match the layout's patterns, and the other files; `method` if a pattern has none."""
+    photos: list[Picture] = []
+    for role, pattern in (REFERENCE, layout.references), (TRAINING, layout.training):
+        if pattern is not None:
+            matching, files = matched(folder, files, role, fields_of(pattern))
+            photos += matching
+    output_fields = fields_of(layout.outputs)
+    outputs, files = matched(folder, files, GENERATED, output_fields, method=method)
+    return photos + outputs, files
 
 
 def _cells(grid: Picture, folder: Path) -> list[Picture]:
     """The four images of a grid, by seed, kept in `folder`; of an odd side the last pixel is lost."""
-    whole, found = read_image(grid.path), []
-    width, height = whole.width // 2, whole.height // 2
+    image = read_image(grid.path)
+    width, height = image.width // 2, image.height // 2
+    pictures = []
     for seed, (column, row) in enumerate(_CELLS):
         path = folder / grid.fields["method"] / f"{grid.path.stem}_{seed}.png"
+        left, top = column * width, row * height
+        cell = image.crop((left, top, left + width, top + height))
         with replacing(path, parents=True) as temporary:
-            corners = (column * width, row * height, (column + 1) * width, (row + 1) * height)
-            whole.crop(corners).save(temporary, format="PNG")
-        found.append(replace(grid.having(seed=str(seed)), path=path))
-    return found
+            cell.save(temporary, format="PNG")
+        pictures.append(replace(grid.having(seed=str(seed)), path=path))
+    return pictures
 
 
 def images_below(folder: Path) -> list[Path]:
@@ -194,20 +205,22 @@ def images_below(folder: Path) -> list[Path]:
     return [Path(path) for path in paths.listed(folder)]
 
 
-def matched(folder: Path, files: Sequence[Path], role: str, fields: Fields) -> tuple[list[Picture], list[Path]]:
+def matched(
+    folder: Path, files: Sequence[Path], role: str, fields: Fields, **defaults: str
+) -> tuple[list[Picture], list[Path]]:
     """Pictures of the files with fields, by their paths below a folder, and the other files."""
-    found, rest = [], []
+    pictures, rest = [], []
     for file in files:
-        own = fields(file.relative_to(folder).as_posix())
-        if own is None:
+        file_fields = fields(file.relative_to(folder).as_posix())
+        if file_fields is None:
             rest.append(file)
         else:
-            found.append(Picture(file, role, {"subject": ONLY, **own}))
-    return found, rest
+            pictures.append(Picture(file, role, {"subject": ONLY, **defaults, **file_fields}))
+    return pictures, rest
 
 
 def with_photos(
-    found: Sequence[Picture], references: str | None, training: str | None, skip: bool, alone: bool = False
+    pictures: Sequence[Picture], references: str | None, training: str | None, skip: bool, alone: bool = False
 ) -> list[Picture]:
     """The pictures with references in place of theirs, and training images, where these are given.
 
@@ -215,47 +228,54 @@ def with_photos(
         references, training: a folder, a file, or a path with fields.
         alone: all images in and below a folder show the only subject.
     """
-    out = [p for p in found if references is None or p.role != REFERENCE]
-    for place, role in ((references, REFERENCE), (training, TRAINING)):
-        if place is not None:
-            out += _photos(place, role, skip, alone)
-    return out
+    photos = list(pictures)
+    if references is not None:
+        photos = [picture for picture in pictures if picture.role != REFERENCE]
+        photos += _photos(references, REFERENCE, skip, alone)
+    if training is not None:
+        photos += _photos(training, TRAINING, skip, alone)
+    return photos
 
 
-def _photos(place: str, role: str, skip: bool, alone: bool) -> list[Picture]:
-    root, text = (place, "") if os.path.isdir(place) else split(place)
+def _photos(source: str, role: str, skip: bool, alone: bool) -> list[Picture]:
+    root, pattern = (source, "") if os.path.isdir(source) else split(source)
     folder = Path(root)
     files = images_below(folder)
-    if alone and not text:
-        return [Picture(file, role, {"subject": ONLY}) for file in files]
-    # by default a folder per subject, or the images of the only subject
-    pattern = text or ("{subject}/*" if any(file.parent != folder for file in files) else "*")
-    found, rest = matched(folder, files, role, fields_of(pattern))
-    if not found:
-        raise OutputsError(f"{place}: no such images")
-    refuse_unmatched([] if text else rest, f"{folder} and {pattern!r}", skip)
-    return found
+    if pattern:
+        pictures, _ = matched(folder, files, role, fields_of(pattern))
+    elif alone:
+        pictures = [Picture(file, role, {"subject": ONLY}) for file in files]
+    else:  # a folder per subject, or the images of the only subject
+        has_folders = any(file.parent != folder for file in files)
+        pattern = "{subject}/*" if has_folders else "*"
+        pictures, rest = matched(folder, files, role, fields_of(pattern))
+        refuse_unmatched(rest if pictures else [], f"{folder} and {pattern!r}", skip)
+    if not pictures:
+        raise OutputsError(f"{source}: no such images")
+    return pictures
 
 
 def refuse_unmatched(rest: Sequence[Path], where: str, skip: bool) -> None:
     """Refuse images that no pattern matches, or leave them out with a warning."""
     if not rest:
         return
-    names = "".join(f"\n  {path}" for path in rest[:_SHOWN])
-    more = f"\n  and {len(rest) - _SHOWN} more" if len(rest) > _SHOWN else ""
+    lines = [f"\n  {path}" for path in rest[:_SHOWN]]
+    if len(rest) > _SHOWN:
+        lines.append(f"\n  and {len(rest) - _SHOWN} more")
+    names = "".join(lines)
     problem = f"{len(rest)} images do not match ({where})"
     if not skip:
         raise OutputsError(
             f"{problem}; change the pattern ({{ignore}} and * match any text), or leave them out (--on-error skip):"
-            f"{names}{more}"
+            f"{names}"
         )
-    warnings.warn(f"{problem} and are left out:{names}{more}", stacklevel=3)
+    warnings.warn(f"{problem} and are left out:{names}", stacklevel=3)
 
 
 # Manifest
 
 
-def as_manifest(found: Sequence[Picture], noun: str = "method", outputs: bool = True) -> Manifest:
+def as_manifest(pictures: Sequence[Picture], noun: str = "method", outputs: bool = True) -> Manifest:
     """The manifest of pictures; generated ones get a seed, and equal references of a subject count once.
 
     Args:
@@ -266,62 +286,80 @@ def as_manifest(found: Sequence[Picture], noun: str = "method", outputs: bool = 
     """
     from idmetric.data.manifest.table import Manifest, Row
 
-    made, shown = ({p.fields["subject"] for p in found if p.role == role} for role in (GENERATED, REFERENCE))
-    if outputs and not made:
+    _check_subjects(pictures, outputs)
+    pictures = _numbered(_without_repeated_photos(pictures), noun)
+    placed = [picture for picture in pictures if picture.role == GENERATED or not outputs]
+    root = os.path.commonpath([os.path.abspath(picture.path.parent) for picture in placed])
+    times: Counter[str] = Counter()  # a path that occurs twice is numbered
+    rows = []
+    for picture in pictures:
+        name = Path(os.path.relpath(picture.path, root)).as_posix()
+        times[name] += 1
+        if times[name] > 1:
+            name = f"{name} ({times[name]})"
+        row = Row(
+            picture.fields["subject"] if picture.role == REFERENCE else None,
+            os.path.abspath(picture.path),
+            id=name,
+            role="context-edit" if picture.role == GENERATED else "real",
+            engine=picture.fields.get("method"),
+            text=picture.text or words(picture.fields.get("prompt")),
+            mask=os.path.abspath(picture.mask) if picture.mask else None,
+        )
+        rows.append(row)
+
+    names = dict.fromkeys(chain(KNOWN, *(picture.fields for picture in pictures)))
+    columns = {f"x_{name}": [picture.fields.get(name) for picture in pictures] for name in names}
+    columns["x_role"] = [picture.role for picture in pictures]
+    return Manifest.from_rows(rows).replace(**columns)
+
+
+def _check_subjects(pictures: Sequence[Picture], outputs: bool) -> None:
+    generated = {picture.fields["subject"] for picture in pictures if picture.role == GENERATED}
+    shown = {picture.fields["subject"] for picture in pictures if picture.role == REFERENCE}
+    if outputs and not generated:
         raise OutputsError("no generated images")
     if not shown:
         raise OutputsError("no references: name their folder by --references, or give rows the role reference")
-    if made - shown:
-        raise OutputsError(f"no references of {listed(sorted(made - shown))}; there are references of "
-                           f"{listed(sorted(shown))}")  # fmt: skip
-
-    found = _numbered(_one_of_each(found), noun)
-    root = os.path.commonpath([os.path.abspath(p.path.parent) for p in found if p.role == GENERATED or not outputs])
-    times: Counter[str] = Counter()
-    rows = []
-    for p in found:
-        name = Path(os.path.relpath(p.path, root)).as_posix()
-        times[name] += 1  # a path that occurs twice is numbered
-        rows.append(Row(
-            p.fields["subject"] if p.role == REFERENCE else None, os.path.abspath(p.path),
-            id=name if times[name] == 1 else f"{name} ({times[name]})",
-            role="context-edit" if p.role == GENERATED else "real", engine=p.fields.get("method"),
-            text=p.text or words(p.fields.get("prompt")), mask=None if p.mask is None else os.path.abspath(p.mask),
-        ))  # fmt: skip
-    names = dict.fromkeys([*KNOWN, *(name for p in found for name in p.fields)])
-    columns = {f"x_{name}": [p.fields.get(name) for p in found] for name in names}
-    return Manifest.from_rows(rows).replace(**{**columns, "x_role": [p.role for p in found]})
+    if generated - shown:
+        raise OutputsError(
+            f"no references of {listed(sorted(generated - shown))}; there are references of {listed(sorted(shown))}"
+        )
 
 
-def _one_of_each(found: Sequence[Picture]) -> list[Picture]:
+def _without_repeated_photos(pictures: Sequence[Picture]) -> list[Picture]:
     """The pictures, with equal files among a subject's references once."""
     different: dict[object, Picture] = {}
-    for k, picture in enumerate(found):
-        alone = picture.role == GENERATED or not picture.path.is_file()
-        different.setdefault(k if alone else (picture.role, picture.fields["subject"], key_of(picture.path)), picture)
+    for index, picture in enumerate(pictures):
+        key: object = index
+        if picture.role != GENERATED and picture.path.is_file():
+            key = (picture.role, picture.fields["subject"], key_of(picture.path))
+        different.setdefault(key, picture)
     return list(different.values())
 
 
-def _numbered(found: Sequence[Picture], noun: str) -> list[Picture]:
+def _numbered(pictures: Sequence[Picture], noun: str) -> list[Picture]:
     """Outputs with a seed; without one, they count from 0 within method, subject and prompt."""
-    nth: Counter[tuple[str, ...]] = Counter()
-    first: dict[tuple[str, ...], Path] = {}
-    out = []
-    for picture in found:
+    counts: Counter[tuple[str, ...]] = Counter()
+    paths: dict[tuple[str, ...], Path] = {}
+    numbered = []
+    for picture in pictures:
         if picture.role == GENERATED:
-            cell = tuple(picture.fields.get(name, "") for name in ("method", "subject", "prompt"))
-            seed = re.sub(r"\.0+$", "", picture.fields.get("seed") or str(nth[cell]))  # tables with gaps write 0 as 0.0
-            nth[cell] += 1
+            method, subject, prompt = cell = tuple(
+                picture.fields.get(name, "") for name in ("method", "subject", "prompt")
+            )
+            seed = picture.fields.get("seed") or str(counts[cell])
+            seed = re.sub(r"\.0+$", "", seed)  # tables with gaps write 0 as 0.0
+            counts[cell] += 1
             picture = picture.having(seed=seed)
-            other = first.setdefault((*cell, seed), picture.path)
-            if other is not picture.path:
-                method, subject, prompt = cell
+            if (*cell, seed) in paths:
                 raise OutputsError(
-                    f"{other} and {picture.path} are both of {noun} {method!r}, subject {subject!r}, prompt {prompt!r},"
-                    f" seed {seed!r}: a field or column that separates them is missing"
+                    f"{paths[*cell, seed]} and {picture.path} are both of {noun} {method!r}, subject {subject!r}, "
+                    f"prompt {prompt!r}, seed {seed!r}: a field or column that separates them is missing"
                 )
-        out.append(picture)
-    return out
+            paths[*cell, seed] = picture.path
+        numbered.append(picture)
+    return numbered
 
 
 def words(prompt: str | None) -> str | None:

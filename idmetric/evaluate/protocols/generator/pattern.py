@@ -60,23 +60,25 @@ def fields_of(pattern: str) -> Fields:
         raise OutputsError(f"pattern {pattern!r}: it is relative to its folder")
 
     expression = ""
-    for k, part in enumerate(parts):
+    for index, part in enumerate(parts):
         name = part[1:-1]
-        if k % 2 == 0:
+        if index % 2 == 0:
             expression += re.escape(part)
         elif part == "*":
             expression += "[^/]*"
         elif name == "ignore":
             expression += "[^/]+"
-        elif part in parts[:k]:
+        elif part in parts[:index]:
             expression += f"(?P={name})"
+        elif name in _DIGITS:
+            expression += f"(?P<{name}>[0-9]+)"
         else:
-            expression += f"(?P<{name}>{'[0-9]+' if name in _DIGITS else '[^/]+'})"
+            expression += f"(?P<{name}>[^/]+)"
     compiled = re.compile(expression)
 
     def fields(path: str) -> dict[str, str] | None:
-        found = compiled.fullmatch(path)
-        return None if found is None else found.groupdict()
+        match = compiled.fullmatch(path)
+        return match and match.groupdict()
 
     return fields
 
@@ -87,6 +89,11 @@ def split(text: str) -> tuple[str, str]:
     >>> split("/data/refs/{subject}/*.jpg")
     ('/data/refs', '{subject}/*.jpg')
     """
-    parts = text.split("/")
-    first = next((k for k, part in enumerate(parts) if "{" in part or "*" in part), len(parts) - 1)
-    return "/".join(parts[:first]) or ("/" if text.startswith("/") else "."), "/".join(parts[first:])
+    folders: list[str] = []
+    *parents, name = text.split("/")
+    while parents and "{" not in parents[0] and "*" not in parents[0]:
+        folders.append(parents.pop(0))
+    folder = "/".join(folders)
+    if not folder:
+        folder = "/" if folders else "."
+    return folder, "/".join([*parents, name])

@@ -75,7 +75,8 @@ def _isotonic(s: Array, is_same: Truths, limit: float) -> Isotonic:
     levels, number = np.unique(np.clip(rising, limit, 1 - limit), return_inverse=True)
     if len(levels) < 2:
         raise Flat
-    knots = np.bincount(number, np.multiply(centers, sizes)) / np.bincount(number, sizes)
+    weighted_centers = np.multiply(centers, sizes)
+    knots = np.bincount(number, weighted_centers) / np.bincount(number, sizes)
 
     # ends beyond all scores: distances of this package lie between 0 and 4
     return Isotonic(
@@ -93,8 +94,11 @@ def _platt(s: Array, is_same: Truths) -> Platt:
     # a target between 0 and 1 is one pair of each kind, weighted
     center, scale = float(s.mean()), float(s.std()) or 1.0
     x = (s - center) / scale
+    features = np.tile(x, 2)[:, None]
+    labels = np.repeat([1, 0], len(s))
+    pair_weights = np.concatenate([target, 1 - target])
     model = LogisticRegression(C=1e12, tol=1e-10, max_iter=1000)
-    model.fit(np.tile(x, 2)[:, None], np.repeat([1, 0], len(s)), sample_weight=np.concatenate([target, 1 - target]))
+    model.fit(features, labels, sample_weight=pair_weights)
     slope = float(model.coef_[0, 0]) / scale
     if slope <= 0:
         raise Flat

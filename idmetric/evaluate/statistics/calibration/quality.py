@@ -38,7 +38,9 @@ def reliability(probabilities: ArrayLike, same: ArrayLike, bins: int = 15) -> li
     curve = []
     for bin_number in np.unique(number):
         pairs = number == bin_number
-        curve.append(Bin(float(p[pairs].mean()), float(is_same[pairs].mean()), int(pairs.sum())))
+        mean = float(p[pairs].mean())
+        share = float(is_same[pairs].mean())
+        curve.append(Bin(mean, share, count=int(pairs.sum())))
     return curve
 
 
@@ -67,6 +69,7 @@ def brier_score(probabilities: ArrayLike, same: ArrayLike) -> float:
 
 def _checked(probabilities: ArrayLike, same: ArrayLike) -> tuple[NDArray[np.float64], Truths]:
     p, is_same = paired(probabilities, truths("same", same), ("probabilities", "same"))
-    if p.min() < 0 or p.max() > 1:
-        raise ValueError(f"probabilities must lie in [0, 1], found {p.min()} to {p.max()}")
+    lowest, highest = p.min(), p.max()
+    if lowest < 0 or highest > 1:
+        raise ValueError(f"probabilities must lie in [0, 1], found {lowest} to {highest}")
     return p, is_same.astype(bool)
