@@ -51,7 +51,9 @@ class Steps(Dataset[Any]):
     """The batches of a recipe, by step: each is the result of `recipe.load(step)`, or a `Failure`."""
 
     def __init__(self, recipe: Recipe, seed: int, rank: int) -> None:
-        self.recipe, self.seed, self.rank = recipe, seed, rank
+        self.recipe = recipe
+        self.seed = seed
+        self.rank = rank
 
     def __getitem__(self, step: int) -> Any:
         seed_all(self.seed, step, self.rank, 1)

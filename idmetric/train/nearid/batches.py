@@ -89,7 +89,13 @@ class Batches:
         for place in shares[rank]:
             for slot in np.flatnonzero(valid[place]).tolist():
                 row = int(rows[place, slot])
-                pictures.append(self._picture(row, bool(masked[place, slot]), (step, place, slot)))
+                is_masked = bool(masked[place, slot])
+                if self.cache is not None:
+                    picture = self.cache.get(self.keys[row, is_masked])
+                else:
+                    rng = generator(self.seed, step, place, slot)
+                    picture = self.pictures.read_bytes(row, rng, foreground=is_masked)
+                pictures.append(picture)
                 picture_rows.append(row)
 
         distractors = rows[:, 1 + self.shape.positives :]
@@ -103,12 +109,6 @@ class Batches:
             "identity": torch.from_numpy(numbers),
             "oracle": torch.from_numpy(oracle).float(),
         }
-
-    def _picture(self, row: int, is_masked: bool, place: tuple[int, int, int]) -> Tensor:
-        """The pixels of a picture, or its features from the cache."""
-        if self.cache is not None:
-            return self.cache.get(self.keys[row, is_masked])
-        return self.pictures.read_bytes(row, generator(self.seed, *place), foreground=is_masked)
 
     # Features
 
