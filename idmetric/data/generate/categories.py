@@ -57,7 +57,7 @@ class Chat:
         need("generate", "asking for categories", httpx="httpx")
         import httpx
 
-        address = self.url.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
+        address = self.url.rstrip("/") + "/chat/completions"
         headers = {}
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
@@ -81,7 +81,12 @@ class Chat:
         return (parts.scheme, parts.hostname, parts.port or 443) == ("https", "api.openai.com", 443)
 
 
-def ask_categories(chat: Chat, domain: str, count: int, domains: Mapping[str, Any]) -> list[str]:
+def ask_categories(
+    chat: Chat,
+    domain: str,
+    count: int,
+    domains: Mapping[str, Any],
+) -> list[str]:
     """Ask a model for `count` categories of a domain (ILGen, section 3.2).
 
     The paper's prompts are in Table S1; ours say the same in other words, and ask for an answer that is easy to read.

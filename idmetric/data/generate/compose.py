@@ -51,17 +51,11 @@ def read_pair(image: ImageLike, mask: ImageLike) -> Pair:
     """A photo, RGB, and its mask, "L", 0 or 255; EXIF orientation is applied, 16 bits are scaled.
 
     Raises:
-        ImageReadError: if one of them cannot be read.
-        ComposeError: if their sizes differ, or the mask is empty or covers everything.
+        ImageReadError: if one of them cannot be read, or their shapes differ.
+        ComposeError: if the mask is empty or covers everything.
     """
     photo = read_image(image)
-    bits = read_mask(mask, image=photo).numpy() >= HALF
-    height, width = bits.shape
-    if (width, height) != photo.size:
-        raise ComposeError(
-            f"{describe(mask)}: the mask has {width}x{height} pixels, its image {photo.width}x{photo.height}: scale "
-            "the mask to the image if they show the same picture"
-        )
+    bits = read_mask(mask, (photo.height, photo.width), image=photo).numpy() >= HALF
     if bits.all() or not bits.any():
         problem = "covers everything" if bits.all() else "is empty"
         raise ComposeError(f"{describe(mask)}: the mask {problem}; it must select the foreground (white) alone")
@@ -74,7 +68,12 @@ def scale_mode(identity: str, seed: int = 0) -> Mode:
     return MODES[digest[0] % 2]
 
 
-def contextual_canvas(photo: Image.Image, mask: Image.Image, rng: np.random.Generator, mode: Mode) -> Composed:
+def contextual_canvas(
+    photo: Image.Image,
+    mask: Image.Image,
+    rng: np.random.Generator,
+    mode: Mode,
+) -> Composed:
     """The foreground, scaled and placed at random on a white canvas: the input of a contextual edit (ID-Sim, A.2.1).
 
     The crop is the largest window of ratio 2:3 or 3:2 within the image that can hold the foreground. If there is none,
@@ -107,12 +106,13 @@ def contextual_canvas(photo: Image.Image, mask: Image.Image, rng: np.random.Gene
     factor = lowest = math.sqrt(LEAST / share)
     if lowest < 1:
         middle = (lowest + 1) / 2
-        factor = rng.uniform(lowest, middle) if mode == "small" else rng.uniform(middle, 1)
+        bounds = (lowest, middle) if mode == "small" else (middle, 1)
+        factor = rng.uniform(*bounds)
 
     wanted = factor * max(canvas) / max(crop)
     largest = min(canvas[0] / width, canvas[1] / height)
     scale = min(wanted, largest)
-    size = (min(canvas[0], _rounded(width * scale)), min(canvas[1], _rounded(height * scale)))
+    size = (min(canvas[0], rounded(width * scale)), min(canvas[1], rounded(height * scale)))
     parameters = {
         "mode": mode,
         "canvas": list(canvas),
@@ -126,7 +126,11 @@ def contextual_canvas(photo: Image.Image, mask: Image.Image, rng: np.random.Gene
     return _place(photo, mask, box, size, canvas, rng, parameters)
 
 
-def pad_randomly(photo: Image.Image, mask: Image.Image, rng: np.random.Generator) -> Composed:
+def pad_randomly(
+    photo: Image.Image,
+    mask: Image.Image,
+    rng: np.random.Generator,
+) -> Composed:
     """The foreground on white, smaller and at a random place, in an image of the same size (ILGen, 3.2 and 4.1).
 
     "We add random padding (up to 50% of the image resolution) to the foreground-segmented instance, keeping the same
@@ -140,12 +144,17 @@ def pad_randomly(photo: Image.Image, mask: Image.Image, rng: np.random.Generator
     """
     padding = rng.uniform(0, PADDING)
     scale = 1 / (1 + padding)
-    size = (_rounded(photo.width * scale), _rounded(photo.height * scale))
+    size = (rounded(photo.width * scale), rounded(photo.height * scale))
     parameters = {"padding": padding, "size": list(size), "scale": scale}
     return _place(photo, mask, (0, 0, *photo.size), size, photo.size, rng, parameters)
 
 
-def fit(photo: Image.Image, mask: Image.Image, longest: int, multiple: int) -> Pair:
+def fit(
+    photo: Image.Image,
+    mask: Image.Image,
+    longest: int,
+    multiple: int,
+) -> Pair:
     """Image and mask with sides of at most `longest` pixels, divisible by `multiple` (ID-Sim, A.2.2: 720 and 8).
 
     Images are only ever enlarged by rounding: each side is rounded to the nearest multiple, which changes it by less
@@ -153,16 +162,20 @@ def fit(photo: Image.Image, mask: Image.Image, longest: int, multiple: int) -> P
     """
     scale = min(1.0, longest / max(photo.size))
     cap = longest // multiple
-    width, height = (min(cap, math.floor(side * scale / multiple + 0.5)) * multiple for side in photo.size)
-    if not width or not height:
+    steps = [min(cap, math.floor(side * scale / multiple + 0.5)) for side in photo.size]
+    if not all(steps):
         raise ComposeError(
             f"{photo.width}x{photo.height} pixels cannot keep their shape with sides of at most {longest} pixels "
             f"divisible by {multiple}: enlarge or crop the image"
         )
-    return photo.resize((width, height), Image.Resampling.LANCZOS), scaled_mask(mask, (width, height))
+    size = (steps[0] * multiple, steps[1] * multiple)
+    return photo.resize(size, Image.Resampling.LANCZOS), scaled_mask(mask, size)
 
 
-def partial_mask(mask: Image.Image, rng: np.random.Generator) -> tuple[Image.Image, dict[str, Any]]:
+def partial_mask(
+    mask: Image.Image,
+    rng: np.random.Generator,
+) -> tuple[Image.Image, dict[str, Any]]:
     """The mask without 40-60 % of its foreground, cut off along a horizontal or vertical axis (ID-Sim, A.2.2).
 
     Axis, side and share are drawn at random. The cut removes whole columns (horizontal axis) or rows (vertical axis)
@@ -176,7 +189,9 @@ def partial_mask(mask: Image.Image, rng: np.random.Generator) -> tuple[Image.Ima
     low, high = REMOVED
     bits = np.asarray(mask) > 0
     total = area(mask)
-    drawn_axis, from_end, share = int(rng.integers(2)), int(rng.integers(2)), rng.uniform(low, high)
+    drawn_axis = int(rng.integers(2))
+    from_end = int(rng.integers(2))
+    share = rng.uniform(low, high)
 
     for axis in (drawn_axis, 1 - drawn_axis):  # 0 removes columns, 1 removes rows
         view = bits if axis == 0 else bits.T
@@ -187,7 +202,8 @@ def partial_mask(mask: Image.Image, rng: np.random.Generator) -> tuple[Image.Ima
         if not len(allowed):
             continue
 
-        last = int(allowed[np.argmin(np.abs(removed[allowed] - share * total))])
+        distances = np.abs(removed[allowed] - share * total)
+        last = int(allowed[distances.argmin()])
         view[:, : last + 1] = False  # of `bits`
         parameters = {
             "axis": ("horizontal", "vertical")[axis],
@@ -203,11 +219,14 @@ def partial_mask(mask: Image.Image, rng: np.random.Generator) -> tuple[Image.Ima
     )
 
 
-def paste(made: Image.Image, original: Image.Image, mask: Image.Image) -> Image.Image:
-    """The made image, resized by Lanczos, where the mask is 255, and the exact original elsewhere."""
-    if made.size != original.size:
-        made = made.resize(original.size, Image.Resampling.LANCZOS)
-    return Image.composite(made.convert("RGB"), original, mask)
+def paste(
+    edited: Image.Image,
+    original: Image.Image,
+    mask: Image.Image,
+) -> Image.Image:
+    """The edited image, resized by Lanczos, where the mask is 255, and the exact original elsewhere."""
+    resized = edited.resize(original.size, Image.Resampling.LANCZOS)
+    return Image.composite(resized, original, mask)
 
 
 def mask_image(bits: Bits) -> Image.Image:
@@ -220,7 +239,11 @@ def area(mask: Image.Image) -> int:
     return int(np.count_nonzero(np.asarray(mask)))
 
 
-def scaled_mask(mask: Image.Image, size: Size, box: Box | None = None) -> Image.Image:
+def scaled_mask(
+    mask: Image.Image,
+    size: Size,
+    box: Box | None = None,
+) -> Image.Image:
     """The mask, or a box of it, at (width, height): 255 where it covers at least half of a pixel."""
     width, height = size
     bits = read_mask(mask.crop(box), (height, width)).numpy() >= HALF
@@ -241,14 +264,15 @@ def _crop(image: Size, foreground: Size) -> tuple[float, float]:
         width = max(within, foreground[0], foreground[1] * ratio)
         excess = round(width / within, 9)
         is_other_shape = (ratio > 1) != (foreground[0] >= foreground[1])
-        candidates.append((excess, -round(width * width / ratio, 6), is_other_shape, width, width / ratio))
+        height = width / ratio
+        candidates.append((excess, -round(width * height, 6), is_other_shape, width, height))
     return min(candidates)[3:]
 
 
 def _canvas(crop: tuple[float, float]) -> Size:
     """The canvas of the crop's ratio that is closest to it in size."""
     short, long = CANVAS_STEP
-    steps = min(CANVAS_LONGEST // long, _rounded(max(crop) / long))
+    steps = min(CANVAS_LONGEST // long, rounded(max(crop) / long))
     sides = (long * steps, short * steps)
     return sides if crop[0] > crop[1] else sides[::-1]
 
@@ -266,14 +290,15 @@ def _place(
     left = int(rng.integers(canvas[0] - size[0] + 1))
     top = int(rng.integers(canvas[1] - size[1] + 1))
     scaled = scaled_mask(mask, size, box)
+    foreground = photo.resize(size, Image.Resampling.LANCZOS, box=box)
     image = Image.new("RGB", canvas, WHITE)
-    image.paste(photo.resize(size, Image.Resampling.LANCZOS, box=box), (left, top), scaled)
+    image.paste(foreground, (left, top), scaled)
     cover = Image.new("L", canvas)
     cover.paste(scaled, (left, top))
     covered = area(cover) / (canvas[0] * canvas[1])
     return Composed(image, cover, {**parameters, "left": left, "top": top, "covered": covered})
 
 
-def _rounded(length: float) -> int:
+def rounded(length: float) -> int:
     """The nearest whole number, at least 1."""
     return max(1, math.floor(length + 0.5))

@@ -6,7 +6,7 @@ import math
 
 from PIL import Image
 
-from idmetric.data.generate.compose import NEARID_SIDE, ComposeError, Pair, Size, fit, paste, scaled_mask
+from idmetric.data.generate.compose import NEARID_SIDE, ComposeError, Pair, Size, fit, paste, rounded, scaled_mask
 from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.jobs import Job, Made, Task, edit_jobs, read_source
 from idmetric.data.generate.wording import Wording
@@ -44,7 +44,8 @@ def distractor_task(
         image, mask = reduced(*read_source(manifest, job))
         size = working_size(image.size, side, engine.multiple)
         large = image.resize(size, Image.Resampling.LANCZOS)
-        edited = engine.edit(Request(job.prompt, job.seed, large, scaled_mask(mask, size), negative=negative))
+        large_mask = scaled_mask(mask, size)
+        edited = engine.edit(Request(job.prompt, job.seed, large, large_mask, negative=negative))
         return Made(paste(edited, image, mask), mask, parameters={"size": list(size)})
 
     return Task(jobs, make, [engine])
@@ -55,8 +56,9 @@ def working_size(size: Size, side: int, multiple: int) -> Size:
     if max(size) > _LONGEST_RATIO * min(size):
         raise ComposeError(f"an image of {size[0]}x{size[1]} pixels is too long to repaint: crop it")
     root = math.sqrt(size[0] / size[1])
-    width, height = (max(1, math.floor(exact / multiple + 0.5)) for exact in (side * root, side / root))
-    return width * multiple, height * multiple
+    width = rounded(side * root / multiple) * multiple
+    height = rounded(side / root / multiple) * multiple
+    return width, height
 
 
 def reduced(image: Image.Image, mask: Image.Image) -> Pair:

@@ -108,7 +108,8 @@ class Engine(Weighted):
         """
         pipe = self.pipe
         with drawing(request, self.place) as generator:
-            output = pipe(**self.prompts(request), **self.options(request), generator=generator)
+            options = {**self.prompts(request), **self.options(request)}
+            output = pipe(**options, generator=generator)
         return checked(output.images[0], request, self.name)
 
 
@@ -150,16 +151,15 @@ def drawing(request: Request, place: Place) -> Iterator[Any]:
         ) from error
 
 
-def checked(image: Image.Image, request: Request, name: str) -> Image.Image:
-    """The image as RGB of the size that the request wants; it must not be of one color."""
-    image = image.convert("RGB")
+def checked(
+    image: Image.Image,
+    request: Request,
+    name: str,
+) -> Image.Image:
+    """The image in the size that the request wants; it must not be of one color."""
     pixels = np.asarray(image)
     if (pixels == pixels[0, 0]).all():
         raise Flat(f"{name} made an image of one color; if its numbers overflowed, --dtype float32 helps")
 
-    size = request.size
-    if size is None and request.image is not None:
-        size = request.image.size
-    if size is None or size == image.size:
-        return image
+    size = request.size or (request.image or image).size
     return image.resize(size, Image.Resampling.LANCZOS)

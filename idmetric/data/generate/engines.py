@@ -77,10 +77,10 @@ class FluxCanny(Inpainter):
 
     def options(self, request: Request) -> dict[str, Any]:
         """As of all inpainters, and white Canny edges on black, RGB."""
-        need("generate", "generating images", cv2="cv2")
         import cv2
 
-        edges = cv2.Canny(np.asarray(request.image), self.low, self.high)
+        pixels = np.asarray(request.image)
+        edges = cv2.Canny(pixels, self.low, self.high)
         return {**super().options(request), "control_image": Image.fromarray(edges).convert("RGB")}
 
 
@@ -215,8 +215,14 @@ ENGINES: dict[str, type[Engine]] = {
 }
 
 
-def open_engine(name: str, place: Place = AUTO, weights: Mapping[str, str] | None = None, **settings: Any) -> Engine:
+def open_engine(
+    name: str,
+    place: Place = AUTO,
+    weights: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Engine:
     """An engine by name; its weights are not loaded yet. Weights and settings are as in `Weighted.changed`."""
+    need("generate", "generating images", cv2="cv2", diffusers="diffusers", peft="peft", transformers="transformers")
     return ENGINES[name](place).changed(weights or {}, settings)
 
 
@@ -230,7 +236,11 @@ def place_image_tokens(encoder: Any) -> None:
     if "mm_token_type_ids" not in inspect.signature(type(encoder).forward).parameters:
         return
 
-    def mark(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def mark(
+        _: Any,
+        args: Any,
+        kwargs: dict[str, Any],
+    ) -> tuple[Any, dict[str, Any]]:
         is_image = kwargs["input_ids"] == encoder.config.image_token_id
         return args, {"mm_token_type_ids": is_image.int(), **kwargs}
 
@@ -242,7 +252,6 @@ def add_lightning(pipe: Any, weights: Weights) -> None:
 
     The release's schedule (ID-Sim, A.2.1; NearID, 0.B.1) has a shift of exactly 3 at every resolution.
     """
-    need("generate", "generating images", peft="peft")
     from diffusers import FlowMatchEulerDiscreteScheduler
     from peft.tuners.tuners_utils import BaseTunerLayer
 

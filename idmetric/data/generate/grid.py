@@ -38,15 +38,23 @@ def grid_sources(manifest: Manifest, views: bool = False) -> Manifest:
     rows, groups, slots, parameters = [], [], [], []
     for identity, members in photos.items():
         for number, index in enumerate(members if views else members[:1]):
-            factor, change = (VIEWPOINT, number / (len(members) - 1)) if number else (NONE, 0.0)
+            changes = _changes(NONE, 0.0, 0.0)
+            if number:
+                changes = _changes(VIEWPOINT, number / (len(members) - 1), 0.0)
             rows.append(index)
             groups.append(f"grid/{identity}")
             slots.append("candidate" if number else "anchor")
-            parameters.append({**(manifest[index].parameters or {}), **_changes(factor, change, 0.0)})
-    return manifest.take(rows).replace(group=groups, slot=slots, parameters=parameters)
+            parameters.append({**(manifest[index].parameters or {}), **changes})
+    photos_of_grids = manifest.take(rows)
+    return photos_of_grids.replace(group=groups, slot=slots, parameters=parameters)
 
 
-def grid_identity_task(sources: Manifest, engine: Engine, words: Wording, seed: int = 0) -> Task:
+def grid_identity_task(
+    sources: Manifest,
+    engine: Engine,
+    words: Wording,
+    seed: int = 0,
+) -> Task:
     """Plan the identity edits of all rows of `grid_sources`: the foreground repainted, once in each strength.
 
     Pixels outside the mask stay exactly the same. All edits have one seed ("a fixed seed is used").
@@ -75,7 +83,8 @@ def grid_identity_task(sources: Manifest, engine: Engine, words: Wording, seed: 
 
     def make(job: Job) -> Made:
         image, mask = read_source(sources, job)
-        edited = engine.edit(Request(job.prompt, job.seed, image, mask, job.settings["identity_change"]))
+        strength = job.settings["identity_change"]
+        edited = engine.edit(Request(job.prompt, job.seed, image, mask, strength))
         return Made(paste(edited, image, mask), mask, mask, oracle=0.0)
 
     return Task(jobs, make, [engine])
@@ -86,7 +95,12 @@ def plain(photos: Manifest) -> Manifest:
     return photos.filter(lambda row: (row.parameters or {})["factor"] == NONE)
 
 
-def grid_context_task(photos: Manifest, engine: Engine, words: Wording, seed: int = 0) -> Task:
+def grid_context_task(
+    photos: Manifest,
+    engine: Engine,
+    words: Wording,
+    seed: int = 0,
+) -> Task:
     """Plan each background and each light of every row: anchors and their finished identity edits (`plain`).
 
     Backgrounds: everything outside the mask becomes white, the object stays in place, and the engine fills the white.
@@ -117,12 +131,17 @@ def grid_context_task(photos: Manifest, engine: Engine, words: Wording, seed: in
     def make(job: Job) -> Made:
         image, mask = read_source(photos, job)
         if job.settings["factor"] == "background":
-            image = Image.composite(image, Image.new("RGB", image.size, WHITE), mask)
+            white = Image.new("RGB", image.size, WHITE)
+            image = Image.composite(image, white, mask)
         return Made(engine.edit(Request(job.prompt, job.seed, image)), mask)
 
     return Task(jobs, make, [engine])
 
 
-def _changes(factor: str, change: float, identity_change: float) -> dict[str, Any]:
+def _changes(
+    factor: str,
+    change: float,
+    identity_change: float,
+) -> dict[str, Any]:
     """The parameters that `idmetric.evaluate.protocols.sensitivity_idsim_fig6` reads."""
     return {"factor": factor, "factor_change": float(change), "identity_change": float(identity_change)}

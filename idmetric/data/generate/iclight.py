@@ -86,12 +86,15 @@ class ICLight(Engine):
             }
             with conditioned(pipe.unet, self._latent(foreground)):
                 latent = pipe(
-                    **shared, width=foreground.width, height=foreground.height, num_inference_steps=self.steps
+                    **shared,
+                    width=foreground.width,
+                    height=foreground.height,
+                    num_inference_steps=self.steps,
                 ).images
 
-            width, height = (max(64, round(side * self.highres_scale / 64) * 64) for side in foreground.size)
-            enlarged = self._decode(latent).resize((width, height), Image.Resampling.LANCZOS)
-            foreground = foreground.resize((width, height), Image.Resampling.LANCZOS)
+            size = (self._enlarged(foreground.width), self._enlarged(foreground.height))
+            enlarged = self._decode(latent).resize(size, Image.Resampling.LANCZOS)
+            foreground = foreground.resize(size, Image.Resampling.LANCZOS)
             with conditioned(pipe.unet, self._latent(foreground)):
                 latent = refiner(
                     **shared,
@@ -104,35 +107,55 @@ class ICLight(Engine):
 
         return checked(image, request, self.name)
 
+    def _enlarged(self, side: int) -> int:
+        return max(1, round(side * self.highres_scale / 64)) * 64
+
     def _latent(self, image: Image.Image) -> Any:
         """(1, 4, h, w): the mode of the encoding, scaled; pixels / 127 - 1 as in its code, so gray 127 is exactly 0."""
         import torch
 
         vae = self.pipe.vae
-        pixels = torch.from_numpy(np.array(image, np.float32)) / GRAY - 1
-        batch = pixels.permute(2, 0, 1)[None].to(self.place.torch_device(), vae.dtype)
+        pixels = np.array(image, np.float32) / GRAY - 1
+        batch = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+        batch = batch.to(self.place.torch_device(), vae.dtype)
         return vae.encode(batch).latent_dist.mode() * vae.config.scaling_factor
 
     def _decode(self, latent: Any) -> Image.Image:
         vae = self.pipe.vae
-        [pixels] = vae.decode(latent.to(vae.dtype) / vae.config.scaling_factor).sample
+        scaled = latent.to(vae.dtype) / vae.config.scaling_factor
+        [pixels] = vae.decode(scaled).sample
         values = pixels.float().cpu().permute(1, 2, 0).numpy() * 127.5 + 127.5
-        return Image.fromarray(np.nan_to_num(values.clip(0, 255)).astype(np.uint8))
+        finite = np.nan_to_num(values.clip(0, 255))
+        return Image.fromarray(finite.astype(np.uint8))
 
 
-def on_gray(image: Image.Image, mask: Image.Image) -> Image.Image:
+def on_gray(
+    image: Image.Image,
+    mask: Image.Image,
+) -> Image.Image:
     """The object on gray 127, the value that IC-Light encodes as zero."""
-    return Image.composite(image, Image.new("RGB", image.size, (GRAY, GRAY, GRAY)), mask)
+    gray = Image.new("RGB", image.size, (GRAY, GRAY, GRAY))
+    return Image.composite(image, gray, mask)
 
 
-def add_offset(unet: Any, offset: Mapping[str, Any], name: str) -> None:
+def add_offset(
+    unet: Any,
+    offset: Mapping[str, Any],
+    name: str,
+) -> None:
     """Widen the UNet's first convolution to 8 input channels with zero weights, and add the offset to the weights."""
     import torch
 
     from idmetric.metric.checkpoints.weights import check_state
 
     narrow = unet.conv_in
-    wide = torch.nn.Conv2d(8, narrow.out_channels, narrow.kernel_size, narrow.stride, narrow.padding)
+    wide = torch.nn.Conv2d(
+        8,
+        narrow.out_channels,
+        narrow.kernel_size,
+        narrow.stride,
+        narrow.padding,
+    )
     with torch.no_grad():
         wide.weight.zero_()
         wide.weight[:, : narrow.in_channels] = narrow.weight
@@ -141,7 +164,8 @@ def add_offset(unet: Any, offset: Mapping[str, Any], name: str) -> None:
 
     check_state(unet, offset, name)
     state = unet.state_dict()
-    unet.load_state_dict({key: state[key] + offset[key].to(state[key].dtype) for key in state})
+    for key, value in state.items():
+        value += offset[key].to(value.dtype)  # in place, so in the UNet
 
 
 @contextmanager

@@ -39,7 +39,13 @@ _FIXED = {"longest": FIT_LONGEST, "generator_seed": IDENTITY_SEED, "guidance": G
 COLUMN = "x_noise"  # free column of the result: the engine that an image has passed through
 
 
-def contextual_task(manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, copies: int = 1) -> Task:
+def contextual_task(
+    manifest: Manifest,
+    engine: Engine,
+    words: Wording,
+    seed: int = 0,
+    copies: int = 1,
+) -> Task:
     """Plan `copies` contextual edits of each row.
 
     Frames of one identity get different combinations of background and lighting. They are drawn without replacement
@@ -57,7 +63,8 @@ def contextual_task(manifest: Manifest, engine: Engine, words: Wording, seed: in
     for index, row in enumerate(manifest):
         identity = row.identity or row.id
         scenes = words.scenes(row.category)
-        order = np.random.default_rng(text_seed(seed, identity)).permutation(len(scenes))
+        rng = np.random.default_rng(text_seed(seed, identity))
+        order = rng.permutation(len(scenes))
         for copy in range(copies):
             background, lighting = scenes[order[uses[identity] % len(scenes)]]
             uses[identity] += 1
@@ -74,14 +81,21 @@ def contextual_task(manifest: Manifest, engine: Engine, words: Wording, seed: in
 
     def make(job: Job) -> Made:
         image, mask = read_source(manifest, job)
-        canvas = contextual_canvas(image, mask, np.random.default_rng(job.seed), job.settings["mode"])
+        rng = np.random.default_rng(job.seed)
+        canvas = contextual_canvas(image, mask, rng, job.settings["mode"])
         edited = engine.edit(Request(job.prompt, CONTEXT_SEED, canvas.image, canvas.mask))
         return Made(edited, canvas.mask, parameters={"canvas": canvas.parameters})
 
     return Task(jobs, make, [engine])
 
 
-def identity_task(manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, copies: int = 1) -> Task:
+def identity_task(
+    manifest: Manifest,
+    engine: Engine,
+    words: Wording,
+    seed: int = 0,
+    copies: int = 1,
+) -> Task:
     """Plan `copies` identity edits of each row: FLUX.1 Fill repaints a partial mask, without 40-60 % cut off one side.
 
     The frame's seed, `seed + row`, draws strength and partial mask; the generator's seed is 0. FLUX works at 720 px at
@@ -101,12 +115,18 @@ def identity_task(manifest: Manifest, engine: Engine, words: Wording, seed: int 
         part, cut = partial_mask(mask, rng)
         edited, size = _repainted(engine, job, image, part, strength)
         parameters = {"strength": strength, "partial_mask": cut, "size": size}
-        return Made(edited, mask, part, parameters, 1 - area(part) / area(mask))
+        oracle = 1 - area(part) / area(mask)
+        return Made(edited, mask, part, parameters, oracle)
 
     return Task(jobs, make, [engine])
 
 
-def noise_task(manifest: Manifest, engine: Engine, words: Wording, seed: int = 0) -> Task:
+def noise_task(
+    manifest: Manifest,
+    engine: Engine,
+    words: Wording,
+    seed: int = 0,
+) -> Task:
     """Plan the anchors and positives of all triplets with a negative that this engine edited.
 
     All three images then show the generator's artifacts, which no longer reveal the negative: "we add mild
@@ -114,13 +134,15 @@ def noise_task(manifest: Manifest, engine: Engine, words: Wording, seed: int = 0
     (A.2.2). The whole image is repainted at strength 0.1, at the size and guidance of identity edits. Rendered
     negatives have no such artifacts, so their triplets are left alone.
     """
-    edited_groups = set(manifest.filter(slot="negative", engine=engine.name).column("group"))
+    negatives = manifest.filter(slot="negative", engine=engine.name)
+    edited_groups = set(negatives.column("group"))
     settings = {"task": "noise", "strength": NOISE, **_FIXED}
     jobs: list[Job] = []
     for index, row in enumerate(manifest):
         if row.slot in ("anchor", "positive") and row.group is not None and row.group in edited_groups:
             prompt = words.prompt("identity", row.category)
-            jobs.append(job_from(row, index, engine, prompt, frame_seed(seed, index), settings, row.role))
+            draw = frame_seed(seed, index)
+            jobs.append(job_from(row, index, engine, prompt, draw, settings, row.role))
     if not jobs:
         raise GenerateError(
             f"no triplet has a negative edited by {engine.name}: generative noise is for triplets (idmetric data mine "
@@ -130,7 +152,8 @@ def noise_task(manifest: Manifest, engine: Engine, words: Wording, seed: int = 0
     def make(job: Job) -> Made:
         assert job.source is not None
         image = manifest.image(job.source)
-        edited, _ = _repainted(engine, job, image, Image.new("L", image.size, 255), NOISE)
+        everything = Image.new("L", image.size, 255)
+        edited, _ = _repainted(engine, job, image, everything, NOISE)
         return Made(edited)
 
     return Task(jobs, make, [engine])
@@ -145,7 +168,11 @@ def _repainted(
     return paste(engine.edit(request), image, mask), list(small.size)
 
 
-def noised(triplets: Manifest, images: Manifest, task: Task) -> tuple[Manifest, int]:
+def noised(
+    triplets: Manifest,
+    images: Manifest,
+    task: Task,
+) -> tuple[Manifest, int]:
     """The triplets with the task's finished images in place of their own, and the number of triplets left out.
 
     A triplet is left out if one of its images was not made: an anchor with artifacts and a positive without would give
@@ -165,5 +192,6 @@ def noised(triplets: Manifest, images: Manifest, task: Task) -> tuple[Manifest, 
             image_bytes[index] = None
             engines[index] = row.engine
 
-    with_images = triplets.replace(path=paths, image_bytes=image_bytes, **{COLUMN: engines})
+    columns = {"path": paths, "image_bytes": image_bytes, COLUMN: engines}
+    with_images = triplets.replace(**columns)
     return with_images.filter(lambda row: row.group not in incomplete), len(incomplete)

@@ -90,7 +90,13 @@ def object_task(
     return Task(jobs, make, models)
 
 
-def relight_task(manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, copies: int = VARIANTS) -> Task:
+def relight_task(
+    manifest: Manifest,
+    engine: Engine,
+    words: Wording,
+    seed: int = 0,
+    copies: int = VARIANTS,
+) -> Task:
     """Plan `copies` (N) relit images of each row's object, each with its own random padding."""
     require(manifest, "mask", "category")
     jobs = []
@@ -102,11 +108,13 @@ def relight_task(manifest: Manifest, engine: Engine, words: Wording, seed: int =
 
     def make(job: Job) -> Made:
         image, mask = read_source(manifest, job)
-        padded = pad_randomly(image, mask, np.random.default_rng(job.seed))
+        rng = np.random.default_rng(job.seed)
+        padded = pad_randomly(image, mask, rng)
         size = working_size(image.size, engine.native, engine.multiple)
         gray = on_gray(padded.image, padded.mask)  # before resizing, so no white gets into the object's edge
         small = gray.resize(size, Image.Resampling.LANCZOS)
-        relit = engine.edit(Request(job.prompt, job.seed, small, scaled_mask(padded.mask, size), size=image.size))
+        small_mask = scaled_mask(padded.mask, size)
+        relit = engine.edit(Request(job.prompt, job.seed, small, small_mask, size=image.size))
         return Made(relit, padded.mask, parameters={"padded": padded.parameters})
 
     return Task(jobs, make, [engine])

@@ -131,7 +131,12 @@ def run_jobs(
     return Outcome(manifest, made, [*unusable.items(), *rejected.items()])
 
 
-def _run(task: Task, root: Path, jobs: Sequence[Job], progress: Progress) -> dict[str, str]:
+def _run(
+    task: Task,
+    root: Path,
+    jobs: Sequence[Job],
+    progress: Progress,
+) -> dict[str, str]:
     """Run jobs; returns unusable sources with the reasons."""
     unusable: dict[str, str] = {}
     finished = flat = 0
@@ -152,17 +157,23 @@ def _run(task: Task, root: Path, jobs: Sequence[Job], progress: Progress) -> dic
         if finished == flat == _FLAT:
             raise GenerateError(f"the first {_FLAT} images are all flat, so numbers overflow: pass --dtype float32")
         with replacing(root / f"{job.name}.json", parents=True) as temporary:
-            temporary.write_text(json.dumps(entry, ensure_ascii=False, sort_keys=True), encoding="utf-8")
+            text = json.dumps(entry, ensure_ascii=False, sort_keys=True)
+            temporary.write_text(text, encoding="utf-8")
 
     return unusable
 
 
-def _saved(root: Path, job: Job, task: Task) -> dict[str, Any]:
+def _saved(
+    root: Path,
+    job: Job,
+    task: Task,
+) -> dict[str, Any]:
     """Make and write the images of a job, and return its row."""
     made = task.make(job)
     parameters = {**job.settings, **made.parameters, **_provenance(task.models)}
     row = {**job.row, "parameters": parameters, "oracle": made.oracle}
-    for column, image in (("mask", made.mask), ("part_mask", made.part_mask), ("path", made.image)):
+    for column in ("mask", "part_mask", "path"):
+        image = made.image if column == "path" else getattr(made, column)
         if image is not None:
             row[column] = f"{job.name}.png" if column == "path" else f"{job.name}.{column}.png"
             with replacing(root / row[column], parents=True) as temporary:
@@ -195,7 +206,13 @@ def _entry(root: Path, job: Job) -> dict[str, Any] | None:
 # Plans
 
 
-def job_name(engine: Engine, origin: str, prompt: str, seed: int, settings: Mapping[str, Any]) -> str:
+def job_name(
+    engine: Engine,
+    origin: str,
+    prompt: str,
+    seed: int,
+    settings: Mapping[str, Any],
+) -> str:
     """The engine, a hash of the origin, the seed, and a hash of the prompt and all settings.
 
     Args:
@@ -287,7 +304,9 @@ def require(manifest: Manifest, *columns: str) -> None:
 def read_source(manifest: Manifest, job: Job) -> Pair:
     """Image (RGB) and mask ("L", 0 or 255) of the row that a job is made from, as `read_pair` reads them."""
     assert job.source is not None
-    return read_pair(manifest.source(job.source) or b"", manifest.source(job.source, "mask") or b"")
+    image = manifest.source(job.source) or b""
+    mask = manifest.source(job.source, "mask") or b""
+    return read_pair(image, mask)
 
 
 def frame_seed(seed: int, row: int, copy: int = 0) -> int:
@@ -302,5 +321,6 @@ def text_seed(seed: int, *names: object) -> int:
 
 def short_hash(value: object) -> str:
     """12 hex digits of the SHA-256 of a text, or of a value as JSON."""
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    if not isinstance(value, str):
+        value = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(value.encode()).hexdigest()[:12]

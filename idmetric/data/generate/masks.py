@@ -48,7 +48,11 @@ class Remover(Weighted):
     least: float = 0.02
     most: float = 0.9
 
-    def mask(self, image: Image.Image, category: str) -> Image.Image:
+    def mask(
+        self,
+        image: Image.Image,
+        category: str,
+    ) -> Image.Image:
         """The mask of the object, "L", 0 or 255; raises Rejected without one."""
         raise NotImplementedError
 
@@ -80,17 +84,21 @@ class CleanBackground(Remover):
 
     name = "clean"
 
-    def mask(self, image: Image.Image, category: str) -> Image.Image:
-        need("generate", "generating images", cv2="cv2")
+    def mask(
+        self,
+        image: Image.Image,
+        category: str,
+    ) -> Image.Image:
         import cv2
 
-        pixels = np.asarray(image.convert("RGB"), np.float64)
+        pixels = np.asarray(image, np.float64)
         rim = np.ones((image.height, image.width), bool)
         width = max(1, round(self.border * min(image.size)))
         rim[width:-width, width:-width] = False
 
         # pixels with the background's color
-        is_clean = _distances(pixels, _background(pixels, rim, self.tolerance)) <= self.tolerance
+        background = _background(pixels, rim, self.tolerance)
+        is_clean = _distances(pixels, background) <= self.tolerance
         share = is_clean[rim].mean()
         if share < self.clean:
             raise Rejected(f"the background is not clean: {share:.0%} of the border is of one smooth color")
@@ -108,8 +116,17 @@ class CleanBackground(Remover):
 def _background(pixels: Pixels, rim: Bits, tolerance: float) -> Pixels:
     """(H, W, 3): quadratic in x and y, by least squares on the rim; refitted without outliers such as the object."""
     height, width = rim.shape
-    y, x = np.meshgrid(np.linspace(-1, 1, height), np.linspace(-1, 1, width), indexing="ij")
-    powers = [np.ones_like(x), x, y, x * y, x * x, y * y]
+    rows = np.linspace(-1, 1, height)
+    columns = np.linspace(-1, 1, width)
+    y, x = np.meshgrid(rows, columns, indexing="ij")
+    powers = [
+        np.ones_like(x),
+        x,
+        y,
+        x * y,
+        x * x,
+        y * y,
+    ]
     terms = np.stack(powers, axis=-1)
     rim_terms, colors = terms[rim], pixels[rim]
 
@@ -119,7 +136,7 @@ def _background(pixels: Pixels, rim: Bits, tolerance: float) -> Pixels:
     for _ in range(3):
         if is_inlier.sum() < 4 * len(powers):
             break  # too few for a fit
-        coefficients = np.linalg.lstsq(rim_terms[is_inlier], colors[is_inlier], rcond=None)[0]
+        coefficients, *_ = np.linalg.lstsq(rim_terms[is_inlier], colors[is_inlier], rcond=None)
         is_inlier = _distances(colors, rim_terms @ coefficients) <= tolerance
 
     surface: Pixels = terms @ coefficients
@@ -185,14 +202,21 @@ class GroundedSam(Remover):
         """The segmenter."""
         return Sam(self.place, self.segmenter)
 
-    def mask(self, image: Image.Image, category: str) -> Image.Image:
-        photo = image.convert("RGB")
-        box, score = self.box(photo, category)
+    def mask(
+        self,
+        image: Image.Image,
+        category: str,
+    ) -> Image.Image:
+        box, score = self.box(image, category)
         if score < self.threshold:
             raise Rejected(f"no {category} is found: the most likely box has probability {score:.2f}")
-        return self.checked(self.sam.body(photo, box), f"the region found as {category}")
+        return self.checked(self.sam.body(image, box), f"the region found as {category}")
 
-    def box(self, photo: Image.Image, category: str) -> tuple[Box, float]:
+    def box(
+        self,
+        photo: Image.Image,
+        category: str,
+    ) -> tuple[Box, float]:
         """The most likely box of a category in pixels, and its probability."""
         import torch
 
@@ -206,16 +230,23 @@ class GroundedSam(Remover):
         scores = outputs.logits[0].float().sigmoid().amax(-1)  # of each query, over the phrase's tokens
         best = int(scores.argmax())
         x, y, width, height = outputs.pred_boxes[0, best].tolist()
-        corners = np.clip([x - width / 2, y - height / 2, x + width / 2, y + height / 2], 0, 1)
-        left, top, right, bottom = (corners * (photo.size * 2)).tolist()
+        sides = [x - width / 2, y - height / 2, x + width / 2, y + height / 2]
+        corners = np.clip(sides, 0, 1) * (photo.size * 2)
+        left, top, right, bottom = corners.tolist()
         return (left, top, right, bottom), float(scores[best])
 
 
 REMOVERS: dict[str, type[Remover]] = {"clean": CleanBackground, "grounded_sam": GroundedSam}
 
 
-def open_remover(name: str, place: Place = AUTO, weights: Mapping[str, str] | None = None, **settings: Any) -> Remover:
+def open_remover(
+    name: str,
+    place: Place = AUTO,
+    weights: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Remover:
     """A remover by name; its weights are not loaded yet. Weights and settings are as in `Weighted.changed`."""
+    need("generate", "masks", cv2="cv2", transformers="transformers")
     return REMOVERS[name](place).changed(weights or {}, settings)
 
 
@@ -239,7 +270,8 @@ def make_masks(
         category = categories[index]
         try:
             image = manifest.image(index)
-            digest = hashlib.sha256(image.tobytes() + repr((image.size, category, key)).encode()).hexdigest()
+            origin = repr((image.size, category, key)).encode()
+            digest = hashlib.sha256(image.tobytes() + origin).hexdigest()
             path = folder / digest[:2] / f"{digest[:32]}.png"
             if not path.is_file():
                 mask = remover.mask(image, category)
@@ -250,4 +282,5 @@ def make_masks(
         else:
             masks[index], mask_bytes[index] = str(path.absolute()), None
 
-    return manifest.at(manifest.root.absolute()).replace(mask=masks, mask_bytes=mask_bytes), problems
+    moved = manifest.at(manifest.root.absolute())
+    return moved.replace(mask=masks, mask_bytes=mask_bytes), problems

@@ -76,12 +76,17 @@ def embed(pipe: Any, text: str) -> Any:
     task_length = encoder.config.task_vectors  # as `add_task` has noted
     length = tokenizer.model_max_length
     begin, *words, end = tokenizer(text, truncation=True, max_length=length - task_length).input_ids
-    ids = [begin, *words, *range(len(table) - task_length, len(table)), end]
+    task = range(len(table) - task_length, len(table))
+    ids = [begin, *words, *task, end]
     padding = [tokenizer.pad_token_id] * (length - len(ids))
     return encoder(torch.tensor([ids + padding], device=pipe._execution_device))[0]
 
 
-def add_task(encoder: Any, state: Mapping[str, Any], name: str) -> None:
+def add_task(
+    encoder: Any,
+    state: Mapping[str, Any],
+    name: str,
+) -> None:
     """Give CLIP's text encoder the release's weights, with the vectors of P_obj after those of its words."""
     import torch
 
@@ -92,9 +97,9 @@ def add_task(encoder: Any, state: Mapping[str, Any], name: str) -> None:
     if words is None or learned is None or learned.shape[1:] != words.shape[1:]:
         raise CheckpointError(f"{name} lacks the vectors of P_obj: is it the text encoder of PowerPaint v1?")
 
-    embeddings = encoder.get_input_embeddings()
     table = torch.cat([words, learned])
-    encoder.set_input_embeddings(torch.nn.Embedding(len(table), table.shape[1], dtype=embeddings.weight.dtype))
+    dtype = encoder.get_input_embeddings().weight.dtype
+    encoder.set_input_embeddings(torch.nn.Embedding(len(table), table.shape[1], dtype=dtype))
     encoder.config.task_vectors = len(learned)
 
     # transformers 5 dropped the prefix; the file has the one of its time

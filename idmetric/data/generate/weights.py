@@ -162,7 +162,11 @@ class Weighted:
     def load(self) -> None:
         """Load its models now instead of at their first use."""
 
-    def changed(self, weights: Mapping[str, str], settings: Mapping[str, Any]) -> Self:
+    def changed(
+        self,
+        weights: Mapping[str, str],
+        settings: Mapping[str, Any],
+    ) -> Self:
         """The same with other weights and settings.
 
         Args:
@@ -191,13 +195,17 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none"
 
 
-def load_pipeline(kind: str, weights: Weights, place: Place, **parts: Any) -> Any:
+def load_pipeline(
+    kind: str,
+    weights: Weights,
+    place: Place,
+    **parts: Any,
+) -> Any:
     """A pipeline of diffusers' class `kind`, on the CPU, in the place's dtype; `parts` replace components.
 
     Raises:
         CheckpointError: naming the weights, if they cannot be downloaded, have no safetensors, or do not fit the class.
     """
-    need("generate", "generating images", diffusers="diffusers", transformers="transformers")
     folder = Path(weights.repo) if weights.local else _downloaded(weights, parts)
     for file in [*folder.glob("*.py"), *folder.glob("*/*.py")]:  # some versions of diffusers run it
         name = file.relative_to(folder)
@@ -205,12 +213,17 @@ def load_pipeline(kind: str, weights: Weights, place: Place, **parts: Any) -> An
     return load_model(kind, weights, place, folder, **parts)
 
 
-def load_model(kind: str, weights: Weights, place: Place, folder: Path | None = None, **options: Any) -> Any:
+def load_model(
+    kind: str,
+    weights: Weights,
+    place: Place,
+    folder: Path | None = None,
+    **options: Any,
+) -> Any:
     """A model or pipeline of diffusers' class `kind`, from a folder with its weights if they are there.
 
     Errors are those of `load_pipeline`.
     """
-    need("generate", "generating images", diffusers="diffusers")
     import diffusers
     from packaging.version import Version
 
@@ -222,7 +235,12 @@ def load_model(kind: str, weights: Weights, place: Place, folder: Path | None = 
         raise CheckpointError(f"cannot load {weights} as {kind}: {_line(error)}") from error
 
 
-def load_transformer(weights: Weights, place: Place, processor: str, model: str) -> tuple[Any, Any]:
+def load_transformer(
+    weights: Weights,
+    place: Place,
+    processor: str,
+    model: str,
+) -> tuple[Any, Any]:
     """A processor and a model of transformers' classes of these names, on the device; errors as `load_pipeline`."""
     need("generate", "generating images", transformers="transformers")
     import transformers
@@ -241,8 +259,9 @@ def load_tensors(weights: Weights) -> dict[str, Any]:
     from idmetric.metric.checkpoints.weights import read_tensors
 
     name = str(weights.file)
-    path = Path(weights.repo, name) if weights.local else fetch(weights.repo, name, Hub(weights.revision))
-    return read_tensors(path)
+    if weights.local:
+        return read_tensors(Path(weights.repo, name))
+    return read_tensors(fetch(weights.repo, name, Hub(weights.revision)))
 
 
 def version(weights: Weights) -> str:
@@ -261,7 +280,9 @@ def fingerprint(path: Path) -> str:
     Samples, because hashing all of a model of 50 GB would take minutes. The path of the folder doesn't matter.
     """
     digest = hashlib.sha256()
-    root, files = (path, sorted(path.rglob("*"))) if path.is_dir() else (path.parent, [path])
+    root, files = path.parent, [path]
+    if path.is_dir():
+        root, files = path, sorted(path.rglob("*"))
     for file in files:
         if not file.is_file() or file.suffix not in _READ:
             continue

@@ -50,10 +50,16 @@ class Wording:
     domains: Mapping[str, Any]
     grid: Mapping[str, Mapping[str, float]]
 
-    def prompt(self, task: str, category: str | None = None, **slots: str) -> str:
+    def prompt(
+        self,
+        task: str,
+        category: str | None = None,
+        **slots: str,
+    ) -> str:
         """The prompt of a task with its slots filled; underscores in them become spaces."""
         slots["class"] = category or "object"
-        return self.templates[task].format(**{slot: text.replace("_", " ") for slot, text in slots.items()})
+        words = {slot: text.replace("_", " ") for slot, text in slots.items()}
+        return self.templates[task].format(**words)
 
     def scenes(self, category: str | None) -> list[tuple[str, str]]:
         """All pairs (background, lighting) that suit a category, in the order of the files."""

@@ -112,7 +112,10 @@ def run(
 
 
 def calibrations(
-    data: Manifest, models: Models, settings: EvalSettings, options: CalibrateOptions
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings,
+    options: CalibrateOptions,
 ) -> dict[str, tuple[Calibration, Result]]:
     """The calibration of each model, and its measurements.
 
@@ -128,12 +131,19 @@ def calibrations(
     return made
 
 
-def _checked(data: Manifest, models: Models, settings: EvalSettings, options: CalibrateOptions) -> list[Result]:
+def _checked(
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings,
+    options: CalibrateOptions,
+) -> list[Result]:
     """Measure the calibrations named by `options.check` on pairs of this data; errors as in `run`."""
     embedders = check_models(models)
     calibrations: dict[str, Calibration] = {}
     for name, metric in embedders.items():
-        calibration = metric.calibration if options.check == STORED else read(options.check or "")
+        calibration = metric.calibration
+        if options.check not in (None, STORED):
+            calibration = read(options.check)
         if calibration is None:
             raise CalibrationError(f"{name} has no calibration in its folder: name a file, --check FILE")
         calibration.check_model(metric.calibrated_model())
@@ -184,7 +194,12 @@ def check_models(models: Models) -> dict[str, Embedder]:
     return embedders
 
 
-def _bound(data: Manifest, models: Models, settings: EvalSettings, options: CalibrateOptions) -> tuple[Bound, Pairs]:
+def _bound(
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings,
+    options: CalibrateOptions,
+) -> tuple[Bound, Pairs]:
     labeled = usable(data)
     draw_pairs(labeled, options.pairs, settings.seed)  # before anything is embedded
     bound = bind(labeled, models, settings)
@@ -214,7 +229,13 @@ def _calibrated(
     probabilities = {}
     for method in METHODS:
         probabilities[method] = held_out(
-            even_scores, even.same, even.family, method, limit=limit, folds=FOLDS, seed=settings.seed
+            even_scores,
+            even.same,
+            even.family,
+            method,
+            limit=limit,
+            folds=FOLDS,
+            seed=settings.seed,
         )
         rows[method] = quality_row(method, probabilities[method], even, settings)
     quality = rows[options.method]
@@ -227,7 +248,15 @@ def _calibrated(
     # decisions by thresholds, and everything again with each dataset left out
     threshold_rows, thresholds = _thresholds(scores, pairs, options.rates, settings)
     dataset = texts(bound.manifest, "dataset", "unnamed")[pairs.a]
-    left_out = left_out_rows(scores, pairs, dataset, options.method, limit, options.rates, settings)
+    left_out = left_out_rows(
+        scores,
+        pairs,
+        dataset,
+        options.method,
+        limit,
+        options.rates,
+        settings,
+    )
 
     signature = metric.signature(settings.distance)
     calibration = Calibration(
@@ -279,30 +308,46 @@ def _notes(pairs: Pairs, remark: str = "") -> list[str]:
     return notes
 
 
-def quality_row(method: str, probability: Array, pairs: Pairs, settings: EvalSettings) -> Row:
+def quality_row(
+    method: str,
+    probability: Array,
+    pairs: Pairs,
+    settings: EvalSettings,
+) -> Row:
     """Calibration error, log loss and Brier score of probabilities (P,)."""
     row: Row = {"what": f"probability, {method}"}
+    columns = (probability, pairs.same)
     for name, measure in (("ECE", expected_calibration_error), ("log loss", log_loss), ("Brier", brier_score)):
-        row[name] = any_statistic(measure, (probability, pairs.same), pairs.family, settings)
+        row[name] = any_statistic(measure, columns, pairs.family, settings)
     return row
 
 
 def _thresholds(
-    scores: Array, pairs: Pairs, rates: Sequence[float], settings: EvalSettings
+    scores: Array,
+    pairs: Pairs,
+    rates: Sequence[float],
+    settings: EvalSettings,
 ) -> tuple[list[Row], list[dict[str, Any]]]:
     """A row for each false-accept rate, and its threshold as the calibration's file keeps it."""
     rows: list[Row] = []
     entries = []
     for chosen in threshold_intervals(
-        scores, pairs.same, pairs.family, rates, samples=settings.bootstrap, seed=settings.seed
+        scores,
+        pairs.same,
+        pairs.family,
+        rates,
+        samples=settings.bootstrap,
+        seed=settings.seed,
     ):
         point = chosen.point
         distance = Value(1 - point.threshold, None, None, len(scores))
         if chosen.threshold is not None:
-            distance = replace(distance, low=1 - chosen.threshold.high, high=1 - chosen.threshold.low)
+            low, high = chosen.threshold.low, chosen.threshold.high
+            distance = replace(distance, low=1 - high, high=1 - low)
         true_accept = Value(point.true_accept, None, None, len(scores))
         if chosen.true_accept is not None:
-            true_accept = replace(true_accept, low=chosen.true_accept.low, high=chosen.true_accept.high)
+            low, high = chosen.true_accept.low, chosen.true_accept.high
+            true_accept = replace(true_accept, low=low, high=high)
 
         false_accepts = _false_accepts(point.threshold, scores, pairs)
         row: Row = {"what": f"threshold at {chosen.rate:g} false accepts"}
@@ -325,21 +370,27 @@ def _thresholds(
 
 
 def decision_row(
-    rate: float, distance: float, scores: Array, pairs: Pairs, settings: EvalSettings, label: str = ""
+    rate: float,
+    distance: float,
+    scores: Array,
+    pairs: Pairs,
+    settings: EvalSettings,
+    label: str = "",
 ) -> Row:
     """The pairs that a threshold for a false-accept rate accepts, among pairs that it was not chosen on."""
     threshold = 1 - distance
     is_accepted = (comparable(scores) >= comparable(threshold)).astype(np.float64)
     row: Row = {"what": f"threshold for {rate:g} false accepts{label}"}
     row["distance"] = Value(distance, None, None, len(scores))
-    for name, is_chosen in (("true accept", pairs.same), ("false accept", ~pairs.same)):
-        columns = (is_accepted, is_chosen)
-        row[name] = any_statistic(_share, columns, pairs.family, settings, count=int(is_chosen.sum()))
+    for name, is_kind in (("true accept", pairs.same), ("false accept", ~pairs.same)):
+        count = int(is_kind.sum())
+        row[name] = any_statistic(_share, (is_accepted, is_kind), pairs.family, settings, count=count)
     return row | _false_accepts(threshold, scores, pairs)
 
 
-def _share(is_accepted: Array, is_chosen: Truths) -> float:
-    return float(is_accepted[is_chosen].mean()) if is_chosen.any() else np.nan
+def _share(is_accepted: Array, is_kind: Truths) -> float:
+    """The share of the pairs of a kind that are accepted; NaN in a sample without such pairs."""
+    return float(is_accepted[is_kind].mean()) if is_kind.any() else np.nan
 
 
 def _false_accepts(threshold: float, scores: Array, pairs: Pairs) -> dict[str, Value]:
@@ -372,20 +423,29 @@ def left_out_rows(
         is_left_out = dataset == name
         is_fitted = ~is_left_out & is_even
         is_measured = is_left_out & is_even
-        if len(set(pairs.same[is_measured])) < 2 or len(set(pairs.same[is_fitted])) < 2:
+        fitted_same = pairs.same[is_fitted]
+        if len(set(pairs.same[is_measured])) < 2 or len(set(fitted_same)) < 2:
             continue  # an error or a threshold needs pairs of both kinds
-        curve = fit(scores[is_fitted], pairs.same[is_fitted], method, limit)
+        curve = fit(scores[is_fitted], fitted_same, method, limit)
         probability = from_log_odds(curve.log_odds(scores[is_measured]))
         label = f", {name} left out"
-        rows.append(quality_row(f"{method}{label}", probability, pairs.take(is_measured), settings))
+        measured = pairs.take(is_measured)
+        rows.append(quality_row(f"{method}{label}", probability, measured, settings))
+        left_out = pairs.take(is_left_out)
         for rate in rates:
             point = threshold_at_false_accept(scores[~is_left_out], pairs.same[~is_left_out], rate)
             distance = 1 - point.threshold
-            rows.append(decision_row(rate, distance, scores[is_left_out], pairs.take(is_left_out), settings, label))
+            rows.append(decision_row(rate, distance, scores[is_left_out], left_out, settings, label))
     return rows
 
 
-def _keep(result: Result, data: Manifest, pairs: Pairs, scores: Array, probability: Array) -> None:
+def _keep(
+    result: Result,
+    data: Manifest,
+    pairs: Pairs,
+    scores: Array,
+    probability: Array,
+) -> None:
     """Add the score and probability of each pair, and the reliability curve."""
     ids = texts(data, "id")
     result.keep(
@@ -398,10 +458,20 @@ def _keep(result: Result, data: Manifest, pairs: Pairs, scores: Array, probabili
         probability=probability,
     )
     for group in reliability(probability, pairs.same):
-        result.keep("reliability", probability=[group.probability], share=[group.share], count=[group.count])
+        result.keep(
+            "reliability",
+            probability=[group.probability],
+            share=[group.share],
+            count=[group.count],
+        )
 
 
-def run_command(data: Manifest, models: Models, settings: EvalSettings, options: CalibrateOptions) -> list[Result]:
+def run_command(
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings,
+    options: CalibrateOptions,
+) -> list[Result]:
     """`run`, which refuses to make calibrations that nobody keeps."""
     if options.check is None and settings.out is None:
         raise ValueError("no place for the calibration: give --out DIR")

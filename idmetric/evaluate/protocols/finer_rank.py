@@ -45,7 +45,10 @@ class Task(NamedTuple):
 
 
 def run(
-    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: NoOptions = NoOptions()
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: NoOptions = NoOptions(),
 ) -> list[Result]:
     """A result for each model: a row for each method and species, and the means over species.
 
@@ -86,7 +89,8 @@ def tasks(data: Manifest) -> list[Task]:
         raise ValueError(f"queries without identity or category: {listed(texts(data, 'id')[is_incomplete])}")
 
     searches = []
-    pairs = dict.fromkeys(zip(method[is_query].tolist(), species[is_query].tolist(), strict=True))
+    methods, kinds = method[is_query].tolist(), species[is_query].tolist()
+    pairs = dict.fromkeys(zip(methods, kinds, strict=True))
     for name, kind in sorted(pairs, key=lambda pair: pair[0] == REAL):
         queries = np.flatnonzero(is_query & (method == name) & (species == kind))
         gallery = np.flatnonzero(in_gallery & (species == kind))
@@ -108,15 +112,22 @@ def _notes(all_tasks: Sequence[Task], data: Manifest) -> list[str]:
     return [f"{len(without)} queries have no image of their identity in the gallery and count as 0: {names}"]
 
 
-def _measure(scorer: Scorer, data: Manifest, task: Task, settings: EvalSettings, result: Result) -> Row:
+def _measure(
+    scorer: Scorer,
+    data: Manifest,
+    task: Task,
+    settings: EvalSettings,
+    result: Result,
+) -> Row:
     """The row of a task; adds its queries to the result."""
     queries = task.search.queries
     ids = texts(data, "id")
-    measured, near = measure(scorer, task.search, MEASURES)
+    owner = task.search.identity[queries]
+    measured, nearest = measure(scorer, task.search, MEASURES)
     row: Row = {"method": task.method, "species": task.species}
     for name, values in measured.items():
         measured[name] = np.nan_to_num(values)
-        row[name] = mean(measured[name], task.search.identity[queries], settings)
+        row[name] = mean(measured[name], owner, settings)
     result.keep(
         "queries",
         method=[task.method] * len(queries),
@@ -124,7 +135,7 @@ def _measure(scorer: Scorer, data: Manifest, task: Task, settings: EvalSettings,
         id=ids[queries],
         identity=texts(data, "identity")[queries],
         **measured,
-        **near.columns(ids),
+        **nearest.columns(ids),
     )
     return row
 

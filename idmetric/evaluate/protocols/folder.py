@@ -40,7 +40,10 @@ class FolderOptions(Checked):
 
 
 def run(
-    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: FolderOptions = FolderOptions()
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: FolderOptions = FolderOptions(),
 ) -> list[Result]:
     """A result for each model: a row for each dataset, and their means.
 
@@ -97,14 +100,15 @@ def _measure(
     result: Result,
 ) -> None:
     """Add the row of a dataset, its queries with a positive, and all pairs."""
-    measured, near, pairs = searched(scorer, search, measures(ks), settings.seed)
+    measured, nearest, pairs = searched(scorer, search, measures(ks), settings.seed)
     has_positive = search.positives() > 0
     queries = search.queries[has_positive]
     measured = {name: values[has_positive] for name, values in measured.items()}
 
+    owner = search.identity[queries]
     row: Row = {"dataset": dataset}
     for name, values in measured.items():
-        row[name] = mean(values, search.identity[queries], settings)
+        row[name] = mean(values, owner, settings)
     pair_identities = search.identity[np.stack([pairs.a, pairs.b], 1)]
     row |= auc(pairs.score, pairs.same, pair_identities, settings)
     result.rows.append(row)
@@ -116,7 +120,7 @@ def _measure(
         id=ids[queries],
         identity=texts(data, "identity")[queries],
         **measured,
-        **near.take(has_positive).columns(ids),
+        **nearest.take(has_positive).columns(ids),
     )
     result.keep(
         "pairs",

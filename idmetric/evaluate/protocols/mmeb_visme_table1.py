@@ -49,7 +49,10 @@ COLUMN = "x_candidates"
 
 
 def run(
-    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: MMEBOptions = MMEBOptions()
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: MMEBOptions = MMEBOptions(),
 ) -> list[Result]:
     """A result for each model: a row for each data set, the meta-tasks' means, in and out of domain, and all.
 
@@ -70,7 +73,8 @@ def run(
     unusable: set[int] = set()
     while True:  # leaves out the questions on images that turn out to be unreadable
         sets, notes = ask(data, unusable)
-        rows = np.unique(np.concatenate([questions.rows() for questions in sets]))
+        rows_of_sets = [questions.rows() for questions in sets]
+        rows = np.unique(np.concatenate(rows_of_sets))
         words = {row: text[row] for row in rows.tolist() if text[row]}
         try:
             bound = bind(data, models, settings, rows, words=words)
@@ -139,7 +143,16 @@ def ask(data: Manifest, unusable: Collection[int] = ()) -> tuple[list[Questions]
     for name, query_rows in queries.items():
         rows = np.array(query_rows, dtype=np.int64)
         is_right = [np.arange(len(ranked)) == 0 for ranked in candidates[name]]
-        sets.append(Questions(name, MMEB.task_of.get(name), rows, units[rows], candidates[name], is_right))
+        sets.append(
+            Questions(
+                name,
+                MMEB.task_of.get(name),
+                rows,
+                units[rows],
+                candidates[name],
+                is_right,
+            )
+        )
     return sets, notes
 
 
@@ -156,7 +169,8 @@ def _candidate_numbers(data: Manifest) -> tuple[Ints, Ints]:
         raise ValueError(
             f"column {COLUMN} holds {column.type} instead of lists of whole numbers: keep manifests of MMEB as Parquet"
         ) from error
-    return lists.values.to_numpy(zero_copy_only=False), lists.offsets.to_numpy(zero_copy_only=False)
+    numbers = lists.values.to_numpy(zero_copy_only=False)
+    return numbers, lists.offsets.to_numpy(zero_copy_only=False)
 
 
 PROTOCOL = Protocol(

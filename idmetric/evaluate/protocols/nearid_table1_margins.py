@@ -63,7 +63,10 @@ PAPER_ENGINES = {*GROUPS["fill"], *GROUPS["unseen canny"]}
 
 
 def run(
-    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: NearIDOptions = NearIDOptions()
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: NearIDOptions = NearIDOptions(),
 ) -> list[Result]:
     """A result for each model: a row for each engine, the averages, and the part-edits.
 
@@ -113,10 +116,12 @@ def _measure(
     """Add the rows of engines, of averages and of part-edits, and the margins of each sample."""
     papers, part_papers = _printed(result.signature.get("model", ""), settings)
     engines = list(dict.fromkeys(samples.source))
-    rows_of_engines: list[tuple[str, Sequence[str]]] = [(engine, [engine]) for engine in engines]
-    rows_of_engines += [(name, group) for name, group in GROUPS.items() if set(group) <= set(engines)]
+    groups: list[tuple[str, Sequence[str]]] = [(engine, [engine]) for engine in engines]  # rows -> their engines
+    for name, averaged in GROUPS.items():
+        if set(averaged) <= set(engines):
+            groups.append((name, averaged))
     if len(engines) > 1:
-        rows_of_engines.append((ALL_ENGINES, engines))
+        groups.append((ALL_ENGINES, engines))
     if set(engines) != PAPER_ENGINES:
         papers = {source: pair for source, pair in papers.items() if source != ALL_ENGINES}
 
@@ -130,8 +135,9 @@ def _measure(
     if len(samples):
         margins = margins_of(scorer, samples, result.notes)
         _keep(result, samples, margins)
-        for source, group in rows_of_engines:
-            is_of_group = np.isin(samples.source.astype(str), group)
+        sources = samples.source.astype(str)
+        for source, group in groups:
+            is_of_group = np.isin(sources, group)
             values = rates_of(source, margins[is_of_group], samples.identity[is_of_group])
             if values:
                 result.rows.append({"source": source, **values})
@@ -167,7 +173,13 @@ def _keep(result: Result, samples: Matched, margins: Array) -> None:
     """Append a line for each sample, with its margins that are not NaN."""
     valid = [row[~np.isnan(row)].tolist() for row in margins]
     is_won = [len(row) > 0 and min(row) > 0 for row in valid]
-    result.keep("samples", source=samples.source, identity=samples.identity, margins=valid, won=is_won)
+    result.keep(
+        "samples",
+        source=samples.source,
+        identity=samples.identity,
+        margins=valid,
+        won=is_won,
+    )
 
 
 PROTOCOL = Protocol(

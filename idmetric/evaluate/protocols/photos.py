@@ -24,7 +24,10 @@ SPLITS = ("dev", "dev2")  # in the order of their age
 
 
 def run(
-    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: NoOptions = NoOptions()
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: NoOptions = NoOptions(),
 ) -> list[Result]:
     """A result for each model: a row for each dataset of the first of `SPLITS` that the data have, and their means.
 

@@ -92,7 +92,13 @@ def run(
     is_pods = set(data.column("dataset")) == {"pods"}
     results = []
     for scorer, result in bound.results("segmentation", about, notes):
-        methods = search(cast(VectorScorer, scorer), bound.manifest, all_tasks, sam, settings.progress)
+        methods = search(
+            cast(VectorScorer, scorer),
+            bound.manifest,
+            all_tasks,
+            sam,
+            settings.progress,
+        )
         label = result.signature.get("model", "") if is_pods else ""
         for method, segmentation in methods.items():
             result.rows.append(_row(method, segmentation, settings, label))
@@ -101,7 +107,12 @@ def run(
     return results
 
 
-def _row(method: str, segmentation: Segmentation, settings: EvalSettings, label: str) -> Row:
+def _row(
+    method: str,
+    segmentation: Segmentation,
+    settings: EvalSettings,
+    label: str,
+) -> Row:
     """The row of a method.
 
     Args:
@@ -130,7 +141,9 @@ def _row(method: str, segmentation: Segmentation, settings: EvalSettings, label:
 
 
 def _detection(
-    columns: Mapping[str, NDArray[Any]], settings: EvalSettings, paper: Mapping[str, float]
+    columns: Mapping[str, NDArray[Any]],
+    settings: EvalSettings,
+    paper: Mapping[str, float],
 ) -> dict[str, Value]:
     """mAP and F1 of each subject, averaged, next to the paper's numbers."""
     scores = np.nan_to_num(columns["score"].astype(float), nan=-np.inf)  # of empty masks

@@ -75,7 +75,9 @@ class PerSAM:
                 f"no SAM can be read from {self.name!r} ({error}): give a folder or Hub repository in transformers' "
                 "format"
             ) from error
-        self.model = model.to(auto_device() if device is None else device, torch.float32).eval()
+        if device is None:
+            device = auto_device()
+        self.model = model.to(device, torch.float32).eval()
 
     def segment(self, image: ImageLike, heat: ArrayLike | Tensor) -> Truths:
         """The mask (H, W) of the subject that a map of the image's size shows, hotter = more surely.
@@ -88,7 +90,8 @@ class PerSAM:
     def encode(self, image: ImageLike) -> EncodedImage:
         """SAM's features of an image, for all of its maps."""
         inputs = self.processor(images=read_image(image), return_tensors="pt")
-        features = self.model.get_image_embeddings(inputs["pixel_values"].to(self.model.device))
+        pixels = inputs["pixel_values"].to(self.model.device)
+        features = self.model.get_image_embeddings(pixels)
         height, width = inputs["original_sizes"][0].tolist()
         scaled_height, scaled_width = inputs["reshaped_input_sizes"][0].tolist()
         return EncodedImage(features, (height, width), (scaled_height, scaled_width))
@@ -114,7 +117,12 @@ class PerSAM:
         prompts["input_boxes"] = self._scaled(corners, image).reshape(1, 1, 4)
         return self._full(self._predict(image, prompts), image)
 
-    def _predict(self, image: EncodedImage, prompts: dict[str, Tensor], multimask_output: bool = True) -> Tensor:
+    def _predict(
+        self,
+        image: EncodedImage,
+        prompts: dict[str, Tensor],
+        multimask_output: bool = True,
+    ) -> Tensor:
         """Logits (1, 1, h, w) of the mask that SAM trusts most."""
         output = self.model(image_embeddings=image.features, multimask_output=multimask_output, **prompts)
         best = int(output.iou_scores[0, 0].argmax())

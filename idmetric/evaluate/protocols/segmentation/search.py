@@ -39,7 +39,11 @@ class Task:
     distractors: tuple[int, ...]
 
 
-def tasks(data: Manifest, settings: EvalSettings, most_distractors: int | None) -> tuple[list[Task], list[str]]:
+def tasks(
+    data: Manifest,
+    settings: EvalSettings,
+    most_distractors: int | None,
+) -> tuple[list[Task], list[str]]:
     """A task for each identity with a reference and targets, and notes on identities without.
 
     Args:
@@ -82,7 +86,13 @@ def tasks(data: Manifest, settings: EvalSettings, most_distractors: int | None) 
         if most_distractors is not None and most_distractors < len(distractors):
             rng = np.random.default_rng([settings.seed, number])
             distractors = np.sort(rng.choice(distractors, most_distractors, replace=False))
-        complete.append(Task(name, references[name], tuple(targets[name]), tuple(distractors.tolist())))
+        task = Task(
+            subject=name,
+            reference=references[name],
+            targets=tuple(targets[name]),
+            distractors=tuple(distractors.tolist()),
+        )
+        complete.append(task)
 
     incomplete = sorted(set(identity) - {None, *subjects})
     notes = []
@@ -124,7 +134,11 @@ class Reference(NamedTuple):
 
 
 def search(
-    scorer: VectorScorer, data: Manifest, tasks: Sequence[Task], sam: PerSAM | None, progress: Progress | None
+    scorer: VectorScorer,
+    data: Manifest,
+    tasks: Sequence[Task],
+    sam: PerSAM | None,
+    progress: Progress | None,
 ) -> dict[str, Segmentation]:
     """Every subject in every image of its task; each image is loaded, and seen by SAM, once.
 
@@ -151,19 +165,22 @@ def search(
             is_present = row in task.targets
             about = {"subject": task.subject, "image": ids[row], "present": is_present}
             truth = scene.mask if is_present else np.zeros_like(scene.mask)
-            grid = on_grid(patch_tokens(scene.embedding)[0] @ reference.prototype, scene.layout)
+            similarities = patch_tokens(scene.embedding)[0] @ reference.prototype
+            grid = on_grid(similarities, scene.layout)
             prior = spread(grid, scene.layout, size).double().numpy()
             maps = {"prior": prior}
             if is_present:
                 maps["center"] = _center_map(size)
             for method, heat in maps.items():
-                scores = _scores(scene, reference, truth, heat > measures.otsu(heat), heat)
+                mask = heat > measures.otsu(heat)
+                scores = _scores(scene, reference, truth, mask, heat)
                 methods[method].lines.append(about | scores)
                 if is_present:
                     methods[method].curves.append(measures.iou_curve(heat, truth, THRESHOLDS))
             if sam is not None:
-                mask = sam.decode(encoded, spread(grid, scene.layout, encoded.size))
-                scores = _scores(scene, reference, truth, _resized(mask, size), prior)
+                heat_of_sam = spread(grid, scene.layout, encoded.size)
+                mask = _resized(sam.decode(encoded, heat_of_sam), size)
+                scores = _scores(scene, reference, truth, mask, prior)
                 methods["persam"].lines.append(about | scores)
         if progress is not None:
             progress(done, len(searches))
@@ -171,12 +188,19 @@ def search(
     return methods
 
 
-def _scores(scene: Scene, reference: Reference, truth: Truths, mask: Truths, heat: Array) -> dict[str, Any]:
+def _scores(
+    scene: Scene,
+    reference: Reference,
+    truth: Truths,
+    mask: Truths,
+    heat: Array,
+) -> dict[str, Any]:
     """How well a mask and the map that it comes from fit the truth; the mask's score is the cosine of mean tokens."""
     intersection, union = measures.overlap(mask, truth)
     score = pointing = best = None
     if mask.any():
-        score = float(F.cosine_similarity(_mean_token(scene, mask), reference.mean_token, dim=-1))
+        token = _mean_token(scene, mask)
+        score = float(F.cosine_similarity(token, reference.mean_token, dim=-1))
     if truth.any():
         pointing = measures.pointing(heat, truth)
         _, best = measures.best_iou(heat, truth)
@@ -190,10 +214,16 @@ def _scores(scene: Scene, reference: Reference, truth: Truths, mask: Truths, hea
     }
 
 
-def _scene(scorer: VectorScorer, data: Manifest, row: int, side: float = math.inf) -> Scene:
+def _scene(
+    scorer: VectorScorer,
+    data: Manifest,
+    row: int,
+    side: float = math.inf,
+) -> Scene:
     """An image of the manifest; see `_true_mask` for `side`."""
     embedding = scorer.stored.embedding([row])
-    embedding = replace(embedding, patches=F.normalize(patch_tokens(embedding), dim=-1))
+    unit_tokens = F.normalize(patch_tokens(embedding), dim=-1)
+    embedding = replace(embedding, patches=unit_tokens)
     picture = data.image(row)
     where = layout(scorer.embedder, picture.height, picture.width, embedding)
     return Scene(embedding, where, _true_mask(data, row, picture, side))
@@ -231,15 +261,22 @@ def _center_map(size: tuple[int, int]) -> Array:
     return heat
 
 
-def _true_mask(data: Manifest, row: int, picture: Image.Image, side: float) -> Truths:
+def _true_mask(
+    data: Manifest,
+    row: int,
+    picture: Image.Image,
+    side: float,
+) -> Truths:
     """The true mask: pixels that it covers by half, or if there are none, all that it touches.
 
     Args:
         side: longer side of the result, if the picture is larger.
     """
     scale = min(1.0, side / max(picture.size))
-    size = max(1, round(picture.height * scale)), max(1, round(picture.width * scale))
-    cover = read_mask(cast("str | bytes", data.source(row, "mask")), size, image=picture)
+    height = max(1, round(picture.height * scale))
+    width = max(1, round(picture.width * scale))
+    source = cast("str | bytes", data.source(row, "mask"))
+    cover = read_mask(source, (height, width), image=picture)
     if not cover.any():
         raise ValueError(f"{data.column('id')[row]}: its mask is empty")
     mask: Truths = (cover >= cover.max().clamp(max=0.5)).numpy()
