@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -61,7 +62,9 @@ class Processes:
             importlib.import_module("torch.distributed.nn")
         state = PartialState(cpu=cpu, timeout=_PATIENCE)
         self.precision: Precision = precision
-        self.rank, self.count, self.main = state.process_index, state.num_processes, state.is_main_process
+        self.rank = state.process_index
+        self.count = state.num_processes
+        self.main = state.is_main_process
         self.local_count = int(os.environ.get("LOCAL_WORLD_SIZE") or self.count)
         self.device = torch.device("cpu") if cpu else state.device
         self.dtype = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
@@ -94,15 +97,15 @@ class Processes:
         """Replace gradients by their mean over processes; a missing gradient counts as zero."""
         if self.count == 1:
             return
-        given = [p for p in parameters if p.requires_grad]
-        held = torch.tensor([p.grad is not None for p in given], dtype=torch.int32, device=self.device)
-        dist.all_reduce(held)
-        used = [p for p, n in zip(given, held.tolist(), strict=True) if n]
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in used]
-        flat = torch.cat([grad.flatten() for grad in grads])
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        has_gradient = self.any(*(parameter.grad is not None for parameter in trained))
+        used = list(itertools.compress(trained, has_gradient))
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in used]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(flat)
-        for p, part in zip(used, (flat / self.count).split([p.numel() for p in used]), strict=True):
-            p.grad = part.view_as(p)
+        means = (flat / self.count).split([parameter.numel() for parameter in used])
+        for parameter, mean in zip(used, means, strict=True):
+            parameter.grad = mean.view_as(parameter)
 
     # Between steps
 
@@ -138,10 +141,10 @@ class Processes:
 
     def all_values(self, value: T) -> list[T]:
         """A small value (numbers, text, dicts of them) of each process, in order of ranks."""
-        found: list[Any] = [value] * self.count
+        values = [value] * self.count
         if self.count > 1:
-            dist.all_gather_object(found, value)
-        return found
+            dist.all_gather_object(values, value)
+        return values
 
     def copy_from_main(self, tensors: Iterable[Tensor]) -> None:
         """Overwrite these tensors (parameters, buffers) with the main process's."""
@@ -149,9 +152,9 @@ class Processes:
             return
         with torch.no_grad():
             for tensor in tensors:
-                whole = tensor.detach().to(self.device).contiguous()
-                dist.broadcast(whole, 0)
-                tensor.copy_(whole)
+                sent = tensor.detach().to(self.device).contiguous()
+                dist.broadcast(sent, 0)
+                tensor.copy_(sent)
 
     def place(self, batch: T) -> T:
         """A batch (nested dicts, lists, tuples, named tuples) with its tensors on this process's device."""

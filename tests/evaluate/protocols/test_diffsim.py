@@ -116,7 +116,7 @@ def test_similarities_are_those_of_the_formula_computed_slowly(base: Any, name: 
     a, b = prepared(metric, 1, 2)
     with torch.no_grad():
         expected = slow_similarity(*(slow_projections(base.repo, x, DIFFSIM[name]) for x in (a, b)))
-    found = float(metric.compare(a[None], b[None])[0])
+    found = float(metric.between(metric.features(a[None]), metric.features(b[None]))[0])
     assert found == pytest.approx(expected, abs=1e-5)
     assert found < 0.999  # random weights still tell the two apart
 
@@ -130,7 +130,7 @@ def test_the_metric_is_symmetric_and_independent_of_the_batch(metric: DiffSim) -
     images = prepared(metric, *range(6))
     features = metric.features(images)
     forth = metric.between([t[:1] for t in features], features)
-    back = torch.cat([metric.compare(image[None], images[:1]) for image in images])
+    back = torch.cat([metric.between(metric.features(image[None]), metric.features(images[:1])) for image in images])
     torch.testing.assert_close(forth, back, atol=1e-4, rtol=0)  # convolutions of other batches round otherwise
     assert float(forth[0]) == pytest.approx(1, abs=1e-6)
     assert (forth[1:] < 0.9999).all()

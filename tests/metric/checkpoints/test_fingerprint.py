@@ -16,6 +16,7 @@ from idmetric.gallery import Gallery
 from idmetric.metric.calibration.apply import Calibration, CalibrationError
 from idmetric.metric.calibration.curves import Platt
 from idmetric.metric.checkpoints.fingerprint import weights_digest
+from idmetric.metric.models.custom import Custom
 from tests.conftest import random_model
 from tests.embed_parts import pictures
 
@@ -55,6 +56,27 @@ def test_new_weights_are_hashed_once_until_they_are_written_to(model: IDSim, mon
         model.mlp_cls.fc2.weight[0, 0] += 1
     model.embed(torch.zeros(3, 64, 64))
     assert len(hashed) == 2
+
+
+def test_layers_that_save_new_tensors_at_each_call_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Packed(torch.nn.Linear):  # as bitsandbytes' layers of 4 bits
+        label = "v1"
+
+        def _save_to_state_dict(self, destination: dict[str, torch.Tensor], prefix: str, keep_vars: bool) -> None:
+            super()._save_to_state_dict(destination, prefix, keep_vars)
+            destination[f"{prefix}packed"] = torch.zeros(3)
+
+        def embed(self, images: list[object]) -> torch.Tensor:
+            return torch.ones(len(images), 2)
+
+    model = Custom("a:Packed", Packed(3, 2))
+    hashed: list[int] = []
+    monkeypatch.setattr(
+        "idmetric.metric.checkpoints.fingerprint.tensors_digest", lambda items: hashed.append(1) or str(len(hashed))
+    )
+    for _ in range(3):
+        model.embed(torch.zeros(3, 8, 8))
+    assert len(hashed) == 1
 
 
 def test_a_loaded_model_is_never_hashed_to_score(model: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,6 +198,14 @@ def test_copies_of_changed_weights_are_changed(named: IDSim) -> None:
     assert changed.endswith("+changed/64x64")
     assert copy.deepcopy(named).model_id == pickle.loads(pickle.dumps(named)).model_id == changed
     assert named.half().model_id == changed
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_that_is_trained_at_once_does_not_keep_the_name(named: IDSim, copied: Callable[[IDSim], IDSim]) -> None:
+    model = copied(named)
+    step(model)
+    assert model.revision == f"{named.revision}+changed"
+    assert model.about()["weights"] == weights_digest(model) != named.about()["weights"]
 
 
 def test_saving_names_weights_that_are_new_or_changed(model: IDSim, named: IDSim, tmp_path: Path) -> None:

@@ -272,7 +272,7 @@ def test_masks_weigh_the_tokens(metric: VisIDEmbed) -> None:
 
 def test_bad_input_is_named(metric: VisIDEmbed, tmp_path: Path) -> None:
     Image.new("RGB", (2000, 5)).save(tmp_path / "thin.png")
-    with pytest.raises(ImageReadError, match=r"thin\.png.*ratio"):
+    with pytest.raises(ImageReadError, match=r"thin\.png.*ratio above 200, .* 2000 x 5: crop it"):
         metric.embed(tmp_path / "thin.png")
     Image.new("RGB", (400, 300)).save(tmp_path / "good.png")
     line = Image.new("L", (400, 300))
@@ -292,6 +292,8 @@ def test_bad_input_is_named(metric: VisIDEmbed, tmp_path: Path) -> None:
     for images in (None, []):
         with pytest.raises(ValueError, match="nothing to embed"):
             metric.embed(images)
+    with pytest.raises(ValueError, match="masks were given without images"):
+        metric.embed(texts="a mug", masks=[torch.ones(30, 30)])
     for bad in ({"prompt_style": "x"}, {"positions": "x"}, {"pooling": "x"}, {"min_pixels": 10}, {"max_length": 0},
                 {"max_pixels": 2**40}):  # fmt: skip
         with pytest.raises(ValueError, match=r"'x'|min_pixels|max_length"):

@@ -45,15 +45,19 @@ SSIM_SIDE, LPIPS_SIDE = 128, 256  # pixels
 
 def hsv_vector(image: Image.Image) -> Array:
     """Square-rooted HSV histogram (128,): 8 hues x 4 saturations x 4 values, of the image at 128 x 128; unit length."""
-    hsv = np.asarray(image.resize((128, 128)).convert("HSV")).reshape(-1, 3)
-    bins = (hsv // (32, 64, 64) * (16, 4, 1)).sum(1)
-    return np.sqrt(np.bincount(bins, minlength=128) / len(hsv))
+    resized = image.resize((128, 128)).convert("HSV")
+    pixels = np.asarray(resized).reshape(-1, 3)
+    levels = pixels // (32, 64, 64)
+    bins = levels @ (16, 4, 1)
+    shares = np.bincount(bins, minlength=128) / len(pixels)
+    return np.sqrt(shares)
 
 
 def pixel_vector(image: Image.Image) -> Array:
     """The image at 32 x 32 pixels (3072,), its mean subtracted, unit length; an even one becomes a constant vector."""
-    values = np.asarray(image.resize((32, 32)), dtype=np.float64).ravel() / 255
-    values = values - values.mean()
+    resized = image.resize((32, 32))
+    values = np.asarray(resized, dtype=np.float64).ravel() / 255
+    values -= values.mean()
     norm = np.linalg.norm(values)
     if norm <= 1e-12:  # an even image has no direction left; all even images share this one and count as alike
         return np.full(values.shape, values.size**-0.5)
@@ -76,7 +80,8 @@ class VectorBaseline(VectorModel):
 
     def embed(self, prepared: Sequence[Array], patches: bool) -> Embedding:
         """See `VectorModel`."""
-        return Embedding(torch.from_numpy(np.stack(prepared)).float(), model=self.name)
+        vectors = torch.from_numpy(np.stack(prepared))
+        return Embedding(vectors.float(), model=self.name)
 
 
 # Metrics of pairs
@@ -88,17 +93,19 @@ class PairBaseline(PairModel):
     side: int
 
     def __init__(self, device: torch.device | str | None) -> None:
-        self.device = auto_device() if device is None else torch.device(device)
+        self.device = device_or_auto(device)
 
     def prepare(
-        self, image: Image.Image | None, mask: MaskLike | None, outside: Outside, words: str | None = None
+        self,
+        image: Image.Image | None,
+        mask: MaskLike | None,
+        outside: Outside,
+        words: str | None = None,
     ) -> Tensor:
         """The image at the metric's size, called in threads: pixels (3, H, W), uint8; may raise ImageReadError."""
-        return (to_pixels(subject_of(image, mask, outside), (self.side, self.side)) * 255).round().byte()
-
-    def compare(self, a: Tensor, b: Tensor) -> Tensor:
-        """Similarities (B,) of prepared images (B, 3, H, W), one by one."""
-        return self.between(self.features(a), self.features(b))
+        subject = subject_of(image, mask, outside)
+        pixels = to_pixels(subject, (self.side, self.side))
+        return (pixels * 255).round().byte()
 
 
 class Ssim(PairBaseline):
@@ -115,7 +122,9 @@ class Ssim(PairBaseline):
     def __init__(self, device: torch.device | str | None = None) -> None:
         super().__init__(device)
         # variances are differences of large numbers: in single precision an image is at 0.9999 from itself
-        dtype = torch.float32 if self.device.type == "mps" else torch.float64
+        dtype = torch.float64
+        if self.device.type == "mps":  # which has no double precision
+            dtype = torch.float32
         need("eval", "the baseline ssim", scipy="SciPy")
         from scipy.ndimage import gaussian_filter1d
 
@@ -131,7 +140,8 @@ class Ssim(PairBaseline):
         """Pixels, local means and local variances of prepared images, each (B, 3, H, W)."""
         x = images.to(self.device, self._window.dtype) / 255
         mean = self._blur(x)
-        return x, mean, (self._blur(x * x) - mean * mean).clamp_min_(0)
+        variance = self._blur(x * x) - mean * mean
+        return x, mean, variance.clamp_min_(0)
 
     def between(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
         """Similarities (B,) of features."""
@@ -142,10 +152,13 @@ class Ssim(PairBaseline):
         covariance = self._blur(pixels_a * pixels_b).sub_(means)
 
         numerator = means.mul_(2).add_(c1)
-        numerator.mul_(covariance.mul_(2).add_(c2))
-        denominator = (mean_a.square() + mean_b.square()).add_(c1)
-        denominator.mul_((variance_a + variance_b).add_(c2))
-        return numerator.div_(denominator).flatten(1).mean(1)
+        numerator *= covariance.mul_(2).add_(c2)
+        denominator = mean_a.square() + mean_b.square()
+        denominator += c1
+        variances = variance_a + variance_b
+        denominator *= variances.add_(c2)
+        numerator /= denominator
+        return numerator.flatten(1).mean(1)
 
     def _blur(self, x: Tensor) -> Tensor:
         return self._window @ x @ self._window.T
@@ -186,8 +199,8 @@ class Lpips(PairBaseline):
         """Similarities (B,) of features."""
         distances = torch.zeros(len(b[0]), device=self.device)
         with torch.no_grad():
-            for number, (layer_a, layer_b) in enumerate(zip(a, b, strict=True)):
-                differences = (layer_a - layer_b).square_()
+            for number, layer_a in enumerate(a):
+                differences = (layer_a - b[number]).square_()
                 if self.network.lpips:
                     differences = self.network.lins[number](differences)
                 else:
@@ -214,28 +227,42 @@ class DreamSim(VectorModel):
         transform: Callable[[Image.Image], Tensor] | None = None,
         branch: str = "ensemble",
     ) -> None:
-        self.name = "dreamsim" if branch == "ensemble" else f"dreamsim:{branch}"
-        self.device = auto_device() if device is None else torch.device(device)
+        self.name = "dreamsim"
+        self.device = device_or_auto(device)
+        options = {"pretrained": True, "device": str(self.device)}
+        if branch != "ensemble":
+            self.name += f":{branch}"
+            options["dreamsim_type"] = branch
         if model is None or transform is None:
-            chosen = {} if branch == "ensemble" else {"dreamsim_type": branch}
-            model, transform = _package("dreamsim").dreamsim(pretrained=True, device=str(self.device), **chosen)
+            model, transform = _package("dreamsim").dreamsim(**options)
         self.model = model
         self.transform: Callable[[Image.Image], Tensor] = transform
 
     def signature(self) -> dict[str, str]:
         """See `VectorModel`."""
-        return {**signature_of(self.name, _version("dreamsim"), "cls"), "weights": weights_digest(self.model)[:16]}
+        about = signature_of(self.name, _version("dreamsim"), "cls")
+        return {**about, "weights": weights_digest(self.model)[:16]}
 
-    def prepare(self, image: Image.Image | None, mask: MaskLike | None, outside: Outside, words: str | None) -> Tensor:
+    def prepare(
+        self,
+        image: Image.Image | None,
+        mask: MaskLike | None,
+        outside: Outside,
+        words: str | None,
+    ) -> Tensor:
         """See `VectorModel`."""
         pixels = self.transform(subject_of(image, mask, outside))
-        return pixels[0] if pixels.ndim == 4 else pixels
+        if pixels.ndim == 4:
+            return pixels[0]
+        return pixels
 
     def embed(self, prepared: Sequence[Tensor], patches: bool) -> Embedding:
         """See `VectorModel`."""
+        images = torch.stack(list(prepared)).to(self.device)
         with torch.no_grad():
-            vectors = self.model.embed(torch.stack(list(prepared)).to(self.device))
-        return Embedding(F.normalize(vectors.float(), dim=-1), model=self.name)
+            vectors = self.model.embed(images)
+        unit_vectors = F.normalize(vectors.float(), dim=-1)
+        return Embedding(unit_vectors, model=self.name)
 
 
 VECTORS: dict[str, Callable[[Image.Image], Array]] = {"hsv": hsv_vector, "pixels": pixel_vector}
@@ -252,7 +279,16 @@ def open_baseline(name: str, device: torch.device | str | None = None) -> Vector
     kind, _, branch = name.partition(":")
     if kind == "dreamsim":
         return DreamSim(device, branch=branch or "ensemble")
-    return Ssim(device) if name == "ssim" else Lpips(device)
+    if name == "ssim":
+        return Ssim(device)
+    return Lpips(device)
+
+
+def device_or_auto(device: torch.device | str | None) -> torch.device:
+    """The device of this name; None: the best one."""
+    if device is None:
+        return auto_device()
+    return torch.device(device)
 
 
 def signature_of(name: str, revision: str, distance: str, resolution: str = "") -> dict[str, str]:

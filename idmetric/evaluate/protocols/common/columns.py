@@ -22,7 +22,8 @@ _SHOWN = 5
 
 def texts(data: Manifest, name: str, empty: str | None = None) -> NDArray[Any]:
     """A column of texts as an array (N,) of objects, with `empty` in place of missing ones."""
-    return np.array([empty if text is None else text for text in data.column(name)], dtype=object)
+    column = [empty if text is None else text for text in data.column(name)]
+    return np.array(column, dtype=object)
 
 
 def named(data: Manifest) -> Truths:
@@ -33,28 +34,40 @@ def named(data: Manifest) -> Truths:
 def free(data: Manifest, name: str) -> list[Any]:
     """The column x_`name`; None for each row if the manifest lacks it."""
     column = f"x_{name}"
-    return data.column(column) if column in data.table.column_names else [None] * len(data)
+    if column not in data.table.column_names:
+        return [None] * len(data)
+    return data.column(column)
 
 
 def groups(data: Manifest, rows: Iterable[int] | None = None) -> dict[Group, dict[str, list[int]]]:
     """Group -> slot -> its rows (default: of all rows); groups of one name in two splits are two."""
-    names, splits, slots = data.column("group"), data.column("split"), data.column("slot")
+    names = data.column("group")
+    splits = data.column("split")
+    slots = data.column("slot")
+    if rows is None:
+        rows = range(len(data))
+
     slots_of_groups: dict[Group, dict[str, list[int]]] = {}
-    for row in range(len(data)) if rows is None else rows:
-        if names[row] is not None and slots[row] is not None:
-            rows_of_slots = slots_of_groups.setdefault((names[row], splits[row]), {})
-            rows_of_slots.setdefault(slots[row], []).append(row)
+    for row in rows:
+        slot = slots[row]
+        if names[row] is not None and slot is not None:
+            group = (names[row], splits[row])
+            rows_of_slots = slots_of_groups.setdefault(group, {})
+            rows_of_slots.setdefault(slot, []).append(row)
     return slots_of_groups
 
 
 def known(values: Array) -> list[float | None]:
     """Numbers as items are kept, None in place of NaN."""
-    return [None if np.isnan(value) else value for value in values.tolist()]
+    numbers = values.astype(object)
+    numbers[np.isnan(values)] = None
+    items: list[float | None] = numbers.tolist()
+    return items
 
 
 def parameters(data: Manifest) -> list[dict[str, Any]]:
     """The parameters of each row; empty for a row without."""
-    return [json.loads(text) if text else {} for text in data.column("parameters")]
+    return [json.loads(text or "{}") for text in data.column("parameters")]
 
 
 def plain(name: str) -> str:
@@ -65,5 +78,7 @@ def plain(name: str) -> str:
 def listed(names: Iterable[str]) -> str:
     """The first different names, and how many more there are."""
     different = list(dict.fromkeys(names))
-    more = f" and {len(different) - _SHOWN} more" if len(different) > _SHOWN else ""
-    return ", ".join(different[:_SHOWN]) + more
+    shown = ", ".join(different[:_SHOWN])
+    if len(different) > _SHOWN:
+        shown += f" and {len(different) - _SHOWN} more"
+    return shown

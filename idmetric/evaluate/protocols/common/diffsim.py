@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from idmetric.data.generate.weights import Place, Weights, load_pipeline, version
+from idmetric.data.generate.weights import NO_CHECKER, Place, Weights, load_pipeline, version
 from idmetric.evaluate.protocols.common.baselines import PairBaseline, signature_of, subject_of
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.masks import MaskLike
@@ -72,13 +72,12 @@ class DiffSim(PairBaseline):
         self.pipe = load_pipeline(
             "StableDiffusionPipeline",
             base,
-            Place(str(self.device)),
-            dtype=torch.float32,
-            safety_checker=None,
-            requires_safety_checker=False,
+            Place(str(self.device), "float32"),
+            **NO_CHECKER,
         ).to(self.device)
-        block = next(block for block in self.pipe.unet.up_blocks if hasattr(block, "attentions"))
-        self.attention = block.attentions[-1].transformer_blocks[-1].attn1
+        first_block = next(block for block in self.pipe.unet.up_blocks if hasattr(block, "attentions"))
+        transformer = first_block.attentions[-1]
+        self.attention = transformer.transformer_blocks[-1].attn1
         self.revision = version(base)
         self.pipe.scheduler.set_timesteps(STEPS)
         self.time: Tensor = self.pipe.scheduler.timesteps[step]
@@ -98,41 +97,54 @@ class DiffSim(PairBaseline):
         }
 
     def prepare(
-        self, image: Image.Image | None, mask: MaskLike | None, outside: Outside, words: str | None = None
+        self,
+        image: Image.Image | None,
+        mask: MaskLike | None,
+        outside: Outside,
+        words: str | None = None,
     ) -> Tensor:
         """Pixels (3, side, side), uint8, by Pillow's Lanczos filter as in the released code."""
-        subject = subject_of(image, mask, outside)
-        resized = subject.convert("RGB").resize((self.side, self.side), Image.Resampling.LANCZOS)
-        return torch.from_numpy(np.array(resized)).permute(2, 0, 1).contiguous()
+        subject = subject_of(image, mask, outside).convert("RGB")
+        resized = subject.resize((self.side, self.side), Image.Resampling.LANCZOS)
+        pixels = torch.from_numpy(np.array(resized))
+        return pixels.permute(2, 0, 1).contiguous()
 
     def features(self, images: Tensor) -> tuple[Tensor, ...]:
         """Queries, keys, values and the image's own attention, each (B, 2 heads, tokens, width of a head)."""
-        parts = [self._features(images[k : k + _BATCH]) for k in range(0, len(images), _BATCH)]
-        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+        starts = range(0, len(images), _BATCH)
+        parts = [self._features(images[start : start + _BATCH]) for start in starts]
+        return tuple(map(torch.cat, zip(*parts, strict=True)))
 
     def between(self, a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
         """Similarities (B,) of features; `a` may hold one image."""
-        a = [t.expand(len(b[0]), -1, -1, -1) for t in a]
+        count = len(b[0])
+        a = [feature.expand(count, -1, -1, -1) for feature in a]
         return (_aligned(a, b) + _aligned(b, a)) / 2
 
     @torch.no_grad()
     def _features(self, images: Tensor) -> tuple[Tensor, ...]:
-        noisy = self._noisy_latents(images.to(self.device).float() / 127.5 - 1)
+        pixels = images.to(self.device).float() / 127.5 - 1
+        noisy = self._noisy_latents(pixels)
         tokens = self._tokens(noisy)
         query = self._heads(self.attention.to_q(tokens))
         key = self._heads(self.attention.to_k(tokens))
         value = self._heads(self.attention.to_v(tokens))
-        return query, key, value, F.scaled_dot_product_attention(query, key, value)
+        attended = F.scaled_dot_product_attention(query, key, value)
+        return query, key, value, attended
 
     def _noisy_latents(self, pixels: Tensor) -> Tensor:
         """The VAE's samples of images in -1..1, scaled, with the noise of the step; the same draws for each image."""
-        posterior = self.pipe.vae.encode(pixels).latent_dist
+        vae = self.pipe.vae
+        posterior = vae.encode(pixels).latent_dist
         generator = torch.Generator().manual_seed(SEED)
         shape = posterior.mean[:1].shape
         draw = torch.randn(shape, generator=generator).to(self.device)
         noise = torch.randn(shape, generator=generator).to(self.device)
-        latents = (posterior.mean + posterior.std * draw) * self.pipe.vae.config.scaling_factor
-        noisy: Tensor = self.pipe.scheduler.add_noise(latents, noise.expand_as(latents), self.time.reshape(1))
+
+        sample = posterior.mean + posterior.std * draw
+        latents = sample * vae.config.scaling_factor
+        noises = noise.expand_as(latents)
+        noisy: Tensor = self.pipe.scheduler.add_noise(latents, noises, self.time.reshape(1))
         return noisy
 
     def _tokens(self, noisy: Tensor) -> Tensor:
@@ -143,16 +155,19 @@ class DiffSim(PairBaseline):
             inputs.append(arguments[0])
             raise _ReachedError
 
-        both = self.pipe.scheduler.scale_model_input(torch.cat([noisy, noisy]), self.time)
+        twice = torch.cat([noisy, noisy])
+        scaled = self.pipe.scheduler.scale_model_input(twice, self.time)
         words = self._words.repeat_interleave(len(noisy), 0)
-        with self.attention.register_forward_pre_hook(stop), suppress(_ReachedError):
-            self.pipe.unet(both, self.time, encoder_hidden_states=words)
+        hook = self.attention.register_forward_pre_hook(stop)
+        with hook, suppress(_ReachedError):
+            self.pipe.unet(scaled, self.time, encoder_hidden_states=words)
         return inputs[0]
 
     def _heads(self, tokens: Tensor) -> Tensor:
         """(2 B, tokens, width) as (B, 2 heads, tokens, width of a head)."""
-        passes, count, width = tokens.shape
-        split = tokens.view(2, passes // 2, count, self.attention.heads, width // self.attention.heads)
+        _, count, width = tokens.shape
+        heads = self.attention.heads
+        split = tokens.view(2, -1, count, heads, width // heads)
         return split.permute(1, 0, 3, 2, 4).flatten(1, 2)
 
 
@@ -162,5 +177,7 @@ class _ReachedError(Exception):
 
 def _aligned(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:
     """Cosine (B,) of a's attention to b with a's attention to itself."""
-    crossed = F.scaled_dot_product_attention(a[0], b[1], b[2])
-    return F.cosine_similarity(crossed.flatten(1), a[3].flatten(1), dim=1)
+    query, _, _, attended = a
+    _, key, value, _ = b
+    crossed = F.scaled_dot_product_attention(query, key, value)
+    return F.cosine_similarity(crossed.flatten(1), attended.flatten(1), dim=1)

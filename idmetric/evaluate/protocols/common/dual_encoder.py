@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric.data.embed import VectorModel
-from idmetric.evaluate.protocols.common.baselines import signature_of, subject_of
+from idmetric.evaluate.protocols.common.baselines import device_or_auto, signature_of, subject_of
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.fingerprint import weights_digest
 from idmetric.metric.checkpoints.format import CONFIG, read_json
@@ -29,7 +29,6 @@ from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.masks import MaskLike
 from idmetric.metric.images.read import Outside
-from idmetric.metric.models.devices import auto_device
 
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # of a Hub repository: no code, no pickles
 _CLASSES = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # SigLIP2 at a fixed size is of type siglip too
@@ -74,8 +73,11 @@ class DualEncoder(VectorModel):
         except (OSError, ValueError) as error:
             raise CheckpointError(f"{source!r} is not a complete {kind}: {error}") from error
 
-        self.name, self.revision = source, where.name if where.parent.name == "snapshots" else ""  # of the Hub's cache
-        self.device = auto_device() if device is None else torch.device(device)
+        self.name = source
+        self.revision = ""
+        if where.parent.name == "snapshots":  # of the Hub's cache
+            self.revision = where.name
+        self.device = device_or_auto(device)
         self.model = model.to(self.device).eval()
         self.length = int(model.config.text_config.max_position_embeddings)
 
@@ -89,7 +91,11 @@ class DualEncoder(VectorModel):
         }
 
     def prepare(
-        self, image: Image.Image | None, mask: MaskLike | None, outside: Outside, words: str | None
+        self,
+        image: Image.Image | None,
+        mask: MaskLike | None,
+        outside: Outside,
+        words: str | None,
     ) -> tuple[Tensor | None, str | None]:
         """See `VectorModel`; pixels as the model's own processor makes them."""
         if image is None:
@@ -100,16 +106,24 @@ class DualEncoder(VectorModel):
 
     def embed(self, prepared: Sequence[tuple[Tensor | None, str | None]], patches: bool) -> Embedding:
         """See `VectorModel`; unit vectors of images or texts, or of both the mean of two."""
-        images = {row: pixels for row, (pixels, _) in enumerate(prepared) if pixels is not None}
-        texts = {row: words for row, (_, words) in enumerate(prepared) if words}
+        images: dict[int, Tensor] = {}
+        texts: dict[int, str] = {}
+        for row, (pixels, words) in enumerate(prepared):
+            if pixels is not None:
+                images[row] = pixels
+            if words:
+                texts[row] = words
+
         parts = []
         if images:
-            parts.append((list(images), self.images(list(images.values()))))
+            image_vectors = self.images(list(images.values()))
+            parts.append((list(images), image_vectors))
         if texts:
-            parts.append((list(texts), self.texts(list(texts.values()))))
+            text_vectors = self.texts(list(texts.values()))
+            parts.append((list(texts), text_vectors))
 
-        _, first_vectors = parts[0]
-        vectors = first_vectors.new_zeros(len(prepared), first_vectors.shape[1])
+        _, vectors_of_part = parts[0]
+        vectors = vectors_of_part.new_zeros(len(prepared), vectors_of_part.shape[1])
         for rows, unit_vectors in parts:
             vectors[rows] += unit_vectors
         vectors[sorted(images.keys() & texts.keys())] /= 2
@@ -119,7 +133,8 @@ class DualEncoder(VectorModel):
         """Unit vectors (I, D) of images from `prepare`."""
         stacked = torch.stack(list(pixels)).to(self.device, self.model.dtype)
         with torch.no_grad():
-            return F.normalize(_pooled(self.model.get_image_features(pixel_values=stacked)).float(), dim=-1)
+            features = _pooled(self.model.get_image_features(pixel_values=stacked))
+        return F.normalize(features.float(), dim=-1)
 
     def texts(self, words: Sequence[str]) -> Tensor:
         """Unit vectors (T, D) of texts."""
@@ -135,10 +150,13 @@ class DualEncoder(VectorModel):
         if self.model.config.model_type != "siglip" and "attention_mask" in inputs:  # nor was SigLIP's text masked
             tensors["attention_mask"] = inputs["attention_mask"].to(self.device)
         with torch.no_grad():
-            return F.normalize(_pooled(self.model.get_text_features(**tensors)).float(), dim=-1)
+            features = _pooled(self.model.get_text_features(**tensors))
+        return F.normalize(features.float(), dim=-1)
 
 
 def _pooled(output: Any) -> Tensor:
     """transformers 5 wraps the features in an output."""
-    features: Tensor = output if isinstance(output, Tensor) else output.pooler_output
+    if isinstance(output, Tensor):
+        return output
+    features: Tensor = output.pooler_output
     return features

@@ -85,7 +85,9 @@ class Questions:
 
     def rows(self) -> Ints:
         """All rows that are needed."""
-        ranked = [self.pool.gallery] if self.pool is not None else self.candidates
+        ranked = self.candidates
+        if self.pool is not None:
+            ranked = [self.pool.gallery]
         return np.unique(np.concatenate([self.queries, *ranked]))
 
 
@@ -103,20 +105,28 @@ def answers(scorer: Scorer, questions: Questions) -> tuple[Array, Ints]:
     NaN and -1 if a candidate has no score; of equally similar ones a wrong one comes first.
     """
     if questions.pool is not None:
-        values, near = measure(scorer, questions.pool, {P1: precision_at_1})
-        return values[P1], np.where(values[P1] == 1, near.right, near.wrong[:, 0])
+        values, nearest = measure(scorer, questions.pool, {P1: precision_at_1})
+        won = values[P1]
+        top = np.where(won == 1, nearest.right, nearest.wrong[:, 0])
+        return won, top
 
-    counts = [len(candidates) for candidates in questions.candidates]
+    counts = list(map(len, questions.candidates))
     queries = np.repeat(questions.queries, counts)
-    scores = scorer.pairs(queries, np.concatenate(questions.candidates))
+    candidates = np.concatenate(questions.candidates)
+    scores = scorer.pairs(queries, candidates)
+    ends = np.cumsum(counts)
+
     won = np.full(len(counts), np.nan)
     top = np.full(len(counts), -1)
-    for k, own_scores in enumerate(np.split(scores, np.cumsum(counts)[:-1])):
-        right = questions.right[k]
-        if np.isfinite(own_scores).all():
-            won[k] = precision_at_1(own_scores, right)
-            able = np.flatnonzero(right == bool(won[k]))
-            top[k] = questions.candidates[k][able[first_highest(own_scores[able])]]
+    for k, right in enumerate(questions.right):
+        ranked = slice(ends[k] - counts[k], ends[k])
+        scores_of_query = scores[ranked]
+        if not np.isfinite(scores_of_query).all():
+            continue
+        won[k] = precision_at_1(scores_of_query, right)
+        may_be_top = np.flatnonzero(right == bool(won[k]))
+        best = first_highest(scores_of_query[may_be_top])
+        top[k] = candidates[ranked][may_be_top[best]]
     return won, top
 
 
@@ -152,15 +162,15 @@ def measure_sets(
 
         won = won[has_answer]
         values[name] = mean(won, questions.owner[has_answer], settings)
-        domain = benchmark.domain(name) if name in order else "-"
-        result.rows.append({"task": questions.task or "-", "domain": domain, "dataset": name, P1: values[name]})
-        result.keep(
-            "questions",
-            dataset=[name] * count,
-            id=ids[questions.queries[has_answer]],
-            found=ids[top[has_answer]],
-            **{P1: won},
-        )
+        domain = "-"
+        if name in order:
+            domain = benchmark.domain(name)
+        task = questions.task or "-"
+        result.rows.append({"task": task, "domain": domain, "dataset": name, P1: values[name]})
+
+        queries = questions.queries[has_answer]
+        top_ids = ids[top[has_answer]]
+        result.keep("questions", dataset=[name] * count, id=ids[queries], found=top_ids, **{P1: won})
 
     if not values:
         raise ValueError("no question has an answer")
@@ -175,10 +185,13 @@ def means(values: Mapping[str, Value], benchmark: Benchmark, paper: str | None) 
 
     The paper's number is shown where all sets of the group were measured.
     """
-    groups: dict[str, list[str]] = {group: [] for group in (*benchmark.sets, IND, OOD, benchmark.name)}
+    groups: dict[str, list[str]] = {}
+    for group in (*benchmark.sets, IND, OOD, benchmark.name):
+        groups[group] = []
     for name, task in benchmark.task_of.items():
-        for group in (task, benchmark.domain(name), benchmark.name):
-            groups[group].append(name)
+        groups[task].append(name)
+        groups[benchmark.domain(name)].append(name)
+        groups[benchmark.name].append(name)
 
     table = benchmark.name.lower()
     papers = printed("visme", table, paper) | printed("visme", f"{table}_domains", paper)
@@ -187,9 +200,15 @@ def means(values: Mapping[str, Value], benchmark: Benchmark, paper: str | None) 
         measured = [values[name] for name in names if name in values]
         if not measured:
             continue
-        dataset, printed_mean = f"mean of {len(measured)}", papers.get(group)
+        dataset = f"mean of {len(measured)}"
+        printed_mean = papers.get(group)
         if len(measured) < len(names):
-            dataset, printed_mean = f"{dataset} of {len(names)}", None
-        task, domain = (group, "-") if group in benchmark.sets else ("-", group)
-        rows.append({"task": task, "domain": domain, "dataset": dataset, P1: average(measured, printed_mean)})
+            dataset += f" of {len(names)}"
+            printed_mean = None
+
+        row: Row = {"task": "-", "domain": group, "dataset": dataset}
+        if group in benchmark.sets:
+            row |= {"task": group, "domain": "-"}
+        row[P1] = average(measured, printed_mean)
+        rows.append(row)
     return rows

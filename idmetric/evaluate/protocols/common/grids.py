@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from idmetric.evaluate.protocols.common.columns import plain
 from idmetric.evaluate.protocols.common.protocol import column_of
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.table_columns import Column
@@ -81,8 +80,10 @@ def grids(results: Sequence[Result], view: View = View()) -> list[Grid]:
     """The tables of a view.
 
     Raises:
-        TableError: for a dimension or column that no row has.
+        TableError: for a dimension or column that no row has, or a view with rows or columns alone.
     """
+    if (view.rows is None) != (view.columns is None):
+        raise TableError("rows and columns belong together: give both, such as rows method and columns subject")
     protocol = results[0].protocol
     lines = _lines(results)
     rows = [line for line in lines if "p" not in line.numbers]
@@ -136,11 +137,16 @@ def _shown(lines: Sequence[Line], show: Sequence[str] = ()) -> list[str]:
     metrics = _names(line.numbers for line in lines)
     if not show:
         return metrics
-    by_plain_name = {plain(name): name for name in metrics}
+    by_plain_name = {_plain(name): name for name in metrics}
     for name in show:
-        if plain(name) not in by_plain_name:
+        if _plain(name) not in by_plain_name:
             raise TableError(f"no column {name}: there are {', '.join(metrics)}")
-    return [by_plain_name[plain(name)] for name in show]
+    return [by_plain_name[_plain(name)] for name in show]
+
+
+def _plain(name: str) -> str:
+    """A column's name, to compare names by; some differ by these signs alone."""
+    return "".join(character for character in name.lower() if character.isalnum() or character in "±@.")
 
 
 def _pivots(protocol: str, lines: Sequence[Line], rows: str, columns: str, show: Sequence[str]) -> list[Grid]:
@@ -153,7 +159,8 @@ def _pivots(protocol: str, lines: Sequence[Line], rows: str, columns: str, show:
         raise TableError(f"rows and columns are both {rows}: choose two of {', '.join(dimensions)}")
 
     wanted = {rows, columns} - {"metric"}
-    lines = [line for line in lines if wanted <= line.labels.keys() and line.group in ("", rows, columns)]
+    groups = ("", rows, columns)
+    lines = [line for line in lines if wanted <= line.labels.keys() and line.group in groups]
     if not lines:
         raise TableError(f"no row has both a {rows} and a {columns}")
 
@@ -165,11 +172,19 @@ def _pivots(protocol: str, lines: Sequence[Line], rows: str, columns: str, show:
     return [_pivot(protocol, lines, rows, columns, [metric], metric) for metric in metrics]
 
 
-def _pivot(protocol: str, lines: Sequence[Line], rows: str, columns: str, metrics: Sequence[str], title: str) -> Grid:
+def _pivot(
+    protocol: str,
+    lines: Sequence[Line],
+    rows: str,
+    columns: str,
+    metrics: Sequence[str],
+    title: str,
+) -> Grid:
     """The table of one metric, the title, or of several where "metric" is a dimension."""
     heads = []
     for name in _names(line.labels for line in lines):
-        if name not in (rows, columns) and len({line.labels.get(name, "") for line in lines}) > 1:
+        texts = {line.labels.get(name, "") for line in lines}
+        if name not in (rows, columns) and len(texts) > 1:
             heads.append(name)
     heads.append(rows)
 
@@ -179,8 +194,13 @@ def _pivot(protocol: str, lines: Sequence[Line], rows: str, columns: str, metric
             if metric in line.numbers:
                 labels = {**line.labels, "metric": metric}
                 key = tuple(labels.get(name, "") for name in heads)
-                cells.setdefault(key, {})[labels[columns]] = line.numbers[metric]
-    pivoted = [Line(dict(zip(heads, key, strict=True)), numbers) for key, numbers in cells.items()]
+                row = cells.setdefault(key, {})
+                row[labels[columns]] = line.numbers[metric]
+
+    pivoted = []
+    for key, numbers in cells.items():
+        labels = dict(zip(heads, key, strict=True))
+        pivoted.append(Line(labels, numbers))
     return _grid(protocol, title, pivoted, _names(cells.values()))
 
 
@@ -197,16 +217,20 @@ def _grid(protocol: str, title: str, lines: Sequence[Line], metrics: Sequence[st
     supports, parts = _supports(lines, metrics)
     has_one_support = len(set(supports)) == 1
     if has_one_support:
-        same["n"] = f"{supports[0]} ({parts})" if parts else supports[0]
+        same["n"] = supports[0]
+        if parts:
+            same["n"] += f" ({parts})"
     elif parts:
         same["n is of"] = parts
 
     columns = {name: [line.numbers.get(name) for line in lines] for name in metrics}
-    constant = [name for name, column in columns.items() if len(lines) > 1 and _is_constant(column)]
+    constant = []
+    if len(lines) > 1:
+        constant = [name for name, column in columns.items() if _is_constant(column)]
     if len(constant) < len(columns):
         for name in constant:
             same[name] = text(columns.pop(name)[0], intervals=False)
-    meanings = _meanings(protocol, [title] if title else [])
+    meanings = _meanings(protocol, [title])
     if not meanings:
         meanings = _meanings(protocol, [*columns, *same])
 
@@ -214,9 +238,9 @@ def _grid(protocol: str, title: str, lines: Sequence[Line], metrics: Sequence[st
     shown: dict[str, list[Value | None]] = {}
     for name, column in columns.items():
         shown[name] = column
-        papers = [None if value is None else value.paper for value in column]
+        papers = [_paper_value(value) for value in column]
         if set(papers) != {None}:
-            shown[name + PAPER] = [None if paper is None else Value(paper, None, None, 0) for paper in papers]
+            shown[name + PAPER] = papers
 
     rows = []
     for number, line in enumerate(lines):
@@ -228,6 +252,13 @@ def _grid(protocol: str, title: str, lines: Sequence[Line], metrics: Sequence[st
         labels.append("n")
     same = {name: value for name, value in same.items() if value}
     return Grid(protocol, title, labels, list(shown), rows, meanings, same)
+
+
+def _paper_value(value: Value | None) -> Value | None:
+    """The paper's number next to ours, if there is one."""
+    if value is None or value.paper is None:
+        return None
+    return Value(value.paper, None, None, 0)
 
 
 def _meanings(protocol: str, names: Iterable[str]) -> dict[str, Column]:
@@ -243,20 +274,25 @@ def _supports(lines: Sequence[Line], metrics: Sequence[str]) -> tuple[list[str],
     """The supports of each row, one for all columns that agree in it, and which columns these are if they differ."""
     metrics_of: dict[tuple[int | None, ...], list[str]] = {}
     for metric in metrics:
-        counts = tuple(line.numbers[metric].count if metric in line.numbers else None for line in lines)
-        metrics_of.setdefault(counts, []).append(metric)
+        counts: list[int | None] = []
+        for line in lines:
+            value = line.numbers.get(metric)
+            counts.append(None if value is None else value.count)
+        metrics_of.setdefault(tuple(counts), []).append(metric)
 
     supports = []
     for counts_of_row in zip(*metrics_of, strict=True):
-        supports.append("/".join(str(count) for count in counts_of_row if count is not None))
+        texts = [str(count) for count in counts_of_row if count is not None]
+        supports.append("/".join(texts))
     if len(metrics_of) == 1:
         return supports, ""
-    return supports, " / ".join(", ".join(names) for names in metrics_of.values())
+    names = map(", ".join, metrics_of.values())
+    return supports, " / ".join(names)
 
 
 def _is_constant(column: Sequence[Value | None]) -> bool:
     """Whether a column has one number, and no number of a paper with it."""
-    return len(set(column)) == 1 and (column[0] is None or column[0].paper is None)
+    return len(set(column)) == 1 and _paper_value(column[0]) is None
 
 
 def text(value: Value | None, intervals: bool = True) -> str:

@@ -27,9 +27,11 @@ Names = NDArray[Any]  # one for each item, equal for equal identities
 def codes(names: Sequence[Any] | NDArray[Any]) -> Ints:
     """A number (N,) for each name, equal for equal names; -1 for None."""
     numbers: dict[Any, int] = {None: -1}
+    numbers_of_names = []
     for name in names:
-        numbers.setdefault(name, len(numbers) - 1)
-    return np.array([numbers[name] for name in names], dtype=np.int64)
+        number = numbers.setdefault(name, len(numbers) - 1)
+        numbers_of_names.append(number)
+    return np.array(numbers_of_names, dtype=np.int64)
 
 
 def owners(identity: Ints, rows: Ints) -> Ints:
@@ -37,16 +39,22 @@ def owners(identity: Ints, rows: Ints) -> Ints:
 
     Each image of unknown identity is a separate unit.
     """
-    return np.where(identity[rows] < 0, -1 - rows, identity[rows])
+    identities = identity[rows]
+    return np.where(identities < 0, -1 - rows, identities)
 
 
 def mean(values: Array, identity: Names, settings: EvalSettings, paper: float | None = None) -> Value:
     """The mean of one number per item, such as a query's average precision; `identity` (N,) is the items'."""
-    return ratio(values, np.ones(len(values)), identity, settings, paper)
+    wholes = np.ones(len(values))
+    return ratio(values, wholes, identity, settings, paper)
 
 
 def ratio(
-    parts: Array | Ints, wholes: Array | Ints, identity: Names, settings: EvalSettings, paper: float | None = None
+    parts: Array | Ints,
+    wholes: Array | Ints,
+    identity: Names,
+    settings: EvalSettings,
+    paper: float | None = None,
 ) -> Value:
     """sum(parts) / sum(wholes), such as margins won over all margins; support is sum(wholes).
 
@@ -57,10 +65,13 @@ def ratio(
     """
     value = _ratio(parts, wholes)
     low, high = _interval(_ratio, (parts, wholes), identity, settings, resampled_ratio)
-    is_share = bool((parts == np.round(parts)).all() and (parts >= 0).all() and (parts <= wholes).all())
-    if low is not None and high is not None and is_share:
-        low, high = max(0.0, low), min(1.0, high)  # which Student's interval may leave
-    return Value(value, low, high, round(float(wholes.sum())), paper)
+    are_counts = (parts == np.round(parts)) & (parts >= 0) & (parts <= wholes)
+    if low is not None and high is not None and are_counts.all():
+        # Student's interval may leave the range of shares
+        low = max(0.0, low)
+        high = min(1.0, high)
+    support = round(float(wholes.sum()))
+    return Value(value, low, high, support, paper)
 
 
 def student_mean(values: Array, identity: Names, settings: EvalSettings) -> Value:
@@ -76,7 +87,11 @@ def student_mean(values: Array, identity: Names, settings: EvalSettings) -> Valu
 
 
 def auc(
-    scores: Array, same: Truths, identity: Names, settings: EvalSettings, paper: float | None = None
+    scores: Array,
+    same: Truths,
+    identity: Names,
+    settings: EvalSettings,
+    paper: float | None = None,
 ) -> dict[str, Value]:
     """ROC AUC over pairs, as a column of a row; empty if all or no pairs are of one identity.
 
@@ -85,8 +100,9 @@ def auc(
     """
     if same.all() or not same.any():
         return {}
+    area = roc_auc(scores, same)
     low, high = _interval(roc_auc, (scores, same), identity, settings, resampled_auc)
-    return {"AUC": Value(roc_auc(scores, same), low, high, len(scores), paper)}
+    return {"AUC": Value(area, low, high, len(scores), paper)}
 
 
 def average(values: Sequence[Value], paper: float | None = None, *, independent: bool = True) -> Value:
@@ -95,14 +111,20 @@ def average(values: Sequence[Value], paper: float | None = None, *, independent:
     Its interval takes theirs as independent (half-widths in quadrature); values that share identities are not, and get
     no interval.
     """
+    below, above = [], []
+    for value in values:
+        if value.low is not None and value.high is not None:
+            below.append(value.value - value.low)
+            above.append(value.high - value.value)
+
+    number = len(values)
     center = float(np.mean([value.value for value in values]))
-    below = [value.value - value.low for value in values if value.low is not None]
-    above = [value.high - value.value for value in values if value.high is not None]
-    low = high = None
-    if independent and len(below) == len(above) == len(values):
-        low = center - float(np.linalg.norm(below)) / len(values)
-        high = center + float(np.linalg.norm(above)) / len(values)
-    return Value(center, low, high, sum(value.count for value in values), paper)
+    count = sum(value.count for value in values)
+    if not independent or len(below) < number:
+        return Value(center, None, None, count, paper)
+    low = center - float(np.linalg.norm(below)) / number
+    high = center + float(np.linalg.norm(above)) / number
+    return Value(center, low, high, count, paper)
 
 
 def averages(rows: Sequence[Row]) -> dict[str, Value]:
@@ -135,7 +157,9 @@ def any_statistic(
     """
     value = float(statistic(*items))
     low, high = _interval(statistic, items, identity, settings)
-    return Value(value, low, high, len(identity) if count is None else count, paper)
+    if count is None:
+        count = len(identity)
+    return Value(value, low, high, count, paper)
 
 
 def _interval(
@@ -149,15 +173,17 @@ def _interval(
     identities = len(np.unique(identity))
     if settings.bootstrap < 2 or identities < 2:
         return None, None
+    options = {"samples": settings.bootstrap, "seed": settings.seed}
     if resampled is not None and identities >= FEW:
-        values = resampled(*items, identity, samples=settings.bootstrap, seed=settings.seed)
+        values = resampled(*items, identity, **options)
         return percentiles(values, settings.bootstrap) or (None, None)
 
     def on_rows(rows: Ints) -> float:
-        return statistic(*(column[rows] for column in items))
+        columns = [column[rows] for column in items]
+        return statistic(*columns)
 
     try:
-        interval = bootstrap(on_rows, identity, samples=settings.bootstrap, seed=settings.seed)
+        interval = bootstrap(on_rows, identity, **options)
     except ValueError:  # undefined in too many samples, or without one of a few identities
         return None, None
     return interval.low, interval.high

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -36,12 +36,13 @@ class Pairs:
 
     def even(self) -> Truths:
         """Which pairs (P,) belong to the part with as many pairs of one identity as of two: the first ones."""
-        found: Truths = np.arange(len(self.a)) < 2 * self.same.sum()
-        return found
+        is_in_even_part: Truths = np.arange(len(self.a)) < 2 * self.same.sum()
+        return is_in_even_part
 
     def take(self, chosen: Truths) -> Pairs:
         """The pairs that a boolean array (P,) selects."""
-        return Pairs(*(getattr(self, field.name)[chosen] for field in fields(self)))
+        columns = [column[chosen] for column in vars(self).values()]
+        return Pairs(*columns)
 
 
 def usable(data: Manifest) -> Manifest:
@@ -63,14 +64,20 @@ def draw_pairs(data: Manifest, each: int = 10, seed: int = 0, strangers: int = 0
         ValueError: if no identity has two images, or there are fewer than three families.
     """
     rng = np.random.default_rng(seed)
-    identity, image = codes(data.column("identity")), codes(image_keys(data))
-    family, parent = codes(lineages(data).tolist()), parent_rows(data)
+    identity = codes(data.column("identity"))
+    image = codes(image_keys(data))
+    family = codes(lineages(data).tolist())
+    parent = parent_rows(data)
     datasets = [name or "" for name in data.column("dataset")]
     dataset = codes(datasets)
-    category_names = zip(datasets, data.column("category"), strict=True)
-    category = codes([None if name is None else (own_dataset, name) for own_dataset, name in category_names])
-    rows_of_identity, rows_of_family = _rows_of(identity), _rows_of(family)
-    rows_of_category, rows_of_dataset = _rows_of(category), _rows_of(dataset)
+    categories = data.column("category")
+    category = codes(list(zip(datasets, categories, strict=True)))  # of a dataset
+    category[[name is None for name in categories]] = -1
+
+    rows_of_identity = _rows_of(identity)
+    rows_of_family = _rows_of(family)
+    rows_of_category = _rows_of(category)
+    rows_of_dataset = _rows_of(dataset)
     identities_of_families = np.unique(np.stack([family, identity], 1), axis=0)
     identity_count = np.bincount(identities_of_families[:, 0])  # of each family
 
@@ -87,7 +94,9 @@ def draw_pairs(data: Manifest, each: int = 10, seed: int = 0, strangers: int = 0
     def in_context(row: int) -> int | None:
         """The image that a row was made from, if it shows another identity."""
         source = int(parent[row])
-        return source if source >= 0 and identity[source] != identity[row] else None
+        if source < 0 or identity[source] == identity[row]:
+            return None
+        return source
 
     def of_kin(row: int) -> int | None:
         """Another identity of its family; neither image was made from the other."""
@@ -98,11 +107,15 @@ def draw_pairs(data: Manifest, each: int = 10, seed: int = 0, strangers: int = 0
             is_edit = parent[relative] == row or parent[row] == relative
             if identity[relative] != identity[row] and not is_edit:
                 partners.append(relative)
-        return any_of(partners) if partners else None
+        if not partners:
+            return None
+        return any_of(partners)
 
     def of_category(row: int) -> int | None:
         """Another family of its category in its dataset."""
-        return None if category[row] < 0 else of_another_family(row, rows_of_category[int(category[row])])
+        if category[row] < 0:
+            return None
+        return of_another_family(row, rows_of_category[int(category[row])])
 
     def of_dataset(row: int) -> int | None:
         """Another family of its dataset."""
@@ -116,7 +129,8 @@ def draw_pairs(data: Manifest, each: int = 10, seed: int = 0, strangers: int = 0
         for _ in range(_DRAWS * count):
             if count <= 0:
                 return
-            row = any_of(identities[int(rng.integers(len(identities)))])
+            drawn_identity = int(rng.integers(len(identities)))
+            row = any_of(identities[drawn_identity])
             partner = partner_of(row)
             if partner is None or image[row] == image[partner]:
                 continue
@@ -151,20 +165,26 @@ def draw_pairs(data: Manifest, each: int = 10, seed: int = 0, strangers: int = 0
     kinds = np.array(list(drawn.values()), dtype=object)
     if (kinds == "same").all():
         raise ValueError("each dataset has a single identity: there are no pairs of two identities")
-    return Pairs(rows_a, rows_b, kinds == "same", kinds, family[np.stack([rows_a, rows_b], 1)])
+    families = family[np.stack([rows_a, rows_b], 1)]
+    return Pairs(rows_a, rows_b, kinds == "same", kinds, families)
 
 
-def _within(rows: Sequence[int], each: int, rng: np.random.Generator) -> Iterator[tuple[int, int]]:
+def _within(
+    rows: Sequence[int],
+    each: int,
+    rng: np.random.Generator,
+) -> Iterator[tuple[int, int]]:
     """At most `each` unordered pairs of rows."""
-    count = len(rows) * (len(rows) - 1) // 2
-    if count <= _LIST:
-        i, j = np.triu_indices(len(rows), 1)
-        for k in rng.permutation(count)[:each]:
-            yield rows[i[k]], rows[j[k]]
+    size = len(rows)
+    count = size * (size - 1) // 2
+    if count > _LIST:
+        for _ in range(each):
+            a, b = rng.choice(size, 2, replace=False)
+            yield rows[a], rows[b]
         return
-    for _ in range(each):
-        a, b = rng.choice(len(rows), 2, replace=False)
-        yield rows[a], rows[b]
+    i, j = np.triu_indices(size, 1)
+    for k in rng.permutation(count)[:each]:
+        yield rows[i[k]], rows[j[k]]
 
 
 def _rows_of(numbers: Ints) -> dict[int, list[int]]:

@@ -20,6 +20,16 @@ from idmetric.metric.scoring.copies import MANY
 _DAGGER = "$^\\dagger$"
 _ARROWS = {1: " $\\uparrow$", -1: " $\\downarrow$", 0: ""}
 _COMPARED = ("method", "step")  # labels of the rows that may copy
+_ESCAPES = str.maketrans(
+    {
+        "\\": r"\textbackslash{}",
+        "~": r"\textasciitilde{}",
+        "^": r"\textasciicircum{}",
+        "±": r"$\pm$",
+        **{character: f"\\{character}" for character in "&%$#_{}"},
+        **{character: f"${character}$" for character in "<>|"},
+    }
+)
 
 
 def latex(results: Sequence[Result], view: View = View()) -> str:
@@ -32,30 +42,37 @@ def latex(results: Sequence[Result], view: View = View()) -> str:
     models = {}
     for result in results:
         revision = result.signature.get("revision")
-        models[result.model] = f"{result.model} ({revision})" if revision else result.model
-    facts = {
-        "model" if len(models) == 1 else "models": ", ".join(models.values()),
-        "idmetric": ", ".join(sorted({result.signature.get("idmetric", "") for result in results})),
-    }
+        models[result.model] = result.model
+        if revision:
+            models[result.model] += f" ({revision})"
+    label = "model"
+    if len(models) > 1:
+        label = "models"
+    versions = {result.signature.get("idmetric", "") for result in results}
+    facts = {label: ", ".join(models.values()), "idmetric": ", ".join(sorted(versions))}
+
     parts = [_table(grid, facts, view, results) for grid in grids(results, view)]
-    return "\n".join(parts) + "".join(f"% {note}\n" for note in footnotes(results))
+    notes = [f"% {note}\n" for note in footnotes(results)]
+    return "\n".join(parts) + "".join(notes)
 
 
 def _table(grid: Grid, facts: Mapping[str, str], view: View, results: Sequence[Result]) -> str:
     copiers = {name for result in results for name in copying(result)}
 
     # rows and columns of methods that copy
-    label = next((grid.labels.index(name) for name in _COMPARED if name in grid.labels), None)
+    labels = [grid.labels.index(name) for name in _COMPARED if name in grid.labels]
     copying_rows = set()
-    if label is not None:
-        copying_rows = {row for row, (texts, _) in enumerate(grid.lines) if texts[label] in copiers}
+    if labels:
+        copying_rows = {row for row, (texts, _) in enumerate(grid.lines) if texts[labels[0]] in copiers}
     copying_columns = set()
     if view.columns in _COMPARED:
         copying_columns = {column for column, head in enumerate(grid.metrics) if head in copiers}
 
     # columns without a clear winner
     is_plain = not view.rows and not grid.title
-    unclear = _unclear(results, grid.metrics, copiers) if is_plain else []
+    unclear = []
+    if is_plain:
+        unclear = _unclear(results, grid.metrics, copiers)
     unmarked = copying_columns | {grid.metrics.index(name) for name in unclear}
     is_untested = bool(comparisons_of(results[0])) and (len(results) > 1 or not is_plain)
     if is_untested:  # the tests compare methods over all subjects, by one model
@@ -65,17 +82,22 @@ def _table(grid: Grid, facts: Mapping[str, str], view: View, results: Sequence[R
     # the cells
     head = [escaped(name) for name in grid.labels]
     for column, name in enumerate(grid.metrics):
-        dagger = _DAGGER if column in copying_columns else ""
-        head.append(escaped(name) + dagger + _ARROWS[grid.better(name)])
+        words = escaped(name)
+        if column in copying_columns:
+            words += _DAGGER
+        head.append(words + _ARROWS[grid.better(name)])
     lines = []
     for row, (texts, numbers) in enumerate(grid.lines):
         cells = [escaped(text) for text in texts]
-        if row in copying_rows and label is not None:
-            cells[label] += _DAGGER
+        if row in copying_rows:
+            cells[labels[0]] += _DAGGER
         for column, value in enumerate(numbers):
-            cells.append(_number(value, marks.get((row, column), ""), view.intervals is True))
+            mark = marks.get((row, column), "")
+            cells.append(_number(value, mark, view.intervals is True))
         line = " & ".join(cells) + " \\\\"
-        lines.append(f"{{}}{line}" if line.startswith("[") else line)  # a bracket would be an option of the rule
+        if line.startswith("["):  # a bracket would be an option of the rule
+            line = "{}" + line
+        lines.append(line)
 
     caption = _caption(grid, facts, results)
     if copying_rows or copying_columns:
@@ -110,9 +132,14 @@ def _table(grid: Grid, facts: Mapping[str, str], view: View, results: Sequence[R
 
 def _caption(grid: Grid, facts: Mapping[str, str], results: Sequence[Result]) -> list[str]:
     """The sentences on what the table holds, and on its columns."""
-    title = f"{grid.protocol}, {grid.title}" if grid.title else grid.protocol
-    shared = ", ".join(f"{name} {value}" for name, value in {**grid.same, **facts}.items() if value)
-    sentences = [f"{title}: {shared}.", *(f"{name}: {column}." for name, column in grid.meanings.items())]
+    title = grid.protocol
+    if grid.title:
+        title += f", {grid.title}"
+    named_facts = {**grid.same, **facts}
+    shared = [f"{name} {value}" for name, value in named_facts.items() if value]
+    sentences = [f"{title}: {', '.join(shared)}."]
+    for name, column in grid.meanings.items():
+        sentences.append(f"{name}: {column}.")
     if "SCR" in (*grid.metrics, *grid.same, grid.title):
         for result in results:
             if "scr" in result.settings:
@@ -139,8 +166,10 @@ def _unclear(results: Sequence[Result], metrics: Sequence[str], copiers: Collect
     for metric in metrics:
         numbers = {}
         for row in results[0].rows:
-            value, method = row.get(metric), str(row.get("method"))
-            if isinstance(value, Value) and row.get("group") == "all" and method not in copiers:
+            value = row.get(metric)
+            method = str(row.get("method"))
+            is_candidate = row.get("group") == "all" and method not in copiers
+            if is_candidate and isinstance(value, Value):
                 numbers[method] = value.value
         if not numbers:
             continue
@@ -161,12 +190,16 @@ def _number(value: Value | None, mark: str, intervals: bool) -> str:
     if mark:
         shown = f"\\{mark}{{{shown}}}"
     if intervals and value.low is not None and value.high is not None:
-        interval = f"[{figure(value.low)}, {figure(value.high)}]".replace("-", "$-$")
-        shown += f" {{\\scriptsize {interval}}}"
+        interval = f"[{figure(value.low)}, {figure(value.high)}]"
+        shown += f" {{\\scriptsize {interval.replace('-', '$-$')}}}"
     return shown
 
 
-def _marks(grid: Grid, skipped: Collection[int], unmarked: Collection[int]) -> dict[tuple[int, int], str]:
+def _marks(
+    grid: Grid,
+    skipped: Collection[int],
+    unmarked: Collection[int],
+) -> dict[tuple[int, int], str]:
     """Row and column of the best and the second number of each column, as printed, among rows that compete.
 
     These are the rows that differ in the model alone, or else in the method, or else in the last label.
@@ -178,10 +211,11 @@ def _marks(grid: Grid, skipped: Collection[int], unmarked: Collection[int]) -> d
     competing = next((name for name in ("model", "method", *labels[-1:]) if name in labels), None)
     blocks: dict[tuple[str, ...], list[int]] = {}  # the other labels -> rows
     for row, (texts, _) in enumerate(grid.lines):
+        if row in skipped:
+            continue
         named_texts = zip(grid.labels, texts, strict=True)
-        others = tuple(text for name, text in named_texts if name not in (competing, "n"))
-        if row not in skipped:
-            blocks.setdefault(others, []).append(row)
+        shared_texts = [text for name, text in named_texts if name not in (competing, "n")]
+        blocks.setdefault(tuple(shared_texts), []).append(row)
 
     marks: dict[tuple[int, int], str] = {}
     for column, metric in enumerate(grid.metrics):
@@ -191,9 +225,11 @@ def _marks(grid: Grid, skipped: Collection[int], unmarked: Collection[int]) -> d
         for rows in blocks.values():
             ranked: dict[float, list[int]] = {}  # number, higher = better -> rows
             for row in rows:
-                value = grid.lines[row][1][column]
+                _, values = grid.lines[row]
+                value = values[column]
                 if value is not None:
-                    ranked.setdefault(better * round(value.value, 3), []).append(row)
+                    printed = better * round(value.value, 3)
+                    ranked.setdefault(printed, []).append(row)
             order = sorted(ranked, reverse=True)
             if len(order) > 1:
                 marks |= {(row, column): "textbf" for row in ranked[order[0]]}
@@ -204,7 +240,4 @@ def _marks(grid: Grid, skipped: Collection[int], unmarked: Collection[int]) -> d
 
 def escaped(words: str) -> str:
     """Text as LaTeX prints it."""
-    special = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "±": r"$\pm$"}
-    special |= {character: f"\\{character}" for character in "&%$#_{}"}
-    special |= {character: f"${character}$" for character in "<>|"}
-    return "".join(special.get(character, character) for character in printable(words))
+    return printable(words).translate(_ESCAPES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -45,11 +45,15 @@ class Matched:
     def of_edited_views(self) -> Matched:
         """The samples without views that have no made image in any sample; Mind-the-Glitch edits two views."""
         is_edited = (self.made >= 0).any(0)
-        return replace(self, views=self.views[:, is_edited], made=self.made[:, is_edited])
+        views = self.views[:, is_edited]
+        return replace(self, views=views, made=self.made[:, is_edited])
 
 
 def matched(
-    data: Manifest, roles: Sequence[str], source: Callable[[int], str], usable: Truths | None = None
+    data: Manifest,
+    roles: Sequence[str],
+    source: Callable[[int], str],
+    usable: Truths | None = None,
 ) -> Matched:
     """Samples of rows of these roles: an identity's views, each with its first, second, ... image from one source.
 
@@ -63,48 +67,55 @@ def matched(
     Raises:
         ValueError: if two views of an identity have one place, or there are too many for this protocol.
     """
-    keys, names = image_keys(data), data.column("identity")
-    parents, roles_of = parent_rows(data), data.column("role")
-    counted = range(len(data)) if usable is None else np.flatnonzero(usable).tolist()
-    places: dict[tuple[str, str], int] = {}  # identity and image -> place of the view
-    rows: dict[tuple[str, int], int] = {}  # identity and place -> row
+    keys = image_keys(data)
+    names = data.column("identity")
+    parents = parent_rows(data)
+    roles_of = data.column("role")
+    counted: Iterable[int] = range(len(data))
+    if usable is not None:
+        counted = np.flatnonzero(usable).tolist()
+    number_of_view: dict[tuple[str, str], int] = {}  # identity and image -> number of the view
+    rows: dict[tuple[str, int], int] = {}  # identity and number of the view -> row
     view_counts: Counter[str] = Counter()
-    stated_places = [values.get("x_view") for values in parameters(data)]
+    values_of = parameters(data)
 
     for row in counted:
         name, key = names[row], keys[row]
-        if name is None or roles_of[row] not in VIEW_ROLES or (name, key) in places:
+        if name is None or roles_of[row] not in VIEW_ROLES or (name, key) in number_of_view:
             continue
-        place = view_counts[name]
-        stated = stated_places[row]
+        number = view_counts[name]
+        stated = values_of[row].get("x_view")
         if stated is not None:
-            place = int(stated) - 1
-        if (name, place) in rows or not 0 <= place < _MANY:
+            number = int(stated) - 1
+        if (name, number) in rows or not 0 <= number < _MANY:
             raise ValueError(
-                f"row {row + 1}: view {place + 1} of {name!r} is given twice, or not a number from 1 to {_MANY}: this "
+                f"row {row + 1}: view {number + 1} of {name!r} is given twice, or not a number from 1 to {_MANY}: this "
                 "protocol compares a few views; filter the manifest by role"
             )
-        places[name, key] = place
-        rows[name, place] = row
+        number_of_view[name, key] = number
+        rows[name, number] = row
         view_counts[name] += 1
 
     edits = []
     for row in counted:
         parent = parents[row]
-        view = (names[parent], keys[parent])
-        if roles_of[row] in roles and parent >= 0 and view in places:
-            edits.append((names[parent], places[view], source(row), row))
-    samples = matched_sets(edits)  # (identity, source, ...) -> place -> row
+        name = names[parent]
+        number_of_parent = number_of_view.get((name, keys[parent]))
+        if roles_of[row] in roles and parent >= 0 and number_of_parent is not None:
+            edits.append((name, number_of_parent, source(row), row))
+    samples = matched_sets(edits)  # (identity, source, ...) -> number of the view -> row
 
-    width = 1 + max((place for _, place in rows), default=-1)
-    views = np.full((len(samples), width), -1, dtype=np.int64)
-    made = views.copy()
-    for number, ((name, _, _), made_rows) in enumerate(samples.items()):
-        views[number] = [rows.get((name, place), -1) for place in range(width)]
-        made[number, list(made_rows)] = list(made_rows.values())
-    identities = np.array([name for name, _, _ in samples], dtype=object)
-    sources = np.array([label for _, label, _ in samples], dtype=object)
-    return Matched(identities, sources, views, made)
+    width = 1 + max((number for _, number in rows), default=-1)
+    shape = len(samples), width
+    views = np.full(shape, -1, dtype=np.int64)
+    edited = np.full(shape, -1, dtype=np.int64)
+    identities, sources = [], []
+    for sample, ((name, label, _), edited_rows) in enumerate(samples.items()):
+        identities.append(name)
+        sources.append(label)
+        views[sample] = [rows.get((name, number), -1) for number in range(width)]
+        edited[sample, list(edited_rows)] = list(edited_rows.values())
+    return Matched(np.array(identities, dtype=object), np.array(sources, dtype=object), views, edited)
 
 
 def margins_of(scorer: Scorer, samples: Matched, notes: list[str]) -> Array:
@@ -112,10 +123,11 @@ def margins_of(scorer: Scorer, samples: Matched, notes: list[str]) -> Array:
     views = samples.views
     count, width = views.shape
     i, j = np.triu_indices(width, 1)
+    scores_of_pairs = _scores(scorer, views[:, i], views[:, j], notes)
     between_views = np.full((count, width, width), np.nan)
-    between_views[:, i, j] = _scores(scorer, views[:, i], views[:, j], notes)
-    to_made = _scores(scorer, views, samples.made, notes)
-    return directed_margins(between_views, to_made)
+    between_views[:, i, j] = scores_of_pairs
+    to_edits = _scores(scorer, views, samples.made, notes)
+    return directed_margins(between_views, to_edits)
 
 
 def _scores(scorer: Scorer, a: Ints, b: Ints, notes: list[str]) -> Array:
@@ -124,17 +136,24 @@ def _scores(scorer: Scorer, a: Ints, b: Ints, notes: list[str]) -> Array:
     exists = (a >= 0) & (b >= 0)
     needed = np.stack([a[exists], b[exists]], 1)
     pairs, number = np.unique(needed, axis=0, return_inverse=True)
-    if len(pairs):
-        answers = scorer.pairs(pairs[:, 0], pairs[:, 1])
-        scores[exists] = answers[number.ravel()]
-        lost = int(np.isnan(answers).sum())
-        if lost:
-            notes.append(f"{lost} of {len(answers)} comparisons have no answer: what needs them is left out")
+    if not len(pairs):
+        return scores
+    first_rows, second_rows = pairs.T
+    answers = scorer.pairs(first_rows, second_rows)
+    scores[exists] = answers[number.ravel()]
+    lost = int(np.isnan(answers).sum())
+    if lost:
+        notes.append(f"{lost} of {len(answers)} comparisons have no answer: what needs them is left out")
     return scores
 
 
 def rates(
-    margins: Array, identity: Names, settings: EvalSettings, *, count_mean: bool = False, paper: Pair = NONE
+    margins: Array,
+    identity: Names,
+    settings: EvalSettings,
+    *,
+    count_mean: bool = False,
+    paper: Pair = NONE,
 ) -> dict[str, Value]:
     """SSR and PA (NearID, equation 5) with intervals by identity; margins (S, M) as `directed_margins` gives them.
 
@@ -143,36 +162,47 @@ def rates(
     """
     counts = margin_rates(margins, count_mean=count_mean)
     owner = identity[counts.samples]
-    return {
-        "SSR": mean(counts.success.astype(np.float64), owner, settings, paper[0]),
-        "PA": ratio(counts.wins, counts.trials, owner, settings, paper[1]),
-    }
+    success = counts.success.astype(np.float64)
+    ssr_of_paper, pa_of_paper = paper
+    ssr = mean(success, owner, settings, ssr_of_paper)
+    pa = ratio(counts.wins, counts.trials, owner, settings, pa_of_paper)
+    return {"SSR": ssr, "PA": pa}
 
 
 def part_edits(
-    scorer: Scorer, data: Manifest, samples: Matched, settings: EvalSettings, notes: list[str], paper: Pair = NONE
+    scorer: Scorer,
+    data: Manifest,
+    samples: Matched,
+    settings: EvalSettings,
+    notes: list[str],
+    paper: Pair = NONE,
 ) -> tuple[dict[str, Value], dict[str, Any]]:
     """M-O and M-O-pair with intervals by identity, and a line of items for each view with its own part-edit.
 
     Values that are not defined are left out.
     """
-    views, made = np.broadcast_arrays(samples.views[:, :, None], samples.made[:, None, :])
-    scores = _scores(scorer, views, made, notes)  # [s, i, j]: of view i to the image made from view j
+    views, edits = np.broadcast_arrays(samples.views[:, :, None], samples.made[:, None, :])
+    scores = _scores(scorer, views, edits, notes)  # [s, i, j]: of view i to the image made from view j
     oracle_of_row = np.array([*data.column("oracle"), None], dtype=np.float64)
     oracles = oracle_of_row[samples.made]  # -1, a missing image, takes the last
 
     # the views with their own part-edits
     similarity = np.diagonal(scores, axis1=1, axis2=2)
     is_valid = ~np.isnan(similarity) & ~np.isnan(oracles)
-    names = np.broadcast_to(samples.identity[:, None], is_valid.shape)[is_valid]
-    items = {"identity": names.tolist(), "score": similarity[is_valid], "oracle": oracles[is_valid]}
+    names = samples.identity[np.nonzero(is_valid)[0]]
+    items = {
+        "identity": names.tolist(),
+        "score": similarity[is_valid],
+        "oracle": oracles[is_valid],
+    }
 
     try:
         agreement = oracle_agreement(scores, oracles)
     except ValueError:
         return {}, items
     values = {}
-    for number, (column, field) in enumerate((("M-O", "whole"), ("M-O-pair", "pair"))):
+    columns = {"M-O": "whole", "M-O-pair": "pair"}
+    for number, (column, field) in enumerate(columns.items()):
         if getattr(agreement, field) is not None:
             values[column] = any_statistic(
                 partial(_agreement, field),

@@ -45,7 +45,11 @@ def is_diffsim(source: str) -> bool:
 
 
 def open_model(
-    source: str, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None, decode: str = "exact"
+    source: str,
+    *,
+    device: torch.device | str | None = None,
+    dtype: torch.dtype | None = None,
+    decode: str = "exact",
 ) -> Model:
     """Open a model by its name.
 
@@ -67,8 +71,11 @@ def open_model(
     if is_diffsim(source):
         from idmetric.evaluate.protocols.common.diffsim import BASE, DiffSim
 
-        name, _, weights = source.partition("@")
-        return DiffSim(device, DIFFSIM[name], BASE.at(weights) if weights else BASE)
+        name, _, folder = source.partition("@")
+        weights = BASE
+        if folder:
+            weights = BASE.at(folder)
+        return DiffSim(device, DIFFSIM[name], weights)
     if source.startswith(DUAL):
         from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
 
@@ -80,9 +87,13 @@ def open_model(
 
     from idmetric.metric.models.load import load
 
-    options: dict[str, Any] = {"decode": decode} if dtype is None else {"decode": decode, "dtype": dtype}
-    model = load(source.removeprefix(UNTRAINED), device=device, **options)
-    return untrained_twin(model) if source.startswith(UNTRAINED) else model
+    options: dict[str, Any] = {"device": device, "decode": decode}
+    if dtype is not None:
+        options["dtype"] = dtype
+    model = load(source.removeprefix(UNTRAINED), **options)
+    if source.startswith(UNTRAINED):
+        return untrained_twin(model)
+    return model
 
 
 def untrained_twin(metric: Embedder, seed: int = 0) -> IDSim:

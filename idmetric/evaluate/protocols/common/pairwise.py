@@ -55,7 +55,10 @@ def prepare(
     readers: dict[str, Item] = {}  # key of content -> the item that is prepared for all equal ones
 
     def read(item: Item) -> Input[Item]:
-        return read_item(item, models, look, lambda name, key: readers.setdefault(key, item) is not item)
+        def is_repeated(name: str, key: str) -> bool:
+            return readers.setdefault(key, item) is not item
+
+        return read_item(item, models, look, is_repeated)
 
     numbers: dict[str, int] = {}  # key of content -> place among the pixels
     pixels: dict[str, list[Tensor]] = {name: [] for name in models}
@@ -65,9 +68,10 @@ def prepare(
     with closing(batches(items, read, batch_size=_BATCH, workers=workers)) as ahead:
         for batch in ahead:
             for image in batch:
-                keys |= dict.fromkeys(items[image.item], image.key)
+                rows_of_image = items[image.item]
+                keys |= dict.fromkeys(rows_of_image, image.key)
                 if image.problem:
-                    problems |= dict.fromkeys(items[image.item], image.problem)
+                    problems |= dict.fromkeys(rows_of_image, image.problem)
                     broken[image.key] = image.problem
                 if image.pixels is not None:
                     numbers[image.key] = len(numbers)
@@ -115,9 +119,13 @@ class PairScorer:
         max_pairs: int,
         progress: Progress | None = None,
     ) -> None:
-        self.model, self.batch_size, self.max_pairs, self.progress = model, batch_size, max_pairs, progress
-        self.pixels, self.place = images
-        self._known_pairs, self._known_values = np.empty(0, np.int64), np.empty(0)  # pairs ascend
+        self.model = model
+        self.batch_size = batch_size
+        self.max_pairs = max_pairs
+        self.progress = progress
+        self.pixels, self.number_of_row = images
+        self._known_pairs = np.empty(0, np.int64)  # ascending
+        self._known_values = np.empty(0)
 
     def signature(self) -> dict[str, str]:
         """See `Scorer`."""
@@ -125,25 +133,30 @@ class PairScorer:
 
     def matrix(self, rows: Rows, columns: Rows) -> Array:
         """See `Scorer`."""
-        return self._similarities(self._places(rows)[:, None], self._places(columns)[None, :])
+        images_of_rows = self._images(rows)[:, None]
+        return self._similarities(images_of_rows, self._images(columns))
 
     def pairs(self, a: Rows, b: Rows) -> Array:
         """See `Scorer`."""
-        return self._similarities(self._places(a), self._places(b))
+        return self._similarities(self._images(a), self._images(b))
 
-    def _places(self, rows: Rows) -> Ints:
-        return np.array([self.place[int(row)] for row in rows], dtype=np.int64)
+    def _images(self, rows: Rows) -> Ints:
+        numbers = [self.number_of_row[int(row)] for row in rows]
+        return np.array(numbers, dtype=np.int64)
 
     def _similarities(self, a: Ints, b: Ints) -> Array:
-        low, high = np.minimum(a, b), np.maximum(a, b)
+        low = np.minimum(a, b)
+        high = np.maximum(a, b)
         pairs = low * len(self.pixels) + high
+
         new = np.setdiff1d(pairs, self._known_pairs)
         if len(new):
             values = self._compared(new)
-            places = np.searchsorted(self._known_pairs, new)
-            self._known_pairs = np.insert(self._known_pairs, places, new)
-            self._known_values = np.insert(self._known_values, places, values)
-        return np.asarray(self._known_values[np.searchsorted(self._known_pairs, pairs)])
+            before = np.searchsorted(self._known_pairs, new)
+            self._known_pairs = np.insert(self._known_pairs, before, new)
+            self._known_values = np.insert(self._known_values, before, values)
+        number = np.searchsorted(self._known_pairs, pairs)
+        return np.asarray(self._known_values[number])
 
     @torch.no_grad()
     def _compared(self, pairs: Ints) -> Array:
@@ -155,26 +168,32 @@ class PairScorer:
                 f"(max_pairs) allows, {self.max_pairs:,}: take fewer images, leave {name} out, or allow more"
             )
         low, high = np.divmod(pairs, len(self.pixels))
-        bytes_of_image = max(1, sum(feature.nbytes for feature in self._features(self.pixels[:1])))
+        features_of_one = self._features(self.pixels[:1])
+        bytes_of_image = max(1, sum(feature.nbytes for feature in features_of_one))
         size = max(1, _TILE_BYTES // bytes_of_image)  # images of a tile
         step = max(1, _AT_ONCE // bytes_of_image)
 
         @lru_cache(2)
         def tile(number: int) -> tuple[Tensor, ...]:
-            return self._features(self.pixels[number * size : (number + 1) * size])
+            start = number * size
+            return self._features(self.pixels[start : start + size])
 
         # by column tile, row tile and row: parts are pairs of one image with images of one tile
-        order = np.lexsort((high, low, low // size, high // size))
-        is_last = np.diff(low[order]) | np.diff(high[order] // size)
-        values, done = np.empty(len(pairs)), 0
+        column_tiles = high // size
+        order = np.lexsort((high, low, low // size, column_tiles))
+        is_last = np.diff(low[order]) | np.diff(column_tiles[order])
+        values = np.empty(len(pairs))
+        done = 0
         for part in np.split(order, np.flatnonzero(is_last) + 1):
-            row, columns = int(low[part[0]]), high[part]
-            columns_tile = tile(int(columns[0]) // size)
+            row = int(low[part[0]])
+            column_features = tile(int(column_tiles[part[0]]))
             row_features = [feature[row % size][None] for feature in tile(row // size)]
             for start in range(0, len(part), step):
-                among = torch.from_numpy(columns[start : start + step] % size)
-                similarities = self.model.between(row_features, [feature[among] for feature in columns_tile])
-                values[part[start : start + step]] = similarities.double().cpu().numpy()
+                numbers = part[start : start + step]
+                in_tile = torch.from_numpy(high[numbers] % size)
+                compared_features = [feature[in_tile] for feature in column_features]
+                similarities = self.model.between(row_features, compared_features)
+                values[numbers] = similarities.double().cpu().numpy()
             done += len(part)
             if self.progress is not None:
                 self.progress(done, len(pairs))
@@ -183,6 +202,7 @@ class PairScorer:
         return values
 
     def _features(self, images: Tensor) -> tuple[Tensor, ...]:
-        starts = range(0, len(images), self.batch_size)
-        parts = [self.model.features(images[start : start + self.batch_size]) for start in starts]
-        return tuple(torch.cat(column) for column in zip(*parts, strict=True))
+        size = self.batch_size
+        starts = range(0, len(images), size)
+        parts = [self.model.features(images[start : start + size]) for start in starts]
+        return tuple(map(torch.cat, zip(*parts, strict=True)))

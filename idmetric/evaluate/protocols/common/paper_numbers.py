@@ -34,7 +34,10 @@ PAPERS = {name: _read(name) for name in ("idsim", "nearid", "ilgen", "visme")}
 
 def rows(paper: str, *tables: str) -> tuple[str, ...]:
     """The names of the rows of some tables."""
-    return tuple(dict.fromkeys(row for table in tables for row in PAPERS[paper][table]["rows"]))
+    names: dict[str, None] = {}
+    for table in tables:
+        names |= dict.fromkeys(PAPERS[paper][table]["rows"])
+    return tuple(names)
 
 
 def printed(paper: str, table: str, row: str | None) -> dict[Any, Any]:
@@ -42,7 +45,11 @@ def printed(paper: str, table: str, row: str | None) -> dict[Any, Any]:
     entry = PAPERS[paper][table]
     numbers = entry["rows"].get(row, {})
     if not isinstance(numbers, dict):
-        columns = [tuple(name) if isinstance(name, list) else name for name in entry["columns"]]
+        columns = []
+        for name in entry["columns"]:
+            if isinstance(name, list):
+                name = tuple(name)
+            columns.append(name)
         numbers = dict(zip(columns, numbers, strict=True))
     if entry.get("percent"):
         return {column: _share(number) for column, number in numbers.items()}
@@ -53,7 +60,9 @@ def _share(percent: Any) -> Any:
     """A share of a number in percent, or of each of several."""
     if isinstance(percent, list):
         return tuple(_share(number) for number in percent)
-    return None if percent is None else percent / 100
+    if percent is None:
+        return None
+    return percent / 100
 
 
 # protocol -> row -> "model", what `--model` opens for it ("judge:FILE.json": a language model that a file describes),
@@ -87,8 +96,9 @@ def labels_of(source: str) -> list[str]:
 
     if source in NAMED:
         score = NAMED[source]
-        shape = "" if score.fit == SQUASH else f"[{score.fit}, {score.interpolation}]"
-        return [f"Backbone:{source}{shape}"]
+        if score.fit == SQUASH:
+            return [f"Backbone:{source}"]
+        return [f"Backbone:{source}[{score.fit}, {score.interpolation}]"]
     if source.startswith("timm:"):
         return [f"Backbone:{source.removeprefix('timm:')}"]
     if source.startswith("dual:"):
@@ -107,10 +117,12 @@ def open_points(protocol: str, label: str) -> list[str]:
     if protocol not in PAPER_ROWS:
         return []
     row = row_of(protocol, label)
-    open_point = "" if row is None else PAPER_ROWS[protocol][row].get("open")
-    return [f"the paper's row {row}: {open_point}"] if open_point else []
+    if row is None or "open" not in PAPER_ROWS[protocol][row]:
+        return []
+    return [f"the paper's row {row}: {PAPER_ROWS[protocol][row]['open']}"]
 
 
 def missing_rows(protocol: str) -> dict[str, str]:
     """Rows of the protocol's tables that this package has no model for, with the reason."""
-    return {name: row["missing"] for name, row in PAPER_ROWS.get(protocol, {}).items() if "missing" in row}
+    rows_of_protocol = PAPER_ROWS.get(protocol, {})
+    return {name: row["missing"] for name, row in rows_of_protocol.items() if "missing" in row}

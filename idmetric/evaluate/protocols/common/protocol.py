@@ -45,7 +45,7 @@ class Protocol(Generic[Options]):
         open_data: makes the manifest where --data is not one, or not all; called without --data too.
         data_help: the help of --data.
         needs_data: whether --data is required; without it and `open_data`, `run` gets a manifest without rows.
-        needs_model: whether models are required; without --model, `tiny` is measured.
+        needs_model: whether `run` needs a model; then without --model the command's default one is measured.
         data_options: options that name data, which are kept among the settings of results.
         packages: option -> the optional package that it needs.
         group_by: adds properties of images to the options, by which they are grouped for the rows of a pivot.
@@ -80,20 +80,22 @@ def modules() -> dict[str, tuple[str, str]]:
 
 def find(name: str) -> Protocol[Checked]:
     """The protocol of a name."""
-    protocol: Protocol[Checked] = importlib.import_module(modules()[name][0]).PROTOCOL
+    path, _ = modules()[name]
+    protocol: Protocol[Checked] = importlib.import_module(path).PROTOCOL
     return protocol
 
 
 def column_of(name: str, protocol: str = "") -> Column | None:
     """The meaning of a protocol's column; "mAP@100" is an mAP, "real SCR@0.5" a real SCR."""
-    own_columns = find(protocol).columns if protocol in modules() else {}
-    for columns in (own_columns, SHARED):
-        for known_name in (name, name.partition("@")[0]):
-            if known_name in columns:
-                return columns[known_name]
-    return None
+    columns = SHARED
+    if protocol in modules():
+        columns = {**SHARED, **find(protocol).columns}
+    stem, _, _ = name.partition("@")
+    return columns.get(name) or columns.get(stem)
 
 
 def compared_rows(protocol: str) -> str:
     """The label of the rows that the verdict of a protocol's page compares; "" without a verdict."""
-    return find(protocol).compares if protocol in modules() else ""
+    if protocol not in modules():
+        return ""
+    return find(protocol).compares

@@ -46,11 +46,14 @@ class Search:
     @classmethod
     def of(cls, manifest: Manifest, queries: Ints, gallery: Ints) -> Search:
         """A search with the manifest's identities and images."""
-        return cls(queries, gallery, codes(manifest.column("identity")), codes(image_keys(manifest)))
+        identity = codes(manifest.column("identity"))
+        image = codes(image_keys(manifest))
+        return cls(queries, gallery, identity, image)
 
     def positives(self) -> Ints:
         """How many positives (Q,) each query has in the gallery."""
-        return np.array([len(positives) for positives, _ in self.places()], dtype=np.int64)
+        counts = [len(positives) for positives, _ in self.places()]
+        return np.array(counts, dtype=np.int64)
 
     def only(self, chosen: Truths) -> Search:
         """The search of some of the queries; chosen is (Q,)."""
@@ -60,11 +63,12 @@ class Search:
         """For some queries: places in the gallery of their positives, and of the images that they do not search."""
         nowhere = np.empty(0, np.int64)
         for row in self.queries[part].tolist():
-            identity, image = int(self.identity[row]), int(self.image[row])
+            identity = int(self.identity[row])
+            image = int(self.image[row])
             hidden = self._places_of_images.get(image, nowhere)
             if row in self.ignored:
-                ignored = np.flatnonzero(np.isin(self.gallery, self.ignored[row]))
-                hidden = np.union1d(hidden, ignored)
+                is_ignored = np.isin(self.gallery, self.ignored[row])
+                hidden = np.union1d(hidden, np.flatnonzero(is_ignored))
             positives = nowhere
             if identity >= 0:  # two unknown ones do not match
                 positives = self._places_of_identities.get(identity, nowhere)
@@ -80,17 +84,25 @@ class Search:
 
     def blocks(self) -> list[slice]:
         """Slices of the queries of bounded memory."""
-        return slices(len(self.queries), max(_FEWEST, _CELLS // max(1, len(self.gallery))))
+        width = max(1, len(self.gallery))
+        return slices(len(self.queries), max(_FEWEST, _CELLS // width))
 
 
 def _places(values: Ints) -> dict[int, Ints]:
     """Value -> its places, ascending."""
     order = np.argsort(values, kind="stable")
     different, starts = np.unique(values[order], return_index=True)
-    return dict(zip(different.tolist(), np.split(order, starts[1:]), strict=True))
+    parts = np.split(order, starts[1:])
+    return dict(zip(different.tolist(), parts, strict=True))
 
 
-def answerable(search: Search, where: str, names: Sequence[str], *, skip: bool = False) -> tuple[Search, list[str]]:
+def answerable(
+    search: Search,
+    where: str,
+    names: Sequence[str],
+    *,
+    skip: bool = False,
+) -> tuple[Search, list[str]]:
     """The search over the queries with a positive, and a note on those without.
 
     Args:
@@ -128,19 +140,23 @@ class Nearest:
 
     def take(self, chosen: Truths) -> Nearest:
         """Of some of the queries."""
-        return Nearest(*(column[chosen] for column in vars(self).values()))
+        columns = [column[chosen] for column in vars(self).values()]
+        return Nearest(*columns)
 
     def columns(self, ids: NDArray[Any]) -> dict[str, list[Any]]:
         """Columns of a table of queries, with the ids of the manifest's rows in place of numbers."""
         names = {-1: None, **dict(enumerate(ids))}
+        ranks = self.right_rank.astype(object)
+        ranks[self.right_rank < 0] = None
         columns: dict[str, list[Any]] = {
             "right": [names[row] for row in self.right.tolist()],
             "right_score": known(self.right_score),
-            "right_rank": [rank if rank >= 0 else None for rank in self.right_rank.tolist()],
+            "right_rank": ranks.tolist(),
         }
-        for k in range(WRONG):
-            columns[f"wrong_{k + 1}"] = [names[row] for row in self.wrong[:, k].tolist()]
-            columns[f"wrong_{k + 1}_score"] = known(self.wrong_score[:, k])
+        for k, rows in enumerate(self.wrong.T.tolist()):
+            column = f"wrong_{k + 1}"
+            columns[column] = [names[row] for row in rows]
+            columns[f"{column}_score"] = known(self.wrong_score[:, k])
         return columns
 
 
@@ -166,15 +182,17 @@ def blocks(scorer: Scorer, search: Search) -> Iterator[Block]:
         yield Block(part, scores, list(positives), list(hidden))
 
 
-def ranking(scores: Array, own: Ints, others: Truths) -> tuple[Array, Truths]:
+def ranking(scores: Array, positives: Ints, is_other: Truths) -> tuple[Array, Truths]:
     """Scores and relevance of a query's positives, and of the others that rank no lower than the last of them.
 
     Nothing below changes a measure. NaN stays, for the measures to refuse, and so do scores that may equal the last
     positive's: measures round them.
     """
-    may_rank_higher = others & ~(scores < scores[own].min() - 2 * STEP)
-    ranked = np.concatenate([scores[own], scores[may_rank_higher]])
-    return ranked, np.arange(len(ranked)) < len(own)
+    positive_scores = scores[positives]
+    is_below = scores < positive_scores.min() - 2 * STEP
+    ranked = np.concatenate([positive_scores, scores[is_other & ~is_below]])
+    is_positive = np.arange(len(ranked)) < len(positives)
+    return ranked, is_positive
 
 
 class Found:
@@ -182,11 +200,13 @@ class Found:
 
     def __init__(self, search: Search, measures: Mapping[str, Measure]) -> None:
         count = len(search.queries)
-        self.gallery, self.measures = search.gallery, measures
+        shape = count, WRONG
+        self.gallery = search.gallery
+        self.measures = measures
         self.values = {name: np.full(count, np.nan) for name in measures}
         self.near = Nearest(
-            wrong=np.full((count, WRONG), -1),
-            wrong_score=np.full((count, WRONG), np.nan),
+            wrong=np.full(shape, -1),
+            wrong_score=np.full(shape, np.nan),
             right=np.full(count, -1),
             right_score=np.full(count, np.nan),
             right_rank=np.full(count, -1),
@@ -194,40 +214,44 @@ class Found:
 
     def add(self, block: Block) -> None:
         """Fill in the queries of a block."""
-        lines = zip(block.scores, block.own, block.hidden, strict=True)
-        for number, (scores, positives, hidden) in enumerate(lines, block.part.start):
+        for row, scores in enumerate(block.scores):
+            query = block.part.start + row
+            positives = block.own[row]
             is_other = np.ones(len(scores), dtype=bool)
-            is_other[positives] = is_other[hidden] = False
+            is_other[positives] = False
+            is_other[block.hidden[row]] = False
             answered = np.fmax(scores, -np.inf)  # NaN: a judge gave no score
             if len(positives):
-                self._add_positives(number, scores, positives, is_other, answered)
+                ranked, relevant = ranking(scores, positives, is_other)
+                for name, measure_of in self.measures.items():
+                    self.values[name][query] = measure_of(ranked, relevant)
+                best = positives[first_highest(answered[positives])]
+                self.near.right[query] = self.gallery[best]
+                self.near.right_score[query] = answered[best]
+                is_higher = comparable(ranked[~relevant]) > comparable(answered[best])
+                self.near.right_rank[query] = 1 + np.count_nonzero(is_higher)
 
+            # the nearest images of other identities
             answered[~is_other] = -np.inf
             for k in range(min(WRONG, len(answered))):
-                place = first_highest(answered)
-                if answered[place] == -np.inf:
+                nearest = first_highest(answered)
+                if answered[nearest] == -np.inf:
                     break
-                self.near.wrong[number, k] = self.gallery[place]
-                self.near.wrong_score[number, k] = answered[place]
-                answered[place] = -np.inf
-
-    def _add_positives(self, number: int, scores: Array, positives: Ints, is_other: Truths, answered: Array) -> None:
-        ranked, relevant = ranking(scores, positives, is_other)
-        for name, measure_of in self.measures.items():
-            self.values[name][number] = measure_of(ranked, relevant)
-        best = positives[first_highest(answered[positives])]
-        self.near.right[number] = self.gallery[best]
-        self.near.right_score[number] = answered[best]
-        is_higher = comparable(ranked[~relevant]) > comparable(answered[best])
-        self.near.right_rank[number] = 1 + np.count_nonzero(is_higher)
+                self.near.wrong[query, k] = self.gallery[nearest]
+                self.near.wrong_score[query, k] = answered[nearest]
+                answered[nearest] = -np.inf
 
 
-def measure(scorer: Scorer, search: Search, measures: Mapping[str, Measure]) -> tuple[dict[str, Array], Nearest]:
+def measure(
+    scorer: Scorer,
+    search: Search,
+    measures: Mapping[str, Measure],
+) -> tuple[dict[str, Array], Nearest]:
     """Measures (Q,) of each query, NaN without a positive, and what it finds first."""
-    found = Found(search, measures)
+    answers = Found(search, measures)
     for block in blocks(scorer, search):
-        found.add(block)
-    return found.values, found.near
+        answers.add(block)
+    return answers.values, answers.near
 
 
 @dataclass(frozen=True)
@@ -241,47 +265,61 @@ class Pairs:
 
 
 def searched(
-    scorer: Scorer, search: Search, measures: Mapping[str, Measure], seed: int = 0
+    scorer: Scorer,
+    search: Search,
+    measures: Mapping[str, Measure],
+    seed: int = 0,
 ) -> tuple[dict[str, Array], Nearest, Pairs]:
     """`measure`, and the pairs of queries with gallery images, each similarity computed once.
 
     If the queries are the gallery, (a, b) and (b, a) are one pair. Pairs of one identity are kept up to `OWN_PAIRS`; of
     more than `PAIRS` of two, a random sample is, which leaves the ROC curve unbiased.
     """
-    found = Found(search, measures)
+    answers = Found(search, measures)
     is_within = np.array_equal(search.queries, search.gallery)
-    own_pairs = int(search.positives().sum())
+    positive_pairs = int(search.positives().sum())
     all_pairs = len(search.gallery) * (len(search.queries) - is_within)
+    negative_pairs = all_pairs - positive_pairs
     times = 1 + is_within  # that each pair occurs
-    own_share = min(1.0, OWN_PAIRS / max(1, own_pairs // times))
-    other_share = min(1.0, PAIRS / max(1, (all_pairs - own_pairs) // times))
+    positive_share = min(1.0, OWN_PAIRS / max(1, positive_pairs // times))
+    negative_share = min(1.0, PAIRS / max(1, negative_pairs // times))
 
     parts = []
     for number, block in enumerate(blocks(scorer, search)):
-        found.add(block)
+        answers.add(block)
         same = np.zeros(block.scores.shape, bool)
         different = np.ones(block.scores.shape, bool)
-        for row, (positives, hidden) in enumerate(zip(block.own, block.hidden, strict=True)):
+        for row, positives in enumerate(block.own):
             same[row, positives] = True
-            different[row, positives] = different[row, hidden] = False
+            different[row, positives] = False
+            different[row, block.hidden[row]] = False
 
         rng = np.random.default_rng((seed, number))
-        own_cells, other_cells = _drawn(same, own_share, rng), _drawn(different, other_share, rng)
-        cells = np.sort(np.concatenate([own_cells, other_cells]))
+        positive_cells = _drawn(same, positive_share, rng)
+        negative_cells = _drawn(different, negative_share, rng)
+        cells = np.sort(np.concatenate([positive_cells, negative_cells]))
         query, target = np.unravel_index(cells, same.shape)
         if is_within:
             is_first = query + block.part.start < target
             query, target = query[is_first], target[is_first]
-        queries = search.queries[block.part]
-        parts.append((queries[query], search.gallery[target], block.scores[query, target], same[query, target]))
 
-    a, b, scores, are_same = (np.concatenate(column) for column in zip(*parts, strict=True))
-    return found.values, found.near, Pairs(a, b, scores, are_same)
+        queries = search.queries[block.part][query]
+        targets = search.gallery[target]
+        scores = block.scores[query, target]
+        parts.append((queries, targets, scores, same[query, target]))
+
+    columns = map(np.concatenate, zip(*parts, strict=True))
+    return answers.values, answers.near, Pairs(*columns)
 
 
-def _drawn(mask: NDArray[np.bool_], share: float, rng: np.random.Generator) -> Ints:
+def _drawn(
+    mask: NDArray[np.bool_],
+    share: float,
+    rng: np.random.Generator,
+) -> Ints:
     """The cells of a mask, or a random share of them."""
     if share == 1:
         return np.flatnonzero(mask)
-    cells = rng.choice(mask.size, rng.binomial(mask.size, share), replace=False, shuffle=False)
+    count = rng.binomial(mask.size, share)
+    cells = rng.choice(mask.size, count, replace=False, shuffle=False)
     return cells[mask.ravel()[cells]]

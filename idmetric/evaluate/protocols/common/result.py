@@ -23,7 +23,6 @@ from idmetric.evaluate.statistics.paired import Comparison
 from idmetric.metric.files import json_file
 from idmetric.metric.files.output import replacing
 from idmetric.metric.files.tables import csv_text, in_csv, printable, rounded
-from idmetric.metric.scoring.copies import MANY
 from idmetric.version import __version__
 
 
@@ -48,7 +47,8 @@ class Value:
     paper: float | None = None
 
     def __post_init__(self) -> None:
-        numbers = [number for number in (self.value, self.low, self.high, self.paper) if number is not None]
+        optional = (self.low, self.high, self.paper)
+        numbers = [self.value, *(number for number in optional if number is not None)]
         if not np.isfinite(numbers).all():
             raise ValueError(f"a value of a table must be finite, got {numbers}: leave out undefined numbers")
 
@@ -83,9 +83,11 @@ class Result:
 
     def keep(self, table: str, **columns: Sequence[Any] | NDArray[Any]) -> None:
         """Append lines to a table of items; columns have equal length."""
+        columns_of_table = self.items.setdefault(table, {})
         for name, values in columns.items():
-            column = self.items.setdefault(table, {}).setdefault(name, [])
-            column.extend(values.tolist() if isinstance(values, np.ndarray) else values)
+            if isinstance(values, np.ndarray):
+                values = values.tolist()
+            columns_of_table.setdefault(name, []).extend(values)
 
 
 def numbers_of(row: Row) -> dict[str, Value]:
@@ -98,18 +100,24 @@ def names_of(results: Iterable[Result], kind: type) -> list[str]:
     names: dict[str, None] = {}
     for result in results:
         for row in result.rows:
-            names |= {name: None for name, entry in row.items() if isinstance(entry, kind)}
+            for name, entry in row.items():
+                if isinstance(entry, kind):
+                    names[name] = None
     return list(names)
 
 
 def copying(result: Result) -> list[str]:
     """The methods with a share of copies above `MANY`, or the training steps above the one that the best may have."""
+    from idmetric.metric.scoring.copies import MANY
+
     most = float(result.settings.get("max_copies", MANY))
     copiers = []
     for row in result.rows:
         name = row.get("method", row.get("step"))
         share = row.get("copies")
-        if name and row.get("group", "all") == "all" and isinstance(share, Value) and share.value > most:
+        if not name or row.get("group", "all") != "all":
+            continue
+        if isinstance(share, Value) and share.value > most:
             copiers.append(str(name))
     return copiers
 
@@ -134,21 +142,30 @@ def as_csv(results: Sequence[Result]) -> str:
         facts = [result.signature.get(name, "") for name in about]
         for row in result.rows:
             texts = [row.get(label, "") for label in labels]
+            texts = [result.protocol, result.model, *texts]
             for metric, value in numbers_of(row).items():
                 shown = in_csv(asdict(value))
                 figures = [shown[name] for name in numbers]
-                lines.append([result.protocol, result.model, *texts, metric, *figures, *facts])
-    return csv_text(["protocol", "model", *labels, "metric", *numbers, *about], lines)
+                lines.append([*texts, metric, *figures, *facts])
+    heads = ["protocol", "model", *labels, "metric", *numbers, *about]
+    return csv_text(heads, lines)
 
 
-def as_json(results: Sequence[Result], files: Mapping[str, Mapping[str, str]] | None = None) -> str:
+def as_json(
+    results: Sequence[Result],
+    files: Mapping[str, Mapping[str, str]] | None = None,
+) -> str:
     """Everything but the items; `files` names their files: model -> table -> file."""
     entries = []
     for result in results:
         rows = []
         for row in result.rows:
-            labels = {name: entry for name, entry in row.items() if isinstance(entry, str)}
-            metrics = {name: rounded(asdict(value)) for name, value in numbers_of(row).items()}
+            labels, metrics = {}, {}
+            for name, entry in row.items():
+                if isinstance(entry, Value):
+                    metrics[name] = rounded(asdict(entry))
+                else:
+                    labels[name] = entry
             rows.append({"labels": labels, "metrics": metrics})
         entries.append(
             {
@@ -179,7 +196,9 @@ def footnotes(results: Sequence[Result]) -> list[str]:
 
     notes = []
     for note, models in models_of.items():
-        notes.append(note if len(models) == len(results) else f"{', '.join(models)}: {note}")
+        if len(models) < len(results):
+            note = f"{', '.join(models)}: {note}"
+        notes.append(note)
     notes += smoke_tests(results)
     for reason, rows in rows_of.items():
         notes.append(f"missing row of the paper: {', '.join(rows)} ({reason})")
@@ -188,15 +207,20 @@ def footnotes(results: Sequence[Result]) -> list[str]:
 
 def smoke_tests(results: Sequence[Result]) -> list[str]:
     """A sentence on each model that is `tiny`."""
-    tiny = [result.model for result in results if result.signature.get("model") == "IDSim:tiny"]
-    return [f"{model} is a smoke-test model, not for a paper" for model in tiny]
+    sentences = []
+    for result in results:
+        if result.signature.get("model") == "IDSim:tiny":
+            sentences.append(f"{result.model} is a smoke-test model, not for a paper")
+    return sentences
 
 
 def slug(name: str) -> str:
     """A model's name as part of a file's name; different for different names."""
     plain = re.sub("[^A-Za-z0-9._-]+", "-", name)[:80].strip("-.")
     digest = hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:6]
-    return plain if plain == name else f"{plain}-{digest}".lstrip("-")
+    if plain == name:
+        return name
+    return f"{plain}-{digest}".lstrip("-")
 
 
 def write_items(path: Path, columns: Columns, result: Result) -> None:
@@ -204,7 +228,12 @@ def write_items(path: Path, columns: Columns, result: Result) -> None:
     import pyarrow as pa
     import pyarrow.parquet
 
-    about = {"protocol": result.protocol, "model": result.model, **result.signature, **result.settings}
+    about = {
+        "protocol": result.protocol,
+        "model": result.model,
+        **result.signature,
+        **result.settings,
+    }
     metadata = {"idmetric": json_file.text(about, default=str)}
     items = pa.table(dict(columns)).replace_schema_metadata(metadata)
     with replacing(path) as temporary:

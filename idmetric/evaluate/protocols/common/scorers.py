@@ -23,10 +23,11 @@ from idmetric.data.look import Look, UnreadableError
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.paper_numbers import missing_rows, open_points
 from idmetric.evaluate.protocols.common.result import Result
-from idmetric.metric.calibration.apply import read as read_calibration
 from idmetric.metric.distance.matrix import distance, distance_matrix, needs_patches
 
 if TYPE_CHECKING:
+    import torch
+
     from idmetric.data.embed import Stored, VectorModel
     from idmetric.data.manifest.table import Manifest
     from idmetric.evaluate.protocols.common.pairwise import PairModel
@@ -84,12 +85,19 @@ class EvalSettings:
 
     def as_dict(self) -> dict[str, Any]:
         """The settings that change numbers, to report with them."""
-        return {"distance": self.distance, "bootstrap": self.bootstrap, "seed": self.seed, "outside": self.outside}
+        return {
+            "distance": self.distance,
+            "bootstrap": self.bootstrap,
+            "seed": self.seed,
+            "outside": self.outside,
+        }
 
     @property
     def outside(self) -> str:
         """The treatment of pixels outside the masks; "all" if models see whole images."""
-        return self.look.outside if self.look.masked else "all"
+        if not self.look.masked:
+            return "all"
+        return self.look.outside
 
 
 class Scorer(Protocol):
@@ -125,13 +133,25 @@ class Bound:
     notes: list[str]
 
     def results(
-        self, protocol: str, settings: Mapping[str, Any], notes: Sequence[str] = ()
+        self,
+        protocol: str,
+        settings: Mapping[str, Any],
+        notes: Sequence[str] = (),
     ) -> Iterator[tuple[Scorer, Result]]:
         """Each model with its result, to which the protocol adds rows, items and further notes."""
         for name, scorer in self.models.items():
             signature = scorer.signature()
-            notes_of = [*self.notes, *notes, *open_points(protocol, signature.get("model", ""))]
-            yield scorer, Result(protocol, name, [], signature, settings, {}, notes_of, missing_rows(protocol))
+            label = signature.get("model", "")
+            result = Result(
+                protocol,
+                name,
+                rows=[],
+                signature=signature,
+                settings=settings,
+                notes=[*self.notes, *notes, *open_points(protocol, label)],
+                missing=missing_rows(protocol),
+            )
+            yield scorer, result
 
 
 def bind(
@@ -172,7 +192,8 @@ def bind(
             judges[name] = model
 
     patches = needs_patches(settings.distance)
-    lacking = [name for name in models if name not in vector_models or not vector_models[name].has_patches]
+    with_patches = {name for name, model in vector_models.items() if model.has_patches}
+    lacking = [name for name in models if name not in with_patches]
     if patches and lacking:
         raise ValueError(f"models without patches: {', '.join(lacking)}; leave them out, or use the distance cls")
 
@@ -243,9 +264,14 @@ class VectorScorer:
     def __init__(self, model: VectorModel, stored: Stored, distance: str = "cls") -> None:
         from idmetric.data.embed import EmbedderModel
 
-        self.model, self.stored, self.distance = model, stored, distance
-        self.device = model.metric.device if isinstance(model, EmbedderModel) else "cpu"
-        self._rows = np.array(sorted(stored.keys), dtype=np.int64)
+        self.model = model
+        self.stored = stored
+        self.distance = distance
+        self.device: torch.device | str = "cpu"
+        if isinstance(model, EmbedderModel):
+            self.device = model.metric.device
+        rows = sorted(stored.keys)
+        self._rows = np.array(rows, dtype=np.int64)
         self._vectors = _unit(stored.vectors(self._rows))
 
     @property
@@ -262,35 +288,44 @@ class VectorScorer:
 
     def vectors(self, rows: Rows) -> Array:
         """Unit-length global features (R, D)."""
-        return self._vectors[np.searchsorted(self._rows, rows)].astype(np.float64)
+        numbers = np.searchsorted(self._rows, rows)
+        return self._vectors[numbers].astype(np.float64)
 
     def matrix(self, rows: Rows, columns: Rows) -> Array:
         """See `Scorer`."""
-        rows, columns = np.asarray(rows), np.asarray(columns)
+        rows = np.asarray(rows)
+        columns = np.asarray(columns)
         similarities = np.empty((len(rows), len(columns)))
         if self.distance == "cls":
             left = self.vectors(rows)
             for part in slices(len(columns), _COLUMNS):
-                np.matmul(left, self.vectors(columns[part]).T, out=similarities[:, part])
+                right = self.vectors(columns[part])
+                np.matmul(left, right.T, out=similarities[:, part])
             return similarities.clip(-1, 1, out=similarities)
 
         for i in self._blocks(len(rows)):
             for j in self._blocks(len(columns)):
-                distances = distance_matrix(self._load(rows[i]), self._load(columns[j]), self.distance)
+                loaded_rows = self._load(rows[i])
+                loaded_columns = self._load(columns[j])
+                distances = distance_matrix(loaded_rows, loaded_columns, self.distance)
                 similarities[i, j] = 1 - distances.double().cpu().numpy()
         return similarities
 
     def pairs(self, a: Rows, b: Rows) -> Array:
         """See `Scorer`."""
-        a, b = np.asarray(a), np.asarray(b)
+        a = np.asarray(a)
+        b = np.asarray(b)
         similarities = np.empty(len(a))
         if self.distance == "cls":
             for part in slices(len(a), _PAIRS):
-                similarities[part] = (self.vectors(a[part]) * self.vectors(b[part])).sum(1)
+                products = self.vectors(a[part]) * self.vectors(b[part])
+                similarities[part] = products.sum(1)
             return similarities
 
         for part in self._blocks(len(a)):
-            distances = distance(self._load(a[part]), self._load(b[part]), self.distance)
+            loaded_a = self._load(a[part])
+            loaded_b = self._load(b[part])
+            distances = distance(loaded_a, loaded_b, self.distance)
             similarities[part] = 1 - distances.double().cpu().numpy()
         return similarities
 
@@ -304,13 +339,15 @@ class VectorScorer:
 
 
 def _unit(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
-    norm = np.linalg.norm(vectors.astype(np.float64), axis=1, keepdims=True)
+    doubles = vectors.astype(np.float64)
+    norm = np.linalg.norm(doubles, axis=1, keepdims=True)
     return np.asarray(vectors / norm, dtype=np.float32)
 
 
 def slices(count: int, size: int) -> list[slice]:
     """Slices of `size` items that cover `count` items; the last one may be smaller."""
-    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
+    starts = range(0, count, size)
+    return [slice(start, min(start + size, count)) for start in starts]
 
 
 # Thresholds of calibrations
@@ -328,7 +365,12 @@ def by_label(taus: Sequence[float], label: str) -> dict[str, float]:
     return {f"{label}{tau:g}": tau for tau in taus}
 
 
-def calibrated(model: Model, settings: EvalSettings, file: Path | None = None, rate: float = 0.05) -> float | None:
+def calibrated(
+    model: Model,
+    settings: EvalSettings,
+    file: Path | None = None,
+    rate: float = 0.05,
+) -> float | None:
     """The similarity that a share of the pairs of two identities reach in the calibration.
 
     Args:
@@ -342,6 +384,7 @@ def calibrated(model: Model, settings: EvalSettings, file: Path | None = None, r
         CalibrationError: for a file of another model, distance or way of masking.
         ValueError: if the calibration has no threshold at this false-accept rate.
     """
+    from idmetric.metric.calibration.apply import read as read_calibration
     from idmetric.metric.models.embedder import Embedder
 
     if not isinstance(model, Embedder):
@@ -352,9 +395,14 @@ def calibrated(model: Model, settings: EvalSettings, file: Path | None = None, r
         calibration.check_model(model.calibrated_model())
         calibration.check_distance(settings.distance)
         calibration.check_outside(settings.outside)
-    if calibration is None or (calibration.distance, calibration.outside) != (settings.distance, settings.outside):
+    if calibration is None:
         return None
-    distances = {float(t["false_accept_rate"]): float(t["distance"]) for t in calibration.thresholds}
+    if calibration.distance != settings.distance or calibration.outside != settings.outside:
+        return None
+    distances = {}
+    for threshold in calibration.thresholds:
+        false_accept_rate = float(threshold["false_accept_rate"])
+        distances[false_accept_rate] = float(threshold["distance"])
     if rate not in distances:
         raise ValueError(f"--rate {rate:g}: the calibration has thresholds at {', '.join(map(str, distances))}")
     return 1 - distances[rate]

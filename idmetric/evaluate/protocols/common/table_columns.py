@@ -23,8 +23,13 @@ class Column:
     source: str = ""
 
     def __str__(self) -> str:
-        which = {1: "; higher is better", -1: "; lower is better", 0: ""}[self.better]
-        return f"{self.says}{which}{f' ({self.source})' if self.source else ''}"
+        text = self.says
+        if self.better:
+            direction = {1: "higher", -1: "lower"}[self.better]
+            text += f"; {direction} is better"
+        if self.source:
+            text += f" ({self.source})"
+        return text
 
 
 SHARED = {

@@ -14,7 +14,15 @@ from pathlib import Path
 
 from idmetric.evaluate.protocols.common.grids import Grid, View, grids, text
 from idmetric.evaluate.protocols.common.latex import latex
-from idmetric.evaluate.protocols.common.result import Result, as_csv, as_json, footnotes, slug, write_items
+from idmetric.evaluate.protocols.common.result import (
+    Result,
+    Value,
+    as_csv,
+    as_json,
+    footnotes,
+    slug,
+    write_items,
+)
 from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.metric.files.output import replacing
 from idmetric.metric.files.tables import aligned
@@ -25,8 +33,10 @@ def table(results: Sequence[Result], view: View = View(), width: int = 0, elsewh
 
     Intervals are left out first, then columns from the right; a line says which, and `elsewhere` where they are.
     """
-    parts = [_fitting(grid, width, view.intervals is not False, elsewhere) for grid in grids(results, view)]
-    return "\n".join(parts) + "".join(f"{note}\n" for note in footnotes(results))
+    intervals = view.intervals is not False
+    parts = [_fitting(grid, width, intervals, elsewhere) for grid in grids(results, view)]
+    notes = [f"{note}\n" for note in footnotes(results)]
+    return "\n".join(parts) + "".join(notes)
 
 
 def _fitting(grid: Grid, width: int, intervals: bool, elsewhere: str) -> str:
@@ -34,58 +44,75 @@ def _fitting(grid: Grid, width: int, intervals: bool, elsewhere: str) -> str:
     missing: list[str] = []
     count = len(grid.metrics)
     lines = _aligned(grid, count, intervals)
-    if intervals and width and max(map(len, lines)) > width and count > 1:
-        lines = _aligned(grid, count, intervals=False)
-        values = [value for _, numbers in grid.lines for value in numbers]
-        if any(value is not None and value.low is not None for value in values):
-            missing.append("intervals")
-    while width and max(map(len, lines)) > width and count > 1:
-        count -= 1
-        lines = _aligned(grid, count, intervals=False)
+    while width and count > 1 and max(map(len, lines)) > width:
+        if intervals:
+            if any(_has_interval(numbers) for _, numbers in grid.lines):
+                missing.append("intervals")
+            intervals = False
+        else:
+            count -= 1
+        lines = _aligned(grid, count, intervals)
     missing += grid.metrics[count:]
 
     if grid.title:
         lines.insert(0, f"{grid.title}:")
     lines += _below(grid)
     if missing:
-        place = f" ({elsewhere})" if elsewhere else ""
-        lines.append(f"not shown for lack of room: {', '.join(missing)}{place}")
+        line = f"not shown for lack of room: {', '.join(missing)}"
+        if elsewhere:
+            line += f" ({elsewhere})"
+        lines.append(line)
     return "\n".join(lines) + "\n"
+
+
+def _has_interval(numbers: Sequence[Value | None]) -> bool:
+    return any(value is not None and value.low is not None for value in numbers)
 
 
 def _aligned(grid: Grid, count: int, intervals: bool) -> list[str]:
     """The lines of a table of the first columns of numbers."""
-    cells = [grid.labels + grid.metrics[:count]]
+    heads = grid.labels + grid.metrics[:count]
+    cells = [heads]
     for texts, numbers in grid.lines:
-        cells.append(texts + [text(value, intervals) for value in numbers[:count]])
-    return aligned(cells, right=range(len(grid.labels), len(cells[0])))
+        shown = [text(value, intervals) for value in numbers[:count]]
+        cells.append(texts + shown)
+    return aligned(cells, right=range(len(grid.labels), len(heads)))
 
 
 def _below(grid: Grid) -> list[str]:
     """What all rows share, in a line."""
     if not grid.same:
         return []
-    return ["in all rows: " + ", ".join(f"{name} {value}" for name, value in grid.same.items())]
+    facts = [f"{name} {value}" for name, value in grid.same.items()]
+    return ["in all rows: " + ", ".join(facts)]
 
 
 def markdown(results: Sequence[Result], view: View = View()) -> str:
     """Markdown tables."""
+    intervals = view.intervals is not False
     parts = []
     for grid in grids(results, view):
-        lines = [f"**{grid.title}**", ""] if grid.title else []
+        lines = []
+        if grid.title:
+            lines += [f"**{grid.title}**", ""]
         lines.append(_markdown_row(grid.labels + grid.metrics))
-        lines.append("|" + "---|" * len(grid.labels) + "---:|" * len(grid.metrics))
+        rule = "---|" * len(grid.labels) + "---:|" * len(grid.metrics)
+        lines.append("|" + rule)
         for texts, numbers in grid.lines:
-            lines.append(_markdown_row(texts + [text(value, view.intervals is not False) for value in numbers]))
+            shown = [text(value, intervals) for value in numbers]
+            lines.append(_markdown_row(texts + shown))
         if grid.same:
             lines += ["", *_below(grid)]
         parts.append("\n".join(lines) + "\n")
-    notes = "".join(f"- {note}\n" for note in footnotes(results))
-    return "\n".join([*parts, notes] if notes else parts)
+    notes = [f"- {note}\n" for note in footnotes(results)]
+    if notes:
+        parts.append("".join(notes))
+    return "\n".join(parts)
 
 
 def _markdown_row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    escaped = [cell.replace("|", "\\|") for cell in cells]
+    return "| " + " | ".join(escaped) + " |"
 
 
 def explained(results: Sequence[Result], view: View = View()) -> list[str]:
@@ -113,7 +140,11 @@ def write(results: Sequence[Result], out: Path, name: str, view: View = View()) 
     Raises:
         TableError: see `grids`.
     """
-    texts = {"md": markdown(results, view), "tex": latex(results, view), "csv": as_csv(results)}
+    texts = {
+        "md": markdown(results, view),
+        "tex": latex(results, view),
+        "csv": as_csv(results),
+    }
     out.mkdir(parents=True, exist_ok=True)
     files: dict[str, dict[str, str]] = {}
     written = []
