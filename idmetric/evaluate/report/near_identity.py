@@ -15,8 +15,9 @@ import numpy as np
 
 from idmetric.data.manifest.lineage import VIEW_ROLES, parent_rows
 from idmetric.data.manifest.table import Manifest
-from idmetric.evaluate.report.figure import Place, new_figure, save_figure
+from idmetric.evaluate.report.figure import new_figure, save_figure
 from idmetric.evaluate.report.heatmap import overlay
+from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.read import ImageLike, read_image
 from idmetric.metric.models.embedder import Embedder
@@ -29,7 +30,7 @@ _NEAR = ("distractor", "identity-edit", "part-edit")
 def draw_near_identity(
     metrics: Mapping[str, Embedder],
     manifest: Manifest,
-    path: Place,
+    path: StrPath,
     *,
     identities: int = IDENTITIES,
     **kernel: Any,
@@ -92,7 +93,7 @@ def _choose(manifest: Manifest, count: int) -> list[tuple[bool, list[int]]]:
     return groups[: 2 * count]
 
 
-def draw_attention(metrics: Mapping[str, Embedder], images: Mapping[str, ImageLike], path: Place) -> None:
+def draw_attention(metrics: Mapping[str, Embedder], images: Mapping[str, ImageLike], path: StrPath) -> None:
     """Draw images, and over them the attention of each model's pooling head (NearID, Fig. 3, left).
 
     Each picture has its own scale, from its least to its greatest attention.
