@@ -66,6 +66,12 @@ def test_help_loads_nothing_heavy() -> None:
     assert loaded_after(code).isdisjoint(HEAVY)
 
 
+def test_the_help_of_a_protocol_loads_neither_torch_nor_tables() -> None:
+    """`idmetric eval NAME --help` imports the protocol's file."""
+    code = "from idmetric.evaluate.protocols.common.protocol import find, modules\nfor name in modules(): find(name)"
+    assert loaded_after(code).isdisjoint({"torch", "timm", "transformers", "pyarrow", "scipy", "sklearn"})
+
+
 def test_the_core_loads_neither_training_nor_optional_packages() -> None:
     loaded = loaded_after("from idmetric import IDSim, Backbone, load")
     assert "torch" in loaded

@@ -32,6 +32,7 @@ from idmetric.metric.files.settings import option
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.loop import Stopped, TrainError, TrainSettings, fit
 from idmetric.train.processes import OtherFailed, Processes
+from idmetric.train.recipe import Recipe
 
 TINY = {"embed_dim": 16, "depth": 1, "num_heads": 2, "img_size": 16, "patch_size": 8}
 
@@ -113,7 +114,7 @@ class Pairs(NamedTuple):
     rows: list[int]
 
 
-class PairRecipe:
+class PairRecipe(Recipe):
     """A tiny ViT that learns to distinguish noisy colors: InfoNCE with a learnable temperature, dropout, caching."""
 
     name, best = "pairs", "accuracy"
@@ -186,9 +187,6 @@ class PairRecipe:
             a, b = (F.normalize(self.model(x.to(self.model.device)).cls, dim=1) for x in (pairs.a, pairs.b))
         hits = (a @ b.T).argmax(1) == torch.arange(len(a), device=a.device)
         return {"accuracy": hits.float().mean().item()}
-
-    def save(self, folder: Path) -> None:
-        self.model.save_pretrained(folder)
 
 
 def smoke_data(folder: Path) -> Manifest:

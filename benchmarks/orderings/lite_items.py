@@ -9,7 +9,7 @@ have no effect.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,11 +23,7 @@ from idmetric.metric.models.visid import VisIDConfig
 from idmetric.train.batches import Pictures, generator
 from idmetric.train.ilgen.recipe import set_training
 from idmetric.train.processes import Processes
-from idmetric.train.recipe import Recipe
-from idmetric.train.visme import data as pools
-from idmetric.train.visme.batch_sampler import check
 from idmetric.train.visme.config import Config
-from idmetric.train.visme.items import Loader
 from idmetric.train.visme.recipe import VisME
 
 
@@ -45,6 +41,12 @@ class LiteItems(Backbone):
         embedded = F.normalize(self(images).cls.to(found.dtype), dim=-1)
         return found.index_copy(0, torch.tensor(with_image, device=self.device), embedded)
 
+    def check_limits(self) -> None:
+        """Accept any image."""
+
+    def check_words(self, words: str) -> None:
+        """Accept any words."""
+
 
 def direction(text: str, width: int) -> Tensor:
     """A random unit vector that follows from the text alone."""
@@ -53,23 +55,19 @@ def direction(text: str, width: int) -> Tensor:
 
 
 class LiteVisME(VisME):
-    """The recipe with a `LiteItems`, of which it saves the weights as they are."""
+    """The recipe with a `LiteItems`."""
 
     model: Any  # a LiteItems
 
-    def save(self, folder: Path) -> None:
-        """Write the model without merging LoRA, which it does not have."""
-        Recipe.save(self, folder)
+    def __init__(self, config: Config, data: Manifest, processes: Processes) -> None:
+        super().__init__(config, data, processes)
+        self.loader = replace(self.loader, pictures=Pictures.of(self.model, data))
+
+    def initial_model(self, settings: VisIDConfig) -> Any:
+        """The encoder, all of it trainable."""
+        model = LiteItems(self.config.model, device=self.processes.device)
+        set_training(model.requires_grad_(True), True)
+        return model
 
 
-def build(config: Config, data: Manifest, processes: Processes) -> LiteVisME:
-    """Samples, schedule and model, as `idmetric.train.visme.recipe.build` without validation."""
-    found = pools.prepare(data, VisIDConfig())
-    check(found.data, config)
-    model: Any = LiteItems(config.model, device=processes.device)
-    set_training(model.requires_grad_(True), True)
-    loader = Loader(Pictures.of(model, data), found.wording, config.batch_size)
-    return LiteVisME(config, found.data, loader, None, model, processes)
-
-
-RECIPE = SimpleNamespace(__name__=__name__, Config=Config, build=build)
+RECIPE = SimpleNamespace(__name__=__name__, Config=Config, build=LiteVisME)

@@ -64,13 +64,13 @@ def _run(args: Namespace) -> int:
 
         target = Path(args.out)
         check_target(target)
-        images = listed(args.int8) if args.int8 else []
-        for path in images:  # this should not wait for the model
+        images = [] if args.int8 is None else listed(args.int8)  # which refuses an empty folder
+        for path in images:  # said before the model is opened
             if not os.path.isfile(path):
                 raise UsageError(f"--int8: there is no {path!r}: name a folder or a pattern of images")
 
-        metric = load(args.model, **load_options(args, device="cpu", dtype="float32"))
-        if images:
+        metric = load(args.model, **load_options(args, device="cpu", dtype="float32"))  # --revision, --preprocessing
+        if args.int8 is not None:
             distance = export_int8(metric, target, images)
             note = f"embeddings of {args.int8} are {distance:.4f} from those in float32 on average (cosine distance)"
         else:

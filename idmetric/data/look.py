@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from idmetric.metric.files.tables import first_few
-from idmetric.metric.images.kinds import MaskId
-from idmetric.metric.images.read import Outside
+from idmetric.metric.images.kinds import MaskId, Outside
 from idmetric.metric.scoring.keys import MASK_RULES, folder_name
 
 if TYPE_CHECKING:

@@ -30,11 +30,11 @@ class Badge:
     def edited(self, strength: float, rng: np.random.Generator) -> Badge:
         """Another badge at strength 1; less: the same shapes, with colors moved by this share to those of the other."""
         other = random_badge(rng)
-        body, emblem = (
-            tuple((np.array(color) + strength * np.subtract(goal, color)).astype(int).tolist())
-            for color, goal in ((self.body, other.body), (self.emblem, other.emblem))
-        )
-        return other if strength == 1 else replace(self, body=body, emblem=emblem)
+        if strength == 1:
+            return other
+        colors, goals = np.array([self.body, self.emblem]), np.array([other.body, other.emblem])
+        body, emblem = (colors + strength * (goals - colors)).astype(int).tolist()
+        return replace(self, body=tuple(body), emblem=tuple(emblem))
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class Painter:
 
     Attributes:
         seed: of all random choices. size: side of the pictures in pixels. views: pictures of each identity.
-        distractors: paint other badges in the contexts of the views, the same ones in each. edits: others in each.
+        distractors: in each view's context, paint another badge, the same one for all views. edits: a new one for each.
         strengths: how much these differ, in (0, 1]: 1 = another badge, less = the same outline and nearer colors.
-        parts: paint the first two views again with another emblem. contexts: paint each view again in another context.
+        parts: paint the first two views again, with a recolored emblem. contexts: paint each view in another context.
     """
 
     seed: int = 0
@@ -70,18 +70,29 @@ class Painter:
 
     def paint(self, folder: Path, count: int) -> Manifest:
         """Paint identities 0 to `count` - 1 into a folder, with manifest.parquet; existing files are replaced."""
+        rows = []
         with writing(folder):
-            rows = [row for number in range(count) for row in self._paint_identity(folder, number)]
+            for number in range(count):
+                rows += self._paint_identity(folder, number)
         Manifest.from_rows(rows, folder).write(folder / "manifest.parquet")
         return read(folder / "manifest.parquet")
 
     def _paint_identity(self, folder: Path, number: int) -> list[Row]:
         key = f"painted-{self.seed}-{number:06d}"
+        (folder / key).mkdir(parents=True, exist_ok=True)
         badge = random_badge(self._rng(number, "identity"))
         rows = []
 
         def add(name: str, look: Badge, context: Context, role: str, identity: str = "", **cells: Any) -> None:
-            cells |= self._save(folder, f"{key}/{name}", look, context, part=role == "part-edit")
+            picture, mask, emblem_mask = draw(look, context, self.size)
+            images = {"path": (f"{key}/{name}.png", picture), "mask": (f"{key}/{name}-mask.png", mask)}
+            if role == "part-edit":
+                images["part_mask"] = (f"{key}/{name}-part-mask.png", emblem_mask)
+                cells["oracle"] = 1 - float(np.asarray(emblem_mask).sum() / np.asarray(mask).sum())
+            for column, (path, image) in images.items():
+                image.save(folder / path)
+                cells[column] = path
+            cells |= {"dataset": f"painted-{self.seed}", "seed": self.seed, "background": str(context.background)}
             rows.append(Row(key + identity, id=f"{key}/{name}", role=role, category="badge", engine=__name__, **cells))
 
         for view in range(self.views):
@@ -91,16 +102,17 @@ class Painter:
 
             for strength in self.strengths:
                 about = {"parent": parent, "parameters": {"strength": strength}}
-                near, edit = f"near-{strength:.2f}", f"{name}-edit-{strength:.2f}"
                 if self.distractors:
-                    other = badge.edited(strength, self._rng(number, "near"))
-                    add(f"{name}-{near}", other, context, "distractor", f"~{near}", **about)
+                    near = f"near-{strength:.2f}"  # one for all views
+                    look = badge.edited(strength, self._rng(number, "near"))
+                    add(f"{name}-{near}", look, context, "distractor", f"~{near}", **about)
                 if self.edits:
-                    other = badge.edited(strength, self._rng(number, edit))
-                    add(edit, other, context, "identity-edit", f"~{edit}", **about)
+                    edit = f"{name}-edit-{strength:.2f}"
+                    look = badge.edited(strength, self._rng(number, edit))
+                    add(edit, look, context, "identity-edit", f"~{edit}", **about)
             if self.parts and view < 2:
-                changed = replace(badge, emblem=random_badge(self._rng(number, "part")).emblem)
-                add(f"{name}-part", changed, context, "part-edit", "~part", parent=parent)
+                look = replace(badge, emblem=random_badge(self._rng(number, "part")).emblem)
+                add(f"{name}-part", look, context, "part-edit", "~part", parent=parent)
             if self.contexts:
                 context = random_context(self._rng(number, f"{name}-context"))
                 add(f"{name}-context", badge, context, "context-edit", parent=parent)
@@ -108,20 +120,6 @@ class Painter:
 
     def _rng(self, number: int, purpose: str) -> np.random.Generator:
         return np.random.default_rng((self.seed, number, zlib.crc32(purpose.encode())))
-
-    def _save(self, folder: Path, name: str, badge: Badge, context: Context, part: bool) -> dict[str, Any]:
-        """Write a picture with its masks; return the cells of its row that name them."""
-        picture, mask, emblem_mask = draw(badge, context, self.size)
-        cells: dict[str, Any] = {"path": f"{name}.png", "mask": f"{name}-mask.png"}
-        cells |= {"dataset": f"painted-{self.seed}", "seed": self.seed, "background": str(context.background)}
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        picture.save(folder / cells["path"])
-        mask.save(folder / cells["mask"])
-        if part:
-            cells["part_mask"] = f"{name}-part-mask.png"
-            emblem_mask.save(folder / cells["part_mask"])
-            cells["oracle"] = 1 - float(np.asarray(emblem_mask).sum() / np.asarray(mask).sum())
-        return cells
 
 
 def random_badge(rng: np.random.Generator) -> Badge:
@@ -139,12 +137,14 @@ def random_context(rng: np.random.Generator) -> Context:
 
 def draw(badge: Badge, context: Context, size: int) -> tuple[Image.Image, Image.Image, Image.Image]:
     """Draw a picture (RGB), the mask of the badge and the mask of its emblem (both of mode "1")."""
-    x, y, radius = context.x * size, context.y * size, context.radius * size
+    center = (context.x * size, context.y * size)
+    radius = context.radius * size
     mask, emblem_mask = Image.new("1", (size, size)), Image.new("1", (size, size))
-    ImageDraw.Draw(mask).regular_polygon((x, y, radius), badge.corners, context.rotation, fill=1)
-    ImageDraw.Draw(emblem_mask).regular_polygon((x, y, radius * 0.4), badge.emblem_corners, context.rotation, fill=1)
-    background = np.random.default_rng(context.background).integers(0, 256, (4, 4, 3)).astype(np.uint8)
-    picture = Image.fromarray(background).resize((size, size), Image.Resampling.BICUBIC)
+    ImageDraw.Draw(mask).regular_polygon((*center, radius), badge.corners, context.rotation, fill=1)
+    inner = (*center, radius * 0.4)
+    ImageDraw.Draw(emblem_mask).regular_polygon(inner, badge.emblem_corners, context.rotation, fill=1)
+    tiles = np.random.default_rng(context.background).integers(0, 256, (4, 4, 3)).astype(np.uint8)
+    picture = Image.fromarray(tiles).resize((size, size), Image.Resampling.BICUBIC)
     picture.paste(badge.body, mask=mask)
     picture.paste(badge.emblem, mask=emblem_mask)
     return picture, mask, emblem_mask

@@ -11,7 +11,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.gallery.index import Item, Where, by_key, file_of, files_of, models_of, read_index, shown, stamp_of
+from idmetric.gallery.index import (
+    Item,
+    NewerFormatError,
+    Where,
+    by_key,
+    file_of,
+    files_of,
+    models_of,
+    read_index,
+    shown,
+    stamp_of,
+)
 from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError, Source, StaleError, StaleWarning, entries
 from idmetric.gallery.table import Table
 from idmetric.metric.files import StrPath
@@ -70,6 +81,8 @@ class Contents:
             if index is not None:
                 head, self._items = index
                 self.relative = bool(head.get("relative"))
+        except NewerFormatError:
+            raise
         except GalleryError as error:  # update() mends it
             self._damage = error
         self._shards = Store(self.store, self.patches)

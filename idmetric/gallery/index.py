@@ -20,10 +20,10 @@ from idmetric.metric.scoring.keys import stores_in
 KIND, FORMAT = "idmetric-gallery", 1
 IMAGES = "images.jsonl"  # its first line holds the model and the number of images
 LOCK = ".lock"
-_IN_MANIFEST = re.compile(rf"(.+?(?:{'|'.join(map(re.escape, MANIFESTS))}))#", re.DOTALL)  # of an item's place
+# the place of an image whose bytes are in a manifest: "photos.parquet#ID"
+_IN_MANIFEST = re.compile(rf"(.+?(?:{'|'.join(map(re.escape, MANIFESTS))}))#", re.DOTALL)
 
-
-Where = tuple[str, ...]  # an image's identity in the gallery: its place, and its files
+Where = tuple[str, ...]  # an image's address in the gallery: its place, and its files
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Item:
 
     @property
     def where(self) -> Where:
-        """The image's identity in the gallery."""
+        """The image's address in the gallery."""
         return (self.place, *self.files)
 
 
@@ -112,7 +112,7 @@ def models_of(folder: StrPath) -> list[dict[str, Any]]:
     for store in stores_in(folder, IMAGES):
         path = store / IMAGES
         refuse_irregular(path)
-        with _naming(path), path.open(encoding="utf-8") as file:
+        with _damage_named(path), path.open(encoding="utf-8") as file:
             heads.append(_head(path, file.readline()))
     return heads
 
@@ -128,7 +128,7 @@ def read_index(store: Path) -> tuple[dict[str, Any], list[Item]] | None:
         refuse_irregular(path)
     except FileNotFoundError:
         return None
-    with _naming(path):
+    with _damage_named(path):
         first, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
         head = _head(path, first)
         items = [_item(line) for line in lines]
@@ -163,13 +163,20 @@ def write_index(
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
+class NewerFormatError(GalleryError):
+    """A list that a newer version wrote, which is not damage to be mended."""
+
+
 def _head(path: Path, line: str) -> dict[str, Any]:
     head = json_file.parse(line)
     if not isinstance(head, dict) or head.get("kind") != KIND:
         raise ValueError("it does not belong to a gallery")
     if head.get("format") != FORMAT:
         form = typed.shown(head.get("format"))
-        raise GalleryError(f"{str(path)!r} has format {form}; this version of idmetric reads {FORMAT}")
+        message = f"{str(path)!r} has format {form}; this version of idmetric reads {FORMAT}"
+        if isinstance(head.get("format"), int) and head["format"] > FORMAT:
+            raise NewerFormatError(f"{message}: open it with a newer version, or build a gallery in another folder")
+        raise GalleryError(message)
     for name, kind in {"about": dict, "opened": str, "opened_revision": str, "images": int}.items():
         if not isinstance(head.get(name), kind):
             raise ValueError(f"{name} is missing")
@@ -177,7 +184,8 @@ def _head(path: Path, line: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _naming(path: Path) -> Iterator[None]:
+def _damage_named(path: Path) -> Iterator[None]:
+    """Report values of a wrong kind as damage; a GalleryError passes through."""
     try:
         yield
     except (ValueError, TypeError, KeyError, AttributeError) as error:

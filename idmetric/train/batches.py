@@ -77,13 +77,13 @@ def steps_per_epoch(count: int, size: int) -> int:
     return count // size
 
 
-def share(size: int, rank: int, count: int) -> range:
-    """The places of a global batch that belong to process `rank` of `count`: equal ranges, in order of ranks.
+def share(size: int, rank: int, count: int, parts: str = "samples of a batch") -> range:
+    """The parts of a global batch that belong to process `rank` of `count`: equal ranges, in order of ranks.
 
     Gathering the processes' results along the batch restores the batch's order.
     """
     if size % count:
-        raise ValueError(f"a batch of {size} cannot be shared equally by {count} processes: choose a multiple")
+        raise ValueError(f"{size} {parts} cannot be shared equally by {count} processes: choose a multiple")
     return range(rank * size // count, (rank + 1) * size // count)
 
 

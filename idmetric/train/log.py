@@ -12,6 +12,7 @@ import warnings
 from collections import defaultdict
 from collections.abc import Mapping
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -57,18 +58,19 @@ class Log:
     def training(self, step: int, values: Mapping[str, float]) -> None:
         """Log numbers of training after a step, `loss` first."""
         self._log("train", step, values, {"step": step, **values})
-        shown = [f"{name} {_short(value)}" for name, value in values.items() if name not in _RATES]
+        shown = {name: value for name, value in values.items() if name not in _RATES}
+        text = _listed(shown)
         if "images_per_second" in values:
-            shown.append(f"{values['images_per_second']:.1f} images/s")
-        seconds = (time.monotonic() - self.start) / max(1, step - self.done) * (self.steps - step)
-        left = f"{int(seconds // 3600)}:{int(seconds // 60 % 60):02d}:{int(seconds % 60):02d}"
-        self.line(f"step {step}/{self.steps}  {'  '.join(shown)}  {left} left")
+            text += f"  {values['images_per_second']:.1f} images/s"
+        seconds_each = (time.monotonic() - self.start) / max(1, step - self.done)
+        left = timedelta(seconds=int(seconds_each * (self.steps - step)))
+        self.line(f"step {step}/{self.steps}  {text}  {left} left")
 
     def validation(self, step: int, values: Mapping[str, float]) -> None:
         """Log numbers of validation after a step."""
         values = {name: float(value) for name, value in values.items()}  # NumPy's numbers
         self._log("validation", step, values, {"step": step, "validation": values})
-        self.line(f"step {step}/{self.steps}  validation: {'  '.join(f'{k} {_short(v)}' for k, v in values.items())}")
+        self.line(f"step {step}/{self.steps}  validation: {_listed(values)}")
 
     def _log(self, part: str, step: int, values: Mapping[str, float], record: Mapping[str, Any]) -> None:
         if self.write:
@@ -97,12 +99,13 @@ class Meter:
 
     def read(self, processes: Processes) -> dict[str, float]:
         """Means since the last reading, over all processes; "images" becomes their total of images per second."""
-        own = {name: sum(values) / len(values) for name, values in self.values.items()}
-        alike = processes.all_values(own)
-        means = {name: sum(values[name] for values in alike) / len(alike) for name in own}
+        means = {name: sum(values) / len(values) for name, values in self.values.items()}
+        process_means = processes.all_values(means)
+        for name in means:
+            means[name] = sum(values[name] for values in process_means) / len(process_means)
         seconds = (time.monotonic() - self.start) / self.count
         if "images" in means:
-            means["images_per_second"] = means.pop("images") * len(alike) / seconds
+            means["images_per_second"] = means.pop("images") * len(process_means) / seconds
         waiting = self.waiting / self.count / seconds
         self._clear()
         return {"loss": means.pop("loss"), **means, "seconds_per_step": seconds, "waiting": waiting}
@@ -114,14 +117,20 @@ class Meter:
 
 def truncate(path: Path, done: int) -> None:
     """Remove the lines of steps after `done` (all if it is 0), and an unfinished line."""
-    kept = []
-    for text in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.is_file() and done else []:
-        with suppress(ValueError, KeyError, TypeError):
-            if json.loads(text)["step"] <= done:
-                kept.append(text + "\n")
+    lines = []
+    if done and path.is_file():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            with suppress(ValueError, KeyError, TypeError):
+                if json.loads(line)["step"] <= done:
+                    lines.append(line + "\n")
     with replacing(path) as temporary:
-        temporary.write_text("".join(kept), encoding="utf-8")
+        temporary.write_text("".join(lines), encoding="utf-8")
 
 
-def _short(value: float) -> str:
-    return f"{value:.2e}" if value and abs(value) < 1e-3 else f"{value:.4g}"
+def _listed(values: Mapping[str, float]) -> str:
+    """Names and values, with few digits."""
+    parts = []
+    for name, value in values.items():
+        digits = ".2e" if 0 < abs(value) < 1e-3 else ".4g"
+        parts.append(f"{name} {value:{digits}}")
+    return "  ".join(parts)

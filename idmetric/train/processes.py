@@ -94,15 +94,16 @@ class Processes:
         """Replace gradients by their mean over processes; a missing gradient counts as zero."""
         if self.count == 1:
             return
-        given = [p for p in parameters if p.requires_grad]
-        held = torch.tensor([p.grad is not None for p in given], dtype=torch.int32, device=self.device)
-        dist.all_reduce(held)
-        used = [p for p, n in zip(given, held.tolist(), strict=True) if n]
-        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in used]
-        flat = torch.cat([grad.flatten() for grad in grads])
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        has_gradient = torch.tensor([p.grad is not None for p in trained], dtype=torch.int32, device=self.device)
+        dist.all_reduce(has_gradient)
+        used = [parameter for parameter, count in zip(trained, has_gradient.tolist(), strict=True) if count]
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in used]
+        flat = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(flat)
-        for p, part in zip(used, (flat / self.count).split([p.numel() for p in used]), strict=True):
-            p.grad = part.view_as(p)
+        means = (flat / self.count).split([parameter.numel() for parameter in used])
+        for parameter, mean in zip(used, means, strict=True):
+            parameter.grad = mean.view_as(parameter)
 
     # Between steps
 
@@ -138,10 +139,10 @@ class Processes:
 
     def all_values(self, value: T) -> list[T]:
         """A small value (numbers, text, dicts of them) of each process, in order of ranks."""
-        found: list[Any] = [value] * self.count
+        values = [value] * self.count
         if self.count > 1:
-            dist.all_gather_object(found, value)
-        return found
+            dist.all_gather_object(values, value)
+        return values
 
     def copy_from_main(self, tensors: Iterable[Tensor]) -> None:
         """Overwrite these tensors (parameters, buffers) with the main process's."""
@@ -149,9 +150,9 @@ class Processes:
             return
         with torch.no_grad():
             for tensor in tensors:
-                whole = tensor.detach().to(self.device).contiguous()
-                dist.broadcast(whole, 0)
-                tensor.copy_(whole)
+                sent = tensor.detach().to(self.device).contiguous()
+                dist.broadcast(sent, 0)
+                tensor.copy_(sent)
 
     def place(self, batch: T) -> T:
         """A batch (nested dicts, lists, tuples, named tuples) with its tensors on this process's device."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from idmetric.metric.models.embedder import Embedder
+from idmetric.train.lora import folded
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -23,25 +25,28 @@ class Recipe(Protocol):
     Attributes:
         name: such as "nearid".
         settings: JSON values: the recipe's config, and everything else that must be the same in a resumed run,
-            such as a fingerprint of the data.
+            such as a fingerprint of the data; see `decisive`.
         model: on `processes.device`, in train mode where it trains; parameters that train require grad.
         steps: optimizer steps of the whole run.
         best: key of `validate()`; its highest value marks the best checkpoint; "" = keep no best one.
-
-    A recipe that writes its own files may also have `prepare(out: Path)`: called in every process before the first
-    step, also when a run resumes. A recipe with large batches may set `prefetch: int`, the number of batches
-    that a loading process reads ahead (default: 2).
+        prefetch: batches that a loading process reads ahead; fewer where batches are large.
     """
 
     name: str
     settings: Mapping[str, Any]
     model: Embedder
     steps: int
-    best: str
+    best: str = ""
+    prefetch: int = 2
 
     def modules(self) -> Mapping[str, nn.Module]:
         """Modules to checkpoint: {"model": ..., "loss": ...}; only trained parameters and buffers are stored."""
         return {"model": self.model}
+
+    def parameters(self) -> list[nn.Parameter]:
+        """The parameters that train, of all modules."""
+        whole = nn.ModuleList(self.modules().values())
+        return [parameter for parameter in whole.parameters() if parameter.requires_grad]
 
     def optimizer(self) -> torch.optim.Optimizer:
         """A new optimizer of the trained parameters, at its peak learning rates."""
@@ -49,6 +54,9 @@ class Recipe(Protocol):
     def lr_factor(self, step: int) -> float:
         """Factor of the learning rates at a step, from 0; here it is constant."""
         return 1.0
+
+    def prepare(self, out: Path) -> None:
+        """Write files of the recipe's own: called in every process before the first step, also when a run resumes."""
 
     def load(self, step: int) -> Any:
         """This process's share of a step's batch: nested dicts, lists, tuples of CPU tensors and plain values.
@@ -65,24 +73,36 @@ class Recipe(Protocol):
 
     def validate(self) -> Mapping[str, float]:
         """Scores of the current model; may be empty. Called in every process; the main one's scores count."""
+        return {}
 
     def save(self, folder: Path) -> None:
-        """Write the model in the format of `idmetric.load(folder)`."""
-        self.model.save_pretrained(folder)
+        """Write the model in the format of `idmetric.load(folder)`; LoRA is folded into its weights."""
+        with folded(self.model):
+            self.model.save_pretrained(folder)
+
+
+def decisive(config: Any, incidental: Collection[str], **more: Any) -> dict[str, Any]:
+    """A recipe's `settings`: the fields of its config, and further values.
+
+    Args:
+        incidental: names of fields that change no weights, such as chunk, or that others identify.
+    """
+    fields = {name: value for name, value in asdict(config).items() if name not in incidental}
+    return fields | more
 
 
 def parameter_counts(recipe: Recipe) -> tuple[int, int]:
     """Parameters that train, and all parameters, of all modules."""
-    found = [p for module in recipe.modules().values() for p in module.parameters()]
-    return sum(p.numel() for p in found if p.requires_grad), sum(p.numel() for p in found)
+    trained = sum(parameter.numel() for parameter in recipe.parameters())
+    whole = nn.ModuleList(recipe.modules().values())
+    return trained, sum(parameter.numel() for parameter in whole.parameters())
 
 
 @contextmanager
-def evaluating(*modules: nn.Module) -> Iterator[None]:
+def evaluating(module: nn.Module) -> Iterator[None]:
     """Eval mode inside; afterwards each submodule returns to its own mode."""
-    modes = {part: part.training for module in modules for part in module.modules()}
-    for module in modules:
-        module.eval()
+    modes = {part: part.training for part in module.modules()}
+    module.eval()
     try:
         yield
     finally:
@@ -93,5 +113,10 @@ def evaluating(*modules: nn.Module) -> Iterator[None]:
 def painted(folder: Path, painter: Painter, count: int, validated: int) -> Manifest:
     """Painted identities for `--smoke`; the last ones, and the images made from them, are to validate."""
     manifest = painter.paint(folder, count)
-    number = [int(name.split("/")[0].rsplit("-", 1)[1]) for name in manifest.column("id")]
-    return manifest.replace(split=["val" if n >= count - validated else "train" for n in number])
+    numbers = painted_numbers(manifest)
+    return manifest.replace(split=["val" if number >= count - validated else "train" for number in numbers])
+
+
+def painted_numbers(manifest: Manifest) -> list[int]:
+    """For each row of a painted manifest, the number of the identity that it shows or was made from."""
+    return [int(name.split("/")[0].rsplit("-", 1)[1]) for name in manifest.column("id")]

@@ -49,20 +49,20 @@ def own_folder(out: Path) -> Iterator[None]:
 def prepare(out: Path, record: Mapping[str, Any]) -> bool:
     """Write the record of a run into its folder, unless the run in it is finished; returns whether it is."""
     old = read(out)
-    if old is not None:
-        before, now = ({"recipe": run.get("recipe"), **run["settings"]} for run in (old, record))
-        changes = [
-            f"{name}: {before.get(name, 'not set')!r} there, {now.get(name, 'not set')!r} now"
-            for name in dict.fromkeys([*before, *now])
-            if before.get(name, "not set") != now.get(name, "not set")
-        ]
-        if changes:
-            listed = "\n  ".join(changes)
-            raise TrainError(
-                f"{out} holds a run with other settings: start it as it was, or name another --out:\n  {listed}"
-            )
-        if old.get("finished"):
-            return True
+    if old is None:
+        write(out, record)
+        return False
+    before = {"recipe": old.get("recipe"), **old["settings"]}
+    now = {"recipe": record["recipe"], **record["settings"]}
+    changes = ""
+    for name in {**before, **now}:
+        old_value, new_value = before.get(name, "not set"), now.get(name, "not set")
+        if old_value != new_value:
+            changes += f"\n  {name}: {old_value!r} there, {new_value!r} now"
+    if changes:
+        raise TrainError(f"{out} holds a run with other settings: start it as it was, or name another --out:{changes}")
+    if old.get("finished"):
+        return True
     write(out, record)
     return False
 
@@ -73,17 +73,16 @@ def read(out: Path) -> dict[str, Any] | None:
         raise TrainError(f"--out {out} is a file: name a folder")
     path = out / FILE
     if not path.is_file():
-        others = sorted(p.name for p in out.iterdir() if p.name not in (SMOKE_DATA, _LOCK)) if out.is_dir() else []
-        if others:
-            raise TrainError(f"--out {out} holds other files ({', '.join(others[:3])}): name a new folder")
+        names = {entry.name for entry in out.glob("*")} - {SMOKE_DATA, _LOCK}
+        if names:
+            listed = ", ".join(sorted(names)[:3])
+            raise TrainError(f"--out {out} holds other files ({listed}): name a new folder")
         return None
     try:
-        found = json_file.read(path)
-        if not isinstance(found["settings"], dict):
-            raise TypeError
+        record = json_file.read(path)
+        return {**record, "settings": dict(record["settings"])}
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise TrainError(f"{path} does not describe a training run: name a new folder") from error
-    return dict(found)
 
 
 def write(out: Path, record: Mapping[str, Any]) -> None:

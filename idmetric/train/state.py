@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +30,22 @@ class TrainError(RuntimeError):
     """Training cannot start or continue; the message says why, and how to fix it."""
 
 
-def trained(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Tensors that training changes: parameters that require grad, and buffers of the state dict."""
-    parameters = module.named_parameters(remove_duplicate=False)
-    frozen = {name for name, parameter in parameters if not parameter.requires_grad}
-    return ((name, value) for name, value in module.state_dict(keep_vars=True).items() if name not in frozen)
+def _trained(modules: Mapping[str, nn.Module]) -> dict[str, Tensor]:
+    """Tensors that training changes: parameters that require grad, and buffers of the state dicts."""
+    tensors = {}
+    for part, module in modules.items():
+        for name, value in module.state_dict(keep_vars=True).items():
+            if value.requires_grad or not isinstance(value, nn.Parameter):
+                tensors[f"{part}/{name}"] = value
+    return tensors
+
+
+def _restore(modules: Mapping[str, nn.Module], tensors: Mapping[str, Tensor]) -> None:
+    """Copy a checkpoint's weights and buffers into the modules."""
+    for part, module in modules.items():
+        prefix = f"{part}/"
+        weights = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        module.load_state_dict(weights, strict=False)
 
 
 def save(
@@ -51,10 +62,11 @@ def save(
         step: optimizer steps done.
         more: further JSON values.
     """
-    tensors = {f"{part}/{name}": value for part, module in modules.items() for name, value in trained(module)}
+    tensors = _trained(modules)
     for index, values in optimizer.state_dict()["state"].items():
-        own = {f"optimizer/{index}/{name}": value for name, value in values.items() if isinstance(value, Tensor)}
-        tensors |= own
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                tensors[f"optimizer/{index}/{name}"] = value
     # safetensors refuses tensors that share memory
     copies = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
     path = out / FOLDER / f"step-{step:06d}.safetensors"
@@ -71,13 +83,11 @@ def load(
 ) -> dict[str, Any]:
     """Restore exactly the state that `save` wrote, and return its further values."""
     tensors, record = _read(path)
-    own = {f"{part}/{name}": value for part, module in modules.items() for name, value in trained(module)}
+    shapes = {name: value.shape for name, value in _trained(modules).items()}
     stored = {name: value.shape for name, value in tensors.items() if not name.startswith("optimizer/")}
-    if stored != {name: value.shape for name, value in own.items()}:
+    if stored != shapes:
         raise _damaged(path, "its tensors are not those that this run trains")
-    with torch.no_grad():
-        for name, value in own.items():
-            value.copy_(tensors[name])
+    _restore(modules, tensors)
 
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     states: dict[int, dict[str, Tensor]] = {}
@@ -95,20 +105,16 @@ def load(
 
 def load_weights(path: Path, modules: Mapping[str, nn.Module]) -> None:
     """Restore the weights of a checkpoint without the optimizer's state, even if nothing requires grad any more."""
-    tensors, _ = _read(path)
-    own = {f"{part}/{k}": v for part, module in modules.items() for k, v in module.state_dict(keep_vars=True).items()}
-    with torch.no_grad():
-        for name in own.keys() & tensors.keys():
-            own[name].copy_(tensors[name])
+    _restore(modules, _read(path)[0])
 
 
 def checkpoints(out: Path) -> dict[int, Path]:
     """The files of a run by step, in order."""
-    found = {}
+    paths = {}
     for path in (out / FOLDER).glob("step-*.safetensors"):
         if match := re.fullmatch(r"step-(\d{6,})", path.stem):
-            found[int(match[1])] = path
-    return dict(sorted(found.items()))
+            paths[int(match[1])] = path
+    return dict(sorted(paths.items()))
 
 
 def prune(out: Path, keep: int, best: int | None) -> None:
@@ -116,10 +122,10 @@ def prune(out: Path, keep: int, best: int | None) -> None:
     for path in (out / FOLDER).glob(".step-*"):
         if _UNFINISHED.fullmatch(path.name):
             path.unlink(missing_ok=True)
-    found = checkpoints(out)
-    for step in list(found)[:-keep] if keep else []:
+    paths = checkpoints(out)
+    for step in list(paths)[: -keep or 0]:  # [:0] is empty
         if step != best:
-            found[step].unlink()
+            paths[step].unlink()
 
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -172,6 +172,7 @@ def test_a_wrong_graph_leaves_no_file(metric: IDSim, tmp_path: Path, monkeypatch
         ("export --model model --out reference.png", "must end in .onnx", 1),
         ("export --model model --out model.onnx", "exists and would be overwritten", 1),
         ("export --model model --out new.onnx --int8 nothing/", "there is no 'nothing/'", 2),
+        ("export --model model --out new.onnx --int8=", "there is no ''", 2),
         ("export --model model.onnx --out new.onnx", "run them with onnxruntime", 1),
         ("export --model tinny --out new.onnx", "did you mean 'tiny'", 1),
         ("score --model model.onnx reference.png gen", "run them with onnxruntime", 1),

@@ -280,10 +280,6 @@ def test_missing_masks_and_classes_are_listed(tmp_path: Path) -> None:
     for name in ("identity", "distractor", "relight"):
         with pytest.raises(GenerateError, match="column 'category' is empty in 4 rows"):
             TASKS[name](sources.replace(category=None), engine(), WORDS)
-        with pytest.raises(GenerateError, match="column 'text' is empty"):
-            TASKS[name](sources, engine(), WORDS, class_column="text")
-    described = distractor_task(sources.replace(text="chipped blue mug"), engine(), WORDS, class_column="text")
-    assert described.jobs[0].prompt == "Photo of a chipped blue mug"
     assert len(contextual_task(sources.replace(category=None), engine(), WORDS).jobs) == 4
     worded = replace(WORDS, templates={"context": "a {class}: {background}, {lighting}"})
     with pytest.raises(GenerateError, match="column 'category' is empty"):
@@ -652,7 +648,7 @@ def test_real_noise_is_the_pipeline_at_strength_a_tenth(tmp_path: Path) -> None:
     photo = read(source).image(1)
     small = photo.resize((64, 48), Image.Resampling.LANCZOS)
     expected = pipe(
-        prompt=WORDS.prompt("identity", **{"class": "mug"}), image=small, mask_image=Image.new("L", small.size, 255),
+        prompt=WORDS.prompt("identity", "mug"), image=small, mask_image=Image.new("L", small.size, 255),
         width=64, height=48, strength=0.1, num_inference_steps=20, guidance_scale=2.5,
         generator=torch.Generator().manual_seed(0),
     ).images[0]  # fmt: skip

@@ -175,7 +175,7 @@ def test_iclight_adds_its_file_to_a_wider_unet(engine: Callable[[str], Engine], 
     light: Any = engine("iclight")
     offset = load_file(folder / "offset.safetensors")
     plain = UNet2DConditionModel.from_pretrained(folder / "stable_diffusion", subfolder="unet").state_dict()
-    found = light.pipe[0].unet.state_dict()
+    found = light.pipe.unet.state_dict()
     assert found["conv_in.weight"].shape[1] == 8
     for key, value in plain.items():
         if key == "conv_in.weight":
@@ -195,11 +195,11 @@ def test_iclight_with_an_empty_file_is_stable_diffusion(folder: Path, tmp_path: 
     light: Any = open_engine("iclight", CPU, weights)
     plain = UNet2DConditionModel.from_pretrained(folder / "stable_diffusion", subfolder="unet")
     x, context = torch.randn(2, 4, 8, 8), torch.randn(2, 5, 16)
-    with torch.no_grad(), conditioned(light.pipe[0].unet, torch.randn(1, 4, 8, 8)):
-        found = light.pipe[0].unet(x, 10, encoder_hidden_states=context).sample
+    with torch.no_grad(), conditioned(light.pipe.unet, torch.randn(1, 4, 8, 8)):
+        found = light.pipe.unet(x, 10, encoder_hidden_states=context).sample
         torch.testing.assert_close(found, plain(x, 10, encoder_hidden_states=context).sample)
     with pytest.raises(RuntimeError):  # outside, the other four channels are missing
-        light.pipe[0].unet(x, 10, encoder_hidden_states=context)
+        light.pipe.unet(x, 10, encoder_hidden_states=context)
 
 
 def test_iclight_sees_the_object_and_nothing_else(engine: Callable[[str], Engine]) -> None:
@@ -422,8 +422,7 @@ def test_engines_work_in_bfloat16(name: str, folder: Path) -> None:
     opened = open_engine(name, Place("cpu", "bfloat16"), weights, **QUICK[name])
     made = opened.edit(request())
     assert (made.size, made.mode) == ((48, 32), "RGB")
-    parts = opened.pipe[0] if name == "iclight" else opened.pipe
-    assert parts.vae.dtype == torch.bfloat16
+    assert opened.pipe.vae.dtype == torch.bfloat16
 
 
 FETCH = """

@@ -35,9 +35,9 @@ def test_prompts_have_the_papers_slots() -> None:
     assert "a HARBOUR" in context
     assert "blue DUSK" in context
     assert "white" in context
-    assert words.prompt("identity", **{"class": "hot_dog"}) == "Photo of a hot dog"
-    assert words.prompt("object", **{"class": "table"}) == "a table in a clean background"  # ILGen, 3.2
-    assert words.prompt("relight", **{"class": "table"}) == "table"
+    assert words.prompt("identity", "hot_dog") == "Photo of a hot dog"
+    assert words.prompt("object", "table") == "a table in a clean background"  # ILGen, 3.2
+    assert words.prompt("relight", "table") == "table"
     assert "watermark" in words.negative["sdxl_inpaint"]
     assert set(words.negative) == {"sdxl_inpaint"}  # NearID, 0.B.1: none for FLUX
 

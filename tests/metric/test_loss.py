@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from idmetric import Embedding, IdentityLoss, IDSim
 from idmetric.metric.distance.matrix import DISTANCES
+from idmetric.metric.images.regions import subject_of
 from idmetric.metric.models.idsim import IDSimConfig
 from idmetric.metric.models.visid import VisIDEmbed
 from idmetric.train.visme import small_qwen
@@ -101,6 +102,12 @@ def test_masks_of_another_size_are_averaged_to_the_pixels(metric: IDSim) -> None
     small = torch.nn.functional.adaptive_avg_pool2d(masks(), (26, 22))
     doubled = small.repeat_interleave(2, 1).repeat_interleave(2, 2)
     torch.testing.assert_close(loss(x, masks=small), loss(x, masks=doubled), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("box", [(0, 0, None, 5), ("0", "0", "5", "5"), (0, 0, 5.5, 5)])
+def test_a_box_that_is_not_of_whole_numbers_is_named(box: Any) -> None:
+    with pytest.raises(ValueError, match=r"box 0 must be .* in whole pixels"):
+        subject_of(torch.rand(1, 3, 8, 8), None, [box], "crop")
 
 
 def test_boxes_cut_the_subject_out(metric: IDSim) -> None:

@@ -183,7 +183,7 @@ def test_wrong_data_are_refused_with_how_to_fix_them(tmp_path: Path) -> None:
     build(replace(PLAIN, negatives="single"), one, Processes(cpu=True))
     two = Processes(cpu=True)
     two.count = 4
-    with pytest.raises(ValueError, match="4 processes cannot share 2 micro-batches"):
+    with pytest.raises(ValueError, match="2 micro-batches cannot be shared equally by 4"):
         build(PLAIN, whole, two)
 
 

@@ -22,12 +22,13 @@ from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
 from idmetric.metric.models.visid import CANDIDATE, TASKS
 from idmetric.train import state
-from idmetric.train.batches import generator
+from idmetric.train.batches import Pictures, generator
 from idmetric.train.loop import TrainError, TrainSettings, fit
 from idmetric.train.processes import Processes
 from idmetric.train.visme import items, recipe, small_qwen
 from idmetric.train.visme.batch_sampler import Batch, ScheduleError
 from idmetric.train.visme.config import SMOKE, Config
+from idmetric.train.visme.data import prepare
 from idmetric.train.visme.items import precision_at_1
 from idmetric.train.visme.recipe import VisME, build
 from idmetric.train.visme.wording import Item
@@ -141,7 +142,7 @@ def test_shares_of_processes_make_up_the_batch(data: Manifest, count: int) -> No
         embedded = torch.cat([alone.model.encode_items(s["pixels"].take(slice(None)), s["words"]) for s in shares])
         whole = alone.loader.load(draw, 0, 1)
         expected = alone._loss(alone.model.encode_items(whole["pixels"].take(slice(None)), whole["words"]), whole)
-        alone.count = count
+        alone.processes.count = count
         for share in shares:
             assert share["identity"].equal(whole["identity"])
             found = alone._loss(embedded, share)
@@ -265,11 +266,37 @@ def test_precision_at_1_is_that_of_the_public_class(data: Manifest) -> None:
     assert perfect["p@1"] == 1
 
 
+class _ByColor:
+    """Embeds texts and images as red or blue."""
+
+    def encode_items(self, pixels: list[Tensor | None], words: list[str]) -> Tensor:
+        is_red = ["red" in text if x is None else bool(x[0].mean() > x[2].mean())
+                  for x, text in zip(pixels, words, strict=True)]  # fmt: skip
+        return torch.eye(2)[torch.tensor(is_red).long()]
+
+
+def test_candidates_that_are_right_as_well_do_not_count_as_mistakes(tmp_path: Path) -> None:
+    Image.new("RGB", (8, 8), (250, 0, 0)).save(tmp_path / "red.png")
+    Image.new("RGB", (8, 8), (0, 0, 250)).save(tmp_path / "blue.png")
+    rows = []
+    for number, (text, image) in enumerate(
+        [("the red one", "red.png"), ("red thing", "red.png"), ("blue", "blue.png")]
+    ):
+        group = f"g{number}"
+        rows.append(Row(None, None, id=f"q{number}", text=text, group=group, slot="query"))
+        rows.append(Row(None, image, id=f"t{number}", group=group, slot="positive"))
+    data = Manifest.from_rows(rows, tmp_path)
+    prepared = prepare(data, splits=("",))
+    rates = precision_at_1(_ByColor(), Pictures(data, (8, 8)), prepared)  # type: ignore[arg-type]
+    assert rates["p@1"] == 1  # both red queries find the red picture
+
+
 def test_a_text_that_finds_several_images_is_no_mistake() -> None:
-    a, b = (Item(None, "a dog"), Item(1, "x")), (Item(None, "a dog"), Item(2, "x"))
-    assert items._same_text(a, b)
-    assert items._same_text(a[::-1], b[::-1])
-    assert not items._same_text((Item(1, "find it"), Item(3, "x")), (Item(1, "find it"), Item(3, "x")))
+    a, b = (Item(None, "a dog"), Item(1, "x")), (Item(None, "A  dog"), Item(2, "x"))
+    assert items._has_equal_texts([a, b], [a[1], b[1]]).all()
+    assert items._has_equal_texts([a[::-1], b[::-1]], [a[0], b[0]]).all()
+    same_words = (Item(1, "find it"), Item(3, "x"))
+    assert not items._has_equal_texts([same_words], [Item(3, "x")]).any()
 
 
 def test_identities_and_their_images_are_not_both_trained_and_validated_on(data: Manifest) -> None:

@@ -41,7 +41,6 @@ from idmetric.cli.options import natural, positive
 if TYPE_CHECKING:
     from idmetric.data.generate.engine import Engine
     from idmetric.data.generate.jobs import Task
-    from idmetric.data.generate.weights import Weighted
     from idmetric.data.generate.wording import Wording
     from idmetric.data.manifest.table import Manifest
 
@@ -191,7 +190,7 @@ def run(args: Namespace) -> int:
 
     engine = _opened(args, models[0])
     task = _task(args, sources, engine, words)
-    manifest, left_out = _make(args, _shard_of(args, task), engine)
+    manifest, left_out = _make(args, _shard_of(args, task))
     if task_name == "noise" and args.shard == (1, 1):
         manifest, incomplete = noised(sources, manifest, task)
         if incomplete:
@@ -289,12 +288,12 @@ def _make_objects(args: Namespace, words: Wording) -> int:
 
     task = object_task(categories, per_category, draw, remover, words, args.seed, domain)
     if remover is None:
-        objects, left_out = _make(args, _shard_of(args, task), draw)
+        objects, left_out = _make(args, _shard_of(args, task))
         return _finish(args, objects, left_out)
-    objects, left_out = _make(args, _shard_of(args, task), draw, remover)
+    objects, left_out = _make(args, _shard_of(args, task))
     draw.unload()
     task = relight_task(objects, relight, words, args.seed, args.copies or VARIANTS)
-    relit, left_out_too = _make(args, task, relight)
+    relit, left_out_too = _make(args, task)
     if args.with_sources:
         relit = merge([objects, relit], shared=True)
     return _finish(args, relit, left_out + left_out_too)
@@ -308,14 +307,14 @@ def _make_grid(args: Namespace, manifest: Manifest, words: Wording) -> int:
     sources = grid_sources(manifest, args.views)
     repaint, edit = (_opened(args, name) for name in ENGINES["grid"])
     task = grid_identity_task(sources, repaint, words, args.seed)
-    edits, left_out = _make(args, _shard_of(args, task), repaint)
+    edits, left_out = _make(args, _shard_of(args, task))
     repaint.unload()  # two such models rarely fit one device
 
     number, count = args.shard
     anchors = plain(sources)
     anchors = anchors.take(range(number - 1, len(anchors), count))
     photos = merge([anchors, plain(edits)], shared=True)
-    contexts, left_out_too = _make(args, grid_context_task(photos, edit, words, args.seed), edit)
+    contexts, left_out_too = _make(args, grid_context_task(photos, edit, words, args.seed))
     return _finish(args, merge([sources, edits, contexts], shared=True), left_out + left_out_too)
 
 
@@ -325,11 +324,11 @@ def _shard_of(args: Namespace, task: Task) -> Task:
     return replace(task, jobs=task.jobs[number - 1 :: count])
 
 
-def _make(args: Namespace, task: Task, *models: Weighted) -> tuple[Manifest, int]:
+def _make(args: Namespace, task: Task) -> tuple[Manifest, int]:
     """The finished images of a task and the number of those left out."""
     from idmetric.data.generate.jobs import run_jobs
 
-    for model in models:
+    for model in task.models:
         for weights, license in model.licenses.items():
             say(f"{model.name}: weights {weights}, license {license}")
     images = args.out.with_name(f"{args.out.stem}_images")

@@ -18,6 +18,7 @@ import numpy as np
 from PIL import Image
 
 from idmetric.data.manifest.table import Manifest, ManifestError
+from idmetric.metric.files import StrPath
 from idmetric.metric.files.output import replacing
 from idmetric.metric.images.kinds import ImageReadError
 from idmetric.metric.images.masks import MaskId, read_mask
@@ -46,33 +47,44 @@ class Attached:
     problems: dict[str, str] = field(default_factory=dict)
 
 
-def match_masks(manifest: Manifest, folder: str | os.PathLike[str]) -> tuple[dict[int, Path | None], list[Path]]:
+def match_masks(manifest: Manifest, folder: StrPath) -> tuple[dict[int, Path | None], list[Path]]:
     """Row -> its mask by name, None without one, of all rows with an image; and the files that belong to no row."""
-    files = [file for file in walk(Path(folder)) if is_image(file)] if os.path.isdir(folder) else []
+    files = []
+    if os.path.isdir(folder):
+        files = [file for file in walk(Path(folder)) if is_image(file)]
     if not files:
         raise ManifestError(f"{folder}: no such folder, or no masks (.png, ...) in it")
-    ids, sources = manifest.column("id"), manifest.sources()
-    names = {k: s if isinstance(s, str) else ids[k] for k, s in enumerate(sources) if s is not None}
+
+    ids = manifest.column("id")
+    names = {}
+    for row, source in enumerate(manifest.sources()):
+        if source is not None:
+            names[row] = source if isinstance(source, str) else ids[row]
     try:
         masks = masks_of(folder, names.values())
     except InputError as error:
         raise ManifestError(str(error)) from error
     if names and not any(masks):
         row, name = next(iter(names.items()))
+        expected, *_ = absent_mask(folder, name)
         raise ManifestError(
             f"{folder}: none of its {len(files)} masks has the name of an image; the mask of {ids[row]} would be "
-            f"{absent_mask(folder, name)[0]}"
+            f"{expected}"
         )
+
+    matches = {row: None if mask is None else Path(mask) for row, mask in zip(names, masks, strict=True)}
     used = {os.path.realpath(mask) for mask in masks if mask is not None}
-    found = {row: None if mask is None else Path(mask) for row, mask in zip(names, masks, strict=True)}
-    return found, [file for file in files if os.path.realpath(file) not in used]
+    return matches, [file for file in files if os.path.realpath(file) not in used]
 
 
 def attach_masks(
-    manifest: Manifest, folder: str | os.PathLike[str], copies: str | os.PathLike[str],
-    threshold: float | None = None, mask_id: MaskId | None = None,
+    manifest: Manifest,
+    folder: StrPath,
+    copies: StrPath,
+    threshold: float | None = None,
+    mask_id: MaskId | None = None,
     progress: Progress = lambda items, total, what: items,
-) -> Attached:  # fmt: skip
+) -> Attached:
     """Attach the masks of a folder by name, and check that each fits its image.
 
     A mask of its image's size is attached as it is. One of the same shape and another size is scaled to its image by
@@ -86,40 +98,48 @@ def attach_masks(
     """
     if threshold is not None and not 0 < threshold <= 1:
         raise ValueError(f"threshold {threshold:g}: it must be within (0, 1]")
-    files, unused = match_masks(manifest, folder)
-    ids, new, data = (manifest.column(c) for c in ("id", "mask", "mask_bytes"))
-    done = Attached(manifest, unused)
+    matches, unused = match_masks(manifest, folder)
+    ids, masks, mask_bytes = (manifest.column(name) for name in ("id", "mask", "mask_bytes"))
+    attached = Attached(manifest, unused)
 
-    for row, file in progress(files.items(), len(files), "masks"):
+    for row, file in progress(matches.items(), len(matches), "masks"):
         if file is None:
-            if new[row] is None and data[row] is None:
-                done.problems[ids[row]] = f"no mask of that name in {folder}"
+            if masks[row] is None and mask_bytes[row] is None:
+                attached.problems[ids[row]] = f"no mask of that name in {folder}"
             continue
         try:
             photo = read_image(manifest.source(row) or b"")
-            cover = read_mask(file, image=photo, mask_id=mask_id)
-            scaled = tuple(cover.shape) != (photo.height, photo.width)
-            if scaled:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")  # the first reading gave them
-                    cover = read_mask(file, (photo.height, photo.width), image=photo, mask_id=mask_id)
+            values = read_mask(file, image=photo, mask_id=mask_id).numpy()
+            is_scaled = values.shape != (photo.height, photo.width)
+            if is_scaled:
+                with warnings.catch_warnings(action="ignore"):  # the first reading gave them
+                    values = read_mask(file, (photo.height, photo.width), image=photo, mask_id=mask_id).numpy()
         except ImageReadError as error:
-            done.problems[ids[row]] = str(error)
+            attached.problems[ids[row]] = str(error)
             continue
-        values = cover.numpy() if threshold is None else (cover.numpy() >= threshold).astype(np.float32)
-        if not values.any():
-            done.problems[ids[row]] = f"{file}: the mask is empty, it must select the subject (white)"
-            continue
-        done.attached += 1
-        done.scaled += scaled
-        if scaled or threshold is not None or mask_id is not None:
-            pixels = np.rint(values * 255).astype(np.uint8)
-            digest = hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest()
-            file = Path(copies, digest[:2], f"{digest[:32]}.png")
-            if not file.is_file():
-                with replacing(file, parents=True) as temporary:
-                    Image.fromarray(pixels).save(temporary, "PNG")
-        new[row], data[row] = str(file.absolute()), None
 
-    done.manifest = manifest.at(manifest.root.absolute()).replace(mask=new, mask_bytes=data)
-    return done
+        if threshold is not None:
+            values = (values >= threshold).astype(np.float32)
+        if not values.any():
+            attached.problems[ids[row]] = f"{file}: the mask is empty, it must select the subject (white)"
+            continue
+        if is_scaled or threshold is not None or mask_id is not None:
+            file = _copy(values, Path(copies))
+        attached.attached += 1
+        attached.scaled += is_scaled
+        masks[row], mask_bytes[row] = str(file.absolute()), None
+
+    moved = manifest.at(manifest.root.absolute())
+    attached.manifest = moved.replace(mask=masks, mask_bytes=mask_bytes)
+    return attached
+
+
+def _copy(values: np.ndarray, folder: Path) -> Path:
+    """The file of a mask with these values in [0, 1]."""
+    pixels = np.rint(values * 255).astype(np.uint8)
+    digest = hashlib.sha256(repr(pixels.shape).encode() + pixels.tobytes()).hexdigest()
+    file = folder / digest[:2] / f"{digest[:32]}.png"
+    if not file.is_file():
+        with replacing(file, parents=True) as temporary:
+            Image.fromarray(pixels).save(temporary, "PNG")
+    return file

@@ -15,6 +15,7 @@ from idmetric.metric.files.tables import first_few
 MASK_PROB_APN = (0.5, 0.2, 0.6)
 MASK_PROB = 1.0  # share of samples with any masking; the paper's three probabilities imply 1
 _ROLE: Mapping[str, int] = MappingProxyType({"anchor": 0, "positive": 1, "negative": 2, "distractor": 2})
+_IN_PLACE = ("distractor", "identity-edit", "part-edit")  # roles of rows that show their parent's shape
 
 
 def draw_masking(
@@ -33,9 +34,9 @@ def draw_masking(
         seed: whole numbers that determine the draw, such as (seed, epoch, sample).
         mask_prob, mask_prob_apn: probabilities in [0, 1]; the three are for anchor, positive, negative.
     """
-    draws = np.random.default_rng(seed).random(len(slots) + 1)
-    gate = draws[0] < mask_prob
-    return [bool(gate and u < mask_prob_apn[_ROLE[s]]) for s, u in zip(slots, draws[1:], strict=True)]
+    gate, *draws = np.random.default_rng(seed).random(len(slots) + 1)
+    probabilities = [mask_prob_apn[_ROLE[slot]] for slot in slots]
+    return [bool(gate < mask_prob and draw < p) for draw, p in zip(draws, probabilities, strict=True)]
 
 
 def inherit_masks(manifest: Manifest) -> Manifest:
@@ -44,24 +45,25 @@ def inherit_masks(manifest: Manifest) -> Manifest:
     (NearID's code masks a distractor by the mask of the positive that it was made from.) Context-edits inherit no mask,
     because they may have moved the object.
     """
-    parent, role = parent_rows(manifest), manifest.column("role")
-    path, data = manifest.column("mask"), manifest.column("mask_bytes")
-    for k in range(len(manifest)):
-        chain, at = {k}, k
-        while path[at] is None and data[at] is None and role[at] in ("distractor", "identity-edit", "part-edit"):
-            at = int(parent[at])
-            if at < 0 or at in chain:
+    parents, roles = parent_rows(manifest), manifest.column("role")
+    masks, mask_bytes = manifest.column("mask"), manifest.column("mask_bytes")
+    for row in range(len(manifest)):
+        source = row
+        visited: set[int] = set()  # a row may be its own ancestor
+        while masks[source] is None and mask_bytes[source] is None and roles[source] in _IN_PLACE:
+            visited.add(source)
+            source = int(parents[source])
+            if source < 0 or source in visited:
                 break
-            chain.add(at)
-        if at >= 0:
-            path[k], data[k] = path[at], data[at]
-    return manifest.replace(mask=path, mask_bytes=data)
+        if source >= 0:
+            masks[row], mask_bytes[row] = masks[source], mask_bytes[source]
+    return manifest.replace(mask=masks, mask_bytes=mask_bytes)
 
 
 def missing_masks(manifest: Manifest) -> list[int]:
     """Numbers of the rows without a mask."""
-    rows = enumerate(zip(manifest.column("mask"), manifest.column("mask_bytes"), strict=True))
-    return [k for k, (path, data) in rows if path is None and data is None]
+    masks, mask_bytes = manifest.column("mask"), manifest.column("mask_bytes")
+    return [row for row in range(len(manifest)) if masks[row] is None and mask_bytes[row] is None]
 
 
 def require_masks(manifest: Manifest) -> None:
@@ -70,7 +72,8 @@ def require_masks(manifest: Manifest) -> None:
     Raises:
         ManifestError: with the count and the first rows that lack one.
     """
-    if missing := missing_masks(manifest):
-        names = manifest.column("id")
-        listed = ", ".join(first_few([f"row {k + 1} ({names[k]})" for k in missing]))
+    missing = missing_masks(manifest)
+    if missing:
+        ids = manifest.column("id")
+        listed = ", ".join(first_few([f"row {row + 1} ({ids[row]})" for row in missing]))
         raise ManifestError(f"{len(missing)} of {len(manifest)} rows lack a mask: {listed}; fill column 'mask'")

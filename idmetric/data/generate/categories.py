@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import urllib.parse
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from idmetric.data.generate.weights import GenerateError
-from idmetric.metric.files import json_file
+from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.hints import need
 
 _MARKER = re.compile(r"^\s*(?:[-*•–]|\(?\d+[.):])\s+")  # of a list's item
@@ -18,25 +17,25 @@ _LONGEST = 80  # letters of a category; longer lines cannot be names
 _ANSWERS = 20  # that are asked for at most
 
 
-def read_categories(path: str | os.PathLike[str]) -> list[str]:
+def read_categories(path: StrPath) -> list[str]:
     """The categories of a text file, one on each line; blank lines, comments (#) and repetitions are ignored."""
     try:
-        text = json_file.read_text(path, "utf-8-sig")
+        lines = json_file.read_text(path, "utf-8-sig").splitlines()
     except (OSError, ValueError) as error:
-        raise GenerateError(f"{os.fspath(path)}: not readable as text: {error}") from error
-    names = (" ".join(line.split()) for line in text.splitlines())
-    found = _distinct(name for name in names if name and not name.startswith("#"))
-    if not found:
-        raise GenerateError(f"{os.fspath(path)}: the file has no categories; write one on each line")
-    return found
+        raise GenerateError(f"{path}: not readable as text: {error}") from error
+    names = [" ".join(line.split()) for line in lines]
+    categories = _distinct(name for name in names if name and not name.startswith("#"))
+    if not categories:
+        raise GenerateError(f"{path}: the file has no categories; write one on each line")
+    return categories
 
 
 def _distinct(names: Iterable[str]) -> list[str]:
     """The names without repetitions; case is ignored."""
-    found: dict[str, str] = {}
+    distinct: dict[str, str] = {}
     for name in names:
-        found.setdefault(name.casefold(), name)
-    return list(found.values())
+        distinct.setdefault(name.casefold(), name)
+    return list(distinct.values())
 
 
 @dataclass(frozen=True)
@@ -58,20 +57,22 @@ class Chat:
         need("generate", "asking for categories", httpx="httpx")
         import httpx
 
-        address = self.url.rstrip("/").removesuffix("/chat/completions") + "/chat/completions"
-        headers = {"Authorization": f"Bearer {self.key}"} if self.key else {}
+        address = self.url.rstrip("/") + "/chat/completions"
+        headers = {}
+        if self.key:
+            headers["Authorization"] = f"Bearer {self.key}"
         body = {"model": self.model, "messages": list(messages)}
         try:
             reply = httpx.post(address, json=body, headers=headers, timeout=300)
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
             raise GenerateError(f"{address} gave no answer: {type(error).__name__}: {error}") from error
-        said = " ".join(reply.text.split())[:300]
+        answer = " ".join(reply.text.split())[:300]
         if not reply.is_success:
-            raise GenerateError(f"{address} refuses: status {reply.status_code}: {said}")
+            raise GenerateError(f"{address} refuses: status {reply.status_code}: {answer}")
         try:
             return str(reply.json()["choices"][0]["message"]["content"] or "")
         except (ValueError, LookupError, TypeError) as error:
-            raise GenerateError(f"{address} does not answer as /v1/chat/completions does: {said}") from error
+            raise GenerateError(f"{address} does not answer as /v1/chat/completions does: {answer}") from error
 
     @property
     def openai(self) -> bool:
@@ -80,7 +81,12 @@ class Chat:
         return (parts.scheme, parts.hostname, parts.port or 443) == ("https", "api.openai.com", 443)
 
 
-def ask_categories(chat: Chat, domain: str, count: int, domains: Mapping[str, Any]) -> list[str]:
+def ask_categories(
+    chat: Chat,
+    domain: str,
+    count: int,
+    domains: Mapping[str, Any],
+) -> list[str]:
     """Ask a model for `count` categories of a domain (ILGen, section 3.2).
 
     The paper's prompts are in Table S1; ours say the same in other words, and ask for an answer that is easy to read.
@@ -91,23 +97,30 @@ def ask_categories(chat: Chat, domain: str, count: int, domains: Mapping[str, An
         domains: the words of the questions (`Wording.domains`).
     """
     entry = domains.get(domain) or {"domain": domain, "examples": "any that fit"}
-    first = {"role": "user", "content": domains["*prompt"].format(count=count, **entry)}
-    found: list[str] = []
-    messages, idle = [first], 0
+    question = {"role": "user", "content": domains["*prompt"].format(count=count, **entry)}
+    messages = [question]
+    categories: list[str] = []
+    idle = 0  # answers in a row without a new category
     for _ in range(_ANSWERS):
-        answer, before = chat.say(messages), len(found)
-        found = _distinct([*found, *parse_categories(answer)])
-        idle = idle + 1 if len(found) == before else 0
-        if len(found) >= count or idle == 2:
+        answer = chat.say(messages)
+        extended = _distinct([*categories, *parse_categories(answer)])
+        idle = idle + 1 if len(extended) == len(categories) else 0
+        categories = extended
+        if len(categories) >= count or idle == 2:
             break
-        more = domains["*more"].format(count=count - len(found))
-        listed = {"role": "assistant", "content": "\n".join(found) or answer}
-        messages = [first, listed, {"role": "user", "content": more}]
-    if len(found) < count:
+        more = domains["*more"].format(count=count - len(categories))
+        messages = [
+            question,
+            {"role": "assistant", "content": "\n".join(categories) or answer},
+            {"role": "user", "content": more},
+        ]
+
+    if len(categories) < count:
         raise GenerateError(
-            f"the model gave {len(found)} different categories of {count}: ask for fewer (--limit), or another model"
+            f"the model gave {len(categories)} different categories of {count}: ask for fewer (--limit), or another "
+            "model"
         )
-    return found[:count]
+    return categories[:count]
 
 
 def parse_categories(answer: str) -> list[str]:
@@ -116,7 +129,12 @@ def parse_categories(answer: str) -> list[str]:
     Long lines and headings are ignored.
     """
     answer = re.sub(r"<think>.*?</think>", "", answer, flags=re.DOTALL)
-    named = [line.rstrip() for line in answer.splitlines() if not line.lstrip().startswith(("#", "```"))]
-    lines = [line for line in named if not line.endswith(":")]
-    names = [" ".join(_MARKER.sub("", x).replace("*", "").replace("`", "").split()).strip(" .,;\"'") for x in lines]
-    return [n for n in names if n and len(n) <= _LONGEST and any(c.isalpha() for c in n)]
+    names = []
+    for line in answer.splitlines():
+        if line.lstrip().startswith(("#", "```")) or line.rstrip().endswith(":"):
+            continue
+        words = re.sub("[*`]", "", _MARKER.sub("", line)).split()
+        name = " ".join(words).strip(" .,;\"'")
+        if len(name) <= _LONGEST and any(letter.isalpha() for letter in name):
+            names.append(name)
+    return names

@@ -18,7 +18,9 @@ from idmetric.metric.images.masks import read_mask
 from idmetric.metric.images.read import ImageLike, describe, read_image
 
 Mode = Literal["small", "large"]
+Size = tuple[int, int]  # width, height
 Box = tuple[int, int, int, int]  # left, top, right, bottom
+Pair = tuple[Image.Image, Image.Image]  # a photo and its mask
 Bits = NDArray[np.bool_]
 
 MODES: tuple[Mode, ...] = ("small", "large")
@@ -30,6 +32,7 @@ REMOVED = (0.4, 0.6)  # share of the foreground that a partial mask leaves out (
 PADDING = 0.5  # largest padding as a share of the image's sides (ILGen, section 4.1)
 NEARID_SIDE = 512  # NearID, appendix 0.B.1
 HALF = 0.5 - 1e-6  # coverage is rounded to float32
+WHITE = (255, 255, 255)
 
 
 class ComposeError(ValueError):
@@ -44,23 +47,18 @@ class Composed(NamedTuple):
     parameters: dict[str, Any]
 
 
-def read_pair(image: ImageLike, mask: ImageLike) -> tuple[Image.Image, Image.Image]:
+def read_pair(image: ImageLike, mask: ImageLike) -> Pair:
     """A photo, RGB, and its mask, "L", 0 or 255; EXIF orientation is applied, 16 bits are scaled.
 
     Raises:
-        ImageReadError: if one of them cannot be read.
-        ComposeError: if their sizes differ, or the mask is empty or covers everything.
+        ImageReadError: if one of them cannot be read, or their shapes differ.
+        ComposeError: if the mask is empty or covers everything.
     """
     photo = read_image(image)
-    bits = read_mask(mask, image=photo).numpy() >= HALF
-    if bits.shape != (photo.height, photo.width):
-        raise ComposeError(
-            f"{describe(mask)}: the mask has {bits.shape[1]}x{bits.shape[0]} pixels, its image "
-            f"{photo.width}x{photo.height}: scale the mask to the image if they show the same picture"
-        )
+    bits = read_mask(mask, (photo.height, photo.width), image=photo).numpy() >= HALF
     if bits.all() or not bits.any():
-        says = "covers everything" if bits.all() else "is empty"
-        raise ComposeError(f"{describe(mask)}: the mask {says}; it must select the foreground (white) alone")
+        problem = "covers everything" if bits.all() else "is empty"
+        raise ComposeError(f"{describe(mask)}: the mask {problem}; it must select the foreground (white) alone")
     return photo, mask_image(bits)
 
 
@@ -70,7 +68,12 @@ def scale_mode(identity: str, seed: int = 0) -> Mode:
     return MODES[digest[0] % 2]
 
 
-def contextual_canvas(photo: Image.Image, mask: Image.Image, rng: np.random.Generator, mode: Mode) -> Composed:
+def contextual_canvas(
+    photo: Image.Image,
+    mask: Image.Image,
+    rng: np.random.Generator,
+    mode: Mode,
+) -> Composed:
     """The foreground, scaled and placed at random on a white canvas: the input of a contextual edit (ID-Sim, A.2.1).
 
     The crop is the largest window of ratio 2:3 or 3:2 within the image that can hold the foreground. If there is none,
@@ -97,24 +100,37 @@ def contextual_canvas(photo: Image.Image, mask: Image.Image, rng: np.random.Gene
     width, height = box[2] - box[0], box[3] - box[1]
     crop = _crop(photo.size, (width, height))
     canvas = _canvas(crop)
-    before = np.count_nonzero(np.asarray(mask)) / (crop[0] * crop[1])
-    low = math.sqrt(LEAST / before)
-    factor = low
-    if low < 1:
-        middle = (low + 1) / 2
-        factor = float(rng.uniform(low, middle) if mode == "small" else rng.uniform(middle, 1))
-    largest = min(canvas[0] / width, canvas[1] / height)
+    share = area(mask) / (crop[0] * crop[1])
+
+    # the factor that scales the foreground within its crop
+    factor = lowest = math.sqrt(LEAST / share)
+    if lowest < 1:
+        middle = (lowest + 1) / 2
+        bounds = (lowest, middle) if mode == "small" else (middle, 1)
+        factor = rng.uniform(*bounds)
+
     wanted = factor * max(canvas) / max(crop)
+    largest = min(canvas[0] / width, canvas[1] / height)
     scale = min(wanted, largest)
-    size = (_whole(width * scale, canvas[0]), _whole(height * scale, canvas[1]))
+    size = (min(canvas[0], rounded(width * scale)), min(canvas[1], rounded(height * scale)))
     parameters = {
-        "mode": mode, "canvas": list(canvas), "crop": [round(side, 3) for side in crop], "box": list(box),
-        "size": list(size), "scale": scale, "covered_before": before, "fits": wanted <= largest * (1 + 1e-9),
-    }  # fmt: skip
+        "mode": mode,
+        "canvas": list(canvas),
+        "crop": [round(side, 3) for side in crop],
+        "box": list(box),
+        "size": list(size),
+        "scale": scale,
+        "covered_before": share,
+        "fits": wanted <= largest * (1 + 1e-9),
+    }
     return _place(photo, mask, box, size, canvas, rng, parameters)
 
 
-def pad_randomly(photo: Image.Image, mask: Image.Image, rng: np.random.Generator) -> Composed:
+def pad_randomly(
+    photo: Image.Image,
+    mask: Image.Image,
+    rng: np.random.Generator,
+) -> Composed:
     """The foreground on white, smaller and at a random place, in an image of the same size (ILGen, 3.2 and 4.1).
 
     "We add random padding (up to 50% of the image resolution) to the foreground-segmented instance, keeping the same
@@ -126,14 +142,19 @@ def pad_randomly(photo: Image.Image, mask: Image.Image, rng: np.random.Generator
         The image, with parameters padding (the share), left, top, size (of the old image in the new one), scale and
         covered.
     """
-    padding = float(rng.uniform(0, PADDING))
+    padding = rng.uniform(0, PADDING)
     scale = 1 / (1 + padding)
-    size = (_whole(photo.width * scale, photo.width), _whole(photo.height * scale, photo.height))
+    size = (rounded(photo.width * scale), rounded(photo.height * scale))
     parameters = {"padding": padding, "size": list(size), "scale": scale}
     return _place(photo, mask, (0, 0, *photo.size), size, photo.size, rng, parameters)
 
 
-def fit(photo: Image.Image, mask: Image.Image, longest: int, multiple: int) -> tuple[Image.Image, Image.Image]:
+def fit(
+    photo: Image.Image,
+    mask: Image.Image,
+    longest: int,
+    multiple: int,
+) -> Pair:
     """Image and mask with sides of at most `longest` pixels, divisible by `multiple` (ID-Sim, A.2.2: 720 and 8).
 
     Images are only ever enlarged by rounding: each side is rounded to the nearest multiple, which changes it by less
@@ -141,16 +162,20 @@ def fit(photo: Image.Image, mask: Image.Image, longest: int, multiple: int) -> t
     """
     scale = min(1.0, longest / max(photo.size))
     cap = longest // multiple
-    width, height = (min(cap, math.floor(side * scale / multiple + 0.5)) * multiple for side in photo.size)
-    if not width or not height:
+    steps = [min(cap, math.floor(side * scale / multiple + 0.5)) for side in photo.size]
+    if not all(steps):
         raise ComposeError(
             f"{photo.width}x{photo.height} pixels cannot keep their shape with sides of at most {longest} pixels "
             f"divisible by {multiple}: enlarge or crop the image"
         )
-    return photo.resize((width, height), Image.Resampling.LANCZOS), scaled_mask(mask, (width, height))
+    size = (steps[0] * multiple, steps[1] * multiple)
+    return photo.resize(size, Image.Resampling.LANCZOS), scaled_mask(mask, size)
 
 
-def partial_mask(mask: Image.Image, rng: np.random.Generator) -> tuple[Image.Image, dict[str, Any]]:
+def partial_mask(
+    mask: Image.Image,
+    rng: np.random.Generator,
+) -> tuple[Image.Image, dict[str, Any]]:
     """The mask without 40-60 % of its foreground, cut off along a horizontal or vertical axis (ID-Sim, A.2.2).
 
     Axis, side and share are drawn at random. The cut removes whole columns (horizontal axis) or rows (vertical axis)
@@ -163,33 +188,45 @@ def partial_mask(mask: Image.Image, rng: np.random.Generator) -> tuple[Image.Ima
     """
     low, high = REMOVED
     bits = np.asarray(mask) > 0
-    area = int(bits.sum())
-    first, from_end, share = int(rng.integers(2)), bool(rng.integers(2)), float(rng.uniform(low, high))
-    for axis in (first, 1 - first):  # 0 removes columns, 1 removes rows
-        line = bits.sum(axis=axis)[:: -1 if from_end else 1]
-        gone = np.cumsum(line)
-        allowed = np.flatnonzero((gone >= low * area - 1e-9) & (gone <= high * area + 1e-9))
+    total = area(mask)
+    drawn_axis = int(rng.integers(2))
+    from_end = int(rng.integers(2))
+    share = rng.uniform(low, high)
+
+    for axis in (drawn_axis, 1 - drawn_axis):  # 0 removes columns, 1 removes rows
+        view = bits if axis == 0 else bits.T
+        if from_end:
+            view = view[:, ::-1]
+        removed = np.cumsum(view.sum(axis=0))
+        allowed = np.flatnonzero((removed >= low * total - 1e-9) & (removed <= high * total + 1e-9))
         if not len(allowed):
             continue
-        count = int(allowed[np.argmin(np.abs(gone[allowed] - share * area))]) + 1
-        cut = len(line) - count if from_end else count
-        kept, along = bits.copy(), slice(cut, None) if from_end else slice(None, cut)
-        kept[(slice(None), along) if axis == 0 else along] = False
-        side = (("left", "right") if axis == 0 else ("top", "bottom"))[from_end]
-        name = "horizontal" if axis == 0 else "vertical"
-        parameters = {"axis": name, "side": side, "cut": cut, "share": share, "removed": int(gone[count - 1]) / area}
-        return mask_image(kept), parameters
+
+        distances = np.abs(removed[allowed] - share * total)
+        last = int(allowed[distances.argmin()])
+        view[:, : last + 1] = False  # of `bits`
+        parameters = {
+            "axis": ("horizontal", "vertical")[axis],
+            "side": ("left", "right", "top", "bottom")[2 * axis + from_end],
+            "cut": view.shape[1] - last - 1 if from_end else last + 1,
+            "share": share,
+            "removed": int(removed[last]) / total,
+        }
+        return mask_image(bits), parameters
 
     raise ComposeError(
-        f"no row or column cuts {low:.0%} to {high:.0%} off the foreground of {area} pixels; leave the image out"
+        f"no row or column cuts {low:.0%} to {high:.0%} off the foreground of {total} pixels; leave the image out"
     )
 
 
-def paste(made: Image.Image, original: Image.Image, mask: Image.Image) -> Image.Image:
-    """The made image, resized by Lanczos, where the mask is 255, and the exact original elsewhere."""
-    if made.size != original.size:
-        made = made.resize(original.size, Image.Resampling.LANCZOS)
-    return Image.composite(made.convert("RGB"), original, mask)
+def paste(
+    edited: Image.Image,
+    original: Image.Image,
+    mask: Image.Image,
+) -> Image.Image:
+    """The edited image, resized by Lanczos, where the mask is 255, and the exact original elsewhere."""
+    resized = edited.resize(original.size, Image.Resampling.LANCZOS)
+    return Image.composite(resized, original, mask)
 
 
 def mask_image(bits: Bits) -> Image.Image:
@@ -197,51 +234,71 @@ def mask_image(bits: Bits) -> Image.Image:
     return Image.fromarray(bits.astype(np.uint8) * 255)
 
 
-def scaled_mask(mask: Image.Image, size: tuple[int, int], box: Box | None = None) -> Image.Image:
+def area(mask: Image.Image) -> int:
+    """Number of pixels that a mask selects."""
+    return int(np.count_nonzero(np.asarray(mask)))
+
+
+def scaled_mask(
+    mask: Image.Image,
+    size: Size,
+    box: Box | None = None,
+) -> Image.Image:
     """The mask, or a box of it, at (width, height): 255 where it covers at least half of a pixel."""
-    bits = read_mask(mask if box is None else mask.crop(box), (size[1], size[0])).numpy() >= HALF
+    width, height = size
+    bits = read_mask(mask.crop(box), (height, width)).numpy() >= HALF
     if not bits.any():
-        raise ComposeError(f"the foreground is so thin that it vanishes at {size[0]}x{size[1]} pixels: leave it out")
+        raise ComposeError(f"the foreground is so thin that it vanishes at {width}x{height} pixels: leave it out")
     return mask_image(bits)
 
 
-def _crop(image: tuple[int, int], box: tuple[int, int]) -> tuple[float, float]:
+def _crop(image: Size, foreground: Size) -> tuple[float, float]:
     """Width and height of the crop, for the better of the two ratios.
 
     The better ratio exceeds the image less; then it keeps more of the image; then (for a square image) it is closer to
     the foreground's shape.
     """
-    found = []
+    candidates = []
     for ratio in (3 / 2, 2 / 3):
         within = min(image[0], image[1] * ratio)
-        needed = max(box[0], box[1] * ratio)
-        width = max(within, needed)
-        other_shape = (ratio > 1) != (box[0] >= box[1])
-        found.append((round(max(needed / within, 1), 9), -round(width * width / ratio, 6), other_shape, width, ratio))
-    _, _, _, width, ratio = min(found)
-    return width, width / ratio
+        width = max(within, foreground[0], foreground[1] * ratio)
+        excess = round(width / within, 9)
+        is_other_shape = (ratio > 1) != (foreground[0] >= foreground[1])
+        height = width / ratio
+        candidates.append((excess, -round(width * height, 6), is_other_shape, width, height))
+    return min(candidates)[3:]
 
 
-def _canvas(crop: tuple[float, float]) -> tuple[int, int]:
+def _canvas(crop: tuple[float, float]) -> Size:
     """The canvas of the crop's ratio that is closest to it in size."""
     short, long = CANVAS_STEP
-    steps = min(CANVAS_LONGEST // long, max(1, math.floor(max(crop) / long + 0.5)))
-    return (long * steps, short * steps) if crop[0] > crop[1] else (short * steps, long * steps)
+    steps = min(CANVAS_LONGEST // long, rounded(max(crop) / long))
+    sides = (long * steps, short * steps)
+    return sides if crop[0] > crop[1] else sides[::-1]
 
 
 def _place(
-    photo: Image.Image, mask: Image.Image, box: Box, size: tuple[int, int], canvas: tuple[int, int],
-    rng: np.random.Generator, parameters: dict[str, Any],
-) -> Composed:  # fmt: skip
+    photo: Image.Image,
+    mask: Image.Image,
+    box: Box,
+    size: Size,
+    canvas: Size,
+    rng: np.random.Generator,
+    parameters: dict[str, Any],
+) -> Composed:
     """The masked part of a box of the photo, resized and placed at random on white, with its place as parameters."""
-    left, top = (int(rng.integers(room - side + 1)) for room, side in zip(canvas, size, strict=True))
+    left = int(rng.integers(canvas[0] - size[0] + 1))
+    top = int(rng.integers(canvas[1] - size[1] + 1))
     scaled = scaled_mask(mask, size, box)
-    image, cover = Image.new("RGB", canvas, (255, 255, 255)), Image.new("L", canvas)
-    image.paste(photo.resize(size, Image.Resampling.LANCZOS, box=box), (left, top), scaled)
+    foreground = photo.resize(size, Image.Resampling.LANCZOS, box=box)
+    image = Image.new("RGB", canvas, WHITE)
+    image.paste(foreground, (left, top), scaled)
+    cover = Image.new("L", canvas)
     cover.paste(scaled, (left, top))
-    covered = np.count_nonzero(np.asarray(scaled)) / (canvas[0] * canvas[1])
+    covered = area(cover) / (canvas[0] * canvas[1])
     return Composed(image, cover, {**parameters, "left": left, "top": top, "covered": covered})
 
 
-def _whole(length: float, most: int) -> int:
-    return min(most, max(1, math.floor(length + 0.5)))
+def rounded(length: float) -> int:
+    """The nearest whole number, at least 1."""
+    return max(1, math.floor(length + 0.5))

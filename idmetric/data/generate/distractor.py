@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 from PIL import Image
 
-from idmetric.data.generate.compose import NEARID_SIDE, ComposeError, fit, paste, scaled_mask
+from idmetric.data.generate.compose import NEARID_SIDE, ComposeError, Pair, Size, fit, paste, rounded, scaled_mask
 from idmetric.data.generate.engine import Engine, Request
-from idmetric.data.generate.jobs import Job, Made, Task, edit_jobs, provenance, read_source
+from idmetric.data.generate.jobs import Job, Made, Task, edit_jobs, read_source
 from idmetric.data.generate.wording import Wording
-
-if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+from idmetric.data.manifest.table import Manifest
 
 _LONGEST_RATIO = 8  # of sides; engines fail on longer strips
 
 
 def distractor_task(
-    manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, copies: int = 1, class_column: str = "category",
+    manifest: Manifest,
+    engine: Engine,
+    words: Wording,
+    seed: int = 0,
+    copies: int = 1,
     side: int | None = NEARID_SIDE,
-) -> Task:  # fmt: skip
+) -> Task:
     """Plan `copies` distractors of each row; the engine repaints everything that the mask selects.
 
     The paper works on squares, at 512 x 512 and at each engine's native size, and resizes all results to 512 x 512 by
@@ -34,32 +35,33 @@ def distractor_task(
     Args:
         side: of the square with the area to work at; None = the engine's native side.
     """
-    side = engine.native if side is None else side
+    side = side or engine.native
     negative = words.negative.get(engine.name)
     settings = {"task": "distractor", "side": side, "out_side": NEARID_SIDE, "negative": negative}
-    jobs = edit_jobs(manifest, engine, words, "distractor", seed, copies, class_column, settings)
+    jobs = edit_jobs(manifest, engine, words, "distractor", seed, copies, settings)
 
     def make(job: Job) -> Made:
         image, mask = reduced(*read_source(manifest, job))
         size = working_size(image.size, side, engine.multiple)
         large = image.resize(size, Image.Resampling.LANCZOS)
-        made = engine.edit(Request(job.prompt, job.seed, large, scaled_mask(mask, size), negative=negative))
-        return Made(paste(made, image, mask), mask, parameters={"size": list(size), **provenance(engine)})
+        large_mask = scaled_mask(mask, size)
+        edited = engine.edit(Request(job.prompt, job.seed, large, large_mask, negative=negative))
+        return Made(paste(edited, image, mask), mask, parameters={"size": list(size)})
 
-    return Task(jobs, make, engine.load)
+    return Task(jobs, make, [engine])
 
 
-def working_size(size: tuple[int, int], side: int, multiple: int) -> tuple[int, int]:
+def working_size(size: Size, side: int, multiple: int) -> Size:
     """(width, height): the aspect ratio of `size`, the area of a square of that side, divisible by `multiple`."""
-    ratio = size[0] / size[1]
-    if not 1 / _LONGEST_RATIO <= ratio <= _LONGEST_RATIO:
+    if max(size) > _LONGEST_RATIO * min(size):
         raise ComposeError(f"an image of {size[0]}x{size[1]} pixels is too long to repaint: crop it")
-    exact = side * math.sqrt(ratio), side / math.sqrt(ratio)
-    width, height = (max(multiple, math.floor(s / multiple + 0.5) * multiple) for s in exact)
+    root = math.sqrt(size[0] / size[1])
+    width = rounded(side * root / multiple) * multiple
+    height = rounded(side / root / multiple) * multiple
     return width, height
 
 
-def reduced(image: Image.Image, mask: Image.Image) -> tuple[Image.Image, Image.Image]:
+def reduced(image: Image.Image, mask: Image.Image) -> Pair:
     """Image and mask with a shorter side of at most 512 pixels."""
     short, long = sorted(image.size)
     if short <= NEARID_SIDE:

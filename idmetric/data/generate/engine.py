@@ -16,14 +16,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+from PIL import Image
 
-from idmetric.data.generate.weights import Flat, GenerateError, Place, Weighted, load_pipeline
-
-if TYPE_CHECKING:
-    from PIL import Image
+from idmetric.data.generate.weights import Flat, GenerateError, Place, Weighted, Weights, load_pipeline
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,7 @@ class Request:
         mask: "L", of the image's size: 255 = repaint (inpainting) or the object (relighting), 0 elsewhere.
         strength: of the change, in (0, 1]; None = the engine's own.
         negative: negative prompt, for engines that support it.
-        guidance: scale of the prompt's influence; None = the engine's own.
+        guidance: scale of the prompt's influence, above 0; None = the engine's own.
         size: (width, height) of the result; None = the image's.
     """
 
@@ -51,39 +49,55 @@ class Request:
     size: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True)
 class Engine(Weighted):
-    """Base of all engines. A subclass adds its settings and weights as fields, and defines `options` or `edit`."""
+    """Base of all engines. A subclass is a dataclass of its settings and weights."""
+
+    base: Weights
+    steps: int
+    guidance: float
 
     native: ClassVar[int] = 1024  # side of a square with the area that suits the engine best
     multiple: ClassVar[int] = 16  # sides must be divisible by it
-    pipeline: ClassVar[str] = ""  # diffusers' class
-    parts: ClassVar[Mapping[str, Any]] = {}  # components and options of the pipeline that differ from the weights'
+    pipeline: ClassVar[str]  # diffusers' class
+    guided: ClassVar[str] = "guidance_scale"  # the pipeline's name of the guidance
 
     @property
     def settings(self) -> dict[str, Any]:
         return {**super().settings, "dtype": self.place.dtype}
 
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        """Components and options of the pipeline that differ from the weights'."""
+        return {}
+
     @cached_property
     def pipe(self) -> Any:
         """Its pipeline, loaded at the first use."""
-        return self.place.settle(load_pipeline(self.pipeline, self.weights["base"], self.place, **self.parts))
+        pipe = load_pipeline(self.pipeline, self.base, self.place, **self.parts)
+        self.prepare(pipe)
+        return self.place.settle(pipe)
+
+    def prepare(self, pipe: Any) -> None:
+        """Give a loaded pipeline the engine's scheduler and further weights, before it moves to its device."""
+
+    def prompts(self, request: Request) -> dict[str, Any]:
+        """The pipeline's arguments that hold the prompt."""
+        return {"prompt": request.prompt}
 
     def options(self, request: Request) -> dict[str, Any]:
         """The pipeline's arguments except the prompt and the generator."""
-        raise NotImplementedError
+        return {"num_inference_steps": self.steps, self.guided: request.guidance or self.guidance}
 
     def load(self) -> None:
-        """Load it now instead of at the first `edit`."""
         _ = self.pipe
 
     def unload(self) -> None:
         """Free the pipeline's memory; the next `edit` loads it again."""
-        if self.__dict__.pop("pipe", None) is not None:
-            import torch
+        import torch
 
-            gc.collect()
-            torch.cuda.empty_cache()  # does nothing where CUDA was never used
+        self.__dict__.pop("pipe", None)
+        gc.collect()
+        torch.cuda.empty_cache()  # does nothing where CUDA was never used
 
     def edit(self, request: Request) -> Image.Image:
         """The requested image, RGB, in the requested size or else in that of the request's image.
@@ -92,31 +106,14 @@ class Engine(Weighted):
             CheckpointError: if its weights cannot be loaded.
             Flat: if the result is of one color.
         """
-        options = self.options(request)
         pipe = self.pipe
         with drawing(request, self.place) as generator:
-            made = self.call(pipe, request, options, generator).images[0]
-        return checked(made, request, self.name)
-
-    def call(self, pipe: Any, request: Request, options: Mapping[str, Any], generator: Any) -> Any:
-        """Run the pipeline with the prompt."""
-        return pipe(prompt=request.prompt, generator=generator, **options)
+            options = {**self.prompts(request), **self.options(request)}
+            output = pipe(**options, generator=generator)
+        return checked(output.images[0], request, self.name)
 
 
-class Sampler(Engine):
-    """Base of engines with a number of steps and a guidance."""
-
-    steps: int
-    guidance: float
-
-    guided: ClassVar[str] = "guidance_scale"  # the pipeline's name of the guidance
-
-    def options(self, request: Request) -> dict[str, Any]:
-        guidance = self.guidance if request.guidance is None else request.guidance
-        return {"num_inference_steps": self.steps, self.guided: guidance}
-
-
-class Inpainter(Sampler):
+class Inpainter(Engine):
     """Base of engines that repaint the masked part of an image."""
 
     strength: float
@@ -124,9 +121,14 @@ class Inpainter(Sampler):
     def options(self, request: Request) -> dict[str, Any]:
         image = request.image
         assert image is not None
-        strength = self.strength if request.strength is None else request.strength
-        size = {"width": image.width, "height": image.height}
-        return {**super().options(request), "image": image, "mask_image": request.mask, "strength": strength, **size}
+        return {
+            **super().options(request),
+            "image": image,
+            "mask_image": request.mask,
+            "strength": request.strength or self.strength,
+            "width": image.width,
+            "height": image.height,
+        }
 
 
 @contextmanager
@@ -138,8 +140,8 @@ def drawing(request: Request, place: Place) -> Iterator[Any]:
     import torch
 
     device = place.torch_device()
+    devices = [] if device.type == "cpu" else [device]
     try:
-        devices = [] if device.type == "cpu" else [device]
         with torch.random.fork_rng(devices, device_type=device.type), torch.inference_mode():
             torch.manual_seed(request.seed)
             yield torch.Generator("cpu").manual_seed(request.seed)
@@ -149,13 +151,15 @@ def drawing(request: Request, place: Place) -> Iterator[Any]:
         ) from error
 
 
-def checked(image: Image.Image, request: Request, name: str) -> Image.Image:
-    """The image as RGB of the size that the request wants; it must not be of one color."""
-    from PIL import Image as PillowImage
-
-    image = image.convert("RGB")
+def checked(
+    image: Image.Image,
+    request: Request,
+    name: str,
+) -> Image.Image:
+    """The image in the size that the request wants; it must not be of one color."""
     pixels = np.asarray(image)
     if (pixels == pixels[0, 0]).all():
         raise Flat(f"{name} made an image of one color; if its numbers overflowed, --dtype float32 helps")
-    size = request.size or (request.image.size if request.image is not None else image.size)
-    return image if image.size == size else image.resize(size, PillowImage.Resampling.LANCZOS)
+
+    size = request.size or (request.image or image).size
+    return image.resize(size, Image.Resampling.LANCZOS)

@@ -6,38 +6,22 @@ import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
+import numpy as np
 from PIL import Image
 
-from idmetric.data.generate.engine import Engine, Inpainter, Request, Sampler
+from idmetric.data.generate.engine import Engine, Inpainter, Request
 from idmetric.data.generate.iclight import ICLight
 from idmetric.data.generate.powerpaint import PowerPaint
-from idmetric.data.generate.weights import (
-    AUTO,
-    NO_CHECKER,
-    Place,
-    Weights,
-    load_model,
-    load_pipeline,
-    load_tensors,
-)
+from idmetric.data.generate.weights import AUTO, NO_CHECKER, Place, Weights, load_model, load_tensors
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.files.hints import need
 
 _FLUX_DEV = "FLUX.1 [dev] Non-Commercial License"
-_LIGHTNING_REPO = "lightx2v/Qwen-Image-Lightning"
-
-FLUX_FILL = Weights("black-forest-labs/FLUX.1-Fill-dev", _FLUX_DEV)
-FLUX_CANNY = Weights("black-forest-labs/FLUX.1-Canny-dev", _FLUX_DEV)
-SDXL = Weights("diffusers/stable-diffusion-xl-1.0-inpainting-0.1", "openrail++")
-TURBO = Weights("stabilityai/sd-turbo", "stability-ai-community")
-QWEN_EDIT = Weights("Qwen/Qwen-Image-Edit", "apache-2.0")
-QWEN_EDIT_LORA = Weights(_LIGHTNING_REPO, "apache-2.0", file="Qwen-Image-Edit-Lightning-8steps-V1.0-bf16.safetensors")
-QWEN_IMAGE = Weights("Qwen/Qwen-Image", "apache-2.0")
-QWEN_CONTROLNET = Weights("InstantX/Qwen-Image-ControlNet-Inpainting", "apache-2.0")
-QWEN_LORA = Weights(_LIGHTNING_REPO, "apache-2.0", file="Qwen-Image-Lightning-8steps-V1.1-bf16.safetensors")
+_LIGHTNING = "lightx2v/Qwen-Image-Lightning"
+_QWEN_EDIT = Weights("Qwen/Qwen-Image-Edit", "apache-2.0")
+_NO_WATERMARK = {"add_watermarker": False}
 
 
 @dataclass(frozen=True)
@@ -47,15 +31,15 @@ class SDXLInpaint(Inpainter):
     Images get no watermark, even if the package for it is installed.
     """
 
-    base: Weights = SDXL
+    base: Weights = Weights("diffusers/stable-diffusion-xl-1.0-inpainting-0.1", "openrail++")
     steps: int = 30
     guidance: float = 8.0
     strength: float = 0.99
 
-    name: ClassVar[str] = "sdxl_inpaint"
-    multiple: ClassVar[int] = 8
-    pipeline: ClassVar[str] = "StableDiffusionXLInpaintPipeline"
-    parts: ClassVar[Mapping[str, Any]] = {"add_watermarker": False}
+    name = "sdxl_inpaint"
+    multiple = 8
+    pipeline = "StableDiffusionXLInpaintPipeline"
+    parts = _NO_WATERMARK
 
     def options(self, request: Request) -> dict[str, Any]:
         return {**super().options(request), "negative_prompt": request.negative}
@@ -68,55 +52,59 @@ class FluxFill(Inpainter):
     ID-Sim's identity edits take guidance 2.5 and a strength for each frame instead (A.2.2).
     """
 
-    base: Weights = FLUX_FILL
+    base: Weights = Weights("black-forest-labs/FLUX.1-Fill-dev", _FLUX_DEV)
     steps: int = 50
     guidance: float = 30.0
     strength: float = 1.0
 
-    name: ClassVar[str] = "flux_fill"
-    pipeline: ClassVar[str] = "FluxFillPipeline"
+    name = "flux_fill"
+    pipeline = "FluxFillPipeline"
 
 
 @dataclass(frozen=True)
 class FluxCanny(Inpainter):
     """FLUX.1-Canny-dev: 28 steps, guidance 7.0, strength 0.99, edges at 50 and 200 (NearID, 0.B.1)."""
 
-    base: Weights = FLUX_CANNY
+    base: Weights = Weights("black-forest-labs/FLUX.1-Canny-dev", _FLUX_DEV)
     steps: int = 28
     guidance: float = 7.0
     strength: float = 0.99
     low: int = 50
     high: int = 200
 
-    name: ClassVar[str] = "flux_canny"
-    pipeline: ClassVar[str] = "FluxControlInpaintPipeline"
+    name = "flux_canny"
+    pipeline = "FluxControlInpaintPipeline"
 
     def options(self, request: Request) -> dict[str, Any]:
-        options = super().options(request)
-        return {**options, "control_image": canny(options["image"], self.low, self.high)}
+        """As of all inpainters, and white Canny edges on black, RGB."""
+        import cv2
+
+        pixels = np.asarray(request.image)
+        edges = cv2.Canny(pixels, self.low, self.high)
+        return {**super().options(request), "control_image": Image.fromarray(edges).convert("RGB")}
 
 
 @dataclass(frozen=True)
-class SDTurbo(Sampler):
+class SDTurbo(Engine):
     """SD-Turbo at 512 x 512 in one step (ILGen, section 4.1), without guidance, as it was distilled."""
 
-    base: Weights = TURBO
+    base: Weights = Weights("stabilityai/sd-turbo", "stability-ai-community")
     steps: int = 1
     guidance: float = 0.0
     side: int = 512
 
-    name: ClassVar[str] = "sd_turbo"
-    native: ClassVar[int] = 512
-    multiple: ClassVar[int] = 8
-    pipeline: ClassVar[str] = "StableDiffusionPipeline"
-    parts: ClassVar[Mapping[str, Any]] = NO_CHECKER
+    name = "sd_turbo"
+    native = 512
+    multiple = 8
+    pipeline = "StableDiffusionPipeline"
+    parts = NO_CHECKER
 
     def options(self, request: Request) -> dict[str, Any]:
         return {**super().options(request), "width": self.side, "height": self.side}
 
 
 @dataclass(frozen=True)
-class QwenEdit(Sampler):
+class QwenEdit(Engine):
     """Qwen-Image-Edit with the Lightning LoRA: 8 steps, guidance 1.0, bfloat16, flow-match Euler (ID-Sim, A.2.1).
 
     The pipeline works at the area of 1024 x 1024 in the image's aspect ratio: 1248 x 832 for ratio 3:2, ID-Sim's
@@ -125,20 +113,19 @@ class QwenEdit(Sampler):
     The text encoder gets rows and columns of the image's tokens as positions, see `place_image_tokens`.
     """
 
-    base: Weights = QWEN_EDIT
-    lora: Weights = QWEN_EDIT_LORA
+    base: Weights = _QWEN_EDIT
+    lora: Weights = Weights(_LIGHTNING, "apache-2.0", file="Qwen-Image-Edit-Lightning-8steps-V1.0-bf16.safetensors")
     steps: int = 8
     guidance: float = 1.0
 
-    name: ClassVar[str] = "qwen_edit"
-    guided: ClassVar[str] = "true_cfg_scale"
-    multiple: ClassVar[int] = 1
+    name = "qwen_edit"
+    pipeline = "QwenImageEditPipeline"
+    guided = "true_cfg_scale"
+    multiple = 1
 
-    @cached_property
-    def pipe(self) -> Any:
-        pipe = load_pipeline("QwenImageEditPipeline", self.base, self.place, scheduler=lightning_scheduler())
+    def prepare(self, pipe: Any) -> None:
         place_image_tokens(pipe.text_encoder)
-        return self.place.settle(fuse(pipe, self.lora))
+        add_lightning(pipe, self.lora)
 
     def options(self, request: Request) -> dict[str, Any]:
         return {**super().options(request), "image": request.image}
@@ -155,82 +142,88 @@ class QwenEditInpaint(Inpainter):
     The pipeline works at the area of 1024 x 1024 in the image's aspect ratio.
     """
 
-    base: Weights = QWEN_EDIT
+    base: Weights = _QWEN_EDIT
     steps: int = 50
     guidance: float = 4.0
     strength: float = 1.0
 
-    name: ClassVar[str] = "qwen_edit_inpaint"
-    guided: ClassVar[str] = "true_cfg_scale"
-    pipeline: ClassVar[str] = "QwenImageEditInpaintPipeline"
-    multiple: ClassVar[int] = 1
+    name = "qwen_edit_inpaint"
+    guided = "true_cfg_scale"
+    pipeline = "QwenImageEditInpaintPipeline"
+    multiple = 1
 
-    @cached_property
-    def pipe(self) -> Any:
-        pipe = load_pipeline(self.pipeline, self.base, self.place)
+    def prepare(self, pipe: Any) -> None:
         place_image_tokens(pipe.text_encoder)
-        return self.place.settle(pipe)
 
     def options(self, request: Request) -> dict[str, Any]:
         # the negative prompt of the model's card; without one, diffusers ignores the guidance
-        return {**super().options(request), "negative_prompt": request.negative or " "}
+        return {**super().options(request), "negative_prompt": " "}
 
 
 @dataclass(frozen=True)
-class QwenInpaint(Sampler):
+class QwenInpaint(Engine):
     """Qwen-Image, InstantX's inpainting ControlNet and the Lightning LoRA V1.1: 8 steps, true CFG 1.0 (NearID, 0.B.1).
 
     The ControlNet's scale is diffusers' 1.0. With true CFG 1.0 a negative prompt has no effect.
     """
 
-    base: Weights = QWEN_IMAGE
-    controlnet: Weights = QWEN_CONTROLNET
-    lora: Weights = QWEN_LORA
+    base: Weights = Weights("Qwen/Qwen-Image", "apache-2.0")
+    controlnet: Weights = Weights("InstantX/Qwen-Image-ControlNet-Inpainting", "apache-2.0")
+    lora: Weights = Weights(_LIGHTNING, "apache-2.0", file="Qwen-Image-Lightning-8steps-V1.1-bf16.safetensors")
     steps: int = 8
     guidance: float = 1.0
     scale: float = 1.0
 
-    name: ClassVar[str] = "qwen_inpaint"
-    guided: ClassVar[str] = "true_cfg_scale"
-    native: ClassVar[int] = 1328  # of the published distractors
+    name = "qwen_inpaint"
+    pipeline = "QwenImageControlNetInpaintPipeline"
+    guided = "true_cfg_scale"
+    native = 1328  # of the published distractors
 
-    @cached_property
-    def pipe(self) -> Any:
-        controlnet = load_model("QwenImageControlNetModel", self.controlnet, self.place)
-        pipe = load_pipeline(
-            "QwenImageControlNetInpaintPipeline", self.base, self.place,
-            controlnet=controlnet, scheduler=lightning_scheduler(),
-        )  # fmt: skip
-        return self.place.settle(fuse(pipe, self.lora))
+    @property
+    def parts(self) -> Mapping[str, Any]:
+        return {"controlnet": load_model("QwenImageControlNetModel", self.controlnet, self.place)}
+
+    def prepare(self, pipe: Any) -> None:
+        add_lightning(pipe, self.lora)
 
     def options(self, request: Request) -> dict[str, Any]:
         image = request.image
         assert image is not None
-        size = {"width": image.width, "height": image.height, "controlnet_conditioning_scale": self.scale}
-        return {**super().options(request), "control_image": image, "control_mask": request.mask, **size}
+        return {
+            **super().options(request),
+            "control_image": image,
+            "control_mask": request.mask,
+            "width": image.width,
+            "height": image.height,
+            "controlnet_conditioning_scale": self.scale,
+        }
 
 
 ENGINES: dict[str, type[Engine]] = {
     engine.name: engine
     for engine in (
-        SDXLInpaint, FluxFill, FluxCanny, QwenInpaint, QwenEdit, QwenEditInpaint, SDTurbo, ICLight, PowerPaint,
+        SDXLInpaint,
+        FluxFill,
+        FluxCanny,
+        QwenInpaint,
+        QwenEdit,
+        QwenEditInpaint,
+        SDTurbo,
+        ICLight,
+        PowerPaint,
     )
-}  # fmt: skip
+}
 
 
-def open_engine(name: str, place: Place = AUTO, weights: Mapping[str, str] | None = None, **settings: Any) -> Engine:
+def open_engine(
+    name: str,
+    place: Place = AUTO,
+    weights: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Engine:
     """An engine by name; its weights are not loaded yet. Weights and settings are as in `Weighted.changed`."""
-    return ENGINES[name](place=place).changed(weights, settings)
-
-
-def canny(image: Image.Image, low: float, high: float) -> Image.Image:
-    """White Canny edges on black, RGB; an edge above `low` counts where it touches one above `high`."""
-    need("generate", "generating images", cv2="cv2")
-    import cv2
-    import numpy as np
-
-    edges = cv2.Canny(np.asarray(image.convert("RGB")), low, high)
-    return Image.fromarray(edges).convert("RGB")
+    need("generate", "generating images", cv2="cv2", diffusers="diffusers", peft="peft", transformers="transformers")
+    return ENGINES[name](place).changed(weights or {}, settings)
 
 
 def place_image_tokens(encoder: Any) -> None:
@@ -243,40 +236,39 @@ def place_image_tokens(encoder: Any) -> None:
     if "mm_token_type_ids" not in inspect.signature(type(encoder).forward).parameters:
         return
 
-    def mark(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        ids = kwargs.get("input_ids")
-        if ids is None or kwargs.get("image_grid_thw") is None or kwargs.get("mm_token_type_ids") is not None:
-            return None
-        return args, {**kwargs, "mm_token_type_ids": (ids == encoder.config.image_token_id).int()}
+    def mark(
+        _: Any,
+        args: Any,
+        kwargs: dict[str, Any],
+    ) -> tuple[Any, dict[str, Any]]:
+        is_image = kwargs["input_ids"] == encoder.config.image_token_id
+        return args, {"mm_token_type_ids": is_image.int(), **kwargs}
 
     encoder.register_forward_pre_hook(mark, with_kwargs=True)
 
 
-def lightning_scheduler() -> Any:
-    """The release's schedule (ID-Sim, A.2.1; NearID, 0.B.1): a shift of exactly 3 at every resolution."""
-    need("generate", "generating images", diffusers="diffusers")
+def add_lightning(pipe: Any, weights: Weights) -> None:
+    """Merge the Lightning LoRA into a pipeline's transformer, which all of its layers must fit, and take its schedule.
+
+    The release's schedule (ID-Sim, A.2.1; NearID, 0.B.1) has a shift of exactly 3 at every resolution.
+    """
     from diffusers import FlowMatchEulerDiscreteScheduler
-
-    three = math.log(3)
-    return FlowMatchEulerDiscreteScheduler(
-        base_shift=three, max_shift=three, max_image_seq_len=8192, use_dynamic_shifting=True
-    )
-
-
-def fuse(pipe: Any, weights: Weights) -> Any:
-    """The pipeline with the Lightning LoRA merged into its transformer, which all of its layers must fit."""
-    need("generate", "generating images", peft="peft")
     from peft.tuners.tuners_utils import BaseTunerLayer
 
+    shift = math.log(3)
+    pipe.scheduler = FlowMatchEulerDiscreteScheduler(
+        base_shift=shift, max_shift=shift, max_image_seq_len=8192, use_dynamic_shifting=True
+    )
+
     state = load_tensors(weights)
-    there = sum(key.endswith((".lora_down.weight", ".lora_A.weight")) for key in state)
+    layers = sum(key.endswith((".lora_down.weight", ".lora_A.weight")) for key in state)
+    misfit = f"{weights} does not fit {type(pipe).__name__}"
     try:
         pipe.load_lora_weights(state)
-        found = sum(isinstance(module, BaseTunerLayer) for module in pipe.transformer.modules())
+        matched = sum(isinstance(module, BaseTunerLayer) for module in pipe.transformer.modules())
         pipe.fuse_lora()
     except (ValueError, KeyError, RuntimeError, TypeError) as error:
-        raise CheckpointError(f"{weights} does not fit {type(pipe).__name__}: {error}") from error
-    if not found or found != there:  # diffusers only warns about layers without a match
-        raise CheckpointError(f"{weights} does not fit {type(pipe).__name__}: {found} of its {there} layers match")
+        raise CheckpointError(f"{misfit}: {error}") from error
+    if not matched or matched != layers:  # diffusers only warns about layers without a match
+        raise CheckpointError(f"{misfit}: {matched} of its {layers} layers match")
     pipe.unload_lora_weights()
-    return pipe

@@ -7,22 +7,19 @@ changes to the photos; the edits continue them, and `idmetric eval sensitivity -
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from PIL import Image
 
-from idmetric.data.generate.compose import paste
+from idmetric.data.generate.compose import WHITE, paste
 from idmetric.data.generate.engine import Engine, Request
-from idmetric.data.generate.jobs import Job, Made, Task, job_from, provenance, read_source, require
+from idmetric.data.generate.jobs import Job, Made, Task, job_from, read_source, require
 from idmetric.data.generate.weights import GenerateError
 from idmetric.data.generate.wording import Wording
-
-if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+from idmetric.data.manifest.table import Manifest
 
 STRENGTHS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # F.1
 NONE, VIEWPOINT = "none", "viewpoint"  # factors of edits without a change of background or light
-_SLOTS = {"background": "background", "light": "lighting"}  # of the templates grid_...
 
 
 def grid_sources(manifest: Manifest, views: bool = False) -> Manifest:
@@ -32,28 +29,31 @@ def grid_sources(manifest: Manifest, views: bool = False) -> Manifest:
     turntable video in their order, as MVImgNet's in the paper. A photo's other edits are those of its group.
     """
     require(manifest, "mask", "identity")
-    members: dict[str, list[int]] = {}
-    for index, name in enumerate(manifest.column("identity")):
-        members.setdefault(name, []).append(index)
-    if views and all(len(rows) < 2 for rows in members.values()):
+    photos: dict[str, list[int]] = {}
+    for index, identity in enumerate(manifest.column("identity")):
+        photos.setdefault(identity, []).append(index)
+    if views and len(photos) == len(manifest):
         raise GenerateError("every identity has one photo, so there are no views: leave --views out")
 
-    rows = [row for own in members.values() for row in (own if views else own[:1])]
-    chosen = manifest.take(rows)
-    place = {row: n / max(len(own) - 1, 1) for own in members.values() for n, row in enumerate(own)}
-    parameters = [
-        {**(row.parameters or {}), **_changes(VIEWPOINT if place[at] else NONE, place[at], 0.0)}
-        for row, at in zip(chosen, rows, strict=True)
-    ]
-    return chosen.replace(
-        group=[f"grid/{name}" for name in chosen.column("identity")],
-        slot=["candidate" if place[at] else "anchor" for at in rows],
-        parameters=parameters,
-    )
+    rows, groups, slots, parameters = [], [], [], []
+    for identity, members in photos.items():
+        for number, index in enumerate(members if views else members[:1]):
+            changes = _changes(NONE, 0.0, 0.0)
+            if number:
+                changes = _changes(VIEWPOINT, number / (len(members) - 1), 0.0)
+            rows.append(index)
+            groups.append(f"grid/{identity}")
+            slots.append("candidate" if number else "anchor")
+            parameters.append({**(manifest[index].parameters or {}), **changes})
+    photos_of_grids = manifest.take(rows)
+    return photos_of_grids.replace(group=groups, slot=slots, parameters=parameters)
 
 
 def grid_identity_task(
-    sources: Manifest, engine: Engine, words: Wording, seed: int = 0, class_column: str = "category"
+    sources: Manifest,
+    engine: Engine,
+    words: Wording,
+    seed: int = 0,
 ) -> Task:
     """Plan the identity edits of all rows of `grid_sources`: the foreground repainted, once in each strength.
 
@@ -61,27 +61,46 @@ def grid_identity_task(
     """
     jobs = []
     for index, row in enumerate(sources):
-        prompt = words.prompt("grid_identity", **{"class": str(getattr(row, class_column) or "object")})
+        prompt = words.prompt("grid_identity", row.category)
         changes = row.parameters or {}
         for strength in STRENGTHS:
             change = _changes(changes["factor"], changes["factor_change"], strength)
-            settings, cell = {"task": "grid-identity", **change}, {"group": row.group, "slot": "candidate"}
-            jobs.append(job_from(row, index, "identity-edit", engine, prompt, seed, settings, True, **cell))
+            settings = {"task": "grid-identity", **change}
+            jobs.append(
+                job_from(
+                    row,
+                    index,
+                    engine,
+                    prompt,
+                    seed,
+                    settings,
+                    "identity-edit",
+                    is_new=True,
+                    group=row.group,
+                    slot="candidate",
+                )
+            )
 
     def make(job: Job) -> Made:
         image, mask = read_source(sources, job)
-        made = engine.edit(Request(job.prompt, job.seed, image, mask, float(job.settings["identity_change"])))
-        return Made(paste(made, image, mask), mask, mask, provenance(engine), 0.0)
+        strength = job.settings["identity_change"]
+        edited = engine.edit(Request(job.prompt, job.seed, image, mask, strength))
+        return Made(paste(edited, image, mask), mask, mask, oracle=0.0)
 
-    return Task(jobs, make, engine.load)
+    return Task(jobs, make, [engine])
 
 
 def plain(photos: Manifest) -> Manifest:
     """The photos and edits that get other backgrounds and lights: anchors and their identity edits, not other views."""
-    return photos.take([k for k, row in enumerate(photos) if (row.parameters or {})["factor"] == NONE])
+    return photos.filter(lambda row: (row.parameters or {})["factor"] == NONE)
 
 
-def grid_context_task(photos: Manifest, engine: Engine, words: Wording, seed: int = 0) -> Task:
+def grid_context_task(
+    photos: Manifest,
+    engine: Engine,
+    words: Wording,
+    seed: int = 0,
+) -> Task:
     """Plan each background and each light of every row: anchors and their finished identity edits (`plain`).
 
     Backgrounds: everything outside the mask becomes white, the object stays in place, and the engine fills the white.
@@ -90,22 +109,39 @@ def grid_context_task(photos: Manifest, engine: Engine, words: Wording, seed: in
     """
     jobs = []
     for index, row in enumerate(photos):
-        identity, cell = float((row.parameters or {})["identity_change"]), {"group": row.group, "slot": "candidate"}
-        for factor, slot in _SLOTS.items():
-            for text, change in words.grid[factor].items():
-                prompt = words.prompt(f"grid_{factor}", **{slot: text})
-                settings = {"task": f"grid-{factor}", "words": text, **_changes(factor, float(change), identity)}
-                jobs.append(job_from(row, index, "context-edit", engine, prompt, seed, settings, False, **cell))
+        identity_change = (row.parameters or {})["identity_change"]
+        for factor, levels in words.grid.items():
+            for text, change in levels.items():
+                prompt = words.prompt(f"grid_{factor}", background=text, lighting=text)
+                settings = {"task": f"grid-{factor}", "words": text, **_changes(factor, change, identity_change)}
+                jobs.append(
+                    job_from(
+                        row,
+                        index,
+                        engine,
+                        prompt,
+                        seed,
+                        settings,
+                        "context-edit",
+                        group=row.group,
+                        slot="candidate",
+                    )
+                )
 
     def make(job: Job) -> Made:
         image, mask = read_source(photos, job)
         if job.settings["factor"] == "background":
-            image = Image.composite(image, Image.new("RGB", image.size, (255, 255, 255)), mask)
-        return Made(engine.edit(Request(job.prompt, job.seed, image)), mask, parameters=provenance(engine))
+            white = Image.new("RGB", image.size, WHITE)
+            image = Image.composite(image, white, mask)
+        return Made(engine.edit(Request(job.prompt, job.seed, image)), mask)
 
-    return Task(jobs, make, engine.load)
+    return Task(jobs, make, [engine])
 
 
-def _changes(factor: str, change: float, identity: float) -> dict[str, Any]:
+def _changes(
+    factor: str,
+    change: float,
+    identity_change: float,
+) -> dict[str, Any]:
     """The parameters that `idmetric.evaluate.protocols.sensitivity_idsim_fig6` reads."""
-    return {"factor": factor, "factor_change": change, "identity_change": identity}
+    return {"factor": factor, "factor_change": float(change), "identity_change": float(identity_change)}

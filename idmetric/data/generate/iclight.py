@@ -7,11 +7,11 @@ are added to the weights of a Stable Diffusion 1.5 UNet.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -19,13 +19,7 @@ from PIL import Image
 from idmetric.data.generate.engine import Engine, Request, checked, drawing
 from idmetric.data.generate.weights import NO_CHECKER, Weights, load_pipeline, load_tensors
 
-BASE = Weights("stablediffusionapi/realistic-vision-v51", "creativeml-openrail-m")
-OFFSET = Weights("lllyasviel/ic-light", "creativeml-openrail-m", file="iclight_sd15_fc.safetensors")
 GRAY = 127
-_SCHEDULE = {  # DPM++ 2M SDE Karras, as IC-Light's demo has it
-    "num_train_timesteps": 1000, "beta_start": 0.00085, "beta_end": 0.012, "algorithm_type": "sde-dpmsolver++",
-    "use_karras_sigmas": True, "steps_offset": 1,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -36,8 +30,8 @@ class ICLight(Engine):
     own aspect ratio instead of the demo's 512 x 640, and the enlarged result is resized once, to the requested size.
     """
 
-    base: Weights = BASE
-    offset: Weights = OFFSET
+    base: Weights = Weights("stablediffusionapi/realistic-vision-v51", "creativeml-openrail-m")
+    offset: Weights = Weights("lllyasviel/ic-light", "creativeml-openrail-m", file="iclight_sd15_fc.safetensors")
     steps: int = 25
     guidance: float = 2.0
     highres_scale: float = 1.5
@@ -45,96 +39,133 @@ class ICLight(Engine):
     added: str = "best quality"
     negative: str = "lowres, bad anatomy, bad hands, cropped, worst quality"
 
-    name: ClassVar[str] = "iclight"
-    native: ClassVar[int] = 512
-    multiple: ClassVar[int] = 8
+    name = "iclight"
+    native = 512
+    multiple = 8
 
     @cached_property
-    def pipe(self) -> tuple[Any, Any]:
-        """The text-to-image and the image-to-image pipeline, which share their models."""
+    def pipe(self) -> Any:
         import torch
 
-        pipe = load_pipeline("StableDiffusionPipeline", self.base, self.place, torch.float32, **NO_CHECKER)
-        from diffusers import DPMSolverMultistepScheduler, StableDiffusionImg2ImgPipeline
-
+        # the offset is added in float32
+        pipe = load_pipeline("StableDiffusionPipeline", self.base, replace(self.place, dtype="float32"), **NO_CHECKER)
         add_offset(pipe.unet, load_tensors(self.offset), str(self.offset))
-        pipe.scheduler = DPMSolverMultistepScheduler(**_SCHEDULE)
-        for part in (pipe.unet, pipe.vae, pipe.text_encoder):
-            torch.nn.Module.to(part, self.place.torch_dtype())
-        pipe = self.place.settle(pipe)
-        again = StableDiffusionImg2ImgPipeline(**pipe.components, requires_safety_checker=False)
-        again.set_progress_bar_config(disable=True)
+        for model in (pipe.unet, pipe.vae, pipe.text_encoder):
+            torch.nn.Module.to(model, self.place.torch_dtype())
 
-        return pipe, again
+        from diffusers import DPMSolverMultistepScheduler
+
+        # DPM++ 2M SDE Karras, as in IC-Light's demo
+        pipe.scheduler = DPMSolverMultistepScheduler(
+            num_train_timesteps=1000,
+            beta_start=0.00085,
+            beta_end=0.012,
+            algorithm_type="sde-dpmsolver++",
+            use_karras_sigmas=True,
+            steps_offset=1,
+        )
+        return self.place.settle(pipe)
 
     def edit(self, request: Request) -> Image.Image:
+        from diffusers import StableDiffusionImg2ImgPipeline
+
         assert request.image is not None
         assert request.mask is not None
-        front = on_gray(request.image, request.mask)
-        guidance = self.guidance if request.guidance is None else request.guidance
-        first, again = self.pipe
-        words = {"prompt": f"{request.prompt}, {self.added}", "negative_prompt": request.negative or self.negative}
+        foreground = on_gray(request.image, request.mask)
+        pipe = self.pipe
+        refiner = StableDiffusionImg2ImgPipeline(**pipe.components, requires_safety_checker=False)
+        refiner.set_progress_bar_config(disable=True)
 
         with drawing(request, self.place) as generator:
-            with conditioned(first.unet, self._latent(front)):
-                low = first(
-                    **words, width=front.width, height=front.height, num_inference_steps=self.steps,
-                    guidance_scale=guidance, generator=generator, output_type="latent",
-                ).images  # fmt: skip
+            shared = {
+                "prompt": f"{request.prompt}, {self.added}",
+                "negative_prompt": self.negative,
+                "guidance_scale": self.guidance,
+                "generator": generator,
+                "output_type": "latent",
+            }
+            with conditioned(pipe.unet, self._latent(foreground)):
+                latent = pipe(
+                    **shared,
+                    width=foreground.width,
+                    height=foreground.height,
+                    num_inference_steps=self.steps,
+                ).images
 
-            width, height = (max(64, round(s * self.highres_scale / 64) * 64) for s in front.size)
-            large = (width, height)
-            enlarged = self._decode(low).resize(large, Image.Resampling.LANCZOS)
+            size = (self._enlarged(foreground.width), self._enlarged(foreground.height))
+            enlarged = self._decode(latent).resize(size, Image.Resampling.LANCZOS)
+            foreground = foreground.resize(size, Image.Resampling.LANCZOS)
+            with conditioned(pipe.unet, self._latent(foreground)):
+                latent = refiner(
+                    **shared,
+                    image=self._latent(enlarged),
+                    strength=self.highres_strength,
+                    num_inference_steps=round(self.steps / self.highres_strength),
+                ).images
 
-            with conditioned(again.unet, self._latent(front.resize(large, Image.Resampling.LANCZOS))):
-                high = again(
-                    **words, image=self._latent(enlarged), strength=self.highres_strength,
-                    num_inference_steps=round(self.steps / self.highres_strength), guidance_scale=guidance,
-                    generator=generator, output_type="latent",
-                ).images  # fmt: skip
+            image = self._decode(latent)
 
-            made = self._decode(high)
+        return checked(image, request, self.name)
 
-        return checked(made, request, self.name)
+    def _enlarged(self, side: int) -> int:
+        return max(1, round(side * self.highres_scale / 64)) * 64
 
     def _latent(self, image: Image.Image) -> Any:
         """(1, 4, h, w): the mode of the encoding, scaled; pixels / 127 - 1 as in its code, so gray 127 is exactly 0."""
         import torch
 
-        vae = self.pipe[0].vae
-        signed = torch.from_numpy(np.array(image, np.float32)) / 127 - 1
-        pixels = signed.permute(2, 0, 1)[None].to(self.place.torch_device(), vae.dtype)
-        return vae.encode(pixels).latent_dist.mode() * vae.config.scaling_factor
+        vae = self.pipe.vae
+        pixels = np.array(image, np.float32) / GRAY - 1
+        batch = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+        batch = batch.to(self.place.torch_device(), vae.dtype)
+        return vae.encode(batch).latent_dist.mode() * vae.config.scaling_factor
 
-    def _decode(self, latents: Any) -> Image.Image:
-        vae = self.pipe[0].vae
-        pixels = vae.decode(latents.to(vae.dtype) / vae.config.scaling_factor).sample[0]
-        values = (pixels.float().cpu().permute(1, 2, 0).numpy() * 127.5 + 127.5).clip(0, 255)
-        return Image.fromarray(np.nan_to_num(values).astype(np.uint8))
+    def _decode(self, latent: Any) -> Image.Image:
+        vae = self.pipe.vae
+        scaled = latent.to(vae.dtype) / vae.config.scaling_factor
+        [pixels] = vae.decode(scaled).sample
+        values = pixels.float().cpu().permute(1, 2, 0).numpy() * 127.5 + 127.5
+        finite = np.nan_to_num(values.clip(0, 255))
+        return Image.fromarray(finite.astype(np.uint8))
 
 
-def on_gray(image: Image.Image, mask: Image.Image) -> Image.Image:
+def on_gray(
+    image: Image.Image,
+    mask: Image.Image,
+) -> Image.Image:
     """The object on gray 127, the value that IC-Light encodes as zero."""
-    return Image.composite(image.convert("RGB"), Image.new("RGB", image.size, (GRAY, GRAY, GRAY)), mask.convert("L"))
+    gray = Image.new("RGB", image.size, (GRAY, GRAY, GRAY))
+    return Image.composite(image, gray, mask)
 
 
-def add_offset(unet: Any, offset: dict[str, Any], name: str) -> None:
+def add_offset(
+    unet: Any,
+    offset: Mapping[str, Any],
+    name: str,
+) -> None:
     """Widen the UNet's first convolution to 8 input channels with zero weights, and add the offset to the weights."""
     import torch
 
     from idmetric.metric.checkpoints.weights import check_state
 
-    old = unet.conv_in
-    new = torch.nn.Conv2d(8, old.out_channels, old.kernel_size, old.stride, old.padding)
+    narrow = unet.conv_in
+    wide = torch.nn.Conv2d(
+        8,
+        narrow.out_channels,
+        narrow.kernel_size,
+        narrow.stride,
+        narrow.padding,
+    )
     with torch.no_grad():
-        new.weight.zero_()
-        new.weight[:, : old.in_channels] = old.weight
-        new.bias = old.bias
+        wide.weight.zero_()
+        wide.weight[:, : narrow.in_channels] = narrow.weight
+    wide.bias = narrow.bias
+    unet.conv_in = wide  # the config keeps 4 channels, the number that the pipeline draws
 
-    unet.conv_in = new  # the config keeps 4 channels, the number that the pipeline draws
-    state = unet.state_dict()
     check_state(unet, offset, name)
-    unet.load_state_dict({k: state[k] + offset[k].to(state[k].dtype) for k in state})
+    state = unet.state_dict()
+    for key, value in state.items():
+        value += offset[key].to(value.dtype)  # in place, so in the UNet
 
 
 @contextmanager
@@ -142,13 +173,12 @@ def conditioned(unet: Any, latent: Any) -> Iterator[None]:
     """Within the context, every step gets the object's latent next to the noisy one."""
     import torch
 
-    def widen(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        sample = args[0] if args else kwargs["sample"]
-        beside = latent.to(sample).expand(len(sample), -1, -1, -1)
-        wide = torch.cat([sample, beside], dim=1)
-        return ((wide, *args[1:]), kwargs) if args else (args, {**kwargs, "sample": wide})
+    def widen(_: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+        sample, *others = args
+        condition = latent.to(sample).expand(len(sample), -1, -1, -1)
+        return (torch.cat([sample, condition], dim=1), *others)
 
-    handle = unet.register_forward_pre_hook(widen, with_kwargs=True)
+    handle = unet.register_forward_pre_hook(widen)
     try:
         yield
     finally:

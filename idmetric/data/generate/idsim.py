@@ -8,13 +8,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections import Counter
 
 import numpy as np
 from PIL import Image
 
-from idmetric.data.generate.compose import FIT_LONGEST, contextual_canvas, fit, partial_mask, paste, scale_mode
+from idmetric.data.generate.compose import FIT_LONGEST, area, contextual_canvas, fit, partial_mask, paste, scale_mode
 from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.jobs import (
     Job,
@@ -23,16 +22,13 @@ from idmetric.data.generate.jobs import (
     edit_jobs,
     frame_seed,
     job_from,
-    provenance,
     read_source,
     require,
     text_seed,
 )
 from idmetric.data.generate.weights import GenerateError
 from idmetric.data.generate.wording import Wording
-
-if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+from idmetric.data.manifest.table import Manifest
 
 CONTEXT_SEED = 0  # "a fixed generator seed ensures determinism"; the paper does not say which
 IDENTITY_SEED = 0  # "the generation step uses a fixed internal seed of zero"
@@ -44,7 +40,11 @@ COLUMN = "x_noise"  # free column of the result: the engine that an image has pa
 
 
 def contextual_task(
-    manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, copies: int = 1, class_column: str = "category"
+    manifest: Manifest,
+    engine: Engine,
+    words: Wording,
+    seed: int = 0,
+    copies: int = 1,
 ) -> Task:
     """Plan `copies` contextual edits of each row.
 
@@ -54,38 +54,47 @@ def contextual_task(
     canvas. Each row gets a new background id, because the same words give a different picture each time; the words
     are in the parameters.
     """
-    require(manifest, "mask", *([class_column] if "{class}" in words.templates["context"] else []))
+    require(manifest, "mask")
+    if "{class}" in words.templates["context"]:
+        require(manifest, "category")
     jobs: list[Job] = []
-    used: dict[str, int] = {}
+    uses: Counter[str] = Counter()  # of combinations, by identity
 
     for index, row in enumerate(manifest):
         identity = row.identity or row.id
+        scenes = words.scenes(row.category)
+        rng = np.random.default_rng(text_seed(seed, identity))
+        order = rng.permutation(len(scenes))
         for copy in range(copies):
-            scenes = words.scenes(row.category)
-            order = np.random.default_rng(text_seed(seed, identity)).permutation(len(scenes))
-            background, lighting = scenes[order[used.get(identity, 0) % len(scenes)]]
-            used[identity] = used.get(identity, 0) + 1
-
-            slots = {"background": background, "lighting": lighting, "class": str(getattr(row, class_column))}
-            prompt = words.prompt("context", **slots)
+            background, lighting = scenes[order[uses[identity] % len(scenes)]]
+            uses[identity] += 1
+            prompt = words.prompt("context", row.category, background=background, lighting=lighting)
             settings = {
-                "task": "context", "mode": scale_mode(identity, seed), "background": background, "lighting": lighting,
+                "task": "context",
+                "mode": scale_mode(identity, seed),
+                "background": background,
+                "lighting": lighting,
                 "generator_seed": CONTEXT_SEED,
-            }  # fmt: skip
+            }
             draw = frame_seed(seed, index, copy)
-            jobs.append(job_from(row, index, "context-edit", engine, prompt, draw, settings, False))
+            jobs.append(job_from(row, index, engine, prompt, draw, settings, "context-edit"))
 
     def make(job: Job) -> Made:
         image, mask = read_source(manifest, job)
-        canvas = contextual_canvas(image, mask, np.random.default_rng(job.seed), job.settings["mode"])
-        made = engine.edit(Request(job.prompt, CONTEXT_SEED, canvas.image, canvas.mask))
-        return Made(made, canvas.mask, parameters={"canvas": canvas.parameters, **provenance(engine)})
+        rng = np.random.default_rng(job.seed)
+        canvas = contextual_canvas(image, mask, rng, job.settings["mode"])
+        edited = engine.edit(Request(job.prompt, CONTEXT_SEED, canvas.image, canvas.mask))
+        return Made(edited, canvas.mask, parameters={"canvas": canvas.parameters})
 
-    return Task(jobs, make, engine.load)
+    return Task(jobs, make, [engine])
 
 
 def identity_task(
-    manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, copies: int = 1, class_column: str = "category"
+    manifest: Manifest,
+    engine: Engine,
+    words: Wording,
+    seed: int = 0,
+    copies: int = 1,
 ) -> Task:
     """Plan `copies` identity edits of each row: FLUX.1 Fill repaints a partial mask, without 40-60 % cut off one side.
 
@@ -97,24 +106,26 @@ def identity_task(
     score the share of the object that was kept (NearID, section 3.4).
     """
     settings = {"task": "identity", "strength": list(STRENGTH), **_FIXED}
-    jobs = edit_jobs(manifest, engine, words, "identity-edit", seed, copies, class_column, settings)
+    jobs = edit_jobs(manifest, engine, words, "identity-edit", seed, copies, settings)
 
     def make(job: Job) -> Made:
         image, mask = read_source(manifest, job)
         rng = np.random.default_rng(job.seed)
-        strength = float(rng.uniform(*STRENGTH))
+        strength = rng.uniform(*STRENGTH)
         part, cut = partial_mask(mask, rng)
-        small, small_part = fit(image, part, FIT_LONGEST, engine.multiple)
-        made = engine.edit(Request(job.prompt, IDENTITY_SEED, small, small_part, strength, guidance=GUIDANCE))
-        parameters = {"strength": strength, "partial_mask": cut, "size": list(small.size), **provenance(engine)}
-        oracle = 1 - np.count_nonzero(np.asarray(part)) / np.count_nonzero(np.asarray(mask))
-        return Made(paste(made, image, part), mask, part, parameters, oracle)
+        edited, size = _repainted(engine, job, image, part, strength)
+        parameters = {"strength": strength, "partial_mask": cut, "size": size}
+        oracle = 1 - area(part) / area(mask)
+        return Made(edited, mask, part, parameters, oracle)
 
-    return Task(jobs, make, engine.load)
+    return Task(jobs, make, [engine])
 
 
 def noise_task(
-    manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, class_column: str = "category"
+    manifest: Manifest,
+    engine: Engine,
+    words: Wording,
+    seed: int = 0,
 ) -> Task:
     """Plan the anchors and positives of all triplets with a negative that this engine edited.
 
@@ -123,55 +134,64 @@ def noise_task(
     (A.2.2). The whole image is repainted at strength 0.1, at the size and guidance of identity edits. Rendered
     negatives have no such artifacts, so their triplets are left alone.
     """
-    rows = noised_rows(manifest, engine.name)
+    negatives = manifest.filter(slot="negative", engine=engine.name)
+    edited_groups = set(negatives.column("group"))
     settings = {"task": "noise", "strength": NOISE, **_FIXED}
     jobs: list[Job] = []
-    for index in rows:
-        row = manifest[index]
-        prompt = words.prompt("identity", **{"class": str(getattr(row, class_column) or "object")})
-        jobs.append(job_from(row, index, row.role, engine, prompt, frame_seed(seed, index), settings, False))
+    for index, row in enumerate(manifest):
+        if row.slot in ("anchor", "positive") and row.group is not None and row.group in edited_groups:
+            prompt = words.prompt("identity", row.category)
+            draw = frame_seed(seed, index)
+            jobs.append(job_from(row, index, engine, prompt, draw, settings, row.role))
+    if not jobs:
+        raise GenerateError(
+            f"no triplet has a negative edited by {engine.name}: generative noise is for triplets (idmetric data mine "
+            "triplets) with such negatives; rendered edits need none"
+        )
 
     def make(job: Job) -> Made:
         assert job.source is not None
         image = manifest.image(job.source)
-        whole = Image.new("L", image.size, 255)
-        small, small_whole = fit(image, whole, FIT_LONGEST, engine.multiple)
-        request = Request(job.prompt, IDENTITY_SEED, small, small_whole, NOISE, guidance=GUIDANCE)
-        return Made(paste(engine.edit(request), image, whole), parameters=provenance(engine))
+        everything = Image.new("L", image.size, 255)
+        edited, _ = _repainted(engine, job, image, everything, NOISE)
+        return Made(edited)
 
-    return Task(jobs, make, engine.load)
-
-
-def noised_rows(manifest: Manifest, engine: str) -> list[int]:
-    """Rows of anchors and positives in groups with a negative that was edited by this engine."""
-    groups, slots, engines = (manifest.column(name) for name in ("group", "slot", "engine"))
-    triples = list(zip(groups, slots, engines, strict=True))
-    edited = {group for group, slot, by in triples if group is not None and slot == "negative" and by == engine}
-    rows = [k for k, (group, slot, _) in enumerate(triples) if slot in ("anchor", "positive") and group in edited]
-    if not rows:
-        raise GenerateError(
-            f"no triplet has a negative edited by {engine}: generative noise is for triplets (idmetric data mine "
-            "triplets) with such negatives; rendered edits need none"
-        )
-    return rows
+    return Task(jobs, make, [engine])
 
 
-def noised(triplets: Manifest, made: Manifest, task: Task) -> tuple[Manifest, int]:
-    """The triplets with the images that were made in place of their own, and the number of triplets left out.
+def _repainted(
+    engine: Engine, job: Job, image: Image.Image, mask: Image.Image, strength: float
+) -> tuple[Image.Image, list[int]]:
+    """An image, repainted where the mask is 255, and the size at which the engine worked."""
+    small, small_mask = fit(image, mask, FIT_LONGEST, engine.multiple)
+    request = Request(job.prompt, IDENTITY_SEED, small, small_mask, strength, guidance=GUIDANCE)
+    return paste(engine.edit(request), image, mask), list(small.size)
+
+
+def noised(
+    triplets: Manifest,
+    images: Manifest,
+    task: Task,
+) -> tuple[Manifest, int]:
+    """The triplets with the task's finished images in place of their own, and the number of triplets left out.
 
     A triplet is left out if one of its images was not made: an anchor with artifacts and a positive without would give
     the positive away.
-
-    Args:
-        made: the finished images of the task.
     """
-    source = {job.name: job.source for job in task.jobs if job.source is not None}
-    paths, data = triplets.column("path"), triplets.column("image_bytes")
+    rows = {row.id: row for row in images}
+    paths, image_bytes, groups = (triplets.column(name) for name in ("path", "image_bytes", "group"))
     engines: list[str | None] = [None] * len(triplets)
-    for name, path, engine in zip(made.column("id"), made.column("path"), made.column("engine"), strict=True):
-        row = source[name]
-        paths[row], data[row], engines[row] = str((Path(made.root) / path).resolve()), None, engine
-    groups = triplets.column("group")
-    lacking = {groups[row] for row in source.values() if engines[row] is None}
-    kept = np.array([name not in lacking for name in groups], dtype=bool)
-    return triplets.replace(path=paths, image_bytes=data, **{COLUMN: engines}).take(kept), len(lacking)
+    incomplete = set()
+    for job in task.jobs:
+        index = job.source or 0
+        row = rows.get(job.name)
+        if row is None:
+            incomplete.add(groups[index])
+        else:
+            paths[index] = str((images.root / str(row.path)).resolve())
+            image_bytes[index] = None
+            engines[index] = row.engine
+
+    columns = {"path": paths, "image_bytes": image_bytes, COLUMN: engines}
+    with_images = triplets.replace(**columns)
+    return with_images.filter(lambda row: row.group not in incomplete), len(incomplete)

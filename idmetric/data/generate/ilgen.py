@@ -9,8 +9,6 @@ without masks of the first step and masks that another program made of them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
@@ -24,7 +22,7 @@ from idmetric.data.generate.jobs import (
     Made,
     Task,
     job_from,
-    provenance,
+    job_name,
     read_source,
     require,
     short_hash,
@@ -32,17 +30,20 @@ from idmetric.data.generate.jobs import (
 )
 from idmetric.data.generate.masks import Remover
 from idmetric.data.generate.wording import Wording
-
-if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
+from idmetric.data.manifest.table import Manifest
 
 VARIANTS = 4  # N (section 4.1)
 
 
 def object_task(
-    categories: Sequence[str], each: int, engine: Engine, remover: Remover | None, words: Wording, seed: int = 0,
+    categories: Sequence[str],
+    each: int,
+    engine: Engine,
+    remover: Remover | None,
+    words: Wording,
+    seed: int = 0,
     domain: str = "generic",
-) -> Task:  # fmt: skip
+) -> Task:
     """Plan `each` (K) objects of every category, "a <category> in a clean background", with their masks.
 
     Seeds depend on category and number alone, so a longer list of categories or a larger K adds to existing objects. An
@@ -52,56 +53,68 @@ def object_task(
     Args:
         remover: cuts the objects out; None makes images without masks, which another program may cut out.
     """
-    cut = (
-        {} if remover is None else {"remover": remover.name, **{f"remover.{k}": v for k, v in remover.settings.items()}}
-    )
-    settings = {**engine.settings, **cut, "task": "object"}
+    settings = {**engine.settings, "task": "object"}
+    models: list[Engine | Remover] = [engine]
+    if remover is not None:
+        models.append(remover)
+        settings["remover"] = remover.name
+        settings |= {f"remover.{name}": value for name, value in remover.settings.items()}
+
     jobs = []
     for category in categories:
-        prompt = words.prompt("object", **{"class": category})
+        prompt = words.prompt("object", category)
         for number in range(each):
-            origin, draw = f"ilgen/{domain}/{category}/{number}", text_seed(seed, domain, category, number)
-            job = Job(engine.name, prompt, draw, settings, origin, {})
+            origin = f"ilgen/{domain}/{category}/{number}"
+            draw = text_seed(seed, domain, category, number)
+            name = job_name(engine, origin, prompt, draw, settings)
             row = {
-                "id": job.name, "identity": f"{origin}/{short_hash(job.name)}", "role": "real", "dataset": "ilgen",
-                "domain": domain, "category": category, "engine": engine.name, "text": prompt, "seed": draw,
-            }  # fmt: skip
-            jobs.append(replace(job, row=row))
+                "id": name,
+                "identity": f"{origin}/{short_hash(name)}",
+                "role": "real",
+                "dataset": "ilgen",
+                "domain": domain,
+                "category": category,
+                "engine": engine.name,
+                "text": prompt,
+                "seed": draw,
+            }
+            jobs.append(Job(name, prompt, draw, settings, row))
 
     def make(job: Job) -> Made:
         image = engine.edit(Request(job.prompt, job.seed))
-        if remover is None:
-            return Made(image, parameters=provenance(engine))
-        return Made(image, remover.mask(image, str(job.row["category"])), parameters=provenance(engine, remover))
-
-    def load() -> None:
-        engine.load()
+        mask = None
         if remover is not None:
-            remover.load()
+            mask = remover.mask(image, job.row["category"])
+        return Made(image, mask)
 
-    return Task(jobs, make, load)
+    return Task(jobs, make, models)
 
 
 def relight_task(
-    manifest: Manifest, engine: Engine, words: Wording, seed: int = 0, copies: int = VARIANTS,
-    class_column: str = "category",
-) -> Task:  # fmt: skip
+    manifest: Manifest,
+    engine: Engine,
+    words: Wording,
+    seed: int = 0,
+    copies: int = VARIANTS,
+) -> Task:
     """Plan `copies` (N) relit images of each row's object, each with its own random padding."""
-    require(manifest, "mask", class_column)
+    require(manifest, "mask", "category")
     jobs = []
     for index, row in enumerate(manifest):
-        prompt = words.prompt("relight", **{"class": str(getattr(row, class_column))})
+        prompt = words.prompt("relight", row.category)
         for number in range(copies):
             draw = text_seed(seed, row.id, number)
-            jobs.append(job_from(row, index, "context-edit", engine, prompt, draw, {"task": "relight"}, False))
+            jobs.append(job_from(row, index, engine, prompt, draw, {"task": "relight"}, "context-edit"))
 
     def make(job: Job) -> Made:
         image, mask = read_source(manifest, job)
-        padded = pad_randomly(image, mask, np.random.default_rng(job.seed))
+        rng = np.random.default_rng(job.seed)
+        padded = pad_randomly(image, mask, rng)
         size = working_size(image.size, engine.native, engine.multiple)
         gray = on_gray(padded.image, padded.mask)  # before resizing, so no white gets into the object's edge
         small = gray.resize(size, Image.Resampling.LANCZOS)
-        made = engine.edit(Request(job.prompt, job.seed, small, scaled_mask(padded.mask, size), size=image.size))
-        return Made(made, padded.mask, parameters={"padded": padded.parameters, **provenance(engine)})
+        small_mask = scaled_mask(padded.mask, size)
+        relit = engine.edit(Request(job.prompt, job.seed, small, small_mask, size=image.size))
+        return Made(relit, padded.mask, parameters={"padded": padded.parameters})
 
-    return Task(jobs, make, engine.load)
+    return Task(jobs, make, [engine])

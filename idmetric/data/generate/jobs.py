@@ -12,29 +12,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import Any, Literal
 
 from PIL import Image
 
-from idmetric.data.generate.compose import ComposeError, read_pair
+from idmetric.data.curate.masking import missing_masks
+from idmetric.data.generate.compose import ComposeError, Pair, read_pair
 from idmetric.data.generate.engine import Engine
-from idmetric.data.generate.weights import Flat, GenerateError, Rejected
-from idmetric.metric.files import json_file
+from idmetric.data.generate.weights import Flat, GenerateError, Rejected, Weighted
+from idmetric.data.generate.wording import Wording
+from idmetric.data.manifest.table import Manifest, Row
+from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.output import replacing
 from idmetric.metric.files.tables import first_few
 from idmetric.metric.images.read import ImageReadError
 
-if TYPE_CHECKING:
-    from idmetric.data.generate.wording import Wording
-    from idmetric.data.manifest.table import Manifest, Row
-
 Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]  # (items, total, name) -> items, with progress shown
-Reasons = list[tuple[str, str]]  # (row or name, why)
 _FLAT = 3  # flat images at the start that end a run: the prompt is not the cause
 
 
@@ -43,35 +39,19 @@ class Job:
     """One image to make; jobs are planned before any weights are loaded.
 
     Attributes:
-        engine: name of the engine.
+        name: path of the image without extension, equal for equal jobs; see `job_name`.
         prompt, seed: input of the engine.
         settings: everything else that determines the pixels, as JSON values.
-        origin: id of the row that the image is made from, or a name of what an image from words alone shows.
         row: values of the new row in the manifest.
-        source: number of the origin's row; None for an image from words alone.
+        source: number of the row that the image is made from; None for an image from words alone.
     """
 
-    engine: str
+    name: str
     prompt: str
     seed: int
     settings: Mapping[str, Any]
-    origin: str
     row: Mapping[str, Any]
     source: int | None = None
-
-    @cached_property
-    def name(self) -> str:
-        """Path of the image without extension, equal for equal jobs.
-
-        It consists of the engine, a hash of the origin, the seed, and a hash of the prompt and all settings.
-        """
-        origin, rest = _hash(self.origin)[:12], _hash([self.prompt, self.settings])[:10]
-        return f"{self.engine}/{origin[:2]}/{origin}-seed{self.seed}-{rest}"
-
-    @property
-    def about(self) -> str:
-        """The row that it is made from, for messages."""
-        return self.name if self.source is None else f"row {self.source + 1} ({self.origin})"
 
 
 @dataclass(frozen=True)
@@ -88,11 +68,11 @@ class Made:
 
 @dataclass(frozen=True)
 class Task:
-    """A list of jobs, the function that runs one of them, and one that loads the weights it needs."""
+    """A list of jobs, the function that runs one of them, and the models that it uses."""
 
     jobs: Sequence[Job]
     make: Callable[[Job], Made]
-    load: Callable[[], None]
+    models: Sequence[Weighted]
 
 
 @dataclass(frozen=True)
@@ -107,16 +87,18 @@ class Outcome:
 
     manifest: Manifest
     made: int
-    left_out: Reasons
+    left_out: list[tuple[str, str]]
 
 
 # Runs
 
 
 def run_jobs(
-    task: Task, folder: str | os.PathLike[str], on_error: Literal["fail", "skip"] = "fail",
+    task: Task,
+    folder: StrPath,
+    on_error: Literal["fail", "skip"] = "fail",
     progress: Progress = lambda items, total, what: items,
-) -> Outcome:  # fmt: skip
+) -> Outcome:
     """Run the jobs that are not finished.
 
     Args:
@@ -127,58 +109,87 @@ def run_jobs(
     Raises:
         GenerateError: listing unusable sources, or if the first images are all flat.
     """
-    from idmetric.data.manifest.table import Manifest, Row
-
     root = Path(folder)
     todo = [job for job in task.jobs if _entry(root, job) is None]
-    unusable = list(dict.fromkeys(_make(task, root, todo, progress))) if todo else []
+    unusable = _run(task, root, todo, progress) if todo else {}
     if unusable and on_error != "skip":
-        listed = "".join(f"\n  {who}: {why}" for who, why in unusable)
+        listed = "".join(f"\n  {source}: {reason}" for source, reason in unusable.items())
         raise GenerateError(
             f"{len(unusable)} sources cannot be used; fix them, or leave them out with --on-error skip:{listed}"
         )
-    entries = {job.name: entry for job in task.jobs if (entry := _entry(root, job))}
-    rejected = [(name, entry["rejected"]) for name, entry in entries.items() if "rejected" in entry]
-    manifest = Manifest.from_rows((Row(**entry["row"]) for entry in entries.values() if "row" in entry), root)
-    made = sum("row" in entries.get(job.name, ()) for job in todo)
-    return Outcome(manifest, made, unusable + rejected)
+
+    rows: dict[str, Row] = {}
+    rejected: dict[str, str] = {}
+    for job in task.jobs:
+        entry = _entry(root, job) or {}
+        if "row" in entry:
+            rows[job.name] = Row(**entry["row"])
+        elif "rejected" in entry:
+            rejected[job.name] = entry["rejected"]
+    manifest = Manifest.from_rows(rows.values(), root)
+    made = sum(job.name in rows for job in todo)
+    return Outcome(manifest, made, [*unusable.items(), *rejected.items()])
 
 
-def _make(task: Task, root: Path, todo: Sequence[Job], progress: Progress) -> Reasons:
-    """Run jobs; returns unusable sources."""
-    unusable: Reasons = []
-    start: list[bool] = []  # whether each of the first images is flat
-    task.load()
+def _run(
+    task: Task,
+    root: Path,
+    jobs: Sequence[Job],
+    progress: Progress,
+) -> dict[str, str]:
+    """Run jobs; returns unusable sources with the reasons."""
+    unusable: dict[str, str] = {}
+    finished = flat = 0
+    for model in task.models:
+        model.load()
 
-    for job in progress(todo, len(todo), "generate"):
-        entry: dict[str, Any]
+    for job in progress(jobs, len(jobs), "generate"):
         try:
-            entry = {"row": _saved(root, job, task.make(job))}
-            start.append(False)
+            entry: dict[str, Any] = {"row": _saved(root, job, task)}
         except Rejected as error:
             entry = {"rejected": str(error)}
-            start.append(isinstance(error, Flat))
+            flat += isinstance(error, Flat)
         except (ImageReadError, ComposeError) as error:
-            unusable.append((job.about, str(error)))
+            unusable[f"row {job.source + 1} ({job.row['parent']})"] = str(error)
             continue
 
-        if len(start) == _FLAT and all(start):
+        finished += 1
+        if finished == flat == _FLAT:
             raise GenerateError(f"the first {_FLAT} images are all flat, so numbers overflow: pass --dtype float32")
         with replacing(root / f"{job.name}.json", parents=True) as temporary:
-            temporary.write_text(json.dumps(entry, ensure_ascii=False, sort_keys=True), encoding="utf-8")
+            text = json.dumps(entry, ensure_ascii=False, sort_keys=True)
+            temporary.write_text(text, encoding="utf-8")
 
     return unusable
 
 
-def _saved(root: Path, job: Job, made: Made) -> dict[str, Any]:
-    """Write the images of a job, and return its row."""
-    row = {**job.row, "parameters": {**job.settings, **made.parameters}, "oracle": made.oracle}
-    for column, image in (("mask", made.mask), ("part_mask", made.part_mask), ("path", made.image)):
+def _saved(
+    root: Path,
+    job: Job,
+    task: Task,
+) -> dict[str, Any]:
+    """Make and write the images of a job, and return its row."""
+    made = task.make(job)
+    parameters = {**job.settings, **made.parameters, **_provenance(task.models)}
+    row = {**job.row, "parameters": parameters, "oracle": made.oracle}
+    for column in ("mask", "part_mask", "path"):
+        image = made.image if column == "path" else getattr(made, column)
         if image is not None:
             row[column] = f"{job.name}.png" if column == "path" else f"{job.name}.{column}.png"
             with replacing(root / row[column], parents=True) as temporary:
                 image.save(temporary, "PNG")
-    return {k: v for k, v in row.items() if v is not None or k == "identity"}
+    return {name: value for name, value in row.items() if value is not None or name == "identity"}
+
+
+def _provenance(models: Sequence[Weighted]) -> dict[str, Any]:
+    """Versions and licenses of the models' weights; the names of all but the first model's begin with its name."""
+    versions: dict[str, str] = {}
+    licenses: dict[str, str] = {}
+    for model in models:
+        prefix = "" if model is models[0] else f"{model.name}."
+        versions |= {prefix + name: version for name, version in model.versions.items()}
+        licenses |= model.licenses
+    return {"versions": versions, "licenses": licenses}
 
 
 def _entry(root: Path, job: Job) -> dict[str, Any] | None:
@@ -187,75 +198,115 @@ def _entry(root: Path, job: Job) -> dict[str, Any] | None:
         entry: dict[str, Any] = json_file.read(root / f"{job.name}.json")
     except (OSError, ValueError):
         return None
-    files = [entry["row"][name] for name in ("path", "mask", "part_mask") if name in entry.get("row", ())]
+    row = entry.get("row", {})
+    files = [row[name] for name in ("path", "mask", "part_mask") if name in row]
     return entry if all((root / file).is_file() for file in files) else None
 
 
 # Plans
 
 
+def job_name(
+    engine: Engine,
+    origin: str,
+    prompt: str,
+    seed: int,
+    settings: Mapping[str, Any],
+) -> str:
+    """The engine, a hash of the origin, the seed, and a hash of the prompt and all settings.
+
+    Args:
+        origin: id of the row that the image is made from, or a name of what an image from words alone shows.
+    """
+    source = short_hash(origin)
+    return f"{engine.name}/{source[:2]}/{source}-seed{seed}-{short_hash([prompt, settings])[:10]}"
+
+
 def job_from(
-    parent: Row, index: int, role: str, engine: Engine, prompt: str, seed: int, settings: Mapping[str, Any], own: bool,
+    parent: Row,
+    index: int,
+    engine: Engine,
+    prompt: str,
+    seed: int,
+    settings: Mapping[str, Any],
+    role: str,
+    is_new: bool = False,
     **more: Any,
-) -> Job:  # fmt: skip
+) -> Job:
     """The job that makes an image from a row of a manifest.
 
     Args:
-        own: the image shows a new identity on its parent's background; otherwise it keeps the identity and gets a new
-            background id.
+        is_new: the image shows a new identity on its parent's background; otherwise it keeps the identity and gets a
+            new background id.
         more: further values of its row.
     """
-    job = Job(engine.name, prompt, seed, {**engine.settings, **settings}, parent.id, {}, index)
-    identity: str | None = parent.identity
-    background: str | None = job.name
-    if own:
-        identity, background = f"{parent.identity or parent.id}/{role}/{short_hash(job.name)}", parent.background
+    settings = {**engine.settings, **settings}
+    name = job_name(engine, parent.id, prompt, seed, settings)
     row = {
-        "id": job.name, "identity": identity, "role": role, "dataset": parent.dataset, "split": parent.split,
-        "domain": parent.domain, "category": parent.category, "background": background, "parent": parent.id,
-        "engine": job.engine, "text": job.prompt, "seed": job.seed, **more,
-    }  # fmt: skip
-    return replace(job, row=row)
+        "id": name,
+        "identity": parent.identity,
+        "role": role,
+        "dataset": parent.dataset,
+        "split": parent.split,
+        "domain": parent.domain,
+        "category": parent.category,
+        "background": name,
+        "parent": parent.id,
+        "engine": engine.name,
+        "text": prompt,
+        "seed": seed,
+        **more,
+    }
+    if is_new:
+        row["identity"] = f"{parent.identity or parent.id}/{role}/{short_hash(name)}"
+        row["background"] = parent.background
+    return Job(name, prompt, seed, settings, row, index)
 
 
 def edit_jobs(
-    manifest: Manifest, engine: Engine, words: Wording, role: str, seed: int, copies: int, class_column: str,
+    manifest: Manifest,
+    engine: Engine,
+    words: Wording,
+    role: str,
+    seed: int,
+    copies: int,
     settings: Mapping[str, Any],
-) -> list[Job]:  # fmt: skip
-    """`copies` jobs for each row, which make new identities by a prompt with the row's class.
+) -> list[Job]:
+    """`copies` jobs for each row, which make new identities by a prompt with the row's category.
 
     Args:
         settings: of the task; their `task` names the prompt.
     """
-    require(manifest, "mask", class_column)
-    return [
-        job_from(
-            row, index, role, engine, words.prompt(settings["task"], **{"class": str(getattr(row, class_column))}),
-            frame_seed(seed, index, copy), settings, True,
-        )
-        for index, row in enumerate(manifest)
-        for copy in range(copies)
-    ]  # fmt: skip
+    require(manifest, "mask", "category")
+    jobs = []
+    for index, row in enumerate(manifest):
+        prompt = words.prompt(settings["task"], row.category)
+        for copy in range(copies):
+            draw = frame_seed(seed, index, copy)
+            jobs.append(job_from(row, index, engine, prompt, draw, settings, role, is_new=True))
+    return jobs
 
 
 def require(manifest: Manifest, *columns: str) -> None:
     """Check that every row has values in the columns."""
     ids = manifest.column("id")
     for column in columns:
-        held = [manifest.column(n) for n in ((column, f"{column}_bytes") if column == "mask" else (column,))]
-        lacking = [i for i in range(len(manifest)) if all(values[i] is None for values in held)]
-        if lacking:
-            listed = ", ".join(first_few([f"row {i + 1} ({ids[i]})" for i in lacking]))
+        missing = [index for index, value in enumerate(manifest.column(column)) if value is None]
+        if column == "mask":
+            missing = missing_masks(manifest)
+        if missing:
+            listed = ", ".join(first_few([f"row {index + 1} ({ids[index]})" for index in missing]))
             raise GenerateError(
-                f"column {column!r} is empty in {len(lacking)} rows: {listed}; fill it in or filter these rows out"
+                f"column {column!r} is empty in {len(missing)} rows: {listed}; fill it in or filter these rows out"
             )
 
 
-def read_source(manifest: Manifest, job: Job) -> tuple[Image.Image, Image.Image]:
+def read_source(manifest: Manifest, job: Job) -> Pair:
     """Image (RGB) and mask ("L", 0 or 255) of the row that a job is made from, as `read_pair` reads them."""
     assert job.source is not None
-    path, mask = (cast("str | bytes", manifest.source(job.source, column)) for column in ("path", "mask"))
-    return read_pair(path, mask)
+    image = manifest.source(job.source) or b""
+    mask = manifest.source(job.source, "mask") or b""
+    return read_pair(image, mask)
 
 
 def frame_seed(seed: int, row: int, copy: int = 0) -> int:
@@ -265,21 +316,11 @@ def frame_seed(seed: int, row: int, copy: int = 0) -> int:
 
 def text_seed(seed: int, *names: object) -> int:
     """A seed of 32 bits that depends on the seed and the names alone."""
-    return int(_hash([seed, *names])[:8], 16)
-
-
-def provenance(*models: Any) -> dict[str, Any]:
-    """Versions and licenses of the models' weights, for the parameters of a row."""
-    first, *others = models
-    versions = {**first.versions, **{f"{m.name}.{k}": v for m in others for k, v in m.versions.items()}}
-    return {"versions": versions, "licenses": {k: v for m in models for k, v in m.licenses.items()}}
+    return int(short_hash([seed, *names])[:8], 16)
 
 
 def short_hash(value: object) -> str:
-    """12 hex digits of a value's SHA-256."""
-    return _hash(value)[:12]
-
-
-def _hash(value: object) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False)
-    return hashlib.sha256(text.encode()).hexdigest()
+    """12 hex digits of the SHA-256 of a text, or of a value as JSON."""
+    if not isinstance(value, str):
+        value = json.dumps(value, sort_keys=True, ensure_ascii=False)
+    return hashlib.sha256(value.encode()).hexdigest()[:12]

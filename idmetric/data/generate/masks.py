@@ -14,36 +14,26 @@ Both return a mask of 0 and 255; RMBG returns a soft one.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.generate.compose import mask_image
+from idmetric.data.generate.compose import Bits, mask_image
 from idmetric.data.generate.jobs import Progress, require, short_hash
-from idmetric.data.generate.weights import (
-    AUTO,
-    Place,
-    Rejected,
-    Weighted,
-    Weights,
-    load_transformer,
-)
+from idmetric.data.generate.weights import AUTO, Place, Rejected, Weighted, Weights, load_transformer
+from idmetric.data.manifest.table import Manifest
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.output import replacing
-from idmetric.metric.images.read import ImageReadError, read_image
+from idmetric.metric.images.read import ImageReadError
 
-if TYPE_CHECKING:
-    from idmetric.data.manifest.table import Manifest
-
-DETECTOR = Weights("IDEA-Research/grounding-dino-base", "apache-2.0")
 SEGMENTER = Weights("facebook/sam2.1-hiera-large", "apache-2.0")
-Bits = NDArray[np.bool_]
+Pixels = NDArray[np.float64]  # (..., 3)
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
@@ -58,16 +48,17 @@ class Remover(Weighted):
     least: float = 0.02
     most: float = 0.9
 
-    def load(self) -> None:
-        """Load its models now instead of at the first `mask`."""
-
-    def mask(self, image: Image.Image, category: str) -> Image.Image:
+    def mask(
+        self,
+        image: Image.Image,
+        category: str,
+    ) -> Image.Image:
         """The mask of the object, "L", 0 or 255; raises Rejected without one."""
         raise NotImplementedError
 
     def checked(self, body: Bits, what: str) -> Image.Image:
         """The mask of an object as an image, "L", 0 or 255; it must cover from `least` to `most` of the picture."""
-        covered = float(body.mean())
+        covered = body.mean()
         if not self.least <= covered <= self.most:
             raise Rejected(f"{what} covers {covered:.1%} of the picture")
         return mask_image(body)
@@ -91,21 +82,70 @@ class CleanBackground(Remover):
     border: float = 0.02
     clean: float = 0.8
 
-    name: ClassVar[str] = "clean"
+    name = "clean"
 
-    def mask(self, image: Image.Image, category: str) -> Image.Image:
-        pixels = np.asarray(image.convert("RGB"), np.float64)
-        rim = np.ones(pixels.shape[:2], dtype=bool)
-        width = max(1, round(self.border * min(rim.shape)))
+    def mask(
+        self,
+        image: Image.Image,
+        category: str,
+    ) -> Image.Image:
+        import cv2
+
+        pixels = np.asarray(image, np.float64)
+        rim = np.ones((image.height, image.width), bool)
+        width = max(1, round(self.border * min(image.size)))
         rim[width:-width, width:-width] = False
-        near = np.linalg.norm(pixels - _surface(pixels, rim, self.tolerance), axis=2) <= self.tolerance
-        share = float(near[rim].mean())
+
+        # pixels with the background's color
+        background = _background(pixels, rim, self.tolerance)
+        is_clean = _distances(pixels, background) <= self.tolerance
+        share = is_clean[rim].mean()
         if share < self.clean:
             raise Rejected(f"the background is not clean: {share:.0%} of the border is of one smooth color")
-        body = largest(~touching_rim(near, rim))
-        if not body.any():
+
+        # the largest region of all pixels that are not connected to the rim by the background's color
+        _, regions = cv2.connectedComponents(is_clean.astype(np.uint8), connectivity=4)
+        is_object = ~np.isin(regions, regions[rim & is_clean])
+        _, regions, statistics, _ = cv2.connectedComponentsWithStats(is_object.astype(np.uint8), connectivity=4)
+        areas = statistics[1:, cv2.CC_STAT_AREA]  # region 0 is the rest of the picture
+        if not len(areas):
             raise Rejected("the picture shows nothing but background")
-        return self.checked(body, "the object")
+        return self.checked(regions == areas.argmax() + 1, "the object")
+
+
+def _background(pixels: Pixels, rim: Bits, tolerance: float) -> Pixels:
+    """(H, W, 3): quadratic in x and y, by least squares on the rim; refitted without outliers such as the object."""
+    height, width = rim.shape
+    rows = np.linspace(-1, 1, height)
+    columns = np.linspace(-1, 1, width)
+    y, x = np.meshgrid(rows, columns, indexing="ij")
+    powers = [
+        np.ones_like(x),
+        x,
+        y,
+        x * y,
+        x * x,
+        y * y,
+    ]
+    terms = np.stack(powers, axis=-1)
+    rim_terms, colors = terms[rim], pixels[rim]
+
+    median = np.median(colors, axis=0)
+    coefficients = np.vstack([median, np.zeros((len(powers) - 1, 3))])
+    is_inlier = _distances(colors, median) <= 2 * tolerance
+    for _ in range(3):
+        if is_inlier.sum() < 4 * len(powers):
+            break  # too few for a fit
+        coefficients, *_ = np.linalg.lstsq(rim_terms[is_inlier], colors[is_inlier], rcond=None)
+        is_inlier = _distances(colors, rim_terms @ coefficients) <= tolerance
+
+    surface: Pixels = terms @ coefficients
+    return surface
+
+
+def _distances(colors: Pixels, others: Pixels) -> Pixels:
+    distances: Pixels = np.linalg.norm(colors - others, axis=-1)
+    return distances
 
 
 @dataclass(frozen=True)
@@ -114,7 +154,7 @@ class Sam(Weighted):
 
     base: Weights = SEGMENTER
 
-    name: ClassVar[str] = "sam"
+    name = "sam"
 
     @cached_property
     def model(self) -> tuple[Any, Any]:
@@ -126,13 +166,12 @@ class Sam(Weighted):
         import torch
 
         processor, model = self.model
-        inputs = processor(images=photo, input_boxes=[[list(box)]], return_tensors="pt")
-        inputs = inputs.to(self.place.torch_device())
+        inputs = processor(images=photo, input_boxes=[[list(box)]], return_tensors="pt").to(model.device)
         with torch.inference_mode():
-            outputs = model(**inputs, multimask_output=False)
-        masks = processor.post_process_masks(outputs.pred_masks.float().cpu(), inputs["original_sizes"].cpu())
-        found: Bits = masks[0].reshape(-1, photo.height, photo.width)[0].numpy().astype(bool)
-        return found
+            logits = model(**inputs, multimask_output=False).pred_masks.float()
+        [masks] = processor.post_process_masks(logits.cpu(), inputs["original_sizes"].cpu())
+        body: Bits = masks[0, 0].numpy().astype(bool)
+        return body
 
 
 @dataclass(frozen=True)
@@ -144,11 +183,11 @@ class GroundedSam(Remover):
         threshold: smallest probability of a box; 0.25 is the default of Grounding DINO in transformers.
     """
 
-    detector: Weights = DETECTOR
+    detector: Weights = Weights("IDEA-Research/grounding-dino-base", "apache-2.0")
     segmenter: Weights = SEGMENTER
     threshold: float = 0.25
 
-    name: ClassVar[str] = "grounded_sam"
+    name = "grounded_sam"
 
     def load(self) -> None:
         _ = self.models, self.sam.model
@@ -163,107 +202,85 @@ class GroundedSam(Remover):
         """The segmenter."""
         return Sam(self.place, self.segmenter)
 
-    def mask(self, image: Image.Image, category: str) -> Image.Image:
-        photo = image.convert("RGB")
-        box, score = self.box(photo, category)
+    def mask(
+        self,
+        image: Image.Image,
+        category: str,
+    ) -> Image.Image:
+        box, score = self.box(image, category)
         if score < self.threshold:
             raise Rejected(f"no {category} is found: the most likely box has probability {score:.2f}")
-        return self.checked(self.sam.body(photo, box), f"the region found as {category}")
+        return self.checked(self.sam.body(image, box), f"the region found as {category}")
 
-    def box(self, photo: Image.Image, category: str) -> tuple[Box, float]:
+    def box(
+        self,
+        photo: Image.Image,
+        category: str,
+    ) -> tuple[Box, float]:
         """The most likely box of a category in pixels, and its probability."""
         import torch
 
         processor, model = self.models
-        phrase = " ".join(category.replace("_", " ").casefold().split()).rstrip(". ") + "."  # as it was trained
-        inputs = processor(text=phrase, images=photo, return_tensors="pt").to(self.place.torch_device())
+        words = category.replace("_", " ").casefold().split()
+        phrase = " ".join(words).rstrip(". ") + "."  # as it was trained
+        inputs = processor(text=phrase, images=photo, return_tensors="pt").to(model.device)
         with torch.inference_mode():
             outputs = model(**inputs)
+
         scores = outputs.logits[0].float().sigmoid().amax(-1)  # of each query, over the phrase's tokens
         best = int(scores.argmax())
-        x, y, width, height = outputs.pred_boxes[0, best].float().tolist()
-        sides = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-        left, top, right, bottom = (min(max(side, 0.0), 1.0) for side in sides)
-        return (left * photo.width, top * photo.height, right * photo.width, bottom * photo.height), float(scores[best])
+        x, y, width, height = outputs.pred_boxes[0, best].tolist()
+        sides = [x - width / 2, y - height / 2, x + width / 2, y + height / 2]
+        corners = np.clip(sides, 0, 1) * (photo.size * 2)
+        left, top, right, bottom = corners.tolist()
+        return (left, top, right, bottom), float(scores[best])
 
 
-REMOVERS: dict[str, type[Remover]] = {kind.name: kind for kind in (CleanBackground, GroundedSam)}
+REMOVERS: dict[str, type[Remover]] = {"clean": CleanBackground, "grounded_sam": GroundedSam}
 
 
-def open_remover(name: str, place: Place = AUTO, weights: Mapping[str, str] | None = None, **settings: Any) -> Remover:
+def open_remover(
+    name: str,
+    place: Place = AUTO,
+    weights: Mapping[str, str] | None = None,
+    **settings: Any,
+) -> Remover:
     """A remover by name; its weights are not loaded yet. Weights and settings are as in `Weighted.changed`."""
-    return REMOVERS[name](place).changed(weights, settings)
+    need("generate", "masks", cv2="cv2", transformers="transformers")
+    return REMOVERS[name](place).changed(weights or {}, settings)
 
 
 def make_masks(
-    manifest: Manifest, remover: Remover, folder: Path, progress: Progress = lambda items, total, what: items
+    manifest: Manifest, remover: Remover, folder: Path, progress: Progress
 ) -> tuple[Manifest, dict[str, str]]:
     """The manifest with a mask of every image, and the rows without one: id -> reason.
 
     Rows that are a text without an image stay as they are. A mask's name is a hash of the image's pixels, the category
     and the remover's settings, so a stopped run resumes.
     """
-    pictures = [k for k in range(len(manifest)) if manifest.source(k) is not None]
-    require(manifest.take(pictures), "category")
+    rows = [index for index in range(len(manifest)) if manifest.source(index) is not None]
+    require(manifest.take(rows), "category")
     remover.load()
     key = short_hash({"remover": remover.name, **remover.settings, "versions": remover.versions})
-    ids, words = manifest.column("id"), manifest.column("category")
-    new, data = list(manifest.column("mask")), list(manifest.column("mask_bytes"))
+    ids, categories = manifest.column("id"), manifest.column("category")
+    masks, mask_bytes = manifest.column("mask"), manifest.column("mask_bytes")
     problems: dict[str, str] = {}
 
-    for k in cast("Iterable[int]", progress(pictures, len(pictures), "masks")):
+    for index in progress(rows, len(rows), "masks"):
+        category = categories[index]
         try:
-            image = read_image(cast("str | bytes", manifest.source(k)))
-            digest = hashlib.sha256(image.tobytes() + repr((image.size, words[k], key)).encode()).hexdigest()
+            image = manifest.image(index)
+            origin = repr((image.size, category, key)).encode()
+            digest = hashlib.sha256(image.tobytes() + origin).hexdigest()
             path = folder / digest[:2] / f"{digest[:32]}.png"
             if not path.is_file():
-                found = remover.mask(image, words[k])
+                mask = remover.mask(image, category)
                 with replacing(path, parents=True) as temporary:
-                    found.save(temporary, "PNG")
+                    mask.save(temporary, "PNG")
         except (ImageReadError, Rejected) as error:
-            problems[ids[k]] = str(error)
+            problems[ids[index]] = str(error)
         else:
-            new[k], data[k] = str(path.absolute()), None
+            masks[index], mask_bytes[index] = str(path.absolute()), None
 
-    return manifest.at(manifest.root.absolute()).replace(mask=new, mask_bytes=data), problems
-
-
-def _surface(pixels: NDArray[np.float64], rim: Bits, tolerance: float) -> NDArray[np.float64]:
-    """(H, W, 3): quadratic in x and y, by least squares on the rim; refitted without outliers such as the object."""
-    y, x = np.meshgrid(*(np.linspace(-1, 1, n) for n in rim.shape), indexing="ij")
-    terms = np.stack([np.ones_like(x), x, y, x * y, x * x, y * y], axis=-1)
-    at, colors = terms[rim], pixels[rim]
-    kept = np.linalg.norm(colors - np.median(colors, axis=0), axis=1) <= 2 * tolerance
-    fit = np.zeros((6, 3))
-    fit[0] = np.median(colors, axis=0)
-    for _ in range(3):
-        if kept.sum() < 24:  # too few for 6 terms
-            break
-        fit = np.linalg.lstsq(at[kept], colors[kept], rcond=None)[0]
-        kept = np.linalg.norm(colors - at @ fit, axis=1) <= tolerance
-    surface: NDArray[np.float64] = terms @ fit
-    return surface
-
-
-def touching_rim(mask: Bits, rim: Bits) -> Bits:
-    """The connected regions of a mask that reach the rim."""
-    labels = _regions(mask)
-    found: Bits = np.isin(labels, np.setdiff1d(labels[rim], [0]))
-    return found
-
-
-def largest(mask: Bits) -> Bits:
-    """The largest connected region of a mask; an empty mask stays empty."""
-    labels = _regions(mask)
-    sizes = np.bincount(labels.ravel(), weights=mask.ravel())
-    found: Bits = mask & (labels == sizes.argmax())
-    return found
-
-
-def _regions(mask: Bits) -> NDArray[np.int32]:
-    """Label (H, W) of each pixel's connected region (4 neighbors): 1, 2, ..., 0 outside the mask."""
-    need("generate", "generating images", cv2="cv2")
-    import cv2
-
-    labels: NDArray[np.int32] = cv2.connectedComponents(mask.astype(np.uint8), connectivity=4)[1]
-    return labels
+    moved = manifest.at(manifest.root.absolute())
+    return moved.replace(mask=masks, mask_bytes=mask_bytes), problems

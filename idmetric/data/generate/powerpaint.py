@@ -13,20 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any
 
 from idmetric.data.generate.engine import Inpainter, Request
-from idmetric.data.generate.weights import NO_CHECKER, Weights, load_pipeline, load_tensors
+from idmetric.data.generate.weights import NO_CHECKER, Weights, load_tensors
 from idmetric.metric.checkpoints.errors import CheckpointError
-
-BASE = Weights("stable-diffusion-v1-5/stable-diffusion-inpainting", "creativeml-openrail-m")
-# the license is that of PowerPaint's repository, which its authors name for the weights, too
-UNET = Weights("JunhaoZhuang/PowerPaint-v1", "mit", file="unet/unet.safetensors")
-TEXT = Weights("JunhaoZhuang/PowerPaint-v1", "mit", file="text_encoder/text_encoder.safetensors")
 
 NEGATIVE = ", worst quality, low quality, normal quality, bad quality, blurry"  # what the demo appends
 
+_REPO = "JunhaoZhuang/PowerPaint-v1"
+_LICENSE = "mit"  # of PowerPaint's repository; its authors name it for the weights, too
 _WORDS = "embeddings.token_embedding.wrapped.weight"  # keys of the release's text encoder
 _LEARNED = "embeddings.token_embedding.trainable_embeddings."  # and the name of a task
 
@@ -41,34 +37,34 @@ class PowerPaint(Inpainter):
     inpainting. Unlike in the demo, a long prompt loses words and never its task.
     """
 
-    base: Weights = BASE
-    unet: Weights = UNET
-    text: Weights = TEXT
+    base: Weights = Weights("stable-diffusion-v1-5/stable-diffusion-inpainting", "creativeml-openrail-m")
+    unet: Weights = Weights(_REPO, _LICENSE, file="unet/unet.safetensors")
+    text: Weights = Weights(_REPO, _LICENSE, file="text_encoder/text_encoder.safetensors")
     steps: int = 45
     guidance: float = 7.5
     strength: float = 1.0
 
-    name: ClassVar[str] = "powerpaint"
-    native: ClassVar[int] = 640  # "scaling to align the shortest side with 640" (NearID, 3.3)
-    multiple: ClassVar[int] = 8
-    pipeline: ClassVar[str] = "StableDiffusionInpaintPipeline"
-    parts: ClassVar[Mapping[str, Any]] = NO_CHECKER
+    name = "powerpaint"
+    native = 640  # "scaling to align the shortest side with 640" (NearID, 3.3)
+    multiple = 8
+    pipeline = "StableDiffusionInpaintPipeline"
+    parts = NO_CHECKER
 
-    @cached_property
-    def pipe(self) -> Any:
-        from idmetric.metric.checkpoints.weights import load_state
-
-        pipe = load_pipeline(self.pipeline, self.base, self.place, **self.parts)
+    def prepare(self, pipe: Any) -> None:
         from diffusers import UniPCMultistepScheduler
+
+        from idmetric.metric.checkpoints.weights import load_state
 
         pipe.scheduler = UniPCMultistepScheduler.from_config(pipe.scheduler.config)
         load_state(pipe.unet, load_tensors(self.unet), str(self.unet))
         add_task(pipe.text_encoder, load_tensors(self.text), str(self.text))
-        return self.place.settle(pipe)
 
-    def call(self, pipe: Any, request: Request, options: Mapping[str, Any], generator: Any) -> Any:
-        words = {"prompt_embeds": request.prompt, "negative_prompt_embeds": f"{request.negative or ''}{NEGATIVE}"}
-        return pipe(**{name: embed(pipe, text) for name, text in words.items()}, generator=generator, **options)
+    def prompts(self, request: Request) -> dict[str, Any]:
+        negative = f"{request.negative or ''}{NEGATIVE}"
+        return {
+            "prompt_embeds": embed(self.pipe, request.prompt),
+            "negative_prompt_embeds": embed(self.pipe, negative),
+        }
 
 
 def embed(pipe: Any, text: str) -> Any:
@@ -76,34 +72,43 @@ def embed(pipe: Any, text: str) -> Any:
     import torch
 
     tokenizer, encoder = pipe.tokenizer, pipe.text_encoder
-    rows = len(encoder.get_input_embeddings().weight)
-    each = int(encoder.config.task_vectors)  # as `add_task` has noted
+    table = encoder.get_input_embeddings().weight
+    task_length = encoder.config.task_vectors  # as `add_task` has noted
     length = tokenizer.model_max_length
-    begin, *words, end = tokenizer(text, truncation=True, max_length=length - each).input_ids
-    ids = [begin, *words, *range(rows - each, rows), end]
-    ids += [tokenizer.pad_token_id] * (length - len(ids))
-    return encoder(torch.tensor([ids], device=pipe._execution_device))[0]
+    begin, *words, end = tokenizer(text, truncation=True, max_length=length - task_length).input_ids
+    task = range(len(table) - task_length, len(table))
+    ids = [begin, *words, *task, end]
+    padding = [tokenizer.pad_token_id] * (length - len(ids))
+    return encoder(torch.tensor([ids + padding], device=pipe._execution_device))[0]
 
 
-def add_task(encoder: Any, state: Mapping[str, Any], name: str) -> None:
+def add_task(
+    encoder: Any,
+    state: Mapping[str, Any],
+    name: str,
+) -> None:
     """Give CLIP's text encoder the release's weights, with the vectors of P_obj after those of its words."""
     import torch
 
     from idmetric.metric.checkpoints.weights import load_state
 
-    # without the prefix of the text model, the other tasks, and the numbers of positions, a buffer
     state = {key.removeprefix("text_model."): value for key, value in state.items()}
     words, learned = state.pop(_WORDS, None), state.pop(f"{_LEARNED}P_obj", None)
     if words is None or learned is None or learned.shape[1:] != words.shape[1:]:
         raise CheckpointError(f"{name} lacks the vectors of P_obj: is it the text encoder of PowerPaint v1?")
-    state = {k: v for k, v in state.items() if not k.startswith(_LEARNED) and k != "embeddings.position_ids"}
 
     table = torch.cat([words, learned])
     dtype = encoder.get_input_embeddings().weight.dtype
-    encoder.set_input_embeddings(torch.nn.Embedding(table.shape[0], table.shape[1], dtype=dtype))
+    encoder.set_input_embeddings(torch.nn.Embedding(len(table), table.shape[1], dtype=dtype))
     encoder.config.task_vectors = len(learned)
 
     # transformers 5 dropped the prefix; the file has the one of its time
-    prefix = "text_model." if any(k.startswith("text_model.") for k in encoder.state_dict()) else ""
-    state["embeddings.token_embedding.weight"] = table
-    load_state(encoder, {prefix + key: value for key, value in state.items()}, name)
+    prefix = ""
+    if any(key.startswith("text_model.") for key in encoder.state_dict()):
+        prefix = "text_model."
+    loaded = {f"{prefix}embeddings.token_embedding.weight": table}
+    for key, value in state.items():
+        # not the other tasks, nor the numbers of positions, a buffer
+        if not key.startswith((_LEARNED, "embeddings.position_ids")):
+            loaded[prefix + key] = value
+    load_state(encoder, loaded, name)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -55,7 +56,11 @@ class Weights:
     def __str__(self) -> str:
         """A name for messages."""
         name = Path(self.repo).resolve().name if self.local else self.repo
-        return name + (f"@{self.revision}" if self.revision else "") + (f":{self.file}" if self.file else "")
+        if self.revision:
+            name += f"@{self.revision}"
+        if self.file:
+            name += f":{self.file}"
+        return name
 
     @cached_property
     def key(self) -> str:
@@ -71,11 +76,12 @@ class Weights:
         path = Path(place)
         if path.is_dir():
             return replace(self, repo=place, revision=None)
-        if path.is_file() and self.file is not None:
+        if path.is_file() and self.file:
             return replace(self, repo=str(path.parent), revision=None, file=path.name)
+
         repo, _, revision = place.partition("@")
-        if path.is_file() or repo.count("/") != 1 or repo.startswith((".", "/")):
-            wanted = "folder" if self.file is None else "folder, a file"
+        if path.is_file() or not re.fullmatch(r"[^./][^/]*/[^/]*", repo):
+            wanted = "folder, a file" if self.file else "folder"
             raise CheckpointError(f"{place!r} is not a {wanted}, or owner/name[@revision] on the Hub")
         return replace(self, repo=repo, revision=revision or None)
 
@@ -118,7 +124,6 @@ class Place:
 
 
 AUTO = Place()
-_KINDS = {"int": int, "float": float, "str": str}
 
 
 @dataclass(frozen=True)
@@ -130,111 +135,142 @@ class Weighted:
     name: ClassVar[str] = ""
 
     @property
+    def configuration(self) -> dict[str, Any]:
+        """Weights and settings by field."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "place"}
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Everything except its input that determines the pixels, as JSON values."""
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "place"}
-        return {k: v.key if isinstance(v, Weights) else v for k, v in values.items()}
+        return self.configuration | {name: weights.key for name, weights in self.weights.items()}
 
     @property
     def weights(self) -> dict[str, Weights]:
         """Its weights by field."""
-        return {f.name: w for f in fields(self) if isinstance(w := getattr(self, f.name), Weights)}
+        return {name: value for name, value in self.configuration.items() if isinstance(value, Weights)}
 
     @property
     def licenses(self) -> dict[str, str]:
         """Repository -> license of its weights."""
-        return {w.key: w.license for w in self.weights.values()}
+        return {weights.key: weights.license for weights in self.weights.values()}
 
     @cached_property
     def versions(self) -> dict[str, str]:
         """Commit or fingerprint of its weights by field, available once they are loaded."""
-        return {name: version(w) for name, w in self.weights.items()}
+        return {name: version(weights) for name, weights in self.weights.items()}
 
-    def changed(self, weights: Mapping[str, str] | None, settings: Mapping[str, Any]) -> Self:
+    def load(self) -> None:
+        """Load its models now instead of at their first use."""
+
+    def changed(
+        self,
+        weights: Mapping[str, str],
+        settings: Mapping[str, Any],
+    ) -> Self:
         """The same with other weights and settings.
 
         Args:
             weights: other locations of its weights by field ("base", "lora", ...): see `Weights.at`.
             settings: other values of its fields; text is converted to their types.
         """
-        kinds = {f.name: _KINDS[str(f.type)] for f in fields(self) if str(f.type) in _KINDS}
-        for given, known, what in ((settings, kinds, "setting"), (weights or {}, self.weights, "weights")):
-            if unknown := sorted(set(given) - set(known)):
-                there = ", ".join(sorted(known)) or "none"
-                raise GenerateError(f"{self.name} has no {what} {unknown[0]!r}; it has {there}")
-        found: dict[str, Any] = {part: self.weights[part].at(where) for part, where in (weights or {}).items()}
-        for setting, value in settings.items():
-            kind = kinds[setting]
-            value = from_text(value, kind) if isinstance(value, str) else value
-            found[setting] = accept(f"{self.name}.{setting}", value, kind)
-        return replace(self, **found)
+        changes: dict[str, Any] = {}
+        for name, location in weights.items():
+            if name not in self.weights:
+                raise GenerateError(f"{self.name} has no weights {name!r}; it has {_listed(self.weights)}")
+            changes[name] = self.weights[name].at(location)
+
+        known_settings = self.configuration.keys() - self.weights.keys()
+        for name, value in settings.items():
+            if name not in known_settings:
+                raise GenerateError(f"{self.name} has no setting {name!r}; it has {_listed(known_settings)}")
+            kind = type(self.configuration[name])
+            if isinstance(value, str):
+                value = from_text(value, kind)
+            changes[name] = accept(f"{self.name}.{name}", value, kind)
+
+        return replace(self, **changes)
 
 
-def load_pipeline(kind: str, weights: Weights, place: Place, dtype: Any = None, **parts: Any) -> Any:
-    """A pipeline of diffusers' class `kind`, on the CPU, in the place's dtype or another; `parts` replace components.
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none"
+
+
+def load_pipeline(
+    kind: str,
+    weights: Weights,
+    place: Place,
+    **parts: Any,
+) -> Any:
+    """A pipeline of diffusers' class `kind`, on the CPU, in the place's dtype; `parts` replace components.
 
     Raises:
         CheckpointError: naming the weights, if they cannot be downloaded, have no safetensors, or do not fit the class.
     """
-    need("generate", "generating images", diffusers="diffusers", transformers="transformers")
-    folder = Path(weights.repo)
-    if not weights.local:
-        from diffusers import DiffusionPipeline
-
-        options = {**parts, "revision": weights.revision, "use_safetensors": True}
-        # downloads only the components that the index names and that `parts` do not replace
-        folder = _fetched(weights, lambda: DiffusionPipeline.download(weights.repo, **options))
-    for code in [*folder.glob("*.py"), *folder.glob("*/*.py")]:  # some versions of diffusers run it
-        found = code.relative_to(folder)
-        raise CheckpointError(f"cannot load {weights} as {kind}: it holds {found}, and code is not run")
-    return _loaded(kind, weights, folder, place.torch_dtype() if dtype is None else dtype, **parts)
+    folder = Path(weights.repo) if weights.local else _downloaded(weights, parts)
+    for file in [*folder.glob("*.py"), *folder.glob("*/*.py")]:  # some versions of diffusers run it
+        name = file.relative_to(folder)
+        raise CheckpointError(f"cannot load {weights} as {kind}: it holds {name}, and code is not run")
+    return load_model(kind, weights, place, folder, **parts)
 
 
-def _loaded(kind: str, weights: Weights, folder: str | Path, dtype: Any, **parts: Any) -> Any:
+def load_model(
+    kind: str,
+    weights: Weights,
+    place: Place,
+    folder: Path | None = None,
+    **options: Any,
+) -> Any:
+    """A model or pipeline of diffusers' class `kind`, from a folder with its weights if they are there.
+
+    Errors are those of `load_pipeline`.
+    """
     import diffusers
+    from packaging.version import Version
 
-    new = tuple(int(n) for n in diffusers.__version__.split(".")[:2]) >= (0, 42)
-    options = {"dtype" if new else "torch_dtype": dtype, "use_safetensors": True, **parts}
+    is_new = Version(diffusers.__version__) >= Version("0.42")
+    options |= {"dtype" if is_new else "torch_dtype": place.torch_dtype(), "revision": weights.revision}
     try:
-        return getattr(diffusers, kind).from_pretrained(folder, **options)
+        return getattr(diffusers, kind).from_pretrained(folder or weights.repo, use_safetensors=True, **options)
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
         raise CheckpointError(f"cannot load {weights} as {kind}: {_line(error)}") from error
 
 
-def load_model(kind: str, weights: Weights, place: Place) -> Any:
-    """A single model of diffusers' class `kind`, such as a ControlNet; errors as `load_pipeline`."""
-    need("generate", "generating images", diffusers="diffusers")
-    return _loaded(kind, weights, weights.repo, place.torch_dtype(), revision=weights.revision)
-
-
-def load_transformer(weights: Weights, place: Place, processor: str, model: str) -> tuple[Any, Any]:
+def load_transformer(
+    weights: Weights,
+    place: Place,
+    processor: str,
+    model: str,
+) -> tuple[Any, Any]:
     """A processor and a model of transformers' classes of these names, on the device; errors as `load_pipeline`."""
     need("generate", "generating images", transformers="transformers")
     import transformers
 
-    options = {} if weights.local else {"revision": weights.revision}
+    source, revision = weights.repo, weights.revision
     try:
-        words = getattr(transformers, processor).from_pretrained(weights.repo, **options)
-        found = getattr(transformers, model).from_pretrained(weights.repo, use_safetensors=True, **options)
+        preparation = getattr(transformers, processor).from_pretrained(source, revision=revision)
+        network = getattr(transformers, model).from_pretrained(source, revision=revision, use_safetensors=True)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise CheckpointError(f"cannot load {weights} as {model}: {_line(error)}") from error
-    return words, found.eval().to(place.torch_device())
+    return preparation, network.eval().to(place.torch_device())
 
 
 def load_tensors(weights: Weights) -> dict[str, Any]:
     """The tensors of one safetensors file; errors as `load_pipeline`."""
     from idmetric.metric.checkpoints.weights import read_tensors
 
-    return read_tensors(_file(weights))
+    name = str(weights.file)
+    if weights.local:
+        return read_tensors(Path(weights.repo, name))
+    return read_tensors(fetch(weights.repo, name, Hub(weights.revision)))
 
 
 def version(weights: Weights) -> str:
     """The commit of downloaded weights on the Hub, or the `fingerprint` of local weights."""
     if weights.local:
-        return fingerprint(_file(weights) if weights.file else Path(weights.repo))
+        return fingerprint(Path(weights.repo, weights.file or ""))
     for name in [weights.file] if weights.file else ["model_index.json", "config.json"]:
-        if found := cached_file(weights.repo, name, Hub(weights.revision)):
-            return found.parts[found.parts.index("snapshots") + 1]
+        if file := cached_file(weights.repo, name, Hub(weights.revision)):
+            return file.parts[file.parts.index("snapshots") + 1]
     raise CheckpointError(f"{weights} is not in the Hub's cache")
 
 
@@ -244,35 +280,33 @@ def fingerprint(path: Path) -> str:
     Samples, because hashing all of a model of 50 GB would take minutes. The path of the folder doesn't matter.
     """
     digest = hashlib.sha256()
-    root, found = (path, sorted(path.rglob("*"))) if path.is_dir() else (path.parent, [path])
-    for file in found:
+    root, files = path.parent, [path]
+    if path.is_dir():
+        root, files = path, sorted(path.rglob("*"))
+    for file in files:
         if not file.is_file() or file.suffix not in _READ:
             continue
         size = file.stat().st_size
         digest.update(f"{file.relative_to(root).as_posix()}\0{size}\0".encode())
-        with file.open("rb") as opened:
-            for place in range(0, size, max(_SAMPLE, size // _SAMPLES)):
-                opened.seek(place)
-                digest.update(opened.read(_SAMPLE))
+        with file.open("rb") as stream:
+            for start in range(0, size, max(_SAMPLE, size // _SAMPLES)):
+                stream.seek(start)
+                digest.update(stream.read(_SAMPLE))
     return digest.hexdigest()[:12]
 
 
-def _file(weights: Weights) -> Path:
-    name = str(weights.file)
-    if weights.local:
-        return Path(weights.repo, name)
-    return fetch(weights.repo, name, Hub(weights.revision))
+def _downloaded(weights: Weights, parts: Mapping[str, Any]) -> Path:
+    """The folder of the components that a pipeline's index names and that `parts` do not replace."""
+    from diffusers import DiffusionPipeline
 
-
-def _fetched(weights: Weights, download: Callable[[], Any]) -> Path:
+    repo = weights.repo
     try:
-        return Path(download())
+        return Path(DiffusionPipeline.download(repo, revision=weights.revision, use_safetensors=True, **parts))
     except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
-        page = f"https://huggingface.co/{weights.repo}"
         raise CheckpointError(
-            f"cannot fetch {weights} from the Hub ({_line(error)}); if it is gated, accept its license at {page} and "
-            "run `hf auth login`; without a network, give a local folder: --weights NAME=FOLDER for generating, "
-            "--model diffsim@FOLDER for the baseline"
+            f"cannot fetch {weights} from the Hub ({_line(error)}); if it is gated, accept its license at "
+            f"https://huggingface.co/{repo} and run `hf auth login`; without a network, give a local folder: "
+            "--weights NAME=FOLDER for generating, --model diffsim@FOLDER for the baseline"
         ) from error
 
 

@@ -14,24 +14,27 @@ The slots come from the papers (ID-Sim, A.2.1 and A.2.2; ILGen, section 3.2 and 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from idmetric.data.generate.weights import GenerateError
-from idmetric.metric.files import json_file
+from idmetric.metric.files import StrPath, json_file
 
 FOLDER = Path(__file__).parent / "prompts"
-GRID = ("background", "light")  # of grid.json
-FILES = ("templates", "categories", "backgrounds", "lighting", "negative", "domains", "grid")
 SLOTS = {  # of a template or question
-    "context": {"class", "background", "lighting"}, "identity": {"class"}, "distractor": {"class"},
-    "object": {"class"}, "relight": {"class"},
-    "grid_identity": {"class"}, "grid_background": {"background"}, "grid_light": {"lighting"},
-    "*prompt": {"count", "domain", "examples"}, "*more": {"count"},
-}  # fmt: skip
+    "context": {"class", "background", "lighting"},
+    "identity": {"class"},
+    "distractor": {"class"},
+    "object": {"class"},
+    "relight": {"class"},
+    "grid_identity": {"class"},
+    "grid_background": {"background"},
+    "grid_light": {"lighting"},
+    "*prompt": {"count", "domain", "examples"},
+    "*more": {"count"},
+}
 OPTIONAL = {"context": {"class"}, "grid_identity": {"class"}, "*prompt": {"examples"}}  # slots that it need not have
 
 
@@ -47,63 +50,82 @@ class Wording:
     domains: Mapping[str, Any]
     grid: Mapping[str, Mapping[str, float]]
 
-    def prompt(self, task: str, **slots: str) -> str:
+    def prompt(
+        self,
+        task: str,
+        category: str | None = None,
+        **slots: str,
+    ) -> str:
         """The prompt of a task with its slots filled; underscores in them become spaces."""
-        return self.templates[task].format(**{k: v.replace("_", " ") for k, v in slots.items()})
+        slots["class"] = category or "object"
+        words = {slot: text.replace("_", " ") for slot, text in slots.items()}
+        return self.templates[task].format(**words)
 
     def scenes(self, category: str | None) -> list[tuple[str, str]]:
         """All pairs (background, lighting) that suit a category, in the order of the files."""
         kind = self.categories.get(_key(category or "*")) or self.categories.get("*")
         if kind is None:
             raise GenerateError(f'categories.json has no supercategory for {category!r}, and none for "*"')
-        return [(b, light) for b, scene in self.backgrounds[kind].items() for light in self.lighting[scene]]
+        pairs = []
+        for background, scene in self.backgrounds[kind].items():
+            pairs += [(background, lighting) for lighting in self.lighting[scene]]
+        return pairs
 
 
-def read_wording(folder: str | os.PathLike[str] | None = None) -> Wording:
+def read_wording(folder: StrPath | None = None) -> Wording:
     """Read the words; files in `folder` replace the package's files of the same name.
 
     Templates and questions that a file leaves out are the package's.
     """
-    ours = {name: _read(FOLDER / f"{name}.json") for name in FILES}
-    own = {} if folder is None else {n: path for n in FILES if (path := Path(folder, f"{n}.json")).is_file()}
-    if folder is not None and not own:
-        raise GenerateError(f"{os.fspath(folder)}: the folder has none of {', '.join(f'{n}.json' for n in FILES)}")
-    data = {**ours, **{name: _read(path) for name, path in own.items()}}
-    for name in ("templates", "domains"):
-        data[name] = {**ours[name], **data[name]}
+    data: dict[str, Any] = {}
+    replaced = []
+    for name in (field.name for field in fields(Wording)):
+        data[name] = _read(FOLDER / f"{name}.json")
+        path = Path(folder or FOLDER, f"{name}.json")
+        if folder is not None and path.is_file():
+            replaced.append(str(path))
+            defaults = data[name] if name in ("templates", "domains") else {}
+            data[name] = {**defaults, **_read(path)}
+    if folder is not None and not replaced:
+        names = ", ".join(f"{name}.json" for name in data)
+        raise GenerateError(f"{folder}: the folder has none of {names}")
 
     try:
-        _check(data)
+        _check(Wording(**data))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise GenerateError(f"{' or '.join(map(os.fspath, own.values()))}: {error}") from error
-    data["categories"] = {_key(k): v for k, v in data["categories"].items()}
+        raise GenerateError(f"{' or '.join(replaced)}: {error}") from error
+    data["categories"] = {_key(name): kind for name, kind in data["categories"].items()}
     return Wording(**data)
 
 
-def _check(data: Mapping[str, Any]) -> None:
+def _check(words: Wording) -> None:
     """Use every entry once, so that a wrong one fails before the work; any error names it."""
-    texts = {**data["templates"], **data["domains"]}
+    texts: dict[str, Any] = {**words.templates, **words.domains}
     for name, slots in SLOTS.items():
         try:
             texts[name].format(**dict.fromkeys(slots, ""))
         except (LookupError, ValueError) as error:
             raise ValueError(f"{name!r} has no slot {error}; it has {sorted(slots)}") from error
-        if lacking := [slot for slot in slots - OPTIONAL.get(name, set()) if f"{{{slot}}}" not in texts[name]]:
-            raise ValueError(f"{name!r} lacks the slot {{{lacking[0]}}}")
-    for name, entry in data["domains"].items():
+        for slot in sorted(slots - OPTIONAL.get(name, set())):
+            if f"{{{slot}}}" not in texts[name]:
+                raise ValueError(f"{name!r} lacks the slot {{{slot}}}")
+    for name, entry in words.domains.items():
         if name not in SLOTS and entry.keys() != {"domain", "examples"}:
             raise ValueError(f"{name!r} must hold domain and examples")
-    for category, kind in data["categories"].items():
-        if not data["backgrounds"].get(kind):
+
+    for category, kind in words.categories.items():
+        if not words.backgrounds.get(kind):
             raise ValueError(f"categories.json, {category!r}: there are no backgrounds for {kind!r}")
-    for kind, backgrounds in data["backgrounds"].items():
+    for kind, backgrounds in words.backgrounds.items():
         for scene in backgrounds.values():
-            if not data["lighting"].get(scene):
+            if not words.lighting.get(scene):
                 raise ValueError(f"backgrounds.json, {kind!r}: there is no lighting for scene {scene!r}")
-    if data["grid"].keys() != set(GRID) or not all(data["grid"].values()):
-        raise ValueError(f"grid.json must hold {' and '.join(GRID)}")
-    if min(change for levels in data["grid"].values() for change in levels.values()) < 0:
-        raise ValueError("grid.json: a change must be a number from 0")
+
+    if words.grid.keys() != {"background", "light"} or not all(words.grid.values()):
+        raise ValueError("grid.json must hold background and light")
+    for levels in words.grid.values():
+        if min(levels.values()) < 0:
+            raise ValueError("grid.json: a change must be a number from 0")
 
 
 def _key(category: str) -> str:

@@ -15,7 +15,7 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric.data.manifest.table import PATHS, Manifest
-from idmetric.metric.images.kinds import STORED
+from idmetric.metric.images.kinds import stored_orientation
 from idmetric.metric.images.masks import read_mask, same_shape
 from idmetric.metric.images.read import ImageReadError, read_image
 from idmetric.metric.scoring.pipeline import threads
@@ -108,7 +108,7 @@ def _mask_fault(mask: Tensor, image: Image.Image | None, column: str) -> str:
     if image is None:
         return ""
     height, width = mask.shape
-    is_turned = image.info.get(STORED, 1) >= 5  # the image was stored on its side
+    is_turned = (stored_orientation(image) or 1) >= 5  # the image was stored on its side
     if is_turned and (height, width) == image.size:
         return ""
     if same_shape((height, width), (image.height, image.width)):

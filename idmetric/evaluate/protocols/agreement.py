@@ -241,7 +241,14 @@ def _add_pairs(answered: Answered, settings: EvalSettings, options: AgreementOpt
     result.rows.append({"task": "pairs", **row})
 
     a, b = answered.ids.values()
-    result.keep("pairs", a=a[is_used], b=b[is_used], score=scores[is_used], same=used_same, share=share[is_used])
+    result.keep(
+        "pairs",
+        a=a[is_used],
+        b=b[is_used],
+        score=scores[is_used],
+        same=used_same,
+        share=share[is_used],
+    )
     result.keep("votes", a=a, b=b, score=scores, share=share)
 
 

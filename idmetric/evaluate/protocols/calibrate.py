@@ -16,8 +16,8 @@ out" measure a curve and thresholds made from the other datasets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from idmetric.evaluate.protocols.common.columns import Array, Truths, texts
 from idmetric.evaluate.protocols.common.intervals import any_statistic, auc
 from idmetric.evaluate.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
 from idmetric.evaluate.protocols.common.protocol import Protocol
-from idmetric.evaluate.protocols.common.result import Columns, Result, Row, Value, slug
+from idmetric.evaluate.protocols.common.result import Result, Row, Value, numbers_of, slug
 from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, Models, bind
 from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.statistics.calibration.fitting import METHODS, Method, fit, held_out
@@ -85,6 +85,7 @@ COLUMNS = {
 }
 
 FOLDS = 5  # of cross-fitting
+OF_KIND = "false accept, "  # columns of the false-accept rate of one kind of pairs
 STORED = "stored"  # as --check: the calibration in the model's folder
 
 
@@ -101,19 +102,20 @@ def run(
         CalibrationError: if the calibration to check is absent, or for another model or distance.
     """
     if options.check is not None:
-        return checked(data, models, settings, options)
-    made = calibrations(data, models, settings, options)
-    for name, (calibration, _) in made.items():
+        return _checked(data, models, settings, options)
+    results = []
+    for name, (calibration, result) in calibrations(data, models, settings, options).items():
         if settings.out is not None:
             calibration.write(settings.out / f"{slug(name)}.calibration.json")
-    return [result for _, result in made.values()]
+        results.append(result)
+    return results
 
 
 def calibrations(
     data: Manifest,
     models: Models,
-    settings: EvalSettings = EvalSettings(),
-    options: CalibrateOptions = CalibrateOptions(),
+    settings: EvalSettings,
+    options: CalibrateOptions,
 ) -> dict[str, tuple[Calibration, Result]]:
     """The calibration of each model, and its measurements.
 
@@ -122,46 +124,55 @@ def calibrations(
     """
     embedders = check_models(models)
     bound, pairs = _bound(data, models, settings, options)
-    facts = _facts(bound.manifest, pairs, settings)
-    return {
-        name: _calibrated(name, embedders[name], bound, pairs, scorer.pairs(pairs.a, pairs.b), settings, options, facts)
-        for name, scorer in bound.models.items()
-    }
+    made = {}
+    for name, scorer in bound.models.items():
+        scores = scorer.pairs(pairs.a, pairs.b)
+        made[name] = _calibrated(name, embedders[name], bound, pairs, scores, settings, options)
+    return made
 
 
-def checked(
+def _checked(
     data: Manifest,
     models: Models,
-    settings: EvalSettings = EvalSettings(),
-    options: CalibrateOptions = CalibrateOptions(),
+    settings: EvalSettings,
+    options: CalibrateOptions,
 ) -> list[Result]:
     """Measure the calibrations named by `options.check` on pairs of this data; errors as in `run`."""
     embedders = check_models(models)
-    given: dict[str, Calibration] = {}
+    calibrations: dict[str, Calibration] = {}
     for name, metric in embedders.items():
-        found = metric.calibration if options.check == STORED else read(options.check or "")
-        if found is None:
+        calibration = metric.calibration
+        if options.check not in (None, STORED):
+            calibration = read(options.check)
+        if calibration is None:
             raise CalibrationError(f"{name} has no calibration in its folder: name a file, --check FILE")
-        found.check_model(metric.calibrated_model())
-        found.check_distance(settings.distance)
-        found.check_outside(settings.outside)
-        given[name] = found
+        calibration.check_model(metric.calibrated_model())
+        calibration.check_distance(settings.distance)
+        calibration.check_outside(settings.outside)
+        calibrations[name] = calibration
 
     bound, pairs = _bound(data, models, settings, options)
-    even, results = pairs.even(), []
+    is_even = pairs.even()
+    even = pairs.take(is_even)
+    about = {**settings.as_dict(), "check": options.check, "pairs": pairs.counts()}
+    results = []
     for name, scorer in bound.models.items():
-        scores, calibration = scorer.pairs(pairs.a, pairs.b), given[name]
-        p = calibration.probability(1 - scores)
-        rows = [quality_row("as given", p[even], pairs.take(even), settings)]
-        rows[0] |= auc(scores, pairs.same, pairs.family, settings)
-        rows += [held_row(one, scores, pairs, settings) for one in calibration.thresholds]
-        about = {**settings.as_dict(), "check": options.check, "pairs": pairs.counts()}
-        notes = [f"calibration: {calibration.data.get('about', 'of unknown data')}", calibration.basis]
-        notes += [*bound.notes, *_notes(pairs)]
-        items = items_of(bound.manifest, pairs.take(even), scores[even], p[even])
-        results.append(
-            Result("calibrate", name, rows, embedders[name].signature(settings.distance), about, items, notes)
-        )
+        calibration = calibrations[name]
+        scores = scorer.pairs(pairs.a, pairs.b)
+        probability = calibration.probability(1 - scores[is_even])
+        quality = quality_row("as given", probability, even, settings)
+        quality |= auc(scores, pairs.same, pairs.family, settings)
+        rows = [quality]
+        for threshold in calibration.thresholds:
+            rate, distance = float(threshold["false_accept_rate"]), float(threshold["distance"])
+            rows.append(decision_row(rate, distance, scores, pairs, settings))
+
+        origin = f"calibration: {calibration.data.get('about', 'of unknown data')}"
+        notes = [origin, calibration.basis, *bound.notes, *_notes(pairs)]
+        signature = embedders[name].signature(settings.distance)
+        result = Result("calibrate", name, rows, signature, about, notes=notes)
+        _keep(result, bound.manifest, even, scores[is_even], probability)
+        results.append(result)
     return results
 
 
@@ -183,161 +194,284 @@ def check_models(models: Models) -> dict[str, Embedder]:
     return embedders
 
 
-def _bound(data: Manifest, models: Models, settings: EvalSettings, options: CalibrateOptions) -> tuple[Bound, Pairs]:
-    known = usable(data)
-    draw_pairs(known, options.pairs, settings.seed)  # before anything is embedded
-    bound = bind(known, models, settings)
+def _bound(
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings,
+    options: CalibrateOptions,
+) -> tuple[Bound, Pairs]:
+    labeled = usable(data)
+    draw_pairs(labeled, options.pairs, settings.seed)  # before anything is embedded
+    bound = bind(labeled, models, settings)
     return bound, draw_pairs(bound.manifest, options.pairs, settings.seed, options.strangers)
+
+
+def _calibrated(
+    name: str,
+    metric: Embedder,
+    bound: Bound,
+    pairs: Pairs,
+    scores: Array,
+    settings: EvalSettings,
+    options: CalibrateOptions,
+) -> tuple[Calibration, Result]:
+    """The calibration of a model whose similarities (P,) of the pairs are `scores`, and its measurements."""
+    import sklearn
+
+    facts = _facts(bound.manifest, pairs, settings)
+    limit = 1 / (facts["families"] + 2)  # pairs of one family are not independent
+    is_even = pairs.even()
+    even = pairs.take(is_even)
+    even_scores = scores[is_even]
+
+    # quality on identities that the curve was not fitted to
+    rows = {}
+    probabilities = {}
+    for method in METHODS:
+        probabilities[method] = held_out(
+            even_scores,
+            even.same,
+            even.family,
+            method,
+            limit=limit,
+            folds=FOLDS,
+            seed=settings.seed,
+        )
+        rows[method] = quality_row(method, probabilities[method], even, settings)
+    quality = rows[options.method]
+    quality |= auc(scores, pairs.same, pairs.family, settings)
+    quality_facts: dict[str, Any] = {}
+    for column, value in numbers_of(quality).items():
+        quality_facts[column] = {"value": value.value, "low": value.low, "high": value.high}
+    quality_facts["folds"] = FOLDS
+
+    # decisions by thresholds, and everything again with each dataset left out
+    threshold_rows, thresholds = _thresholds(scores, pairs, options.rates, settings)
+    dataset = texts(bound.manifest, "dataset", "unnamed")[pairs.a]
+    left_out = left_out_rows(
+        scores,
+        pairs,
+        dataset,
+        options.method,
+        limit,
+        options.rates,
+        settings,
+    )
+
+    signature = metric.signature(settings.distance)
+    calibration = Calibration(
+        curve=fit(even_scores, even.same, options.method, limit),
+        model=metric.calibrated_model(),
+        distance=settings.distance,
+        prior=float(even.same.mean()),
+        outside=settings.outside,
+        name=name,
+        thresholds=tuple(thresholds),
+        held_out=quality_facts,
+        data=facts,
+        versions={"idmetric": __version__, "scikit-learn": sklearn.__version__, "dtype": signature["dtype"]},
+    )
+    result = Result(
+        "calibrate",
+        name,
+        [*rows.values(), *threshold_rows, *left_out],
+        signature,
+        {**settings.as_dict(), "method": options.method, "pairs": pairs.counts()},
+        notes=[*bound.notes, *_notes(pairs, "; probabilities come from curves fitted without the pair's identities")],
+    )
+    _keep(result, bound.manifest, even, even_scores, probabilities[options.method])
+    return calibration, result
 
 
 def _facts(data: Manifest, pairs: Pairs, settings: EvalSettings) -> dict[str, Any]:
     """What a calibration keeps of its data."""
-    used = np.unique([pairs.a, pairs.b])
-    datasets, identities, engines = (set(texts(data, name)[used]) for name in ("dataset", "identity", "engine"))
-    origin = "generated" if any(engines) else "photos"
+    rows = np.unique([pairs.a, pairs.b])
+    is_generated = any(texts(data, "engine")[rows])
     return {
-        "about": settings.data_name, "origin": origin,
-        "datasets": sorted(n for n in datasets if n), "images": len(used),
-        "identities": len(identities), "families": len(np.unique(pairs.family)),
-        "pairs": pairs.counts(), "seed": settings.seed,
-    }  # fmt: skip
-
-
-def _calibrated(
-    name: str, metric: Embedder, bound: Bound, pairs: Pairs, scores: Array, settings: EvalSettings,
-    options: CalibrateOptions, facts: dict[str, Any],
-) -> tuple[Calibration, Result]:  # fmt: skip
-    import sklearn
-
-    limit = 1 / (facts["families"] + 2)  # pairs of one family are not independent
-    even, own = pairs.take(pairs.even()), scores[pairs.even()]
-    unseen = {
-        method: held_out(own, even.same, even.family, method, limit=limit, folds=FOLDS, seed=settings.seed)
-        for method in METHODS
+        "about": settings.data_name,
+        "origin": "generated" if is_generated else "photos",
+        "datasets": sorted(set(texts(data, "dataset", "")[rows]) - {""}),
+        "images": len(rows),
+        "identities": len(set(texts(data, "identity")[rows])),
+        "families": len(np.unique(pairs.family)),
+        "pairs": pairs.counts(),
+        "seed": settings.seed,
     }
-    rows = [quality_row(method, p, even, settings) for method, p in unseen.items()]
-    chosen = rows[METHODS.index(options.method)]
-    chosen |= auc(scores, pairs.same, pairs.family, settings)
-    found = threshold_intervals(
-        scores, pairs.same, pairs.family, options.rates, samples=settings.bootstrap, seed=settings.seed
-    )
-
-    kept = []
-    for one in found:
-        point, at, took = one.point, one.threshold, one.true_accept
-        low, high = (None, None) if at is None else (1 - at.high, 1 - at.low)
-        ends = (None, None) if took is None else (took.low, took.high)
-        rows.append({
-            "what": f"threshold at {one.rate:g} false accepts",
-            "distance": Value(1 - point.threshold, low, high, len(scores)),
-            "true accept": Value(point.true_accept, ends[0], ends[1], len(scores)),
-            **_alarm_values(point.threshold, scores, pairs),
-        })  # fmt: skip
-        kept.append({
-            "false_accept_rate": one.rate, "distance": 1 - point.threshold, "low": low, "high": high,
-            "true_accept": point.true_accept, "false_accept": point.false_accept,
-            "false_accept_by_kind": _alarms(point.threshold, scores, pairs),
-        })  # fmt: skip
-    dataset = texts(bound.manifest, "dataset")[pairs.a]
-    rows += left_out_rows(scores, pairs, dataset, options.method, limit, options.rates, settings)
-
-    held = {k: {end: getattr(v, end) for end in ("value", "low", "high")} for k, v in chosen.items()
-            if isinstance(v, Value)}  # fmt: skip
-    versions = {"idmetric": __version__, "scikit-learn": sklearn.__version__,
-                "dtype": str(metric.dtype).removeprefix("torch.")}  # fmt: skip
-    calibration = Calibration(
-        fit(own, even.same, options.method, limit), metric.calibrated_model(), settings.distance,
-        float(even.same.mean()), settings.outside, name, tuple(kept), held | {"folds": FOLDS}, facts, versions,
-    )  # fmt: skip
-    notes = [*bound.notes, *_notes(pairs, "; probabilities come from curves fitted without the pair's identities")]
-    items = items_of(bound.manifest, even, own, unseen[options.method])
-    used = {**settings.as_dict(), "method": options.method, "pairs": pairs.counts()}
-    return calibration, Result("calibrate", name, rows, metric.signature(settings.distance), used, items, notes)
 
 
 def _notes(pairs: Pairs, remark: str = "") -> list[str]:
-    found = [f"pairs: {', '.join(f'{n} {kind}' for kind, n in pairs.counts().items())}{remark}"]
+    counts = ", ".join(f"{count} {kind}" for kind, count in pairs.counts().items())
+    notes = [f"pairs: {counts}{remark}"]
     families = len(np.unique(pairs.family))
     if families < 50:
-        found.append(f"{families} families of identities are few: intervals are wide, and --method platt needs fewer")
-    return found
+        notes.append(f"{families} families of identities are few: intervals are wide, and --method platt needs fewer")
+    return notes
 
 
-def quality_row(method: str, p: Array, pairs: Pairs, settings: EvalSettings) -> Row:
+def quality_row(
+    method: str,
+    probability: Array,
+    pairs: Pairs,
+    settings: EvalSettings,
+) -> Row:
     """Calibration error, log loss and Brier score of probabilities (P,)."""
-    measures = {"ECE": expected_calibration_error, "log loss": log_loss, "Brier": brier_score}
-    values = {name: any_statistic(f, (p, pairs.same), pairs.family, settings) for name, f in measures.items()}
-    return {"what": f"probability, {method}", **values}
+    row: Row = {"what": f"probability, {method}"}
+    columns = (probability, pairs.same)
+    for name, measure in (("ECE", expected_calibration_error), ("log loss", log_loss), ("Brier", brier_score)):
+        row[name] = any_statistic(measure, columns, pairs.family, settings)
+    return row
 
 
-def held_row(given: Mapping[str, Any], scores: Array, pairs: Pairs, settings: EvalSettings, label: str = "") -> Row:
-    """A calibration's threshold, and the pairs that it accepts among ones that it was not chosen on."""
-    threshold, count = 1 - float(given["distance"]), len(scores)
-    took = (comparable(scores) >= comparable(threshold)).astype(np.float64)
-    row: Row = {"what": f"threshold for {given['false_accept_rate']:g} false accepts{label}"}
-    row["distance"] = Value(float(given["distance"]), None, None, count)
+def _thresholds(
+    scores: Array,
+    pairs: Pairs,
+    rates: Sequence[float],
+    settings: EvalSettings,
+) -> tuple[list[Row], list[dict[str, Any]]]:
+    """A row for each false-accept rate, and its threshold as the calibration's file keeps it."""
+    rows: list[Row] = []
+    entries = []
+    for chosen in threshold_intervals(
+        scores,
+        pairs.same,
+        pairs.family,
+        rates,
+        samples=settings.bootstrap,
+        seed=settings.seed,
+    ):
+        point = chosen.point
+        distance = Value(1 - point.threshold, None, None, len(scores))
+        if chosen.threshold is not None:
+            low, high = chosen.threshold.low, chosen.threshold.high
+            distance = replace(distance, low=1 - high, high=1 - low)
+        true_accept = Value(point.true_accept, None, None, len(scores))
+        if chosen.true_accept is not None:
+            low, high = chosen.true_accept.low, chosen.true_accept.high
+            true_accept = replace(true_accept, low=low, high=high)
 
-    for name, own in (("true accept", pairs.same), ("false accept", ~pairs.same)):
-        row[name] = any_statistic(_share, (took, own), pairs.family, settings, count=int(own.sum()))
+        false_accepts = _false_accepts(point.threshold, scores, pairs)
+        row: Row = {"what": f"threshold at {chosen.rate:g} false accepts"}
+        row |= {"distance": distance, "true accept": true_accept, **false_accepts}
+        rows.append(row)
+        entries.append(
+            {
+                "false_accept_rate": chosen.rate,
+                "distance": distance.value,
+                "low": distance.low,
+                "high": distance.high,
+                "true_accept": point.true_accept,
+                "false_accept": point.false_accept,
+                "false_accept_by_kind": {
+                    column.removeprefix(OF_KIND): share.value for column, share in false_accepts.items()
+                },
+            }
+        )
+    return rows, entries
 
-    return row | _alarm_values(threshold, scores, pairs)
+
+def decision_row(
+    rate: float,
+    distance: float,
+    scores: Array,
+    pairs: Pairs,
+    settings: EvalSettings,
+    label: str = "",
+) -> Row:
+    """The pairs that a threshold for a false-accept rate accepts, among pairs that it was not chosen on."""
+    threshold = 1 - distance
+    is_accepted = (comparable(scores) >= comparable(threshold)).astype(np.float64)
+    row: Row = {"what": f"threshold for {rate:g} false accepts{label}"}
+    row["distance"] = Value(distance, None, None, len(scores))
+    for name, is_kind in (("true accept", pairs.same), ("false accept", ~pairs.same)):
+        count = int(is_kind.sum())
+        row[name] = any_statistic(_share, (is_accepted, is_kind), pairs.family, settings, count=count)
+    return row | _false_accepts(threshold, scores, pairs)
+
+
+def _share(is_accepted: Array, is_kind: Truths) -> float:
+    """The share of the pairs of a kind that are accepted; NaN in a sample without such pairs."""
+    return float(is_accepted[is_kind].mean()) if is_kind.any() else np.nan
+
+
+def _false_accepts(threshold: float, scores: Array, pairs: Pairs) -> dict[str, Value]:
+    """The false-accept rate of each kind of pairs of two identities, as columns of a row."""
+    shares = {}
+    for kind, count in pairs.counts().items():
+        if kind != "same":
+            share = accepted(scores[pairs.kind == kind], threshold)
+            shares[f"{OF_KIND}{kind}"] = Value(share, None, None, count)
+    return shares
 
 
 def left_out_rows(
-    scores: Array, pairs: Pairs, dataset: NDArray[Any], method: Method, limit: float, rates: Sequence[float],
+    scores: Array,
+    pairs: Pairs,
+    dataset: NDArray[Any],
+    method: Method,
+    limit: float,
+    rates: Sequence[float],
     settings: EvalSettings,
-) -> list[Row]:  # fmt: skip
+) -> list[Row]:
     """Each dataset's pairs, by a curve and thresholds made from those of the other datasets; none for one dataset.
 
     Args:
         dataset: of each pair (P,). method, limit: see `fitting.fit`.
     """
-    rows, even, names = list[Row](), pairs.even(), np.unique(dataset)
-    for name in names if len(names) > 1 else ():
-        its, label = dataset == name, f", {name} left out"
-        if len(set(pairs.same[its & even])) < 2 or len(set(pairs.same[~its & even])) < 2:
+    is_even = pairs.even()
+    rows = []
+    for name in np.unique(dataset):
+        is_left_out = dataset == name
+        is_fitted = ~is_left_out & is_even
+        is_measured = is_left_out & is_even
+        fitted_same = pairs.same[is_fitted]
+        if len(set(pairs.same[is_measured])) < 2 or len(set(fitted_same)) < 2:
             continue  # an error or a threshold needs pairs of both kinds
-        curve = fit(scores[~its & even], pairs.same[~its & even], method, limit)
-        p = from_log_odds(curve.log_odds(scores[its & even]))
-        rows.append(quality_row(f"{method}{label}", p, pairs.take(its & even), settings))
+        curve = fit(scores[is_fitted], fitted_same, method, limit)
+        probability = from_log_odds(curve.log_odds(scores[is_measured]))
+        label = f", {name} left out"
+        measured = pairs.take(is_measured)
+        rows.append(quality_row(f"{method}{label}", probability, measured, settings))
+        left_out = pairs.take(is_left_out)
         for rate in rates:
-            point = threshold_at_false_accept(scores[~its], pairs.same[~its], rate)
-            given = {"distance": 1 - point.threshold, "false_accept_rate": rate}
-            rows.append(held_row(given, scores[its], pairs.take(its), settings, label))
+            point = threshold_at_false_accept(scores[~is_left_out], pairs.same[~is_left_out], rate)
+            distance = 1 - point.threshold
+            rows.append(decision_row(rate, distance, scores[is_left_out], left_out, settings, label))
     return rows
 
 
-def items_of(data: Manifest, pairs: Pairs, scores: Array, probability: Array) -> dict[str, Columns]:
-    """The score and probability of each pair, and the reliability curve."""
-    bins = reliability(probability, pairs.same)
-    ids = np.array(data.column("id"), dtype=object)
-    return {
-        "pairs": {
-            "a": ids[pairs.a].tolist(), "b": ids[pairs.b].tolist(), "kind": pairs.kind.tolist(),
-            "score": scores.tolist(), "same": pairs.same.tolist(), "probability": probability.tolist(),
-        },
-        "reliability": {
-            "probability": [b.probability for b in bins], "share": [b.share for b in bins],
-            "count": [b.count for b in bins],
-        },
-    }  # fmt: skip
+def _keep(
+    result: Result,
+    data: Manifest,
+    pairs: Pairs,
+    scores: Array,
+    probability: Array,
+) -> None:
+    """Add the score and probability of each pair, and the reliability curve."""
+    ids = texts(data, "id")
+    result.keep(
+        "pairs",
+        a=ids[pairs.a],
+        b=ids[pairs.b],
+        kind=pairs.kind,
+        score=scores,
+        same=pairs.same,
+        probability=probability,
+    )
+    for group in reliability(probability, pairs.same):
+        result.keep(
+            "reliability",
+            probability=[group.probability],
+            share=[group.share],
+            count=[group.count],
+        )
 
 
-def _share(took: Array, own: Truths) -> float:
-    return float(took[own].mean()) if own.any() else np.nan
-
-
-def _alarm_values(threshold: float, scores: Array, pairs: Pairs) -> dict[str, Value]:
-    shares, counts = _alarms(threshold, scores, pairs), pairs.counts()
-    return {f"false accept, {kind}": Value(share, None, None, counts[kind]) for kind, share in shares.items()}
-
-
-def _alarms(threshold: float, scores: Array, pairs: Pairs) -> dict[str, float]:
-    """False-accept rate of each kind of pairs of two identities."""
-    return {kind: accepted(scores[pairs.kind == kind], threshold) for kind in pairs.counts() if kind != "same"}
-
-
-def run_command(data: Manifest, models: Models, settings: EvalSettings, options: CalibrateOptions) -> list[Result]:
+def run_command(
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings,
+    options: CalibrateOptions,
+) -> list[Result]:
     """`run`, which refuses to make calibrations that nobody keeps."""
     if options.check is None and settings.out is None:
         raise ValueError("no place for the calibration: give --out DIR")

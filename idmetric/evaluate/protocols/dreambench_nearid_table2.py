@@ -101,6 +101,11 @@ class Rated:
     scores: Array | None
     missing: int = 0
 
+    @property
+    def collections(self) -> list[str]:
+        """The collection of each image."""
+        return [collection for collection, _ in self.items]
+
     def compared(self) -> list[tuple[Array, Array]]:
         """Pairs of ratings to compare: each group's with the rater's, or each two groups'."""
         if self.scores is None:
@@ -143,12 +148,18 @@ def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | No
         scores = np.array([rater_scores[item] for item in items])
     if not items:
         return None
-    group_scores = np.array([[group[item] for item in items] for group in groups])
-    return Rated(method, items, group_scores, scores, count - len(items))
+    group_scores = []
+    for group in groups:
+        group_scores.append([group[item] for item in items])
+    return Rated(method, items, np.array(group_scores), scores, count - len(items))
 
 
 def rate(
-    ratings: Ratings, rater: str, settings: EvalSettings, options: DreamBenchOptions, paper: str | None = None
+    ratings: Ratings,
+    rater: str,
+    settings: EvalSettings,
+    options: DreamBenchOptions,
+    paper: str | None = None,
 ) -> tuple[list[Row], list[str]]:
     """The rows of one rater, or of `HUMAN` for the humans among each other, and notes on them.
 
@@ -201,7 +212,13 @@ def _printed(rater: str | None, category: str, method: str) -> Pair:
     return printed("nearid", "by_category", rater).get(category), None
 
 
-def _row(rater: str | None, category: str, method: str, rated: Sequence[Rated], settings: EvalSettings) -> Row:
+def _row(
+    rater: str | None,
+    category: str,
+    method: str,
+    rated: Sequence[Rated],
+    settings: EvalSettings,
+) -> Row:
     """A cell with the interval over collections, which all methods share; several methods give their Fisher-z mean."""
     cells = [method_rated.cell() for method_rated in rated]
     mean, spread = cells[0]
@@ -211,7 +228,8 @@ def _row(rater: str | None, category: str, method: str, rated: Sequence[Rated], 
     low, high = _interval(rated, settings)
     count = sum(len(method_rated.items) for method_rated in rated)
     paper_mean, paper_spread = _printed(rater, category, method)
-    row: Row = {"category": category, "method": method, _MH: Value(mean, low, high, count, paper_mean)}
+    value = Value(mean, low, high, count, paper_mean)
+    row: Row = {"category": category, "method": method, _MH: value}
     if spread is not None:
         row[_SPREAD] = Value(spread, None, None, count, paper_spread)
     return row
@@ -219,19 +237,19 @@ def _row(rater: str | None, category: str, method: str, rated: Sequence[Rated], 
 
 def _interval(rated: Sequence[Rated], settings: EvalSettings) -> tuple[float | None, float | None]:
     """The interval of the Fisher-z mean over methods, by drawing collections; None without or of few collections."""
-    names = sorted({collection for method_rated in rated for collection, _ in method_rated.items})
+    names = np.unique(np.concatenate([method_rated.collections for method_rated in rated]))
     if not settings.bootstrap or len(names) < FEW:
         return None, None
-    number = {name: k for k, name in enumerate(names)}
     times = draws(len(names), settings.bootstrap, settings.seed)
     drawn = []
     for method_rated in rated:
-        collections = [number[collection] for collection, _ in method_rated.items]
-        correlations = [resampled_pearson(a, b, collections, times) for a, b in method_rated.compared()]
+        number = np.searchsorted(names, method_rated.collections)
+        correlations = [resampled_pearson(a, b, number, times) for a, b in method_rated.compared()]
         drawn.append(np.mean(correlations, 0))
     means = drawn[0]
     if len(drawn) > 1:
-        means = np.tanh(np.arctanh(np.clip(drawn, -_LIMIT, _LIMIT)).mean(0))
+        clipped = np.clip(drawn, -_LIMIT, _LIMIT)
+        means = np.tanh(np.arctanh(clipped).mean(0))
     interval = percentiles(means, settings.bootstrap)
     return interval or (None, None)
 
@@ -263,7 +281,7 @@ def rank(ratings: Ratings, rater: str, settings: EvalSettings, paper_row: str | 
     if np.ptp(people) == 0 or np.ptp(scores) == 0:
         return None
 
-    collections = np.concatenate([[collection for collection, _ in method_rated.items] for method_rated in rated])
+    collections = np.concatenate([method_rated.collections for method_rated in rated])
     if len(np.unique(collections)) < FEW:
         settings = replace(settings, bootstrap=0)
     table = {"cls": "dreambench_fig_25", **dict.fromkeys(PATCHES, "dreambench_table_2b")}.get(settings.distance)
@@ -356,7 +374,7 @@ def _result(
             "images",
             category=[category] * count,
             method=[method] * count,
-            collection=[collection for collection, _ in rated.items],
+            collection=rated.collections,
             prompt=[prompt for _, prompt in rated.items],
             **columns,
         )

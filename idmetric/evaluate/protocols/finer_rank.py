@@ -45,7 +45,10 @@ class Task(NamedTuple):
 
 
 def run(
-    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: NoOptions = NoOptions()
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: NoOptions = NoOptions(),
 ) -> list[Result]:
     """A result for each model: a row for each method and species, and the means over species.
 
@@ -54,62 +57,87 @@ def run(
     """
     tasks(data)  # before anything is embedded
     bound = bind(data, models, settings)
-    found = tasks(bound.manifest)
+    all_tasks = tasks(bound.manifest)
+    notes = _notes(all_tasks, bound.manifest)
     results = []
-    for scorer, result in bound.results("finer", settings.as_dict(), _notes(found, bound.manifest)):
-        rows = [_measure(scorer, bound.manifest, task, settings, result) for task in found]
-        for method in dict.fromkeys(task.method for task in found):
-            own = [row for row in rows if row["method"] == method]
-            result.rows.extend(own)
-            if len(own) > 1:  # each species has equal weight
-                result.rows.append({"method": method, "species": "mean", **averages(own)})
+    for scorer, result in bound.results("finer", settings.as_dict(), notes):
+        rows_of_methods: dict[str, list[Row]] = {}
+        for task in all_tasks:
+            row = _measure(scorer, bound.manifest, task, settings, result)
+            rows_of_methods.setdefault(task.method, []).append(row)
+        for method, rows in rows_of_methods.items():
+            result.rows.extend(rows)
+            if len(rows) > 1:  # each species has equal weight
+                result.rows.append({"method": method, "species": "mean", **averages(rows)})
         results.append(result)
     return results
 
 
 def tasks(data: Manifest) -> list[Task]:
     """The searches of each method and species, in the manifest's order, real photos last."""
-    split, species = texts(data, "split", ""), texts(data, "category", "")
+    split = texts(data, "split", "")
+    species = texts(data, "category", "")
     method = np.where(split == "train", REAL, texts(data, "engine", "generated"))
-    queries, searched = np.isin(split, ("query", "train")), split == "gallery"
+    is_query = np.isin(split, ("query", "train"))
+    in_gallery = split == "gallery"
 
-    if not queries.any() or not searched.any():
-        there = ", ".join(map(repr, dict.fromkeys(split)))
-        raise ValueError(f"split 'query' (or 'train') and split 'gallery' are needed; there are the splits {there}")
-    lacking = queries & (~named(data) | (species == ""))
-    if lacking.any():
-        raise ValueError(f"queries without identity or category: {listed(texts(data, 'id')[lacking])}")
+    if not is_query.any() or not in_gallery.any():
+        splits = ", ".join(map(repr, dict.fromkeys(split)))
+        raise ValueError(f"split 'query' (or 'train') and split 'gallery' are needed; there are the splits {splits}")
+    is_incomplete = is_query & (~named(data) | (species == ""))
+    if is_incomplete.any():
+        raise ValueError(f"queries without identity or category: {listed(texts(data, 'id')[is_incomplete])}")
 
-    found = []
-    pairs = dict.fromkeys(zip(method[queries].tolist(), species[queries].tolist(), strict=True))
+    searches = []
+    methods, kinds = method[is_query].tolist(), species[is_query].tolist()
+    pairs = dict.fromkeys(zip(methods, kinds, strict=True))
     for name, kind in sorted(pairs, key=lambda pair: pair[0] == REAL):
-        own = np.flatnonzero(queries & (method == name) & (species == kind))
-        near = np.flatnonzero(searched & (species == kind))
-        if not len(near):
-            raise ValueError(f"no gallery image has the category {kind!r} of {len(own)} queries of {name}")
-        found.append(Task(name, kind, Search.of(data, own, near)))
-    return found
+        queries = np.flatnonzero(is_query & (method == name) & (species == kind))
+        gallery = np.flatnonzero(in_gallery & (species == kind))
+        if not len(gallery):
+            raise ValueError(f"no gallery image has the category {kind!r} of {len(queries)} queries of {name}")
+        searches.append(Task(name, kind, Search.of(data, queries, gallery)))
+    return searches
 
 
-def _notes(found: Sequence[Task], data: Manifest) -> list[str]:
+def _notes(all_tasks: Sequence[Task], data: Manifest) -> list[str]:
     """Which queries count as 0."""
-    lone = [row for task in found for row in task.search.queries[task.search.positives() == 0]]
-    if not lone:
+    without: list[int] = []
+    for task in all_tasks:
+        has_positive = task.search.positives() > 0
+        without.extend(task.search.queries[~has_positive])
+    if not without:
         return []
-    names = listed(texts(data, "identity")[lone])
-    return [f"{len(lone)} queries have no image of their identity in the gallery and count as 0: {names}"]
+    names = listed(texts(data, "identity")[without])
+    return [f"{len(without)} queries have no image of their identity in the gallery and count as 0: {names}"]
 
 
-def _measure(scorer: Scorer, data: Manifest, task: Task, settings: EvalSettings, result: Result) -> Row:
-    """The row of a task; its queries are kept."""
-    queries, ids = task.search.queries, texts(data, "id")
-    found, near = measure(scorer, task.search, MEASURES)
-    values = {name: np.nan_to_num(of) for name, of in found.items()}
-    labels = {"method": task.method, "species": task.species}
-    result.keep("queries", **{name: [text] * len(queries) for name, text in labels.items()}, id=ids[queries],
-                identity=texts(data, "identity")[queries], **values, **near.columns(ids))  # fmt: skip
+def _measure(
+    scorer: Scorer,
+    data: Manifest,
+    task: Task,
+    settings: EvalSettings,
+    result: Result,
+) -> Row:
+    """The row of a task; adds its queries to the result."""
+    queries = task.search.queries
+    ids = texts(data, "id")
     owner = task.search.identity[queries]
-    return {**labels, **{name: mean(of, owner, settings) for name, of in values.items()}}
+    measured, nearest = measure(scorer, task.search, MEASURES)
+    row: Row = {"method": task.method, "species": task.species}
+    for name, values in measured.items():
+        measured[name] = np.nan_to_num(values)
+        row[name] = mean(measured[name], owner, settings)
+    result.keep(
+        "queries",
+        method=[task.method] * len(queries),
+        species=[task.species] * len(queries),
+        id=ids[queries],
+        identity=texts(data, "identity")[queries],
+        **measured,
+        **nearest.columns(ids),
+    )
+    return row
 
 
 PROTOCOL = Protocol(

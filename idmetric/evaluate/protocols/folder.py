@@ -24,7 +24,7 @@ from idmetric.evaluate.protocols.common.intervals import auc, averages, mean
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.ranked import Measure, Search, searched
 from idmetric.evaluate.protocols.common.result import Result, Row
-from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bind
+from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind
 from idmetric.evaluate.statistics.ranking import average_precision, hit_at_k, precision_at_1, recall_at_k
 from idmetric.metric.files.settings import Checked, option
 
@@ -40,68 +40,104 @@ class FolderOptions(Checked):
 
 
 def run(
-    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: FolderOptions = FolderOptions()
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: FolderOptions = FolderOptions(),
 ) -> list[Result]:
     """A result for each model: a row for each dataset, and their means.
 
     Raises:
         ValueError: if no identity has two images.
     """
-    known = data.take(named(data))
-    _searches(known)  # before anything is embedded
-    bound = bind(known, models, settings)
+    with_identity = data.take(named(data))
+    _searches(with_identity)  # before anything is embedded
+    bound = bind(with_identity, models, settings)
     searches, notes = _searches(bound.manifest)
     about = {**settings.as_dict(), "k": list(options.k)}
     results = []
-    ids, identities = texts(bound.manifest, "id"), texts(bound.manifest, "identity")
-
     for scorer, result in bound.results("folder", about, notes):
         for dataset, search in searches.items():
-            found, near, both = searched(scorer, search, measures(options.k), settings.seed)
-            has = search.positives() > 0
-            queries, found = search.queries[has], {name: of[has] for name, of in found.items()}
-            row: Row = {"dataset": dataset}
-            row |= {name: mean(of, search.identity[queries], settings) for name, of in found.items()}
-            row |= auc(both.score, both.same, search.identity[np.stack([both.a, both.b], 1)], settings)
-            result.rows.append(row)
-            result.keep("queries", dataset=[dataset] * len(queries), id=ids[queries],
-                        identity=identities[queries], **found, **near.take(has).columns(ids))  # fmt: skip
-            result.keep("pairs", dataset=[dataset] * len(both.a), a=ids[both.a], b=ids[both.b], score=both.score,
-                        same=both.same)  # fmt: skip
+            _measure(scorer, bound.manifest, dataset, search, options.k, settings, result)
         if len(result.rows) > 1:
             result.rows.append({"dataset": "mean", **averages(result.rows)})
         results.append(result)
-
     return results
 
 
 def _searches(data: Manifest) -> tuple[dict[str, Search], list[str]]:
     """The search of each dataset's images among each other, and notes on images without a positive."""
     names = texts(data, "dataset", "")
-    found, notes = {}, []
+    searches = {}
+    notes = []
     for name in dict.fromkeys(names):
         rows = np.flatnonzero(names == name)
-        search = found[name or "all"] = Search.of(data, rows, rows)
-        has = search.positives() > 0
-        place = f" of {name}" if name else ""
-        if not has.any():
-            raise ValueError(f"no identity{place} has two images: retrieval needs a positive for at least one query")
-        if not has.all():
+        search = Search.of(data, rows, rows)
+        searches[name or "all"] = search
+        has_positive = search.positives() > 0
+        of_name = f" of {name}" if name else ""
+        if not has_positive.any():
+            raise ValueError(f"no identity{of_name} has two images: retrieval needs a positive for at least one query")
+        if not has_positive.all():
+            without = rows[~has_positive]
             notes.append(
-                f"{int((~has).sum())} images{place} have no positive and are searched but not queried: "
-                f"{listed(data.take(rows[~has]).column('identity'))}"
+                f"{len(without)} images{of_name} have no positive and are searched but not queried: "
+                f"{listed(texts(data, 'identity')[without])}"
             )
 
-    if not found:
+    if not searches:
         raise ValueError("no row has an identity: retrieval needs to know which images show the same one")
-    return found, notes
+    return searches, notes
+
+
+def _measure(
+    scorer: Scorer,
+    data: Manifest,
+    dataset: str,
+    search: Search,
+    ks: Sequence[int],
+    settings: EvalSettings,
+    result: Result,
+) -> None:
+    """Add the row of a dataset, its queries with a positive, and all pairs."""
+    measured, nearest, pairs = searched(scorer, search, measures(ks), settings.seed)
+    has_positive = search.positives() > 0
+    queries = search.queries[has_positive]
+    measured = {name: values[has_positive] for name, values in measured.items()}
+
+    owner = search.identity[queries]
+    row: Row = {"dataset": dataset}
+    for name, values in measured.items():
+        row[name] = mean(values, owner, settings)
+    pair_identities = search.identity[np.stack([pairs.a, pairs.b], 1)]
+    row |= auc(pairs.score, pairs.same, pair_identities, settings)
+    result.rows.append(row)
+
+    ids = texts(data, "id")
+    result.keep(
+        "queries",
+        dataset=[dataset] * len(queries),
+        id=ids[queries],
+        identity=texts(data, "identity")[queries],
+        **measured,
+        **nearest.take(has_positive).columns(ids),
+    )
+    result.keep(
+        "pairs",
+        dataset=[dataset] * len(pairs.a),
+        a=ids[pairs.a],
+        b=ids[pairs.b],
+        score=pairs.score,
+        same=pairs.same,
+    )
 
 
 def measures(ks: Sequence[int]) -> dict[str, Measure]:
     """The measures of a query, by name."""
-    at: dict[str, Measure] = {"mAP": average_precision, "P@1": precision_at_1}
-    at |= {f"recall@{k}": partial(recall_at_k, k=k) for k in ks}
-    return at | {f"hit@{k}": partial(hit_at_k, k=k) for k in ks}
+    by_name: dict[str, Measure] = {"mAP": average_precision, "P@1": precision_at_1}
+    by_name |= {f"recall@{k}": partial(recall_at_k, k=k) for k in ks}
+    by_name |= {f"hit@{k}": partial(hit_at_k, k=k) for k in ks}
+    return by_name
 
 
 PROTOCOL = Protocol(

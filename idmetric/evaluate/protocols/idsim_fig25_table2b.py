@@ -62,7 +62,10 @@ MEASURES: dict[str, Measure] = {"mAP": average_precision, "nDCG": ndcg, "P@1": p
 
 
 def run(
-    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: IDSimOptions = IDSimOptions()
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: IDSimOptions = IDSimOptions(),
 ) -> list[Result]:
     """A result for each model: a row for each benchmark, of PetFace also for each species and their mean.
 
@@ -75,7 +78,10 @@ def run(
     while True:
         planned = plans(data, members(data, options.set), settings.seed)
         searches, search_notes = _searches(data, planned, skip)  # before anything is embedded
-        needed = np.unique(np.concatenate([side for plan in planned.values() for side in plan.sides]))
+        sides: list[Ints] = []
+        for plan in planned.values():
+            sides += plan.sides
+        needed = np.unique(np.concatenate(sides))
         try:
             bound = bind(data, models, settings, needed)
             break
@@ -102,13 +108,18 @@ def run(
     return results
 
 
-def _searches(data: Manifest, planned: Mapping[str, BenchmarkPlan], skip: bool) -> tuple[dict[str, Search], list[str]]:
+def _searches(
+    data: Manifest,
+    planned: Mapping[str, BenchmarkPlan],
+    skip: bool,
+) -> tuple[dict[str, Search], list[str]]:
     """The searches over queries with a positive, and notes on queries without one."""
     searches: dict[str, Search] = {}
     notes: list[str] = []
     for name, plan in planned.items():
         if plan.kind == "search":
-            searches[name], lost = answerable(Search.of(data, *plan.sides), name, data.column("id"), skip=skip)
+            search = Search.of(data, *plan.sides)
+            searches[name], lost = answerable(search, name, data.column("id"), skip=skip)
             notes += lost
     return searches, notes
 
@@ -143,11 +154,12 @@ class Bench:
 
 def _add_search(bench: Bench, name: str, search: Search) -> None:
     """Add measures of queries, and AUC over pairs of query and gallery."""
-    measured, near, pairs = searched(bench.scorer, search, MEASURES, bench.settings.seed)
+    measured, nearest, pairs = searched(bench.scorer, search, MEASURES, bench.settings.seed)
     owner = search.identity[search.queries]
     row: Row = {"dataset": name}
     for measure, values in measured.items():
-        row[measure] = mean(values, owner, bench.settings, bench.papers.get((name, measure)))
+        paper = bench.papers.get((name, measure))
+        row[measure] = mean(values, owner, bench.settings, paper)
     pair_owners = owners(search.identity, np.stack([pairs.a, pairs.b], 1))
     row |= auc(pairs.score, pairs.same, pair_owners, bench.settings, bench.papers.get((name, "AUC")))
     bench.result.rows.append(row)
@@ -158,13 +170,27 @@ def _add_search(bench: Bench, name: str, search: Search) -> None:
         id=bench.ids[search.queries],
         identity=texts(bench.data, "identity")[search.queries],
         **measured,
-        **near.columns(bench.ids),
+        **nearest.columns(bench.ids),
     )
     _keep_pairs(bench, name, pairs.a, pairs.b, pairs.score, pairs.same)
 
 
-def _keep_pairs(bench: Bench, name: str, a: Ints, b: Ints, scores: Array, same: Truths) -> None:
-    bench.result.keep("pairs", dataset=[name] * len(a), a=bench.ids[a], b=bench.ids[b], score=scores, same=same)
+def _keep_pairs(
+    bench: Bench,
+    name: str,
+    a: Ints,
+    b: Ints,
+    scores: Array,
+    same: Truths,
+) -> None:
+    bench.result.keep(
+        "pairs",
+        dataset=[name] * len(a),
+        a=bench.ids[a],
+        b=bench.ids[b],
+        score=scores,
+        same=same,
+    )
 
 
 def _add_pairs(bench: Bench, name: str, plan: BenchmarkPlan) -> None:
@@ -195,7 +221,12 @@ def _add_pairs(bench: Bench, name: str, plan: BenchmarkPlan) -> None:
 
 
 def _pair_values(
-    bench: Bench, where: str, scores: Array, same: Truths, anchors: Ints, paper_name: str = ""
+    bench: Bench,
+    where: str,
+    scores: Array,
+    same: Truths,
+    anchors: Ints,
+    paper_name: str = "",
 ) -> dict[str, Value]:
     """Average precision and AUC of pairs; the anchors' identities are drawn for the intervals."""
     if same.all() or not same.any():
@@ -211,23 +242,25 @@ def _pair_values(
 def _add_triplets(bench: Bench, name: str, plan: BenchmarkPlan) -> None:
     """Add the share of triplets with the anchor nearer to the positive; a tie loses."""
     anchor, positive, negative = plan.sides
-    near = bench.scorer.pairs(anchor, positive)
-    far = bench.scorer.pairs(anchor, negative)
-    has_score = _has_score(bench, name, near + far)
-    anchor, positive, negative = anchor[has_score], positive[has_score], negative[has_score]
-    near, far = near[has_score], far[has_score]
+    to_positive = bench.scorer.pairs(anchor, positive)
+    to_negative = bench.scorer.pairs(anchor, negative)
+    has_score = _has_score(bench, name, to_positive + to_negative)
+    anchor, positive, negative = (side[has_score] for side in plan.sides)
+    to_positive = to_positive[has_score]
+    to_negative = to_negative[has_score]
 
-    won = (comparable(near - far) > 0).astype(np.float64)
-    value = mean(won, owners(bench.identity, anchor), bench.settings, bench.papers.get((name, "accuracy")))
+    won = (comparable(to_positive - to_negative) > 0).astype(np.float64)
+    paper = bench.papers.get((name, "accuracy"))
+    value = mean(won, owners(bench.identity, anchor), bench.settings, paper)
     bench.result.rows.append({"dataset": name, "accuracy": value})
     bench.result.keep(
         "triplets",
-        dataset=[name] * len(near),
+        dataset=[name] * len(won),
         anchor=bench.ids[anchor],
         positive=bench.ids[positive],
         negative=bench.ids[negative],
-        near=near,
-        far=far,
+        near=to_positive,
+        far=to_negative,
     )
 
 

@@ -58,7 +58,10 @@ EDGES: dict[str, tuple[float, ...]] = {
 
 
 def run(
-    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: ILIASOptions = ILIASOptions()
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: ILIASOptions = ILIASOptions(),
 ) -> list[Result]:
     """A result for each model: a row for all queries, and a row for each group of the breakdowns.
 
@@ -90,15 +93,23 @@ def search_of(data: Manifest, skip: bool = False) -> tuple[Search, list[str]]:
     return answerable(Search.of(data, queries, gallery), "ILIAS", data.column("identity"), skip=skip)
 
 
-def _measure(scorer: Scorer, data: Manifest, search: Search, settings: EvalSettings, k: int, result: Result) -> None:
+def _measure(
+    scorer: Scorer,
+    data: Manifest,
+    search: Search,
+    settings: EvalSettings,
+    k: int,
+    result: Result,
+) -> None:
     """Add the rows and the queries; the similarities are gone through once, block by block."""
     column = f"mAP@{k}"
     owner = search.identity[search.queries]
     precision = partial(average_precision, k=k)
     found = Found(search, {column: precision, "P@1": precision_at_1, "oracle": partial(recall_at_k, k=k)})
-    group_of = {name: _binned(free(data, name), edges)[search.gallery] for name, edges in EDGES.items()}
+    group_of: dict[str, Ints] = {}  # breakdown -> group of each gallery image
     by_group: dict[tuple[str, int], Array] = {}  # breakdown and group -> AP of each query
     for name, edges in EDGES.items():
+        group_of[name] = _binned(free(data, name), edges)[search.gallery]
         for group in range(len(edges) + 1):
             by_group[name, group] = np.full(len(owner), np.nan)
 
@@ -153,7 +164,13 @@ def _label(breakdown: str, group: int) -> str:
     return f"{edges[group - 1]:.3g} to {edges[group]:.3g}"
 
 
-def _categories(precision: Array, data: Manifest, search: Search, settings: EvalSettings, column: str) -> Iterator[Row]:
+def _categories(
+    precision: Array,
+    data: Manifest,
+    search: Search,
+    settings: EvalSettings,
+    column: str,
+) -> Iterator[Row]:
     """The mean over objects of their queries' mean, by category and by subcategory."""
     objects, first_queries, object_of = np.unique(
         search.identity[search.queries], return_index=True, return_inverse=True

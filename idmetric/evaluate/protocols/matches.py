@@ -48,7 +48,10 @@ _SHARES = {"on subject": "strength", "by cosine": "cosine", "area": "area"}
 
 
 def run(
-    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: MatchesOptions = MatchesOptions()
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: MatchesOptions = MatchesOptions(),
 ) -> list[Result]:
     """A result for each model, with a row for each dataset.
 
@@ -109,7 +112,11 @@ def pairs(data: Manifest) -> Iterator[tuple[int, int]]:
             yield rows[-1], rows[0]
 
 
-def _measured(scorer: VectorScorer, data: Manifest, count: int) -> Iterator[tuple[int, int, dict[str, float]]]:
+def _measured(
+    scorer: VectorScorer,
+    data: Manifest,
+    count: int,
+) -> Iterator[tuple[int, int, dict[str, float]]]:
     """Both rows of each pair, and its shares of matches on the subject."""
     from idmetric.metric.scoring.matches import matches_of, strongest
 
@@ -136,7 +143,8 @@ def _tokens(scorer: VectorScorer, data: Manifest, row: int) -> tuple[Tokens, Tru
     tokens = tokens_of(patch_layout, embedding)
     if tokens is None:
         raise ValueError(f"{data.column('id')[row]}: this model's patches cannot be placed on it")
-    mask = read_mask(cast("str | bytes", data.source(row, "mask")), (picture.height, picture.width), image=picture)
+    source = cast("str | bytes", data.source(row, "mask"))
+    mask = read_mask(source, (picture.height, picture.width), image=picture)
     is_covered: Truths = (coverage(mask, patch_layout).flatten() >= 0.5).numpy()
     return tokens, is_covered
 

@@ -13,6 +13,7 @@ data and the papers' numbers.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cache
@@ -29,7 +30,7 @@ from idmetric.evaluate.protocols.common.intervals import codes
 from idmetric.evaluate.protocols.common.paper_numbers import PAPER_HELP, rows, visme_row
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result
-from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, Models, bind
+from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bind
 from idmetric.metric.files.settings import Checked, option
 
 if TYPE_CHECKING:
@@ -48,7 +49,10 @@ COLUMN = "x_candidates"
 
 
 def run(
-    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: MMEBOptions = MMEBOptions()
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: MMEBOptions = MMEBOptions(),
 ) -> list[Result]:
     """A result for each model: a row for each data set, the meta-tasks' means, in and out of domain, and all.
 
@@ -65,29 +69,27 @@ def run(
             "use a VisIDEmbed or dual:REPO"
         )
 
-    sets, notes, bound = _bind(data, models, settings)
-    results = []
-    for scorer, result in bound.results("mmeb", settings.as_dict(), notes):
-        row = options.paper or visme_row("mmeb", result.signature)
-        measure_sets(scorer, data, sets, MMEB, settings, row, result)
-        results.append(result)
-    return results
-
-
-def _bind(data: Manifest, models: Models, settings: EvalSettings) -> tuple[list[Questions], list[str], Bound]:
-    """Models bound to the questions; with on_error "skip", unreadable images are left out with their questions."""
-    unusable: set[int] = set()
     text = data.column("text")
-    while True:
+    unusable: set[int] = set()
+    while True:  # leaves out the questions on images that turn out to be unreadable
         sets, notes = ask(data, unusable)
-        rows = np.unique(np.concatenate([one.rows() for one in sets]))
+        rows_of_sets = [questions.rows() for questions in sets]
+        rows = np.unique(np.concatenate(rows_of_sets))
         words = {row: text[row] for row in rows.tolist() if text[row]}
         try:
-            return sets, notes, bind(data, models, settings, rows, words=words)
+            bound = bind(data, models, settings, rows, words=words)
+            break
         except UnreadableError as error:
             if settings.on_error != "skip":
                 raise
             unusable |= set(error.problems)
+
+    results = []
+    for scorer, result in bound.results("mmeb", settings.as_dict(), notes):
+        paper = options.paper or visme_row("mmeb", result.signature)
+        measure_sets(scorer, data, sets, MMEB, settings, paper, result)
+        results.append(result)
+    return results
 
 
 def ask(data: Manifest, unusable: Collection[int] = ()) -> tuple[list[Questions], list[str]]:
@@ -101,22 +103,13 @@ def ask(data: Manifest, unusable: Collection[int] = ()) -> tuple[list[Questions]
     Raises:
         ValueError: if there are no questions, or a candidate has no row.
     """
-    import pyarrow as pa
-
     from idmetric.data.importers.mmeb import candidate_id
 
-    if COLUMN not in data.table.column_names:
-        raise ValueError(f"no column {COLUMN}: make the manifest by idmetric data import mmeb, of an evaluation table")
-    kind = data.table.schema.field(COLUMN).type
-    if not ((pa.types.is_list(kind) or pa.types.is_large_list(kind)) and pa.types.is_integer(kind.value_type)):
-        raise ValueError(
-            f"column {COLUMN} holds {kind} instead of lists of whole numbers: keep manifests of MMEB as Parquet"
-        )
-    lists = data.table[COLUMN].combine_chunks()  # without a Python object for each of millions of numbers
-    values, ends = lists.values.to_numpy(zero_copy_only=False), lists.offsets.to_numpy(zero_copy_only=False)
-    names, datasets, splits = (data.column(c) for c in ("id", "dataset", "split"))
-    row_of = {name: row for row, name in enumerate(names)}
-    units, gone = codes(image_keys(data)), set(unusable)
+    row_of = {name: row for row, name in enumerate(data.column("id"))}
+    datasets = [name or "" for name in data.column("dataset")]
+    splits = [name or "" for name in data.column("split")]
+    units = codes(image_keys(data))
+    rows_left_out = set(unusable)
 
     @cache
     def candidate(dataset: str, split: str, number: int) -> int:
@@ -125,29 +118,59 @@ def ask(data: Manifest, unusable: Collection[int] = ()) -> tuple[list[Questions]
             raise ValueError(f"a query lists the candidate {name}, which has no row in the manifest")
         return row_of[name]
 
-    found: dict[str, list[tuple[int, Ints]]] = {}
-    lost: dict[str, int] = {}
+    queries: dict[str, list[int]] = defaultdict(list)  # data set -> rows
+    candidates: dict[str, list[Ints]] = defaultdict(list)  # data set -> rows for each of its queries
+    lost: Counter[str] = Counter()
+    numbers, ends = _candidate_numbers(data)
     for row in np.flatnonzero(np.diff(ends)).tolist():
-        place = datasets[row] or "", splits[row] or ""
-        ranked = [candidate(*place, number) for number in values[ends[row] : ends[row + 1]].tolist()]
-        name = MMEB.known_name(place[0]) or place[0]
-        if not gone.isdisjoint([row, *ranked]):
-            lost[name] = lost.get(name, 0) + 1
+        ranked = []
+        for number in numbers[ends[row] : ends[row + 1]].tolist():
+            ranked.append(candidate(datasets[row], splits[row], number))
+        name = MMEB.known_name(datasets[row]) or datasets[row]
+        if rows_left_out.isdisjoint([row, *ranked]):
+            queries[name].append(row)
+            candidates[name].append(np.array(ranked, dtype=np.int64))
         else:
-            found.setdefault(name, []).append((row, np.array(ranked, dtype=np.int64)))
+            lost[name] += 1
 
-    notes = [
-        f"{name}: questions left out, as they need rows that cannot be used: {count}" for name, count in lost.items()
-    ]
-    if not found:
+    notes = []
+    for name, count in lost.items():
+        notes.append(f"{name}: questions left out, as they need rows that cannot be used: {count}")
+    if not queries:
         raise ValueError("no questions: " + ("; ".join(notes) or f"column {COLUMN} is empty"))
-    made = []
-    for name, asked in found.items():
-        queries = np.array([row for row, _ in asked], dtype=np.int64)
-        candidates = [ranked for _, ranked in asked]
-        right = [np.arange(len(ranked)) == 0 for ranked in candidates]
-        made.append(Questions(name, MMEB.task_of.get(name), queries, units[queries], candidates, right))
-    return made, notes
+
+    sets = []
+    for name, query_rows in queries.items():
+        rows = np.array(query_rows, dtype=np.int64)
+        is_right = [np.arange(len(ranked)) == 0 for ranked in candidates[name]]
+        sets.append(
+            Questions(
+                name,
+                MMEB.task_of.get(name),
+                rows,
+                units[rows],
+                candidates[name],
+                is_right,
+            )
+        )
+    return sets, notes
+
+
+def _candidate_numbers(data: Manifest) -> tuple[Ints, Ints]:
+    """The numbers of all queries' candidates, and where each row's begin (N + 1,); no Python object for each number."""
+    import pyarrow as pa
+
+    if COLUMN not in data.table.column_names:
+        raise ValueError(f"no column {COLUMN}: make the manifest by idmetric data import mmeb, of an evaluation table")
+    column = data.table[COLUMN]
+    try:
+        lists = column.cast(pa.list_(pa.int64())).combine_chunks()
+    except pa.ArrowException as error:
+        raise ValueError(
+            f"column {COLUMN} holds {column.type} instead of lists of whole numbers: keep manifests of MMEB as Parquet"
+        ) from error
+    numbers = lists.values.to_numpy(zero_copy_only=False)
+    return numbers, lists.offsets.to_numpy(zero_copy_only=False)
 
 
 PROTOCOL = Protocol(

@@ -71,7 +71,10 @@ _RANKED = ("candidate", "positive", "negative")
 
 
 def run(
-    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: MVEBOptions = MVEBOptions()
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: MVEBOptions = MVEBOptions(),
 ) -> list[Result]:
     """A result for each model: a row for each data set, the meta-tasks' means, in and out of domain, and all.
 
@@ -102,7 +105,9 @@ def instructed(data: Manifest, sets: Sequence[Questions]) -> dict[int, str]:
     for questions in sets:
         if questions.task is not None:
             words |= dict.fromkeys(questions.queries.tolist(), TASKS[INSTRUCTIONS[questions.task]])
-        words |= {row: text[row] for row in questions.rows().tolist() if text[row]}
+        for row in questions.rows().tolist():
+            if text[row]:
+                words[row] = text[row]
     return words
 
 
@@ -112,7 +117,9 @@ def edits(data: Manifest, sets: Sequence[Questions]) -> dict[int, str]:
     words: dict[int, str] = {}
     for questions in sets:
         if questions.task == "ID-Edit":
-            words |= {row: text[row] for row in questions.queries.tolist() if text[row]}
+            for row in questions.queries.tolist():
+                if text[row]:
+                    words[row] = text[row]
     return words
 
 
@@ -152,7 +159,11 @@ def ask(data: Manifest, tasks: Mapping[str, str]) -> tuple[list[Questions], list
 
 
 def _questions(
-    data: Manifest, dataset: str, task: str | None, groups: Sequence[Sequence[int]], notes: list[str]
+    data: Manifest,
+    dataset: str,
+    task: str | None,
+    groups: Sequence[Sequence[int]],
+    notes: list[str],
 ) -> Questions | None:
     """Queries with their own candidates; if none has a wrong candidate, with all targets of the set."""
     slot = data.column("slot")
@@ -255,14 +266,18 @@ def _bind(
 ) -> tuple[list[Questions], list[str], Bound]:
     """Models bound to the questions; with on_error "skip", unreadable images are left out with their questions."""
     lost: list[str] = []
-    dual = {name: model for name, model in models.items() if _follows(model) == "edits"}
-    others = {name: model for name, model in models.items() if name not in dual}
+    dual: dict[str, Model] = {}
+    instructable: dict[str, Model] = {}
+    for name, model in models.items():
+        group = dual if _follows(model) == "edits" else instructable
+        group[name] = model
     while True:
         sets, notes = ask(data, tasks)
         needed = np.unique(np.concatenate([questions.rows() for questions in sets]))
         scorers: dict[str, Scorer] = {}
         try:
-            for group, words in ((others, instructed(data, sets)), (dual, edits(data, sets))):
+            words_of_groups = (instructable, instructed(data, sets)), (dual, edits(data, sets))
+            for group, words in words_of_groups:
                 if group:
                     scorers |= bind(data, group, settings, needed, words=words).models
             return sets, notes, Bound(data, {name: scorers[name] for name in models}, lost)

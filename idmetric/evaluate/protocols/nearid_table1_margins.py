@@ -14,6 +14,7 @@ The released code counts each sample's mean margin as one more trial of PA, and 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -24,7 +25,7 @@ from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.matched import Matched, margins_of, matched, part_edits, rates
 from idmetric.evaluate.protocols.common.paper_numbers import ALL_ENGINES, NONE, PART_EDITS, Pair, printed, row_of
 from idmetric.evaluate.protocols.common.protocol import Protocol
-from idmetric.evaluate.protocols.common.result import Result
+from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind
 from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.metric.files.settings import Checked, option
@@ -58,10 +59,14 @@ GROUPS = {
     "unseen canny": ("FluxC", "FluxC_1024"),
     "fill": ("Flux", "Flux_1024", "Qwen", "Qwen_1328", "PowerPaint", "SDXL", "SDXL_1024"),
 }
+PAPER_ENGINES = {*GROUPS["fill"], *GROUPS["unseen canny"]}
 
 
 def run(
-    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: NearIDOptions = NearIDOptions()
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: NearIDOptions = NearIDOptions(),
 ) -> list[Result]:
     """A result for each model: a row for each engine, the averages, and the part-edits.
 
@@ -71,9 +76,10 @@ def run(
     _samples(data)  # before anything is embedded
     bound = bind(data, models, settings)
     samples, parts = _samples(bound.manifest)
-    splits = ", ".join(sorted({name for name in bound.manifest.column("split") if name}))
-    note = f"measured on the split {splits}; the paper's numbers are of test (--split)"
-    notes = [note] if splits not in ("", "test") else []
+    notes = []
+    splits = sorted(set(bound.manifest.column("split")) - {None, ""})
+    if splits not in ([], ["test"]):
+        notes.append(f"measured on the split {', '.join(splits)}; the paper's numbers are of test (--split)")
     about = {**settings.as_dict(), "released_pa": options.released_pa}
     results = []
     for scorer, result in bound.results("nearid", about, notes):
@@ -91,59 +97,70 @@ def _samples(data: Manifest) -> tuple[Matched, Matched]:
         raise ValueError(
             "no distractors or part-edits of known views: give rows of these roles with an identity's view as parent"
         )
-    for these, what in ((samples, "distractors"), (parts, "part-edits")):
-        if len(these) and ((these.views >= 0).sum(1) < 2).all():
+    for kind, what in ((samples, "distractors"), (parts, "part-edits")):
+        view_counts = (kind.views >= 0).sum(1)
+        if len(kind) and view_counts.max() < 2:
             raise ValueError(f"no identity with {what} has two views: a margin needs a positive in another context")
     return samples, parts
 
 
 def _measure(
-    scorer: Scorer, data: Manifest, samples: Matched, parts: Matched, settings: EvalSettings, options: NearIDOptions,
+    scorer: Scorer,
+    data: Manifest,
+    samples: Matched,
+    parts: Matched,
+    settings: EvalSettings,
+    options: NearIDOptions,
     result: Result,
-) -> None:  # fmt: skip
-    table, part = _printed(result.signature.get("model", ""), settings)
-    rows = result.rows
+) -> None:
+    """Add the rows of engines, of averages and of part-edits, and the margins of each sample."""
+    papers, part_papers = _printed(result.signature.get("model", ""), settings)
+    engines = list(dict.fromkeys(samples.source))
+    groups: list[tuple[str, Sequence[str]]] = [(engine, [engine]) for engine in engines]  # rows -> their engines
+    for name, averaged in GROUPS.items():
+        if set(averaged) <= set(engines):
+            groups.append((name, averaged))
+    if len(engines) > 1:
+        groups.append((ALL_ENGINES, engines))
+    if set(engines) != PAPER_ENGINES:
+        papers = {source: pair for source, pair in papers.items() if source != ALL_ENGINES}
 
-    def add(source: str, margins: Array, identity: NDArray[np.object_], shown: bool = True) -> None:
-        if (~np.isnan(margins)).any():
-            paper = table.get(source, NONE) if shown else NONE
-            found = rates(margins, identity, settings, count_mean=options.released_pa, paper=paper)
-            rows.append({"source": source, **found})
+    def rates_of(source: str, margins: Array, identity: NDArray[np.object_]) -> dict[str, Value]:
+        """SSR and PA of a row; empty if no margin is valid."""
+        if np.isnan(margins).all():
+            return {}
+        paper = papers.get(source, NONE)
+        return rates(margins, identity, settings, count_mean=options.released_pa, paper=paper)
 
     if len(samples):
         margins = margins_of(scorer, samples, result.notes)
         _keep(result, samples, margins)
-        there = list(dict.fromkeys(samples.source))
-        for source in there:
-            add(source, margins[samples.source == source], samples.identity[samples.source == source])
-        for group, engines in GROUPS.items():
-            if set(engines) <= set(there):
-                own = np.isin(samples.source.astype(str), engines)
-                add(group, margins[own], samples.identity[own])
-        if len(there) > 1:
-            nine = set(there) == set(GROUPS["fill"] + GROUPS["unseen canny"])  # the paper's engines
-            add(ALL_ENGINES, margins, samples.identity, shown=nine)
+        sources = samples.source.astype(str)
+        for source, group in groups:
+            is_of_group = np.isin(sources, group)
+            values = rates_of(source, margins[is_of_group], samples.identity[is_of_group])
+            if values:
+                result.rows.append({"source": source, **values})
 
     if len(parts):
         margins = margins_of(scorer, parts, result.notes)
         _keep(result, parts, margins)
-        add(PART_EDITS, margins, parts.identity)
-        found, result.items["parts"] = part_edits(scorer, data, parts, settings, result.notes, part)
-        if rows and rows[-1]["source"] == PART_EDITS:
-            rows[-1] |= found
-        elif found:
-            rows.append({"source": PART_EDITS, **found})
+        values = rates_of(PART_EDITS, margins, parts.identity)
+        agreement, result.items["parts"] = part_edits(scorer, data, parts, settings, result.notes, part_papers)
+        values |= agreement
+        if values:
+            result.rows.append({"source": PART_EDITS, **values})
 
-    if not rows:
+    if not result.rows:
         raise ValueError("no margin is valid: views or distractors lack scores")
 
 
 def _printed(label: str, settings: EvalSettings) -> tuple[dict[str, Pair], Pair]:
     """The paper's SSR and PA by source, and its M-O and M-O-pair: of whole images, or on black (Table 7)."""
     model = row_of("nearid", label)
-    oracle = printed("nearid", "oracle", model)
     if settings.distance != "cls" or model is None:
         return {}, NONE
+    oracle = printed("nearid", "oracle", model)
     if settings.outside == "all":
         return printed("nearid", "table_5", model), (oracle["M-O"], oracle["M-O-pair"])
     if settings.outside == "black":
@@ -155,8 +172,14 @@ def _printed(label: str, settings: EvalSettings) -> tuple[dict[str, Pair], Pair]
 def _keep(result: Result, samples: Matched, margins: Array) -> None:
     """Append a line for each sample, with its margins that are not NaN."""
     valid = [row[~np.isnan(row)].tolist() for row in margins]
-    won = [len(own) > 0 and min(own) > 0 for own in valid]
-    result.keep("samples", source=samples.source, identity=samples.identity, margins=valid, won=won)
+    is_won = [len(row) > 0 and min(row) > 0 for row in valid]
+    result.keep(
+        "samples",
+        source=samples.source,
+        identity=samples.identity,
+        margins=valid,
+        won=is_won,
+    )
 
 
 PROTOCOL = Protocol(

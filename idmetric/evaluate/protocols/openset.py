@@ -14,7 +14,7 @@ gallery of its own; with several, last rows hold the means.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -73,7 +73,10 @@ ORACLE, EVERY = "oracle", "every"
 
 
 def run(
-    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: OpenSetOptions = OpenSetOptions()
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: OpenSetOptions = OpenSetOptions(),
 ) -> list[Result]:
     """A result for each model: rows for each dataset and threshold, and their means.
 
@@ -130,7 +133,7 @@ def _searches(data: Manifest, options: OpenSetOptions, seed: int) -> tuple[dict[
         rows = np.flatnonzero(names == name)
         whole = Search.of(data, rows, rows)
         if share is None:
-            search = Search(rows[is_query[rows]], rows[in_gallery[rows]], whole.identity, whole.image)
+            search = replace(whole, queries=rows[is_query[rows]], gallery=rows[in_gallery[rows]])
         else:
             search = _split(whole, share, seed)
         answerable = _answerable(data, search, name, share is not None, notes)
@@ -145,7 +148,13 @@ def _searches(data: Manifest, options: OpenSetOptions, seed: int) -> tuple[dict[
     return searches, notes
 
 
-def _answerable(data: Manifest, search: Search, name: str, is_drawn: bool, notes: list[str]) -> Search | None:
+def _answerable(
+    data: Manifest,
+    search: Search,
+    name: str,
+    is_drawn: bool,
+    notes: list[str],
+) -> Search | None:
     """The search without queries that are the gallery's only image of their identity; None if no query is known.
 
     Args:
@@ -187,17 +196,24 @@ def _answerable(data: Manifest, search: Search, name: str, is_drawn: bool, notes
 def _split(whole: Search, share: float, seed: int) -> Search:
     """The search of all images of unknown identities and half of the known ones' in the other half."""
     rng = np.random.default_rng(seed)
-    identities = rng.permutation(np.unique(whole.identity[whole.gallery]))
-    unknown = identities[: min(round(share * len(identities)), len(identities) - 1)]  # one is left to be known
-    queries = [whole.gallery[np.isin(whole.identity[whole.gallery], unknown)]]
+    identity_of_row = whole.identity[whole.gallery]
+    identities = rng.permutation(np.unique(identity_of_row))
+    unknown_count = min(round(share * len(identities)), len(identities) - 1)  # one is left to be known
+    is_unknown = np.isin(identity_of_row, identities[:unknown_count])
+    queries = [whole.gallery[is_unknown]]
     gallery = []
-    for identity in np.sort(identities[len(unknown) :]):
-        rows = whole.gallery[whole.identity[whole.gallery] == identity]
+    for identity in np.sort(identities[unknown_count:]):
+        rows = whole.gallery[identity_of_row == identity]
         images = rng.permutation(np.unique(whole.image[rows]))
-        is_gallery = np.isin(whole.image[rows], images[: (len(images) + 1) // 2])
+        half = images[: (len(images) + 1) // 2]
+        is_gallery = np.isin(whole.image[rows], half)
         gallery.append(rows[is_gallery])
         queries.append(rows[~is_gallery])
-    return Search(np.sort(np.concatenate(queries)), np.sort(np.concatenate(gallery)), whole.identity, whole.image)
+    return replace(
+        whole,
+        queries=np.sort(np.concatenate(queries)),
+        gallery=np.sort(np.concatenate(gallery)),
+    )
 
 
 def nearest(scorer: Scorer, search: Search) -> tuple[Ints, Array]:
@@ -267,7 +283,13 @@ def _measure(
         all_thresholds["AUC"] = value(open_set.known_auc, everyone)
         all_thresholds["OSCR"] = value(open_set.oscr_area, everyone)
         taus, baks, baus = open_set.curve(answers)
-        result.keep("curve", dataset=[dataset] * len(taus), threshold=taus, BAKS=baks, BAUS=baus)
+        result.keep(
+            "curve",
+            dataset=[dataset] * len(taus),
+            threshold=taus,
+            BAKS=baks,
+            BAUS=baus,
+        )
         thresholds = {**thresholds, ORACLE: open_set.best_threshold(answers)}
 
     for label, tau in thresholds.items():

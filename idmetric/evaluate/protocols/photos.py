@@ -24,18 +24,23 @@ SPLITS = ("dev", "dev2")  # in the order of their age
 
 
 def run(
-    data: Manifest, models: Models, settings: EvalSettings = EvalSettings(), options: NoOptions = NoOptions()
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings = EvalSettings(),
+    options: NoOptions = NoOptions(),
 ) -> list[Result]:
     """A result for each model: a row for each dataset of the first of `SPLITS` that the data have, and their means.
 
     Raises:
         ValueError: as `folder.run`, or if the manifest has splits but none of these.
     """
-    own = [split for split in SPLITS if split in data.column("split")]
-    if not own and any(data.column("split")):
+    names = set(data.column("split"))
+    present = [split for split in SPLITS if split in names]
+    if present:
+        data = data.filter(split=present[0])
+    elif any(names):
         raise ValueError(f"no split {SPLITS[0]!r} in the manifest; for other data there is `idmetric eval folder`")
-    chosen = data.filter(split=own[0]) if own else data
-    return [replace(result, protocol="photos") for result in folder.run(chosen, models, settings)]
+    return [replace(result, protocol="photos") for result in folder.run(data, models, settings)]
 
 
 PROTOCOL = Protocol(

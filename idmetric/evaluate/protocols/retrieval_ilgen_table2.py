@@ -102,7 +102,7 @@ def run(
 def tasks(data: Manifest, skip: bool = False) -> tuple[dict[str, Search], list[str]]:
     """The search of each dataset, and notes on queries that were left out; see this module's docstring."""
     names = texts(data, "dataset", "all")
-    parts = [_part(slot, split) for slot, split in zip(data.column("slot"), data.column("split"), strict=True)]
+    parts = list(map(_part, data.column("slot"), data.column("split")))
     is_query = np.array([part == "query" for part in parts], dtype=bool)
     in_gallery = np.array([part == "gallery" for part in parts], dtype=bool)
     has_identity = named(data)
@@ -125,7 +125,8 @@ def tasks(data: Manifest, skip: bool = False) -> tuple[dict[str, Search], list[s
         if unnamed:
             raise ValueError(f"dataset {name}: {unnamed} queries have no identity")
 
-        search = replace(Search.of(data, queries, gallery), ignored=_ignored(data, queries))
+        search = Search.of(data, queries, gallery)
+        search = replace(search, ignored=_ignored(data, queries))
         skip_lost = skip or not has_parts
         searches[name], lost = answerable(search, f"dataset {name}", data.column("identity"), skip=skip_lost)
         notes += lost

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.evaluate.protocols.common import intervals
+from idmetric.evaluate.protocols.common.columns import texts
 from idmetric.evaluate.protocols.common.paper_numbers import printed, row_of
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
@@ -32,8 +33,7 @@ from idmetric.metric.files.settings import Checked, option
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
-    from idmetric.evaluate.protocols.segmentation.persam import PerSAM
-    from idmetric.evaluate.protocols.segmentation.search import Found
+    from idmetric.evaluate.protocols.segmentation.search import Segmentation
 
 
 @dataclass(frozen=True)
@@ -66,80 +66,99 @@ def run(
     models: Models,
     settings: EvalSettings = EvalSettings(),
     options: SegmentationOptions = SegmentationOptions(),
-    sam: PerSAM | None = None,
 ) -> list[Result]:
     """A result for each model: a row for the location prior, and one for PerSAM if there is a SAM.
-
-    Args:
-        sam: in place of the one that `options.sam` names.
 
     Raises:
         ValueError: if no identity has a reference and a target with masks, a model has no patches, or
             settings.look shows subjects alone.
     """
+    from idmetric.evaluate.protocols.segmentation import persam
     from idmetric.evaluate.protocols.segmentation.search import search, tasks
 
     if settings.look.masked:
         raise ValueError("subjects are located in whole images: leave --subject out")
-    real = data.take(np.array([r == "real" for r in data.column("role")], dtype=bool))
+    real = data.take(texts(data, "role") == "real")
     tasks(real, settings, options.others)  # before anything is embedded
-    if sam is None and options.sam is not None:
-        from idmetric.evaluate.protocols.segmentation.persam import PerSAM
+    about = {**settings.as_dict(), "distance": "patch"}
+    about["others"] = "all" if options.others is None else options.others
+    sam = None
+    if options.sam is not None:
+        sam = persam.PerSAM(options.sam, device=settings.device)
+        about["sam"] = sam.name
 
-        sam = PerSAM(options.sam, device=settings.device)
     bound = bind(real, models, replace(settings, distance="patch"))
-    looked, notes = tasks(bound.manifest, settings, options.others)
-    others = "all" if options.others is None else options.others
-    about = {**settings.as_dict(), "distance": "patch", "others": others, **({"sam": sam.name} if sam else {})}
-    pods = set(data.column("dataset")) == {"pods"}
+    all_tasks, notes = tasks(bound.manifest, settings, options.others)
+    is_pods = set(data.column("dataset")) == {"pods"}
     results = []
-
     for scorer, result in bound.results("segmentation", about, notes):
-        found = search(cast(VectorScorer, scorer), bound.manifest, looked, sam, settings.progress)
-        label = result.signature.get("model", "") if pods else ""
-        result.rows.extend(_row(method, kept, settings, label) for method, kept in found.items())
-        result.items.update({method: kept.columns() for method, kept in found.items()})
+        methods = search(
+            cast(VectorScorer, scorer),
+            bound.manifest,
+            all_tasks,
+            sam,
+            settings.progress,
+        )
+        label = result.signature.get("model", "") if is_pods else ""
+        for method, segmentation in methods.items():
+            result.rows.append(_row(method, segmentation, settings, label))
+            result.keep(method, **segmentation.columns())
         results.append(result)
-
     return results
 
 
-def _row(method: str, found: Found, settings: EvalSettings, label: str) -> Row:
+def _row(
+    method: str,
+    segmentation: Segmentation,
+    settings: EvalSettings,
+    label: str,
+) -> Row:
+    """The row of a method.
+
+    Args:
+        label: the model's, to print Table 2c's numbers next to PerSAM's; "" prints none.
+    """
     from idmetric.evaluate.protocols.segmentation.search import THRESHOLDS
 
-    table = {name: np.array(column) for name, column in found.columns().items()}
-    own = table["present"].astype(bool)
-    subject = table["subject"]
+    columns = {name: np.array(values) for name, values in segmentation.columns().items()}
+    present = {name: values[columns["present"]] for name, values in columns.items()}  # images that show the subject
+    subject = present["subject"]
     row: Row = {"method": method}
     if method != "persam":
-        row["pointing"] = intervals.mean(table["pointing"][own].astype(float), subject[own], settings)
-        row["IoU best"] = intervals.mean(table["best"][own].astype(float), subject[own], settings)
-        curves = np.stack(found.curves)
+        row["pointing"] = intervals.mean(present["pointing"].astype(float), subject, settings)
+        row["IoU best"] = intervals.mean(present["best"].astype(float), subject, settings)
+        curves = np.stack(segmentation.curves)
         threshold, _ = measures.shared_threshold(curves, THRESHOLDS)
-        row["IoU one"] = intervals.mean(curves[:, threshold == THRESHOLDS][:, 0], subject[own], settings)
+        row["IoU one"] = intervals.mean(curves[:, threshold == THRESHOLDS].ravel(), subject, settings)
 
-    row["IoU"] = intervals.mean(table["iou"][own], subject[own], settings)
-    names = np.unique(subject[own])
-    pooled = measures.subject_ious(table["intersection"][own], table["union"][own], subject[own])
-    row["mIoU"] = intervals.mean(pooled, names, settings)
+    row["IoU"] = intervals.mean(present["iou"], subject, settings)
+    pooled = measures.subject_ious(present["intersection"], present["union"], subject)
+    row["mIoU"] = intervals.mean(pooled, np.unique(subject), settings)
     if method != "center":  # which is the same in other images
-        row |= _detection(table, names, settings, label if method == "persam" else "")
+        paper = printed("idsim", "table_2c", row_of("segmentation", label)) if method == "persam" else {}
+        row |= _detection(columns, settings, paper)
     return row
 
 
-def _detection(table: Mapping[str, Any], names: NDArray[Any], settings: EvalSettings, label: str) -> dict[str, Value]:
-    """mAP and F1 of each subject, averaged, with Table 2c's numbers if they are comparable."""
-    scores = np.array([-np.inf if s is None else s for s in table["score"]], dtype=np.float64)
-    values = []
-    for name in names:
-        mine = table["subject"] == name
-        given = table["iou"][mine], scores[mine], table["present"][mine].astype(bool)
-        values.append((measures.mask_map(*given), measures.mask_f1(*given)))
-
-    paper = printed("idsim", "table_2c", row_of("segmentation", label))
-    columns = np.array(values).T
-    pairs = zip(("mAP", "F1"), columns, strict=True)
-    return {name: intervals.mean(column, names, settings, paper.get(name)) for name, column in pairs}
+def _detection(
+    columns: Mapping[str, NDArray[Any]],
+    settings: EvalSettings,
+    paper: Mapping[str, float],
+) -> dict[str, Value]:
+    """mAP and F1 of each subject, averaged, next to the paper's numbers."""
+    scores = np.nan_to_num(columns["score"].astype(float), nan=-np.inf)  # of empty masks
+    subjects = np.unique(columns["subject"])
+    precisions = np.empty(len(subjects))
+    f1s = np.empty(len(subjects))
+    for number, name in enumerate(subjects):
+        is_subject = columns["subject"] == name
+        masks = columns["iou"][is_subject], scores[is_subject], columns["present"][is_subject]
+        precisions[number] = measures.mask_map(*masks)
+        f1s[number] = measures.mask_f1(*masks)
+    return {
+        "mAP": intervals.mean(precisions, subjects, settings, paper.get("mAP")),
+        "F1": intervals.mean(f1s, subjects, settings, paper.get("F1")),
+    }
 
 
 PROTOCOL = Protocol(

@@ -218,22 +218,31 @@ def measure(scorer: Scorer, grid: Sequence[Cell], settings: EvalSettings, result
     Raises:
         ValueError: if there is no factor, or an instance has a degenerate grid; the message names it.
     """
-    scores = scorer.pairs([cell.row for cell in grid], [cell.anchor for cell in grid])
+    rows = [cell.row for cell in grid]
+    anchors = [cell.anchor for cell in grid]
+    scores = scorer.pairs(rows, anchors)
     has_score = np.isfinite(scores)
     if not has_score.all():
         lost = int((~has_score).sum())
         result.notes.append(f"{lost} of {len(scores)} comparisons of edit grids have no answer and are left out")
         grid = [grid[number] for number in np.flatnonzero(has_score).tolist()]
         scores = scores[has_score]
-    names = ("instance", "factor", "factor_change", "identity_change")
-    result.keep("grid", **{name: [getattr(cell, name) for cell in grid] for name in names}, score=scores)
+    result.keep(
+        "grid",
+        instance=[cell.instance for cell in grid],
+        factor=[cell.factor for cell in grid],
+        factor_change=[cell.factor_change for cell in grid],
+        identity_change=[cell.identity_change for cell in grid],
+        score=scores,
+    )
 
     slopes: dict[str, list[float]] = {}
     for factor in _factors(grid):
         fit_of = factor_fits(scores, grid, factor)
         row: Row = {"bench": "sensitivity", "which": factor}
         for attribute, name in _NAMES.items():
-            row[name] = _mean([getattr(fit, attribute) for fit in fit_of.values()], settings)
+            values = [getattr(fit, attribute) for fit in fit_of.values()]
+            row[name] = _mean(values, settings)
         result.rows.append(row)
         for instance, fit in fit_of.items():
             slopes.setdefault(instance, []).append(fit.identity)

@@ -8,7 +8,7 @@ draw_attention(models, {"anchor": "a.png", "positive": "b.png", "distractor": "c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from itertools import chain
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,15 @@ from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.scoring.attention import attention_maps
 
 IDENTITIES = 7  # NearID, Fig. 5
-_NEAR = ("distractor", "identity-edit", "part-edit")
+_NEAR_ROLES = ("distractor", "identity-edit", "part-edit")  # drawn as crosses: part-edits are other identities too
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rows of an identity's views, and of the near-identity images that were made from them."""
+
+    views: list[int]
+    distractors: list[int]
 
 
 def draw_near_identity(
@@ -51,46 +59,41 @@ def draw_near_identity(
     from sklearn.decomposition import KernelPCA
 
     groups = _choose(manifest, identities)
-    images = [manifest.image(row) for row in chain(*(members for _, members in groups))]
+    rows = np.concatenate([[*group.views, *group.distractors] for group in groups])
+    images = [manifest.image(row) for row in rows.tolist()]
+    number_of = np.repeat(np.arange(len(groups)), [len(group.views) + len(group.distractors) for group in groups])
+    is_view = np.isin(rows, np.concatenate([group.views for group in groups]))
 
     figure, axes = new_figure(1, len(metrics))
     for panel, (name, metric) in zip(axes, metrics.items(), strict=True):
         vectors = metric.embed(images, patches=False).cls.double().cpu().numpy()
         points = KernelPCA(2, **{"kernel": "cosine", **kernel}).fit_transform(vectors)
-        for index, (is_view, members) in enumerate(groups):
-            x, y = points[: len(members)].T
-            points = points[len(members) :]
-            number = index // 2
+        for number in range(len(groups)):
             color = f"C{number % 10}"
-            if is_view:
-                panel.scatter(x, y, s=28, marker="o", color=color, label=f"S{number + 1}")
-            else:
-                panel.scatter(x, y, s=28, marker="x", color=color)
+            x, y = points[(number_of == number) & is_view].T
+            panel.scatter(x, y, s=28, marker="o", color=color, label=f"S{number + 1}")
+            x, y = points[(number_of == number) & ~is_view].T
+            panel.scatter(x, y, s=28, marker="x", color=color)
         panel.set(title=name, xticks=[], yticks=[])
     save_figure(figure, path)
 
 
-def _choose(manifest: Manifest, count: int) -> list[tuple[bool, list[int]]]:
-    """The rows of the first `count` identities: of each the views (True), then their distractors (False)."""
+def _choose(manifest: Manifest, count: int) -> list[Group]:
+    """The first `count` identities with two views and a near-identity image."""
     names = manifest.column("identity")
-    roles = manifest.column("role")
     parents = parent_rows(manifest)
     views: dict[str | None, list[int]] = {}
     distractors: dict[str | None, list[int]] = {}
-    for row, role in enumerate(roles):
+    for row, role in enumerate(manifest.column("role")):
         if role in VIEW_ROLES and names[row] is not None:
             views.setdefault(names[row], []).append(row)
-        elif role in _NEAR and parents[row] >= 0:
+        elif role in _NEAR_ROLES and parents[row] >= 0:
             distractors.setdefault(names[parents[row]], []).append(row)
 
-    groups: list[tuple[bool, list[int]]] = []
-    for name, rows in views.items():
-        if len(rows) > 1 and name in distractors:
-            groups.append((True, rows))
-            groups.append((False, distractors[name]))
-    if len(groups) < 2 * count:
-        raise ValueError(f"the manifest has {len(groups) // 2} identities with two views and a distractor, not {count}")
-    return groups[: 2 * count]
+    groups = [Group(rows, distractors[name]) for name, rows in views.items() if len(rows) > 1 and name in distractors]
+    if len(groups) < count:
+        raise ValueError(f"the manifest has {len(groups)} identities with two views and a distractor, not {count}")
+    return groups[:count]
 
 
 def draw_attention(metrics: Mapping[str, Embedder], images: Mapping[str, ImageLike], path: StrPath) -> None:
@@ -103,19 +106,19 @@ def draw_attention(metrics: Mapping[str, Embedder], images: Mapping[str, ImageLi
         images: title -> image; a column each.
     """
     pictures = [read_image(image) for image in images.values()]
-    shown = [*pictures]  # row by row
+    panel_pictures = [*pictures]  # row by row
     for metric in metrics.values():
-        maps = attention_maps(metric, [*pictures])
-        for picture, heat in zip(pictures, maps, strict=True):
-            shown.append(overlay(picture, heat.double().cpu()))
+        for picture, heat in zip(pictures, attention_maps(metric, pictures), strict=True):
+            panel_pictures.append(overlay(picture, heat.double().cpu()))
 
     figure, axes = new_figure(1 + len(metrics), len(images), width=2.4)
-    for panel, picture in zip(axes, shown, strict=True):
+    for panel, picture in zip(axes, panel_pictures, strict=True):
         panel.imshow(np.asarray(picture))
         panel.set(xticks=[], yticks=[])
         panel.grid(False)
-    for panel, title in zip(axes, images, strict=False):
+    panels = np.array(axes).reshape(1 + len(metrics), len(images))
+    for panel, title in zip(panels[0], images, strict=True):
         panel.set(title=title)
-    for panel, name in zip(axes[len(images) :: len(images)], metrics, strict=True):
+    for panel, name in zip(panels[1:, 0], metrics, strict=True):
         panel.set(ylabel=name)
     save_figure(figure, path)

@@ -174,6 +174,11 @@ class Named(nn.Module):
         # a copy has other tensors, with counters of their own
         return {**vars(self), "_writes": [] if self._has_changed() else None}
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
+        if self._writes is None:  # counted from now on, not from the first question
+            self._writes = write_counts(self)
+
     def train(self, mode: bool = True) -> Self:
         """As `nn.Module.train`, except that a frozen model stays in eval mode.
 

@@ -105,7 +105,7 @@ def check_finite(tensors: Mapping[str, Tensor], path: StrPath) -> None:
     for name, tensor in tensors.items():
         if not is_finite(tensor):
             raise CheckpointError(
-                f"{os.fspath(path)!r} holds damaged weights: {name} has values that are NaN or infinite; "
+                f"{os.fspath(path)!r} holds damaged weights: {name[:80]} has values that are NaN or infinite; "
                 "fetch or save the file again, or take the checkpoint before it if training diverged"
             )
 
@@ -138,7 +138,7 @@ def check_state(module: torch.nn.Module, state: Mapping[str, Tensor], name: str)
     parameters = module.state_dict()
     faults: dict[str, list[str]] = {
         "missing": sorted(parameters.keys() - state.keys()),
-        "unexpected": sorted(state.keys() - parameters.keys()),
+        "unexpected": [key[:80] for key in sorted(state.keys() - parameters.keys())],
         "wrong shape": [],
         "wrong type": [],
     }
@@ -163,7 +163,7 @@ def check_report(report: Mapping[str, Any], name: str, unused: str | None = None
     missing = sorted(report["missing_keys"])
     if unused is not None:
         missing = [key for key in missing if not key.startswith(unused)]
-    unexpected = sorted(report["unexpected_keys"])
+    unexpected = [key[:80] for key in sorted(report["unexpected_keys"])]
     wrong_shapes = [str(fault) for fault in report["mismatched_keys"]]
     _refuse({"missing": missing, "unexpected": unexpected, "wrong shape": wrong_shapes}, name)
 
@@ -172,7 +172,6 @@ def _refuse(faults: Mapping[str, list[str]], name: str) -> None:
     messages = []
     for fault, keys in faults.items():
         if keys:
-            names = ", ".join(key[:80] for key in keys[:5])
-            messages.append(f"{fault} {names}" + " ..." * (len(keys) > 5))
+            messages.append(f"{fault} {', '.join(keys[:5])}" + " ..." * (len(keys) > 5))
     if messages:
         raise CheckpointError(f"weights of {name!r} do not fit the model: {'; '.join(messages)}")

@@ -54,6 +54,16 @@ class ImageReadError(ValueError):
         return type(self), (self.source, self.reason)
 
 
+class ImageName(str):
+    """The name under `NAME`: a PNG may bring text of its own under any key, which is another kind of str."""
+
+
+def stored_orientation(image: Image.Image) -> int | None:
+    """The note under `STORED`; None without one, and for a PNG's own text under that key."""
+    note = image.info.get(STORED)
+    return note if isinstance(note, int) else None
+
+
 @contextmanager
 def naming(source: Any) -> Iterator[None]:
     """Turn an error about an image into an ImageReadError that names it."""
@@ -116,7 +126,9 @@ def describe(source: Any) -> str:
     anonymous = f"<{type(source).__name__}>"
     if isinstance(source, Image.Image):
         anonymous = f"<PIL image {source.width}x{source.height} {source.mode}>"
-        name = getattr(source, "filename", "") or source.info.get(NAME)  # of images opened from a path, or decoded
+        note = source.info.get(NAME)
+        # of images opened from a path, or decoded
+        name = getattr(source, "filename", "") or (note if isinstance(note, ImageName) else "")
     elif isinstance(source, str | os.PathLike):
         name = os.fspath(source) or "''"
     else:

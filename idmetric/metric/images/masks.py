@@ -45,7 +45,6 @@ from idmetric.metric.images.arrays import (
     is_float,
 )
 from idmetric.metric.images.kinds import (
-    STORED,
     Color,
     ImageLike,
     ImageReadError,
@@ -55,6 +54,7 @@ from idmetric.metric.images.kinds import (
     is_image_like,
     naming,
     number_of,
+    stored_orientation,
 )
 from idmetric.metric.images.kinds import MaskId as MaskId  # part of this module
 from idmetric.metric.images.opening import open_image
@@ -175,7 +175,7 @@ def read_mask(
     with naming(stored):
         if not isinstance(stored, Tensor | np.ndarray):
             opened = open_image(stored)
-            orientation = opened.info.get(STORED)
+            orientation = stored_orientation(opened)
             values, full, labels = _of_image(opened, mask_id)
             del opened  # a byte per pixel less
         elif is_float(stored):
@@ -447,7 +447,7 @@ def _turned_as(image: Image.Image | Tensor, values: Array, mask_orientation: int
         orientation = 1
     else:
         size = (image.height, image.width)
-        orientation = image.info.get(STORED, 1)
+        orientation = stored_orientation(image) or 1
     stored_size = size
     if orientation >= 5:
         stored_size = (size[1], size[0])

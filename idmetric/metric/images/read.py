@@ -28,6 +28,7 @@ from idmetric.metric.images.kinds import (
     WHITE,
     Color,
     ImageLike,
+    ImageName,
     ImageReadError,
     MultiFrameWarning,
     Outside,
@@ -40,6 +41,7 @@ from idmetric.metric.images.kinds import (
     is_image_like,
     is_tensor,
     naming,
+    stored_orientation,
 )
 from idmetric.metric.images.opening import Decode, Needed, open_image
 
@@ -122,17 +124,17 @@ def read_image(
         image = open_image(source, upright=preprocessing == "standard", needed=needed)
         if preprocessing == "release":
             image = arrays.released_rgb(image)
-            image.info[NAME] = describe(source)
+            image.info[NAME] = ImageName(describe(source))
             return image
 
         # floats and 16-bit values
-        stored_orientation = image.info.get(STORED)
+        orientation = stored_orientation(image)
         if image.mode == "F":
             image = image_of_pixels(float_pixels(np.asarray(image), background))
         elif image.mode.startswith("I"):
             highest = int(arrays.sixteen(image).max())
             arrays.check_depth(highest)
-        elif image.info.pop(CUT, False):
+        elif image.info.pop(CUT, False) is True:
             highest = int(np.asarray(convert(image, "RGB")).max())
             arrays.check_depth(256 * highest + 255)
 
@@ -142,9 +144,10 @@ def read_image(
         image = convert(image, "RGB")
     if image is source:
         image = image.copy()
-    if stored_orientation is not None:
-        image.info[STORED] = stored_orientation
-    image.info[NAME] = describe(source)
+    image.info.pop(STORED, None)
+    if orientation is not None:
+        image.info[STORED] = orientation
+    image.info[NAME] = ImageName(describe(source))
     return image
 
 

@@ -202,10 +202,14 @@ def _cuts(boxes: Boxes, x: Tensor) -> list[Cut]:
 
     cuts: list[Cut] = []
     for i, box in enumerate(rows):
-        if len(box) != 4 or not all(float(side).is_integer() for side in box):
+        if len(box) != 4 or not all(_is_whole(side) for side in box):
             raise ValueError(f"box {i} must be (left, top, right, bottom) in whole pixels, got {list(box)}: round it")
         left, top, right, bottom = map(int, box)
         if not (0 <= left < right <= width and 0 <= top < bottom <= height):
             raise ValueError(f"box {i} {(left, top, right, bottom)} does not lie within {width} x {height} pixels")
         cuts.append((left, top, right, bottom))
     return cuts
+
+
+def _is_whole(side: object) -> bool:
+    return isinstance(side, int | float | np.integer) and float(side).is_integer()

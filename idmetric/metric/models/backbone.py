@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from idmetric.metric.checkpoints.errors import understanding
 from idmetric.metric.checkpoints.hub import Hub
 from idmetric.metric.checkpoints.released import source_name
 from idmetric.metric.checkpoints.weights import load_state
@@ -97,9 +99,10 @@ class Backbone(Embedder):
         self._has_other_filter = interpolation is not None and config.resize == "squash"
 
         is_random = opened.weights is None and opened.state is None
-        self.backbone = build(
-            config.backbone, image_size=config.image_size, args=config.backbone_args, empty=not is_random
-        )
+        with understanding(opened.name) if opened.is_strangers else nullcontext():
+            self.backbone = build(
+                config.backbone, image_size=config.image_size, args=config.backbone_args, empty=not is_random
+            )
         if opened.state is not None:
             load_state(self, opened.state, opened.name, dtype)
         if opened.weights is not None:

@@ -79,6 +79,11 @@ class Source:
     files: Files | None = None
     score: NamedScore | None = None
 
+    @property
+    def is_strangers(self) -> bool:
+        """Whether the settings come from a file, which may be anybody's."""
+        return self.files is not None or self.name.startswith(HUB)
+
 
 def resolve(name: str, choices: Choices, hub: Hub, *, pretrained: bool, weights: StrPath | None) -> Source:
     """Find what a name stands for, and download its weights; arguments as for `Backbone`.
@@ -107,7 +112,7 @@ def resolve(name: str, choices: Choices, hub: Hub, *, pretrained: bool, weights:
     if name in efficientnet_lite.FILES:
         config = _timm_config(efficientnet_lite.timm_name(name), choices)
         if needs_weights:
-            trunk = efficientnet_lite.read_state(name, build(config.backbone, empty=True))
+            trunk = efficientnet_lite.read_state(name, build(config.backbone, args=config.backbone_args, empty=True))
             state = {f"backbone.{key}": value for key, value in trunk.items()}
             return Source(name, config, revision_of(efficientnet_lite.weights_file(name)), state=state)
         return Source(name, config, _revision(weights), weights)
@@ -127,12 +132,10 @@ def _saved_model(name: str, choices: Choices, hub: Hub, weights: StrPath | None)
     """A folder or repository in our own format; the user's choices go before the saved ones, except for the size."""
     saved = checkpoint.read(Files(name, hub))
     config = checkpoint.parse(BackboneConfig, saved, "backbone")
-    config = replace(
-        config,
-        resize=choices.resize or config.resize,
-        crop_pct=choices.crop_pct or config.crop_pct,
-        interpolation=choices.interpolation or config.interpolation,
-    )
+    for setting in ("resize", "crop_pct", "interpolation"):
+        choice: Any = getattr(choices, setting)
+        if choice is not None:
+            config = replace(config, **{setting: choice})
     if weights is not None:
         return Source(saved.name, config, _revision(weights), weights, files=saved.files)
     return Source(saved.name, config, saved.revision, state=saved.state, files=saved.files)

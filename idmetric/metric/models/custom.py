@@ -11,6 +11,7 @@ The module is imported: only name modules that you trust. A subclass of `Embedde
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -94,15 +95,16 @@ class Custom(Embedder):
     def _embed_batch(self, images: list[LoadedImage]) -> Embedding:
         pictures = [image_of_pixels(pixels) for pixels, _ in images]
         output = self.model.embed(pictures)
-        features = output.cls if isinstance(output, Embedding) else output
-        if not isinstance(features, Tensor):
+        features: Any = output.cls if isinstance(output, Embedding) else output
+        if isinstance(features, np.ndarray | Sequence) and not isinstance(features, str):
             features = torch.as_tensor(np.asarray(features))
         count = len(pictures)
-        if features.ndim != 2 or len(features) != count or not features.is_floating_point():
-            raise ValueError(
-                f"{self.name}.embed({count} images) must give floats of shape ({count}, D), got {features.dtype} of "
-                f"shape {tuple(features.shape)}"
-            )
+        is_table = isinstance(features, Tensor) and features.ndim == 2 and features.is_floating_point()
+        if not is_table or len(features) != count:
+            kind = type(features).__name__
+            if isinstance(features, Tensor):
+                kind = f"{features.dtype} of shape {tuple(features.shape)}"
+            raise ValueError(f"{self.name}.embed({count} images) must give floats of shape ({count}, D), got {kind}")
         if isinstance(output, Embedding):
             return replace(output, cls=features.detach(), model=self._maker())
         return Embedding(features.detach(), model=self._maker())

@@ -111,6 +111,7 @@ class IDSim(Embedder):
         id_sim_type: str | None = None,
     ) -> None:
         source = id_sim_type or source
+        is_new = isinstance(source, IDSimConfig)
         if isinstance(source, IDSimConfig):
             config, name = source, "untrained"
             saved = Checkpoint(config={}, state={}, name=name, revision="")
@@ -139,7 +140,7 @@ class IDSim(Embedder):
             files=saved.files,
         )
         self.settings = config
-        if not saved.state:
+        if is_new:
             self._build(config, empty=False)
         else:
             with understanding(saved.name):

@@ -8,6 +8,7 @@ pools, the trunk's last after its final norm: training left them as SigLIP2 made
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints import released
+from idmetric.metric.checkpoints.errors import understanding
 from idmetric.metric.checkpoints.format import Checkpoint
 from idmetric.metric.checkpoints.hub import Hub
 from idmetric.metric.checkpoints.released_nearid import read_nearid
@@ -77,6 +79,7 @@ class NearID(Embedder):
         token: str | None = None,
         local_files_only: bool = False,
     ) -> None:
+        is_new = isinstance(source, NearIDConfig)
         if isinstance(source, NearIDConfig):
             config, name = source, "untrained"
             saved = Checkpoint(config={}, state={}, name=name, revision="")
@@ -100,10 +103,11 @@ class NearID(Embedder):
             files=saved.files,
         )
         self.settings = config
-        self.backbone: Any = build(
-            config.backbone, image_size=config.image_size, args=config.backbone_args, empty=bool(saved.state)
-        )
-        if saved.state:
+        with nullcontext() if is_new else understanding(saved.name):
+            self.backbone: Any = build(
+                config.backbone, image_size=config.image_size, args=config.backbone_args, empty=not is_new
+            )
+        if not is_new:
             load_state(self, saved.state, saved.name, dtype)
         self._finish(device, dtype)
 

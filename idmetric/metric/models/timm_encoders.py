@@ -45,6 +45,8 @@ def build(
     """
     check_arguments(args or {})
     if name in lite_trunk.SCALES:
+        if args:
+            raise CheckpointError(f"{name!r} takes no arguments, got {shown(dict(args))}")
         return _lite_trunk(name, empty)
     options: dict[str, Any] = {"num_classes": 0, **(args or {})}
     if image_size is not None and pretrained_config(name).fixed_input_size:

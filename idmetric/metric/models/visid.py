@@ -225,6 +225,8 @@ class VisIDEmbed(Embedder):
             texts = (texts or [""]) * len(singles)
         if len(texts) != len(singles):
             raise ValueError(f"{len(texts)} texts for {len(singles)} images: give one for each, or one for all")
+        if images is None and masks is not None:
+            raise ValueError("masks were given without images")
         single_masks = split_masks(masks, singles)
 
         def load(number: int) -> Item:

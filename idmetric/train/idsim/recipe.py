@@ -17,12 +17,9 @@ alone.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +32,7 @@ from idmetric.metric.models import timm_encoders as encoders
 from idmetric.metric.models.idsim import IDSim, IDSimConfig
 from idmetric.metric.models.tokens import resample_positions
 from idmetric.train import augment, lora
-from idmetric.train.batches import TRAINING, VALIDATION, Pictures, check_held_out, rows_in, steps_per_epoch
+from idmetric.train.batches import TRAINING, VALIDATION, Pictures, check_held_out, rows_in, share, steps_per_epoch
 from idmetric.train.idsim.config import SMOKE as SMOKE
 from idmetric.train.idsim.config import Config
 from idmetric.train.idsim.data import Loader, MicroBatch, Triplets, read_triplets
@@ -44,7 +41,7 @@ from idmetric.train.loader import seed_all
 from idmetric.train.losses.info_nce import info_nce
 from idmetric.train.options import weights_file
 from idmetric.train.processes import Processes
-from idmetric.train.recipe import Recipe, painted
+from idmetric.train.recipe import Recipe, decisive, painted
 from idmetric.train.validate import validation
 
 
@@ -53,32 +50,37 @@ class IDSimRecipe(Recipe):
 
     name = "idsim"
 
-    def __init__(
-        self,
-        config: Config,
-        data: Manifest,
-        loader: Loader,
-        held_out: Triplets | None,
-        model: IDSim,
-        processes: Processes,
-    ) -> None:
-        self.config, self.data, self.loader, self.held_out = config, data, loader, held_out
-        self.model, self.processes = model, processes
-        self.steps = config.epochs * steps_per_epoch(len(loader.triplets), config.batch_size * config.accumulation)
+    def __init__(self, config: Config, data: Manifest, processes: Processes) -> None:
+        self.config, self.processes = config, processes
+        triplets = read_triplets(data, TRAINING)
+        share(config.accumulation, processes.rank, processes.count, "micro-batches")  # raises if they cannot be
+        self.steps = config.epochs * steps_per_epoch(len(triplets), config.batch_size * config.accumulation)
+        _check_identities(config, data, triplets)
+        validated = read_triplets(data, VALIDATION) if len(rows_in(data, VALIDATION)) else None
+        self.held_out: Manifest | None = None
+        if validated:
+            check_held_out(data, triplets.used, validated.used)
+            self.held_out = data.take(validated.used)
+        self.model = _model(config, processes)
+        augmentation = partial(augment.idsim, size=self.model.image_size, interpolation=self.model.interpolation)
+        pictures = Pictures.of(self.model, data, augmentation if config.augment else None)
+        self.loader = Loader(triplets, pictures, config.batch_size, config.accumulation, config.seed)
         # class features are compared, which patches alone do not train
-        self.best = "selection" if held_out and config.terms != "patch" else ""
-        free = ("backbone_weights", "revision", "checkpointing")  # "weights" identifies the former two
-        self.settings: dict[str, Any] = {
-            **{k: v for k, v in asdict(config).items() if k not in free},
-            "weights": model.revision.partition("+")[0],  # of the start: adapters have been added to it
-            "data": loader.triplets.fingerprint,
-            "validation": held_out.fingerprint if held_out else "",
-        }
+        self.best = "selection" if validated and config.terms != "patch" else ""
+        self.settings = decisive(
+            config,
+            ("backbone_weights", "revision", "checkpointing"),  # "weights" identifies the former two
+            weights=self.model.revision.partition("+")[0],  # of the start: adapters have been added to it
+            data=triplets.fingerprint,
+            validation=validated.fingerprint if validated else "",
+        )
+        if processes.main:
+            count = len(validated) if validated else 0
+            print(f"idsim: {len(triplets):,} triplets to train on; {count:,} of split val to validate", flush=True)
 
     def optimizer(self) -> torch.optim.Optimizer:
         """AdamW on LoRA and heads, weight decay 0 (C.2)."""
-        trained = [p for p in self.model.parameters() if p.requires_grad]
-        return torch.optim.AdamW(trained, lr=self.config.lr, weight_decay=0.0)
+        return torch.optim.AdamW(self.parameters(), lr=self.config.lr, weight_decay=0.0)
 
     def load(self, step: int) -> list[MicroBatch]:
         """This process's share of a step's micro-batches."""
@@ -86,14 +88,16 @@ class IDSimRecipe(Recipe):
 
     def step(self, batch: list[MicroBatch]) -> Mapping[str, float | Tensor]:
         """The mean loss over micro-batches, a backward pass for each."""
-        found: dict[str, list[Tensor]] = defaultdict(list)
+        logged = []
         for part in batch:
             values = self._loss(part)
             self.processes.backward(values["loss"] / len(batch))
-            for name, value in values.items():
-                found[name].append(value.detach())
-        means = {name: torch.stack(values).mean() for name, values in found.items()}
-        return {**means, "images": float(3 * self.config.batch_size * len(batch))}
+            logged.append({name: value.detach() for name, value in values.items()})
+        means: dict[str, float | Tensor] = {}
+        for name in logged[0]:
+            means[name] = torch.stack([values[name] for values in logged]).mean()
+        means["images"] = float(3 * self.config.batch_size * len(batch))
+        return means
 
     def _loss(self, part: MicroBatch) -> dict[str, Tensor]:
         """Eq. 1 on a micro-batch."""
@@ -102,8 +106,7 @@ class IDSimRecipe(Recipe):
         pixels, identity = self.processes.place((part.pixels, part.identity))
         with self.processes.autocast():
             embedded = self.model.embed_pixels(pixels.flatten(0, 1) / 255)
-        found: dict[str, Tensor] = {}
-        total = torch.zeros((), device=identity.device)
+        values = {"loss": torch.zeros((), device=identity.device)}
         for term, features, temperature, weight in (
             ("cls", embedded.cls, config.temperature, 1.0),
             ("patch", embedded.patches, config.patch_temperature, config.patch_weight),
@@ -115,9 +118,10 @@ class IDSimRecipe(Recipe):
             loss = info_nce(
                 similar.positive, similar.values, temperature=temperature, margin=config.margin, valid=similar.negative
             )
-            total = total + weight * loss
-            found |= {f"{term}_loss": loss, f"{term}_accuracy": accuracy(similar)}
-        return {"loss": total, **found}
+            values["loss"] = values["loss"] + weight * loss
+            values[f"{term}_loss"] = loss
+            values[f"{term}_accuracy"] = accuracy(similar)
+        return values
 
     def validate(self) -> Mapping[str, float]:
         """The measures of `train.validate` on triplets of split val, and "selection".
@@ -127,43 +131,24 @@ class IDSimRecipe(Recipe):
         """
         if self.held_out is None:
             return {}
-        rows = self.data.take(self.held_out.used)
-        found = validation(self.model, rows, batch_size=3 * self.config.batch_size, processes=self.processes)
-        return {**found, "selection": float(np.mean([found[name] for name in ("triplet", "auc") if name in found]))}
-
-    def save(self, folder: Path) -> None:
-        """Write the model with LoRA folded into its weights: the result opens without peft."""
-        with lora.folded(self.model.backbone):
-            super().save(folder)
+        batch_size = 3 * self.config.batch_size
+        measures = validation(self.model, self.held_out, batch_size=batch_size, processes=self.processes)
+        selected = [measures[name] for name in ("triplet", "auc") if name in measures]
+        return {**measures, "selection": float(np.mean(selected))}
 
 
-def build(config: Config, data: Manifest, processes: Processes) -> IDSimRecipe:
-    """Prepare triplets and model for training."""
-    triplets = read_triplets(data, TRAINING)
-    if config.accumulation % processes.count:
-        raise ValueError(
-            f"{processes.count} processes cannot share {config.accumulation} micro-batches equally: choose an "
-            "--accumulation that is a multiple, or start fewer"
-        )
-    steps_per_epoch(len(triplets), config.batch_size * config.accumulation)
-    identities = set(triplets.identity[triplets.rows[:, 0]].tolist())
+build = IDSimRecipe
+
+
+def _check_identities(config: Config, data: Manifest, triplets: Triplets) -> None:
+    """Refuse triplets that have no negatives for each other, if the batch gives negatives."""
+    identities = np.unique(triplets.identity[triplets.rows[:, 0]])
     if config.negatives == "batch" and len(identities) == 1:
         raise ManifestError(
             f"all {len(triplets)} triplets are of one identity, {data[int(triplets.rows[0, 0])].identity!r}, so a "
             "triplet has no other negatives in its batch: add triplets of other identities (`idmetric data mine "
             "triplets`), or choose --negatives single"
         )
-    held_out = read_triplets(data, VALIDATION) if len(rows_in(data, VALIDATION)) else None
-    if held_out:
-        check_held_out(data, triplets.used, held_out.used)
-    model = _model(config, processes)
-    steps = partial(augment.idsim, size=model.image_size, interpolation=model.interpolation)
-    pictures = Pictures.of(model, data, steps if config.augment else None)
-    loader = Loader(triplets, pictures, config.batch_size, config.accumulation, config.seed)
-    if processes.main:
-        count = len(held_out) if held_out else 0
-        print(f"idsim: {len(triplets):,} triplets to train on; {count:,} of split val to validate", flush=True)
-    return IDSimRecipe(config, data, loader, held_out, model, processes)
 
 
 def _model(config: Config, processes: Processes) -> IDSim:
@@ -190,22 +175,17 @@ def untrained(settings: IDSimConfig, weights: str, seed: int) -> IDSim:
         torch.default_generator.manual_seed(seed)
         model = IDSim(settings, device="cpu")
     model.name = settings.backbone
-    if weights:
-        _load_backbone(model, settings, weights)
-        model.take_revision(revision_of(weights))
-    return model
-
-
-def _load_backbone(model: IDSim, settings: IDSimConfig, weights: str) -> None:
-    """Load weights at the model's image size; DINOv2's positions are resampled as by Meta, and as in the release."""
-    name = settings.backbone
-    state = encoders.fitted(encoders.read_weights(weights), model.backbone, name, weights)
-    if "patch14_dinov2" in name:
-        patch = state["patch_embed.proj.weight"].shape[-1]
-        table = encoders.pretrained_state(name, weights, settings.backbone_args)["pos_embed"]
-        state["pos_embed"] = resample_positions(table, (settings.image_size // patch,) * 2, 0.1)
+    if not weights:
+        return model
+    state = encoders.fitted(encoders.read_weights(weights), model.backbone, settings.backbone, weights)
+    if "patch14_dinov2" in settings.backbone:  # positions are resampled as by Meta, and as in the release
+        table = encoders.pretrained_state(settings.backbone, weights, settings.backbone_args)["pos_embed"]
+        side = settings.image_size // state["patch_embed.proj.weight"].shape[-1]
+        state["pos_embed"] = resample_positions(table, (side, side), 0.1)
     load_state(model.backbone, state, weights)
     model.requires_grad_(False)
+    model.take_revision(revision_of(weights))
+    return model
 
 
 def smoke_data(folder: Path) -> Manifest:
@@ -218,12 +198,9 @@ def smoke_data(folder: Path) -> Manifest:
     painter = Painter(size=64, views=2, strengths=(0.75,), edits=True, contexts=True)
     world = painted(folder / "painted", painter, 6, 2)
     # nearest by colors instead of a model's features
-    looks = np.stack([np.asarray(world.image(k).resize((4, 4)), np.float32).ravel() for k in range(len(world))])
-    mined = hard_negatives(world, looks)
-    parts = [
-        mixture(mined, world, world, count=count, split=split, per_identity=2)
-        for split, count in (("train", 12), ("val", 6))
-    ]
-    merged = merge(parts, shared=True)
-    merged.write(folder / "triplets.parquet")
+    colors = [np.asarray(world.image(row).resize((4, 4)), np.float32).ravel() for row in range(len(world))]
+    mined = hard_negatives(world, np.stack(colors))
+    train = mixture(mined, world, world, count=12, split="train", per_identity=2)
+    val = mixture(mined, world, world, count=6, split="val", per_identity=2)
+    merge([train, val], shared=True).write(folder / "triplets.parquet")
     return read(folder / "triplets.parquet")

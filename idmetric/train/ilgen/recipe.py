@@ -14,13 +14,14 @@ other losses are `--loss infonce`, `contrastive` and `softmax-margin`, each with
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from idmetric.data.manifest.table import Manifest, ManifestError
@@ -46,7 +47,7 @@ from idmetric.train.losses.info_nce import label_info_nce
 from idmetric.train.losses.recall_at_k import batch_recall_at_k
 from idmetric.train.options import weights_file
 from idmetric.train.processes import Processes
-from idmetric.train.recipe import Recipe, painted
+from idmetric.train.recipe import Recipe, decisive, painted
 from idmetric.train.validate import validation
 
 
@@ -63,29 +64,36 @@ class ILGen(Recipe):
     name = "ilgen"
     prefetch = 1  # batches that a loading process holds: one of 1,600 images takes 0.7 GB
 
-    def __init__(
-        self,
-        config: Config,
-        batches: Batches,
-        held_out: Manifest | None,
-        model: Backbone,
-        loss: nn.Module,
-        processes: Processes,
-    ) -> None:
-        self.config, self.batches, self.held_out = config, batches, held_out
-        self.model, self.loss, self.processes = model, loss, processes
-        self.samples = share(len(batches.draw(0).label), processes.rank, processes.count)
-        self.steps = config.epochs * batches.per_pass
-        self.frozen_steps = config.frozen_epochs * batches.per_pass if config.loss == "softmax-margin" else 0
-        self.best = "map" if held_out is not None else ""
-        # settings that change no result; "revision" identifies the weights
-        free = ("chunk", "checkpointing", "save_every", "validate_every", "log_every", "backbone_weights")
-        self.settings: dict[str, Any] = {
-            **{k: v for k, v in asdict(config).items() if k not in free},
-            "revision": model.revision,
-            "found_classes": len(batches.classes),
-            "data": batches.classes.fingerprint,
-        }
+    def __init__(self, config: Config, data: Manifest, processes: Processes) -> None:
+        self.config, self.processes = config, processes
+        classes = classes_of(data, config.images, config.few_images, config.seed)
+        held_out = rows_in(data, VALIDATION)
+        _check(config, data, classes, held_out)
+        self.held_out: Manifest | None = None
+        if len(held_out):
+            self.held_out = data.take(held_out)
+            self.best = "map"
+        self.model = _model(config, processes)
+        if processes.main:
+            print(
+                f"ilgen: {len(classes):,} classes of {classes.images} images; left out: {classes.left_out:,} "
+                "identities with fewer (--few-images repeat takes them)",
+                flush=True,
+            )
+
+        self.batches = _batches(config, data, classes, self.model)
+        self.samples = share(len(self.batches.draw(0).label), processes.rank, processes.count)
+        self.loss = _loss(config, classes, self.model).to(processes.device)
+        self.steps = config.epochs * self.batches.per_pass
+        self.frozen_steps = config.frozen_epochs * self.batches.per_pass if config.loss == "softmax-margin" else 0
+        self.settings = decisive(
+            config,
+            # "revision" identifies the weights
+            ("chunk", "checkpointing", "backbone_weights", "save_every", "validate_every", "log_every"),
+            revision=self.model.revision,
+            found_classes=len(classes),
+            data=classes.fingerprint,
+        )
 
     def modules(self) -> Mapping[str, nn.Module]:
         """The encoder, and the loss, which may have parameters."""
@@ -93,38 +101,39 @@ class ILGen(Recipe):
 
     def optimizer(self) -> torch.optim.Optimizer:
         """Adam on the whole encoder and the loss's parameters."""
-        groups = [{"params": list(p)} for m in self.modules().values() if (p := list(m.parameters()))]
-        rate = self.config.classifier_lr if self.frozen_steps else self.config.lr
-        return torch.optim.Adam(groups, lr=rate, weight_decay=self.config.weight_decay)
+        lr = self.config.classifier_lr if self.frozen_steps else self.config.lr
+        return torch.optim.Adam(self.parameters(), lr=lr, weight_decay=self.config.weight_decay)
 
     def lr_factor(self, step: int) -> float:
         """Constant; softmax-margin has the classifier's rate while the encoder is frozen, then `lr` for both."""
-        frozen = step < self.frozen_steps or not self.frozen_steps
-        return 1.0 if frozen else self.config.lr / self.config.classifier_lr
+        if self.frozen_steps and step >= self.frozen_steps:
+            return self.config.lr / self.config.classifier_lr
+        return 1.0
 
     def load(self, step: int) -> dict[str, Any]:
         """The samples of a step, and the pixels of this process's share (contrastive: without negatives)."""
         drawn = self.batches.draw(step)
-        known = range(int((drawn.image[0] >= 0).sum()))
-        return {"drawn": drawn, "pixels": self.batches.read(drawn, self.samples, known)}
+        parts = range(int((drawn.image[0] >= 0).sum()))
+        return {"drawn": drawn, "pixels": self.batches.read(drawn, self.samples, parts)}
 
     def step(self, batch: Any) -> Mapping[str, float | Tensor]:
         """Embed the batch chunk by chunk, and let its queries search all of it."""
         drawn, pixels = batch["drawn"], batch["pixels"]
         if isinstance(self.loss, Contrastive):
             drawn, pixels = self._with_negatives(self.loss, drawn, pixels)
-        frozen = drawn.step < self.frozen_steps
-        set_training(self.model, not frozen)
-        size = len(pixels) if frozen else max(1, self.config.chunk // pixels.shape[1])
+        is_frozen = drawn.step < self.frozen_steps
+        set_training(self.model, not is_frozen)
+        chunk_size = len(pixels) if is_frozen else max(1, self.config.chunk // pixels.shape[1])
+
+        def embed(chunk: Tensor) -> Tensor:
+            with torch.set_grad_enabled(torch.is_grad_enabled() and not is_frozen):
+                images = self.processes.place(chunk).flatten(0, 1).float() / 255
+                return self.model(images).cls.view(*chunk.shape[:2], -1)
+
         placed = self.processes.place(drawn)
-
-        def embed(part: Tensor) -> Tensor:
-            with torch.set_grad_enabled(torch.is_grad_enabled() and not frozen):
-                x = part.to(self.model.device, non_blocking=True).flatten(0, 1).float() / 255
-                return self.model(x).cls.view(*part.shape[:2], -1)
-
-        found = cached_backward(embed, pixels.split(size), lambda x: self.loss(x, placed), self.processes)
-        return {**found, "images": float(pixels.shape[0] * pixels.shape[1])}
+        chunks = pixels.split(chunk_size)
+        values = cached_backward(embed, chunks, lambda embedded: self.loss(embedded, placed), self.processes)
+        return {**values, "images": float(pixels.shape[0] * pixels.shape[1])}
 
     def _with_negatives(self, loss: Contrastive, drawn: Drawn, pixels: Tensor) -> tuple[Drawn, Tensor]:
         """The batch with the hardest negatives, which are mined first at the start of each pass."""
@@ -154,9 +163,11 @@ def set_training(model: nn.Module, mode: bool) -> None:
             module.eval()
 
 
-def build(config: Config, data: Manifest, processes: Processes) -> ILGen:
-    """Prepare classes, encoder and loss for training."""
-    classes = classes_of(data, config.images, config.few_images, config.seed)
+build = ILGen
+
+
+def _check(config: Config, data: Manifest, classes: Classes, held_out: NDArray[np.int64]) -> None:
+    """Refuse data that do not fill a batch, or cannot be validated on."""
     if config.loss in CLASS_BATCHES and len(classes) < config.classes:
         raise ManifestError(
             f"{len(classes)} identities have {config.images} images, and a batch takes {config.classes} different "
@@ -166,28 +177,18 @@ def build(config: Config, data: Manifest, processes: Processes) -> ILGen:
         raise ManifestError(
             f"a batch takes {config.batch_size} images of {classes.rows.size}: --batch-size {classes.rows.size}"
         )
-    held_out = rows_in(data, VALIDATION)
     check_held_out(data, classes.flat, held_out)
-    shown = Counter(data.column("identity")[row] for row in held_out)
-    if len(held_out) and max((count for name, count in shown.items() if name is not None), default=0) < 2:
+    identities = data.column("identity")
+    counts = Counter(identities[row] for row in held_out if identities[row] is not None)
+    if len(held_out) and max(counts.values(), default=0) < 2:
         raise ManifestError(
             "no identity of the validation split has two images, so none can be retrieved: split by identity "
             "(idmetric data split), or leave that split out"
         )
-    model = _model(config, processes)
-    if processes.main:
-        print(
-            f"ilgen: {len(classes):,} classes of {classes.images} images; left out: {classes.left_out:,} identities "
-            "with fewer (--few-images repeat takes them)",
-            flush=True,
-        )
-    batches = _batches(config, data, classes, model)
-    validated = data.take(held_out) if len(held_out) else None
-    return ILGen(config, batches, validated, model, _loss(config, classes, model).to(processes.device), processes)
 
 
 def _batches(config: Config, data: Manifest, classes: Classes, model: Backbone) -> Batches:
-    steps = partial(
+    augmentation = partial(
         augment.ilgen,
         size=model.image_size,
         scale=config.crop,
@@ -195,27 +196,26 @@ def _batches(config: Config, data: Manifest, classes: Classes, model: Backbone) 
         jitter=config.jitter,
         interpolation=model.interpolation,
     )
-    pictures = Pictures.of(model, data, steps if config.augment else None)
-    shape = {"classes": len(classes), "images": classes.images, "seed": config.seed}
+    pictures = Pictures.of(model, data, augmentation if config.augment else None)
+    count, size = classes.rows.size, config.batch_size
+    draw: Callable[..., Drawn] = draw_pairs if config.loss == "contrastive" else draw_images
     if config.loss in CLASS_BATCHES:
         count, size = len(classes), config.classes
-        draw = partial(draw_classes, **shape, size=size)
-    else:
-        count, size = classes.rows.size, config.batch_size
-        draw = partial(draw_pairs if config.loss == "contrastive" else draw_images, **shape, size=size)
+        draw = draw_classes
+    draw = partial(draw, classes=len(classes), images=classes.images, size=size, seed=config.seed)
     return Batches(classes, pictures, draw, pass_length(count, size), config.seed)
 
 
 def _model(config: Config, processes: Processes) -> Backbone:
     """The encoder, all of it trainable."""
-    named = is_timm(config.backbone)
-    given = (config.image_size, config.backbone_args, config.backbone_weights, config.pool != "auto")
-    if not named and any(given):
+    file = ""
+    if is_timm(config.backbone):
+        file = weights_file(config.backbone, config.backbone_weights)
+    elif config.image_size or config.backbone_args or config.backbone_weights or config.pool != "auto":
         raise ValueError(
             f"{config.backbone} has its own settings: image_size, pool, backbone_args and backbone_weights are for "
             "timm's names"
         )
-    file = weights_file(config.backbone, config.backbone_weights) if named else ""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)  # random weights
         model = Backbone(
@@ -241,10 +241,6 @@ def _loss(config: Config, classes: Classes, model: Backbone) -> nn.Module:
         return Retrieval(lambda x, drawn: label_info_nce(x, drawn.label))
     if config.loss == "contrastive":
         return Contrastive(classes.rows.size)
-    return SoftmaxMargin(len(classes), _width(model), config.seed)
-
-
-@torch.no_grad()
-def _width(model: Backbone) -> int:
-    pixels = torch.zeros(1, 3, *model.image_size, device=model.device)
-    return int(model(pixels).cls.shape[-1])
+    with torch.no_grad():
+        embedded = model(torch.zeros(1, 3, *model.image_size, device=model.device)).cls
+    return SoftmaxMargin(len(classes), embedded.shape[-1], config.seed)

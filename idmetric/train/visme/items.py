@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from idmetric.metric.models.visid import VisIDEmbed
@@ -108,9 +109,10 @@ class Loader:
         return Packed.of({row: self.pictures.read_bytes(row) for row in different}, rows)
 
     def _codes(self, pairs: Sequence[tuple[Item, Item]], hard: Sequence[int]) -> tuple[Rows, Rows]:
-        """Numbers of targets and hard negatives, equal for candidates that are not negatives of each other's query.
+        """Codes of targets and of hard negatives; candidates of an equal code are not negatives of each other's query.
 
-        In the paper a target is the only match in a batch; of equal texts alone, as queries or as targets, it is not.
+        Rows with an image have a code of their own, below 0; equal texts share one. In the paper a target is the only
+        match in a batch, which does not hold where queries or targets are equal texts without an image.
         """
         all_different = -1 - np.arange(len(pairs) + len(hard))
         codes = all_different[: len(pairs)]
@@ -174,7 +176,8 @@ def _rate(model: VisIDEmbed, pictures: Pictures, prepared: Prepared, pool: Pool,
     identity = prepared.data.shown
     _, first_positions = np.unique(identity[np.array(pool.queries)[order]], return_index=True)
     instances = order[np.sort(first_positions)][:queries].tolist()
-    pairs = [prepared.wording.pair(pool.queries[k], pool.draw_target(k, rng)) for k in instances]
+    target_rows = [pool.draw_target(k, rng) for k in instances]
+    pairs = [prepared.wording.pair(pool.queries[k], row) for k, row in zip(instances, target_rows, strict=True)]
 
     # hard negatives that show none of the queries' identities
     query_identities = {int(identity[pool.queries[k]]) for k in instances}
@@ -190,24 +193,28 @@ def _rate(model: VisIDEmbed, pictures: Pictures, prepared: Prepared, pool: Pool,
     if similarity.shape[1] == 1:
         return 1.0
 
-    # to find the same text is correct
-    for row, pair in enumerate(pairs):
-        for column, candidate_pair in enumerate(pairs):
-            if column != row and _same_text(pair, candidate_pair):
-                similarity[row, column] = -torch.inf
-        for column, negative in enumerate(negative_items, len(pairs)):
-            if negative.row is None and pair[1] == negative:
-                similarity[row, column] = -torch.inf
+    # candidates that are right as well do not count against a query
+    candidate_identity = identity[[*target_rows, *negatives]]
+    is_also_right = candidate_identity == identity[target_rows][:, None]
+    is_also_right |= _has_equal_texts(pairs, candidates)
+    np.fill_diagonal(is_also_right, False)
+    similarity[torch.from_numpy(is_also_right)] = -torch.inf
     to_target = similarity.diagonal().clone()
     similarity.fill_diagonal_(-torch.inf)
-    return float((to_target > similarity.max(1).values).float().mean())
+    return float((to_target > similarity.max(1).values).float().mean())  # a tie loses
 
 
-def _same_text(a: tuple[Item, Item], b: tuple[Item, Item]) -> bool:
-    """Whether two samples search for the same text, or have the same text alone as their query."""
-    query_a, target_a = a
-    query_b, target_b = b
-    return (query_a.row is None and query_a == query_b) or (target_a.row is None and target_a == target_b)
+def _has_equal_texts(pairs: Sequence[tuple[Item, Item]], candidates: Sequence[Item]) -> NDArray[np.bool_]:
+    """Whether each candidate (Q, C) is the text of a query's target, or the target of an equal query of text alone."""
+    equal = np.zeros((len(pairs), len(candidates)), dtype=bool)
+    for row, (query, target) in enumerate(pairs):
+        for column, candidate in enumerate(candidates):
+            if target.row is None and candidate.row is None:
+                equal[row, column] = _plain(target) == _plain(candidate)
+        for column, (other_query, _) in enumerate(pairs):
+            if query.row is None and other_query.row is None:
+                equal[row, column] |= _plain(query) == _plain(other_query)
+    return equal
 
 
 @torch.no_grad()

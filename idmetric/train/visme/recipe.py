@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -30,13 +29,12 @@ from idmetric.train.batches import TRAINING, VALIDATION, Pictures, check_held_ou
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.losses.info_nce import LearnableTemperature, query_target_info_nce
 from idmetric.train.processes import Processes
-from idmetric.train.recipe import Recipe, painted
-from idmetric.train.visme import data as pools
+from idmetric.train.recipe import Recipe, decisive, painted, painted_numbers
 from idmetric.train.visme import small_qwen
-from idmetric.train.visme.batch_sampler import Data, check, draw
+from idmetric.train.visme.batch_sampler import check, draw
 from idmetric.train.visme.config import RANDOM, Config
 from idmetric.train.visme.config import SMOKE as SMOKE
-from idmetric.train.visme.data import Prepared
+from idmetric.train.visme.data import Prepared, prepare
 from idmetric.train.visme.items import Loader, precision_at_1
 from idmetric.train.visme.wording import Wording
 
@@ -46,15 +44,14 @@ def smoke_data(folder: Path) -> Manifest:
     from idmetric.data.manifest.table import merge
     from idmetric.data.painter import Painter
 
-    found = painted(folder / "painted", Painter(size=64, views=2, strengths=(0.5,), distractors=True), 16, 4)
-    number = [int(name.split("/")[0].rsplit("-", 1)[1]) for name in found.column("id")]
-    found = found.replace(dataset=[f"things-{n % 2}" for n in number])
-    shown = [r for r in found if r.id.endswith("view-0") and r.split == "train"]
-    captioned = [
-        Row(None, r.path, id=f"caption-{r.id}", dataset="captions", split="train", text=f"{r.category} number {k}")
-        for k, r in enumerate(shown)
-    ]
-    return merge([found, Manifest.from_rows(captioned, found.root)])
+    world = painted(folder / "painted", Painter(size=64, views=2, strengths=(0.5,), distractors=True), 16, 4)
+    world = world.replace(dataset=[f"things-{number % 2}" for number in painted_numbers(world)])
+    captions: list[Row] = []
+    for row in world:
+        if row.id.endswith("view-0") and row.split == "train":
+            text = f"{row.category} number {len(captions)}"
+            captions.append(Row(None, row.path, id=f"caption-{row.id}", dataset="captions", split="train", text=text))
+    return merge([world, Manifest.from_rows(captions, world.root)])
 
 
 class VisME(Recipe):
@@ -63,28 +60,62 @@ class VisME(Recipe):
     name = "visme"
     prefetch = 1  # batches that a loading process holds: 128 samples with hard negatives take 0.5 GB
 
-    def __init__(
-        self,
-        config: Config,
-        data: Data,
-        loader: Loader,
-        validation: Prepared | None,
-        model: VisIDEmbed,
-        processes: Processes,
-    ) -> None:
-        self.config, self.data, self.loader, self.validation = config, data, loader, validation
-        self.model, self.processes = model, processes
-        self.rank, self.count, self.steps = processes.rank, processes.count, config.steps
-        self.best = "p@1" if validation else ""
+    def __init__(self, config: Config, data: Manifest, processes: Processes) -> None:
+        self.config, self.processes = config, processes
+        settings = VisIDConfig(
+            prompt_style=config.prompt_style,
+            max_pixels=config.max_pixels,
+            max_length=config.max_length,
+            min_pixels=min(VisIDConfig.min_pixels, config.max_pixels),
+        )
+        share(config.batch_size, processes.rank, processes.count)  # raises if it cannot be
+        validated = rows_in(data, VALIDATION)
+        named = np.flatnonzero([name is not None for name in data.column("identity")])  # others may share pictures
+        check_held_out(data, np.intersect1d(named, rows_in(data, TRAINING)), np.intersect1d(named, validated))
+
+        prepared = prepare(data, settings, instructions=config.instructions)
+        if processes.main and prepared.notes:
+            print(f"visme: left out: {'; '.join(prepared.notes)}", flush=True)
+        self.data = prepared.data
+        check(self.data, config)
+        self.model = self.initial_model(settings)
+        self.model.check_limits()
+        _check_words(data, prepared.wording, self.model, config)
+        pictures = Pictures(data, settings.size_for, self.model.interpolation, self.model.background)
+        self.loader = Loader(pictures, prepared.wording, config.batch_size)
+        self.validation: Prepared | None = None
+        if len(validated):
+            self.validation = prepare(data, settings, splits=VALIDATION, instructions=config.instructions)
+            self.best = "p@1"
+
+        self.steps = config.steps
         self.temperature = LearnableTemperature(config.temperature, minimum=min(0.01, config.temperature))
         self.temperature.requires_grad_(config.learn_temperature).to(processes.device)
-        free = ("chunk", "checkpointing")  # they change only speed
-        self.settings: dict[str, Any] = {
-            **{k: v for k, v in asdict(config).items() if k not in free},
-            "weights": model.revision.partition("+")[0],  # of the start: adapters have been added to it
-            "data": data.fingerprint,
-            "datasets": data.describe(),
-        }
+        self.settings = decisive(
+            config,
+            ("chunk", "checkpointing"),
+            weights=self.model.revision.partition("+")[0],  # of the start: adapters have been added to it
+            data=self.data.fingerprint,
+            datasets=self.data.describe(),
+        )
+
+    def initial_model(self, settings: VisIDConfig) -> VisIDEmbed:
+        """The base model on the process's device, frozen, with LoRA in train mode."""
+        config = self.config
+        with tempfile.TemporaryDirectory() as folder:
+            source = config.model
+            if source == RANDOM:
+                small_qwen.write(folder, seed=config.seed)
+                source = folder
+            model = VisIDEmbed(source, config=settings, revision=config.revision, device=self.processes.device)
+            model.name = config.model
+        lora.attach(model.backbone, config.rank, config.alpha, config.dropout, config.targets, seed=config.seed)
+        if config.checkpointing:
+            backbone: Any = model.backbone
+            before_5 = "gradient_checkpointing_enable"  # its name before transformers 5
+            enable = getattr(backbone, "activation_checkpointing_enable", None) or getattr(backbone, before_5)
+            enable({"use_reentrant": False})
+        return model.train()
 
     def modules(self) -> Mapping[str, nn.Module]:
         """The model and the temperature."""
@@ -92,34 +123,37 @@ class VisME(Recipe):
 
     def optimizer(self) -> torch.optim.Optimizer:
         """AdamW without weight decay."""
-        trained = [p for module in self.modules().values() for p in module.parameters() if p.requires_grad]
-        return torch.optim.AdamW(trained, lr=self.config.lr, weight_decay=0.0)
+        return torch.optim.AdamW(self.parameters(), lr=self.config.lr, weight_decay=0.0)
 
     def lr_factor(self, step: int) -> float:
         """Linear warm-up, then linear decay to 0."""
         warmup = min(self.config.warmup, self.steps // 10)
-        return (step + 1) / warmup if step < warmup else (self.steps - step) / (self.steps - warmup)
+        if step < warmup:
+            return (step + 1) / warmup
+        return (self.steps - step) / (self.steps - warmup)
 
     def load(self, step: int) -> dict[str, Any]:
         """This process's share of a step's batch; see `Loader.load`."""
-        return self.loader.load(draw(self.data, self.config, step), self.rank, self.count)
+        batch = draw(self.data, self.config, step)
+        return self.loader.load(batch, self.processes.rank, self.processes.count)
 
     def step(self, batch: Any) -> Mapping[str, float | Tensor]:
         """Embed the batch chunk by chunk, and let each query pick its target among all candidates (Eq. 4 and 5)."""
         pixels, words = batch["pixels"], batch["words"]
-        chunks = [slice(k, k + self.config.chunk) for k in range(0, len(words), self.config.chunk)]
-        found = cached_backward(
-            lambda part: self.model.encode_items(pixels.take(part, self.processes.device), words[part]),
-            chunks,
+        size = self.config.chunk
+        values = cached_backward(
+            lambda chunk: self.model.encode_items(pixels.take(chunk, self.processes.device), words[chunk]),
+            [slice(start, start + size) for start in range(0, len(words), size)],
             lambda embedded: self._loss(embedded, batch),
             self.processes,
         )
-        images = float((pixels.places[:, 0] >= 0).sum())
-        return {**found, "temperature": self.temperature().detach(), "images": images}
+        values["temperature"] = self.temperature().detach()
+        return {**values, "images": float((pixels.places[:, 0] >= 0).sum())}
 
     def _loss(self, embedded: Tensor, batch: Any) -> dict[str, Tensor]:
-        own = self.config.batch_size // self.count
-        parts = embedded.view(self.count, -1, embedded.shape[-1]).tensor_split((own, 2 * own), 1)
+        count = self.processes.count
+        queries = self.config.batch_size // count  # of each process, which has as many targets
+        parts = embedded.view(count, -1, embedded.shape[-1]).tensor_split((queries, 2 * queries), 1)
         query, target, negative = (part.flatten(0, 1) for part in parts)
         codes = {name: batch[name].to(embedded.device) for name in ("identity", "negative_identity", "negative_valid")}
         loss = query_target_info_nce(
@@ -127,8 +161,8 @@ class VisME(Recipe):
         )
         with torch.no_grad():
             candidates = torch.cat([target, negative[codes["negative_valid"]]])
-            right = (query @ candidates.T).argmax(1) == torch.arange(len(query), device=query.device)
-        return {"loss": loss, "accuracy": right.float().mean()}
+            is_right = (query @ candidates.T).argmax(1) == torch.arange(len(query), device=query.device)
+        return {"loss": loss, "accuracy": is_right.float().mean()}
 
     def validate(self) -> Mapping[str, float]:
         """P@1 of each validation dataset, and their mean (section 5.1)."""
@@ -143,38 +177,8 @@ class VisME(Recipe):
             processes=self.processes,
         )
 
-    def save(self, folder: Path) -> None:
-        """Write the model with LoRA folded into its weights: the result opens without peft."""
-        with lora.folded(self.model.backbone):
-            super().save(folder)
 
-
-def build(config: Config, data: Manifest, processes: Processes) -> VisME:
-    """Prepare samples and model with LoRA for training."""
-    settings = VisIDConfig(
-        prompt_style=config.prompt_style,
-        max_pixels=config.max_pixels,
-        max_length=config.max_length,
-        min_pixels=min(VisIDConfig.min_pixels, config.max_pixels),
-    )
-    share(config.batch_size, processes.rank, processes.count)  # refuses a batch that cannot be shared
-    known = np.flatnonzero([name is not None for name in data.column("identity")])  # other rows may share pictures
-    trained, held_out = (np.intersect1d(known, rows_in(data, splits)) for splits in (TRAINING, VALIDATION))
-    check_held_out(data, trained, held_out)
-
-    found = pools.prepare(data, settings, instructions=config.instructions)
-    if processes.main and found.notes:
-        print(f"visme: left out: {'; '.join(found.notes)}", flush=True)
-    check(found.data, config)
-    model = _model(config, settings, processes)
-    model.check_limits()
-    _check_words(data, found.wording, model, config)
-    pictures = Pictures(data, settings.size_for, model.interpolation, model.background)
-    loader = Loader(pictures, found.wording, config.batch_size)
-    held = None
-    if len(rows_in(data, VALIDATION)):
-        held = pools.prepare(data, settings, splits=VALIDATION, instructions=config.instructions)
-    return VisME(config, found.data, loader, held, model, processes)
+build = VisME
 
 
 def _check_words(data: Manifest, wording: Wording, model: VisIDEmbed, config: Config) -> None:
@@ -187,22 +191,3 @@ def _check_words(data: Manifest, wording: Wording, model: VisIDEmbed, config: Co
                 model.check_words(text or "")
             except ValueError as error:
                 raise ManifestError(f"row {row + 1} ({data.column('id')[row]}), column {column!r}: {error}") from error
-
-
-def _model(config: Config, settings: VisIDConfig, processes: Processes) -> VisIDEmbed:
-    """The base model on the process's device, frozen, with LoRA in train mode."""
-    with tempfile.TemporaryDirectory() as folder:
-        source = config.model
-        if source == RANDOM:
-            small_qwen.write(folder, seed=config.seed)
-            source = folder
-        model = VisIDEmbed(source, config=settings, revision=config.revision, device=processes.device)
-        model.name = config.model
-    lora.attach(model.backbone, config.rank, config.alpha, config.dropout, config.targets, seed=config.seed)
-    if config.checkpointing:
-        backbone: Any = model.backbone
-        before_5 = "gradient_checkpointing_enable"  # its name before transformers 5
-        enable = getattr(backbone, "activation_checkpointing_enable", None) or getattr(backbone, before_5)
-        enable({"use_reentrant": False})
-    model.train()
-    return model

@@ -185,6 +185,8 @@ def test_models_and_data_that_cannot_be_calibrated_are_refused(saved: IDSim, dat
     ):
         with pytest.raises(ValueError, match=reason):
             calibrate.run(rows, models, QUICK, options)
+    with pytest.raises(ValueError, match="rates lie between 0 and 1"):  # percent
+        CalibrateOptions(rates=(5, 1))
 
 
 def test_a_calibration_can_be_measured_on_other_pairs(

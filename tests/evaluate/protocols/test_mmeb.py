@@ -191,5 +191,7 @@ def test_questions_with_unreadable_images_are_refused_or_left_out(
 def test_manifests_without_lists_or_candidates_are_refused(data: Manifest) -> None:
     with pytest.raises(ValueError, match="make the manifest by idmetric data import mmeb"):
         ask(Manifest(data.table.drop_columns("x_candidates")))
+    with pytest.raises(ValueError, match="holds string instead of lists of whole numbers"):  # as from a CSV file
+        ask(data.replace(x_candidates=["[0, 1]"] * len(data)))
     with pytest.raises(ValueError, match="which has no row in the manifest"):
         ask(data.filter(slot="query"))

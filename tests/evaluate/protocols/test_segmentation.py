@@ -18,7 +18,8 @@ from idmetric.evaluate.protocols import segmentation_idsim_table2c as segmentati
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.protocols.segmentation.search import Found, tasks
+from idmetric.evaluate.protocols.segmentation import persam
+from idmetric.evaluate.protocols.segmentation.search import Segmentation, tasks
 from idmetric.evaluate.report.heatmap import colors, overlay
 from idmetric.evaluate.statistics import segmentation as measures
 from idmetric.metric.scoring.heatmaps import heatmaps
@@ -105,7 +106,7 @@ def test_the_priors_numbers_are_those_of_a_slow_computation(scenes: Manifest, me
     assert sum(items["present"]) == 8
 
 
-def test_a_perfect_sam_scores_one(scenes: Manifest, metric: IDSim) -> None:
+def test_a_perfect_sam_scores_one(scenes: Manifest, metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
     class Oracle:
         """Finds the square of every image by its mask, for any subject."""
 
@@ -119,7 +120,8 @@ def test_a_perfect_sam_scores_one(scenes: Manifest, metric: IDSim) -> None:
             assert heat.shape == seen.size
             return np.array(Image.open(seen.source.replace(".png", "-mask.png"))) > 0
 
-    [result] = segmentation.run(scenes, {"m": metric}, PLAIN, sam=Oracle())  # type: ignore[arg-type]
+    monkeypatch.setattr(persam, "PerSAM", lambda source, device: Oracle())
+    [result] = segmentation.run(scenes, {"m": metric}, PLAIN, segmentation.SegmentationOptions(sam="oracle"))
     found = row(result, "persam")
     assert found["IoU"].value == found["mIoU"].value == 1
     assert 0 < found["mAP"].value <= 1  # how well its masks' scores tell subjects apart
@@ -129,7 +131,8 @@ def test_a_perfect_sam_scores_one(scenes: Manifest, metric: IDSim) -> None:
 def test_table_2c_stands_beside_pods_alone(tmp_path: Path, metric: IDSim) -> None:
     parts = ["train", "test_dense", "test"] * 4
     data = make(tmp_path, dataset="pods").replace(x_part=parts)
-    found = Found([("a", "i", True, 0.5, 0.7, 7, 10, True, 0.8)])
+    line = {"subject": "a", "present": True, "score": 0.5, "iou": 0.7, "intersection": 7, "union": 10}
+    found = Segmentation([line])
     for label, printed in (
         ("IDSim:dinov3_vitl16", (0.436, 0.409)),
         ("Backbone:vit_large_patch16_dinov3.lvd1689m", (0.153, 0.18)),
@@ -150,10 +153,10 @@ def test_drawn_others_are_others_and_follow_the_seed(scenes: Manifest) -> None:
     assert looked == again != other
     names = scenes.column("identity")
     for task in looked:
-        assert len(task.others) == 3
-        assert all(names[r] != task.subject for r in task.others)
-        assert all(names[r] == task.subject for r in (task.reference, *task.own))
-        assert task.reference not in task.own
+        assert len(task.distractors) == 3
+        assert all(names[r] != task.subject for r in task.distractors)
+        assert all(names[r] == task.subject for r in (task.reference, *task.targets))
+        assert task.reference not in task.targets
 
 
 def test_left_out_identities_are_noted_and_impossible_requests_refused(scenes: Manifest, metric: IDSim) -> None:

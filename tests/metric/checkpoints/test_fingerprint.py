@@ -178,6 +178,14 @@ def test_copies_of_changed_weights_are_changed(named: IDSim) -> None:
     assert named.half().model_id == changed
 
 
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_that_is_trained_at_once_does_not_keep_the_name(named: IDSim, copied: Callable[[IDSim], IDSim]) -> None:
+    model = copied(named)
+    step(model)
+    assert model.revision == f"{named.revision}+changed"
+    assert model.about()["weights"] == weights_digest(model) != named.about()["weights"]
+
+
 def test_saving_names_weights_that_are_new_or_changed(model: IDSim, named: IDSim, tmp_path: Path) -> None:
     own = named.revision
     named.save_pretrained(tmp_path / "copy")

@@ -9,9 +9,11 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from idmetric import CheckpointError, IDSim, load
+from idmetric import CheckpointError, Embedder, IDSim, NearID, load
 from idmetric.metric.checkpoints.lora import check_lora, merge_lora
-from tests.conftest import SMALL
+from idmetric.metric.checkpoints.weights import check_state
+from idmetric.metric.models.nearid import NearIDConfig
+from tests.conftest import SMALL, random_model
 
 
 def test_saved_and_loaded_gives_equal_scores(small: IDSim, tmp_path: Path) -> None:
@@ -85,6 +87,36 @@ def test_missing_and_extra_weights_are_named(metric: IDSim, tmp_path: Path) -> N
     save_file(state, tmp_path / "model.safetensors")
     with pytest.raises(CheckpointError, match=r"missing mlp_cls\.fc1\.weight; unexpected extra\.weight"):
         load(tmp_path)
+
+
+@pytest.mark.parametrize("kind", [IDSim, NearID])
+def test_a_file_without_tensors_is_refused_and_no_weights_are_drawn(kind: type, tmp_path: Path) -> None:
+    model: Embedder = random_model("dinov3")
+    if kind is NearID:
+        vit = {"embed_dim": 24, "depth": 1, "num_heads": 2}
+        model = NearID(NearIDConfig("vit_base_patch16_siglip_224", 48, backbone_args=vit), device="cpu")
+    model.save_pretrained(tmp_path)
+    save_file({}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match="missing backbone"):
+        load(tmp_path, device="cpu")
+
+
+@pytest.mark.parametrize("kind", ["backbone", "nearid"])
+def test_settings_of_which_no_model_can_be_built_are_named_by_their_folder(kind: str, tmp_path: Path) -> None:
+    config = {"model_type": kind, "format": 1, "backbone": "vit_tiny_patch16_224", "image_size": 64}
+    config |= {"mean": [0.5] * 3, "std": [0.5] * 3, "interpolation": "bicubic", "backbone_args": {"embed_dim": 7}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    save_file({"a": torch.ones(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointError, match=rf"{tmp_path.name}.*timm cannot build"):
+        load(tmp_path, device="cpu")
+
+
+def test_a_wrong_shape_is_shown_behind_a_long_name() -> None:
+    module = torch.nn.Module()
+    name = "layer_" * 15
+    module.register_parameter(name, torch.nn.Parameter(torch.zeros(2, 3)))
+    with pytest.raises(CheckpointError, match=rf"wrong shape {name} \(3, 2\) instead of \(2, 3\)"):
+        check_state(module, {name: torch.zeros(3, 2)}, "run")
 
 
 def test_the_pointer_of_git_lfs_and_split_weights_say_how_to_get_the_file(metric: IDSim, tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageFile
+from PIL.PngImagePlugin import PngInfo
 
 from idmetric.metric.images.arrays import check_pixels
 from idmetric.metric.images.kinds import MAX_PIXELS
@@ -32,6 +33,7 @@ from idmetric.metric.images.read import (
     split_images,
     to_pixels,
 )
+from idmetric.metric.images.regions import cut_out
 from idmetric.metric.images.resize import resize_pixels
 from tests.fuzz import chunk
 from tests.permissions import permissions_count
@@ -913,3 +915,18 @@ def test_arrays_and_columns_of_paths_are_lists_of_images() -> None:
     for several in (np.array(names), np.array(names, dtype=object), pandas.Series(names, index=[7, 9])):
         assert split_images(several) == names
         assert not is_single(several)
+
+
+@pytest.mark.parametrize(("key", "text"), [("image_name", "other.jpg"), ("stored_orientation", "6")])
+def test_a_pngs_own_text_does_not_pass_for_a_note_of_this_package(key: str, text: str) -> None:
+    notes = PngInfo()
+    notes.add_text(key, text)
+    file = io.BytesIO()
+    Image.new("RGB", (50, 40)).save(file, "PNG", pnginfo=notes)
+    opened = Image.open(file)
+    assert describe(opened) == describe(opened.copy()) == "<PIL image 50x40 RGB>"
+    mask = np.zeros((40, 50), np.uint8)
+    mask[:20] = 255
+    for source in (opened, file.getvalue()):
+        subject, _ = cut_out(read_image(source), mask)
+        assert subject.size == (50, 40)

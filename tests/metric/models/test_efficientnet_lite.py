@@ -53,6 +53,13 @@ def test_the_baseline_gives_the_classifiers_features(classifier: torch.nn.Module
     assert found.grid == (7, 7)
 
 
+def test_the_classifiers_output_is_a_feature_too(classifier: torch.nn.Module) -> None:
+    pixels = torch.rand(1, 3, 224, 224)
+    embedding = Backbone(LITE, pool="head", device="cpu").embed(pixels)
+    with torch.no_grad():
+        torch.testing.assert_close(embedding.cls, classifier((pixels - 0.5) / 0.5), rtol=0, atol=1e-4)
+
+
 def test_the_baseline_is_saved_and_opened_like_others(tmp_path: Path) -> None:
     model = Backbone(LITE, device="cpu")
     model.save_pretrained(tmp_path)

@@ -12,6 +12,7 @@ import timm
 import torch
 from torch import nn
 
+from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.models import lite_trunk, timm_encoders
 from idmetric.metric.models.lite_trunk import FOLDED, SCALES, LiteTrunk
 
@@ -133,3 +134,9 @@ def test_a_score_of_tiny_imports_neither_timm_nor_a_compiler() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_arguments_are_refused() -> None:
+    name = f"tf_efficientnet_lite0{FOLDED}"
+    with pytest.raises(CheckpointError, match=r"takes no arguments, got .*drop_rate"):
+        timm_encoders.build(name, args={"drop_rate": 0.5}, empty=True)

@@ -485,3 +485,15 @@ def test_a_users_embedder_is_checked(module: str, photos: dict[str, list[Path]])
         load(f"{module}:Colors", device="cpu")
     with pytest.raises(ValueError, match=r"must give floats of shape \(1, D\)"):
         load(f"{module}:Flat").embed(str(photos["ref"][0]))
+
+
+@pytest.mark.parametrize("output", [None, "text", {"cls": 1}])
+def test_what_a_users_embedder_gives_instead_of_features_is_named(output: object) -> None:
+    class Odd:
+        label = "v1"
+
+        def embed(self, images: list[Image.Image]) -> object:
+            return output
+
+    with pytest.raises(ValueError, match=rf"must give floats of shape \(1, D\), got {type(output).__name__}"):
+        Custom("a:Odd", Odd()).embed(np.zeros((8, 8, 3), np.uint8))

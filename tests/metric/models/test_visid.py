@@ -292,6 +292,8 @@ def test_bad_input_is_named(metric: VisIDEmbed, tmp_path: Path) -> None:
     for images in (None, []):
         with pytest.raises(ValueError, match="nothing to embed"):
             metric.embed(images)
+    with pytest.raises(ValueError, match="masks were given without images"):
+        metric.embed(texts="a mug", masks=[torch.ones(30, 30)])
     for bad in ({"prompt_style": "x"}, {"positions": "x"}, {"pooling": "x"}, {"min_pixels": 10}, {"max_length": 0},
                 {"max_pixels": 2**40}):  # fmt: skip
         with pytest.raises(ValueError, match=r"'x'|min_pixels|max_length"):

@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from idmetric.data.generate.weights import Place, Weights, load_pipeline, version
+from idmetric.data.generate.weights import NO_CHECKER, Place, Weights, load_pipeline, version
 from idmetric.evaluate.protocols.common.baselines import DeviceLike, PairBaseline, signature_of, subject_of
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.masks import MaskLike
@@ -72,10 +72,8 @@ class DiffSim(PairBaseline):
         self.pipe = load_pipeline(
             "StableDiffusionPipeline",
             base,
-            Place(str(self.device)),
-            dtype=torch.float32,
-            safety_checker=None,
-            requires_safety_checker=False,
+            Place(str(self.device), "float32"),
+            **NO_CHECKER,
         ).to(self.device)
         first_block = next(block for block in self.pipe.unet.up_blocks if hasattr(block, "attentions"))
         transformer = first_block.attentions[-1]

@@ -23,7 +23,6 @@ from idmetric.evaluate.statistics.paired import Comparison
 from idmetric.metric.files import json_file
 from idmetric.metric.files.output import replacing
 from idmetric.metric.files.tables import csv_text, in_csv, printable, rounded
-from idmetric.metric.scoring.copies import MANY
 from idmetric.version import __version__
 
 
@@ -109,6 +108,8 @@ def names_of(results: Iterable[Result], kind: type) -> list[str]:
 
 def copying(result: Result) -> list[str]:
     """The methods with a share of copies above `MANY`, or the training steps above the one that the best may have."""
+    from idmetric.metric.scoring.copies import MANY
+
     most = float(result.settings.get("max_copies", MANY))
     copiers = []
     for row in result.rows:

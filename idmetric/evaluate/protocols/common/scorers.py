@@ -23,7 +23,6 @@ from idmetric.data.look import Look, UnreadableError
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.paper_numbers import missing_rows, open_points
 from idmetric.evaluate.protocols.common.result import Result
-from idmetric.metric.calibration.apply import read as read_calibration
 from idmetric.metric.distance.matrix import distance, distance_matrix, needs_patches
 
 if TYPE_CHECKING:
@@ -385,6 +384,7 @@ def calibrated(
         CalibrationError: for a file of another model, distance or way of masking.
         ValueError: if the calibration has no threshold at this false-accept rate.
     """
+    from idmetric.metric.calibration.apply import read as read_calibration
     from idmetric.metric.models.embedder import Embedder
 
     if not isinstance(model, Embedder):

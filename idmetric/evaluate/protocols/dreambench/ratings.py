@@ -53,16 +53,16 @@ def read(folder: str | Path) -> Ratings:
     folder = Path(folder)
     if not folder.is_dir():
         raise ValueError(f"{folder}: no such folder of ratings")
-    found: Ratings = {}
-    for place, methods in read_ratings(folder).items():
+    ratings: Ratings = {}
+    for path, methods in read_ratings(folder).items():
         # the rater's folder may be the one that was named
-        name = _name((folder.resolve() / place).as_posix() if place == "." else place)
-        if name in found:
-            raise ValueError(f"{folder}: two folders of {name}'s ratings, one of them {place}: name the one to use")
-        found[name] = methods
-    if not humans(found):
-        raise ValueError(f"{folder}: no human ratings (.../group1/METHOD-cp.json) among {', '.join(sorted(found))}")
-    return found
+        name = _name(folder.resolve().as_posix() if path == "." else path)
+        if name in ratings:
+            raise ValueError(f"{folder}: two folders of {name}'s ratings, one of them {path}: name the one to use")
+        ratings[name] = methods
+    if not humans(ratings):
+        raise ValueError(f"{folder}: no human ratings (.../group1/METHOD-cp.json) among {', '.join(sorted(ratings))}")
+    return ratings
 
 
 def humans(ratings: Mapping[str, Any]) -> list[str]:
@@ -72,8 +72,10 @@ def humans(ratings: Mapping[str, Any]) -> list[str]:
 
 def rated_methods(ratings: Ratings) -> list[str]:
     """The methods with human ratings, in the order of NearID's Table 2, others after them."""
-    order = {method: place for place, method in enumerate(METHODS)}
-    methods = {method for name in humans(ratings) for method in ratings[name]}
+    order = {method: number for number, method in enumerate(METHODS)}
+    methods: set[str] = set()
+    for name in humans(ratings):
+        methods.update(ratings[name])
     return sorted(methods, key=lambda method: (order.get(method, len(order)), method))
 
 
@@ -81,15 +83,16 @@ def from_manifest(manifest: Manifest) -> Ratings:
     """The ratings of the generated images in an imported manifest (`--option ratings=`)."""
     from idmetric.data.importers.dreambench import method_of
 
-    found: Ratings = {}
+    ratings: Ratings = {}
     for row in manifest.filter(slot="candidate"):
         about = row.parameters or {}
         if about.get("image", 0) == 0 and row.parent is not None:
             item = _item(row)
             method = method_of(row.engine or "", METHODS) or row.engine or ""
             for rater, rating in about.get("ratings", {}).items():
-                found.setdefault(_name(rater), {}).setdefault(method, {})[item] = float(rating)
-    return found
+                ratings_of_rater = ratings.setdefault(_name(rater), {})
+                ratings_of_rater.setdefault(method, {})[item] = float(rating)
+    return ratings
 
 
 def category_of(item: Item) -> str:
@@ -104,13 +107,13 @@ def category_of(item: Item) -> str:
     raise ValueError(f"{item[0]!r} is a collection of no category: they start with {', '.join(CATEGORIES.values())}")
 
 
-def _name(place: str) -> str:
-    """Short name of a rater, by their folder."""
+def _name(path: str) -> str:
+    """Short name of a rater, by the path of their folder."""
     for folder, name in _FOLDERS.items():
-        if f"/{place}".endswith(f"/{folder}"):
+        if f"/{path}".endswith(f"/{folder}"):
             return name
-    last = place.rsplit("/", 1)[-1]
-    return last if _HUMAN.fullmatch(last) else place
+    stem = path.rsplit("/", 1)[-1]
+    return stem if _HUMAN.fullmatch(stem) else path
 
 
 @dataclass(frozen=True)
@@ -131,24 +134,27 @@ def pairs(manifest: Manifest, ratings: Ratings) -> list[Pair]:
     """
     from idmetric.data.importers.dreambench import method_of
 
-    groups, methods = [ratings[name] for name in humans(ratings)], sorted(rated_methods(ratings))
-    anchors = {row.group: k for k, row in enumerate(manifest) if row.slot == "anchor"}
-    found: dict[tuple[str, Item], tuple[str, Pair]] = {}
-
-    for k, row in enumerate(manifest):
+    groups = [ratings[name] for name in humans(ratings)]
+    methods = sorted(rated_methods(ratings))
+    references = {row.group: number for number, row in enumerate(manifest) if row.slot == "anchor"}
+    images: dict[tuple[str, Item], Pair] = {}
+    engines: dict[tuple[str, Item], str] = {}
+    for number, row in enumerate(manifest):
         about = row.parameters or {}
         if row.slot != "candidate" or row.engine is None or about.get("image", 0) != 0:
             continue
-        method, item = method_of(row.engine, methods), _item(row)
+        method = method_of(row.engine, methods)
+        item = _item(row)
         if method is None or not all(item in group.get(method, {}) for group in groups):
             continue
-        if row.group not in anchors:
+        if row.group not in references:
             raise ValueError(f"{row.id}: its reference (the anchor of its group) is not in the manifest")
-        other = found.setdefault((method, item), (row.engine, Pair(method, item, anchors[row.group], k)))[0]
-        if other != row.engine:
-            raise ValueError(f"{other} and {row.engine} are both images of {method}: leave one of them out")
+        engine = engines.setdefault((method, item), row.engine)
+        if engine != row.engine:
+            raise ValueError(f"{engine} and {row.engine} are both images of {method}: leave one of them out")
+        images.setdefault((method, item), Pair(method, item, references[row.group], number))
 
-    return [image for _, image in found.values()]
+    return list(images.values())
 
 
 def _item(row: Row) -> Item:

@@ -37,12 +37,15 @@ def draw_triplets(data: Manifest, rows: Ints, mode: Mode, seed: int = 0) -> tupl
     triplets: list[tuple[int, int, int]] = []
     without = []
     for name, scenes in objects.items():
-        others = [objects[other] for other in objects if other != name and category[other] == category[name]]
+        relatives = []  # the other objects of its category
+        for relative in objects:
+            if relative != name and category[relative] == category[name]:
+                relatives.append(objects[relative])
         is_elsewhere = mode == "hard" and len(scenes) > 1  # the anchor's scene is another one
         shared = []  # scenes that can hold positive and negative
         for scene, views in scenes.items():
             has_positive = is_elsewhere or len(views) > 1
-            if has_positive and any(scene in other for other in others):
+            if has_positive and any(scene in relative for relative in relatives):
                 shared.append(scene)
         if not shared:
             without.append(name)
@@ -53,13 +56,14 @@ def draw_triplets(data: Manifest, rows: Ints, mode: Mode, seed: int = 0) -> tupl
             scene = _choose(shared, rng)
             if is_elsewhere:
                 positive = _choose(scenes[scene], rng)
-                anchor_scene = _choose([other for other in scenes if other != scene], rng)
-                anchor = _choose(scenes[anchor_scene], rng)
+                elsewhere = [anchor_scene for anchor_scene in scenes if anchor_scene != scene]
+                anchor = _choose(scenes[_choose(elsewhere, rng)], rng)
             else:
-                first, second = rng.choice(len(scenes[scene]), 2, replace=False)
-                anchor, positive = scenes[scene][first], scenes[scene][second]
-            negative_object = _choose([other for other in others if scene in other], rng)
-            triplets.append((anchor, positive, _choose(negative_object[scene], rng)))
+                views = scenes[scene]
+                anchor, positive = (views[k] for k in rng.choice(len(views), 2, replace=False))
+            in_scene = [relative[scene] for relative in relatives if scene in relative]
+            negative = _choose(_choose(in_scene, rng), rng)
+            triplets.append((anchor, positive, negative))
 
     return np.array(triplets, dtype=np.int64).reshape(-1, 3), without
 
@@ -71,14 +75,14 @@ def _objects_by_scene(data: Manifest, rows: Ints) -> tuple[dict[str, dict[str, l
     kind = data.column("category")
     names = data.column("id")
     keys = image_keys(data)
-    seen: set[tuple[str, str]] = set()
+    images: set[tuple[str, str]] = set()
     objects: dict[str, dict[str, list[int]]] = {}
     category: dict[str, str | None] = {}
     for row in sorted(rows.tolist(), key=lambda number: names[number]):
         image = (identity[row], keys[row])
-        if identity[row] is None or scene[row] is None or image in seen:
+        if identity[row] is None or scene[row] is None or image in images:
             continue
-        seen.add(image)
+        images.add(image)
         objects.setdefault(identity[row], {}).setdefault(scene[row], []).append(row)
         category[identity[row]] = kind[row]
     return {name: dict(sorted(scenes.items())) for name, scenes in sorted(objects.items())}, category
@@ -168,7 +172,7 @@ def members(data: Manifest, which: str | None = None) -> dict[str, Ints]:
             f"no benchmark of ID-Sim here: the column dataset holds {datasets}, not {', '.join(BENCHMARKS)}; "
             "say which one it is: --set NAME"
         )
-    return {name: np.array(own_rows, dtype=np.int64) for name, own_rows in rows.items() if own_rows}
+    return {name: np.array(numbers, dtype=np.int64) for name, numbers in rows.items() if numbers}
 
 
 def plans(data: Manifest, rows_of: Mapping[str, Ints], seed: int = 0) -> dict[str, BenchmarkPlan]:
@@ -252,7 +256,7 @@ def _pairs(data: Manifest, rows: Ints, name: str) -> BenchmarkPlan:
     """Pairs of a group's anchor with its other images, and whether they show one identity."""
     identity = data.column("identity")
     label = data.column("label")
-    anchors, others, same = [], [], []
+    anchors, candidates, same = [], [], []
     for (group, _), slots in groups(data, rows.tolist()).items():
         group_anchors = slots.pop("anchor", [])
         if len(group_anchors) != 1:
@@ -260,19 +264,28 @@ def _pairs(data: Manifest, rows: Ints, name: str) -> BenchmarkPlan:
                 f"{name}: group {group!r} has {len(group_anchors)} anchors: give it one, with its candidates"
             )
         [anchor] = group_anchors
-        slot_of = {row: slot for slot, slot_rows in slots.items() for row in slot_rows}
+        slot_of: dict[int, str] = {}
+        for slot, slot_rows in slots.items():
+            slot_of |= dict.fromkeys(slot_rows, slot)
         for row, slot in sorted(slot_of.items()):
             anchors.append(anchor)
-            others.append(row)
-            same.append(_same(name, row, slot, label[row], identity[anchor], identity[row]))
+            candidates.append(row)
+            same.append(_same(name, row, slot, label[row], (identity[anchor], identity[row])))
 
     if not anchors:
         raise ValueError(f"{name}: no pairs: each is a group with slots anchor and candidate, label 1 = same, 0 = not")
-    sides = np.array(anchors, dtype=np.int64), np.array(others, dtype=np.int64)
-    return BenchmarkPlan("pairs", sides, np.array(same, dtype=bool))
+    anchor_rows = np.array(anchors, dtype=np.int64)
+    candidate_rows = np.array(candidates, dtype=np.int64)
+    return BenchmarkPlan("pairs", (anchor_rows, candidate_rows), np.array(same, dtype=bool))
 
 
-def _same(name: str, row: int, slot: str, label: float | None, first: str | None, second: str | None) -> bool:
+def _same(
+    name: str,
+    row: int,
+    slot: str,
+    label: float | None,
+    identities: tuple[str | None, str | None],
+) -> bool:
     """Whether a pair shows one identity: its label, its slot, or the identities."""
     if label is not None:
         if label not in (0, 1):
@@ -280,9 +293,9 @@ def _same(name: str, row: int, slot: str, label: float | None, first: str | None
         return label == 1
     if slot in ("positive", "negative"):
         return slot == "positive"
-    if first is None or second is None:
+    if None in identities:
         raise ValueError(f"{name}, row {row + 1}: a pair with neither a label nor two identities")
-    return first == second
+    return identities[0] == identities[1]
 
 
 def _triplets(data: Manifest, rows: Ints, name: str, seed: int) -> dict[str, BenchmarkPlan]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -20,219 +20,273 @@ from idmetric.evaluate.protocols.common.scorers import EvalSettings, Progress, V
 from idmetric.evaluate.protocols.segmentation.persam import PerSAM
 from idmetric.evaluate.statistics import segmentation as measures
 from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.distance.patches import Layout, on_grid, prototypes, spread
+from idmetric.metric.distance.patches import Layout, on_grid, patch_tokens, prototypes, spread
 from idmetric.metric.images.masks import read_mask
 from idmetric.metric.scoring.heatmaps import coverage, layout
 
 _SIDE = 512  # longer side at which masks are compared, in pixels
 _REFERENCE, _TARGETS = "train", ("test_dense", "test")  # PODS's parts
 THRESHOLDS = np.linspace(-1, 1, 2001)  # among which the one for all images is chosen
-NAMES = ("subject", "image", "present", "score", "iou", "intersection", "union", "pointing", "best")
 
 
 @dataclass(frozen=True)
 class Task:
-    """A subject: rows of its reference, of targets that show it, and of targets that do not."""
+    """A subject: rows of its reference, of the targets that show it, and of targets that show other subjects."""
 
     subject: str
     reference: int
-    own: tuple[int, ...]
-    others: tuple[int, ...]
+    targets: tuple[int, ...]
+    distractors: tuple[int, ...]
 
 
-def tasks(data: Manifest, settings: EvalSettings, most_others: int | None = None) -> tuple[list[Task], list[str]]:
+def tasks(
+    data: Manifest,
+    settings: EvalSettings,
+    most_distractors: int | None,
+) -> tuple[list[Task], list[str]]:
     """A task for each identity with a reference and targets, and notes on identities without.
 
     Args:
-        most_others: images of other subjects to search for each subject, drawn by the seed; None: all.
+        most_distractors: images of other subjects to search for each subject, drawn by the seed; None: all.
     """
-    identity, ids, part = data.column("identity"), data.column("id"), free(data, "part")
-    masked = [mask is not None for mask in data.sources("mask")]
-    shown = next((p for p in _TARGETS if p in part), None) if _REFERENCE in part else None
-    reference: dict[str, int] = {}
+    ids = data.column("id")
+    identity = data.column("identity")
+    part = free(data, "part")
+    has_mask = [mask is not None for mask in data.sources("mask")]
+    target_part = None
+    if _REFERENCE in part:
+        target_part = next((name for name in _TARGETS if name in part), None)
+
+    references: dict[str, int] = {}
     targets: dict[str, list[int]] = defaultdict(list)
-
-    for row in sorted(range(len(data)), key=lambda r: ids[r]):
-        if identity[row] is None or not masked[row]:
+    for row in sorted(range(len(data)), key=ids.__getitem__):
+        name = identity[row]
+        if name is None or not has_mask[row]:
             continue
-        is_reference = part[row] == _REFERENCE if shown else identity[row] not in reference
+        is_reference = name not in references
+        if target_part is not None:
+            is_reference = part[row] == _REFERENCE
         if is_reference:
-            reference.setdefault(identity[row], row)
-        elif not shown or part[row] == shown:
-            targets[identity[row]].append(row)
+            references.setdefault(name, row)
+        elif target_part is None or part[row] == target_part:
+            targets[name].append(row)
 
-    able = [name for name in reference if targets[name]]
-    if not able:
+    subjects = [name for name in references if targets[name]]
+    if not subjects:
         raise ValueError(
             "no identity has a reference and a target with masks: give images of the same subject with masks of it "
             "(column mask)"
         )
 
-    everyone = np.array([row for name in able for row in targets[name]])
-    owner = np.array([name for name in able for _ in targets[name]], dtype=object)
-    found = []
-    for k, name in enumerate(able):
-        strangers = everyone[owner != name]
-        if most_others is not None and most_others < len(strangers):
-            strangers = np.sort(np.random.default_rng([settings.seed, k]).choice(strangers, most_others, False))
-        found.append(Task(name, reference[name], tuple(targets[name]), tuple(strangers.tolist())))
+    target_rows = np.concatenate([targets[name] for name in subjects])
+    target_subjects = np.repeat(subjects, [len(targets[name]) for name in subjects])
+    complete = []
+    for number, name in enumerate(subjects):
+        distractors = target_rows[target_subjects != name]
+        if most_distractors is not None and most_distractors < len(distractors):
+            rng = np.random.default_rng([settings.seed, number])
+            distractors = np.sort(rng.choice(distractors, most_distractors, replace=False))
+        task = Task(
+            subject=name,
+            reference=references[name],
+            targets=tuple(targets[name]),
+            distractors=tuple(distractors.tolist()),
+        )
+        complete.append(task)
 
-    left = sorted({n for n in identity if n is not None} - set(able))
-    notes = [f"{len(left)} identities lack a reference or a target with a mask: {listed(left)}"] if left else []
-    return found, notes
+    incomplete = sorted(set(identity) - {None, *subjects})
+    notes = []
+    if incomplete:
+        notes.append(f"{len(incomplete)} identities lack a reference or a target with a mask: {listed(incomplete)}")
+    return complete, notes
 
 
 @dataclass
-class Found:
-    """One line for each subject and image; see `NAMES`. And the IoU of own images at `THRESHOLDS`."""
+class Segmentation:
+    """What a method finds.
 
-    lines: list[tuple[Any, ...]] = field(default_factory=list)
+    Attributes:
+        lines: for each subject and image, scores of the mask. curves: for each image that shows the subject, the IoU
+            of its map at `THRESHOLDS`.
+    """
+
+    lines: list[dict[str, Any]] = field(default_factory=list)
     curves: list[Array] = field(default_factory=list)
 
     def columns(self) -> dict[str, list[Any]]:
-        """For `Result.items`."""
-        return {name: list(column) for name, column in zip(NAMES, zip(*self.lines, strict=True), strict=True)}
+        """The lines as a table, for `Result.items`."""
+        return {name: [line[name] for line in self.lines] for name in self.lines[0]}
 
 
-@dataclass(frozen=True)
-class Subject:
-    """A task with the features of its reference.
+class Scene(NamedTuple):
+    """An image with patch tokens at unit length, the layout of its patches, and the true mask (H, W)."""
 
-    Attributes:
-        prototype: (D,), to multiply tokens by, see `idmetric.metric.distance.patches.prototypes`.
-        mean: mean token (1, D) of the mask's box.
-    """
+    embedding: Embedding
+    layout: Layout
+    mask: Truths
 
-    task: Task
+
+class Reference(NamedTuple):
+    """A subject's prototype (D,), see `idmetric.metric.distance.patches`, and the mean token (1, D) of its box."""
+
     prototype: Tensor
-    mean: Tensor
+    mean_token: Tensor
 
 
 def search(
     scorer: VectorScorer,
     data: Manifest,
     tasks: Sequence[Task],
-    sam: PerSAM | None = None,
-    progress: Progress | None = None,
-) -> dict[str, Found]:
+    sam: PerSAM | None,
+    progress: Progress | None,
+) -> dict[str, Segmentation]:
     """Every subject in every image of its task; each image is loaded, and seen by SAM, once.
 
     Args:
         progress: called with (images done, images to do).
     """
-    subjects = [_subject(scorer, data, task) for task in tasks]
-    wanted: dict[int, list[int]] = defaultdict(list)
-    for k, task in enumerate(tasks):
-        for row in (*task.own, *task.others):
-            wanted[row].append(k)
-    found = {"prior": Found(), "center": Found(), **({"persam": Found()} if sam is not None else {})}
+    searches: dict[int, list[tuple[Task, Reference]]] = defaultdict(list)
+    for task in tasks:
+        reference = _reference(scorer, data, task.reference)
+        for row in (*task.targets, *task.distractors):
+            searches[row].append((task, reference))
+
     ids = data.column("id")
+    methods = {"prior": Segmentation(), "center": Segmentation()}
+    if sam is not None:
+        methods["persam"] = Segmentation()
+    for done, (row, subjects) in enumerate(sorted(searches.items()), 1):
+        scene = _scene(scorer, data, row, _SIDE)
+        size = scene.mask.shape
+        if sam is not None:
+            encoded = sam.encode(cast("str | bytes", data.source(row)))
 
-    for done, (row, looked) in enumerate(sorted(wanted.items()), 1):
-        target = _unit(scorer.stored.embedding([row]))
-        picture = data.image(row)
-        where = layout(scorer.embedder, picture.height, picture.width, target)
-        truth = _truth(data, row, picture, _SIDE)
-        seen = sam.encode(cast("str | bytes", data.source(row))) if sam is not None else None
-        for k in looked:
-            subject = subjects[k]
-            own = row in subject.task.own
-            assert target.patches is not None  # checked by bind
-            grid = on_grid(target.patches[0] @ subject.prototype, where)
-            heat = spread(grid, where, truth.shape).double().numpy()
-            line = partial(_line, subject, ids[row], truth if own else np.zeros_like(truth), own, target, where)
-            maps = {"prior": heat, "center": _center_map(truth.shape)} if own else {"prior": heat}
-            for method, one in maps.items():
-                found[method].lines.append(line(one > measures.otsu(one), one))
-                if own:
-                    found[method].curves.append(measures.iou_curve(one, truth, THRESHOLDS))
-            if sam is not None and seen is not None:
-                mask = sam.decode(seen, spread(grid, where, seen.size))
-                found["persam"].lines.append(line(_resized(mask, truth.shape), heat))
+        for task, reference in subjects:
+            is_present = row in task.targets
+            about = {"subject": task.subject, "image": ids[row], "present": is_present}
+            truth = scene.mask if is_present else np.zeros_like(scene.mask)
+            similarities = patch_tokens(scene.embedding)[0] @ reference.prototype
+            grid = on_grid(similarities, scene.layout)
+            prior = spread(grid, scene.layout, size).double().numpy()
+            maps = {"prior": prior}
+            if is_present:
+                maps["center"] = _center_map(size)
+            for method, heat in maps.items():
+                mask = heat > measures.otsu(heat)
+                scores = _scores(scene, reference, truth, mask, heat)
+                methods[method].lines.append(about | scores)
+                if is_present:
+                    methods[method].curves.append(measures.iou_curve(heat, truth, THRESHOLDS))
+            if sam is not None:
+                heat_of_sam = spread(grid, scene.layout, encoded.size)
+                mask = _resized(sam.decode(encoded, heat_of_sam), size)
+                scores = _scores(scene, reference, truth, mask, prior)
+                methods["persam"].lines.append(about | scores)
         if progress is not None:
-            progress(done, len(wanted))
+            progress(done, len(searches))
 
-    return found
+    return methods
 
 
-def _line(
-    subject: Subject,
-    image: str,
+def _scores(
+    scene: Scene,
+    reference: Reference,
     truth: Truths,
-    present: bool,
-    target: Embedding,
-    where: Layout,
     mask: Truths,
     heat: Array,
-) -> tuple[Any, ...]:
-    """A line of `Found`, of a mask found by a map; its score is the cosine of mean tokens of boxes."""
+) -> dict[str, Any]:
+    """How well a mask and the map that it comes from fit the truth; the mask's score is the cosine of mean tokens."""
     intersection, union = measures.overlap(mask, truth)
     score = pointing = best = None
     if mask.any():
-        score = float(F.cosine_similarity(_mean(target, mask, where), subject.mean, dim=-1))
-    if present:
-        pointing, (_, best) = measures.pointing(heat, truth), measures.best_iou(heat, truth)
-    iou = intersection / union if union else 0.0
-    return subject.task.subject, image, present, score, iou, intersection, union, pointing, best
+        token = _mean_token(scene, mask)
+        score = float(F.cosine_similarity(token, reference.mean_token, dim=-1))
+    if truth.any():
+        pointing = measures.pointing(heat, truth)
+        _, best = measures.best_iou(heat, truth)
+    return {
+        "score": score,
+        "iou": intersection / union if union else 0.0,
+        "intersection": intersection,
+        "union": union,
+        "pointing": pointing,
+        "best": best,
+    }
 
 
-def _subject(scorer: VectorScorer, data: Manifest, task: Task) -> Subject:
-    one = _unit(scorer.stored.embedding([task.reference]))
-    picture = data.image(task.reference)
-    where = layout(scorer.embedder, picture.height, picture.width, one)
-    mask = _truth(data, task.reference, picture)
-    assert one.patches is not None  # checked by bind
-    cover = torch.zeros(one.patches.shape[:2])
-    cover[0, : where.grid[0] * where.grid[1]] = _cover(mask, where)
-    return Subject(task, prototypes(replace(one, weights=cover), "prototype")[0], _mean(one, mask, where))
+def _scene(
+    scorer: VectorScorer,
+    data: Manifest,
+    row: int,
+    side: float = math.inf,
+) -> Scene:
+    """An image of the manifest; see `_true_mask` for `side`."""
+    embedding = scorer.stored.embedding([row])
+    unit_tokens = F.normalize(patch_tokens(embedding), dim=-1)
+    embedding = replace(embedding, patches=unit_tokens)
+    picture = data.image(row)
+    where = layout(scorer.embedder, picture.height, picture.width, embedding)
+    return Scene(embedding, where, _true_mask(data, row, picture, side))
 
 
-def _unit(image: Embedding) -> Embedding:
-    """The embedding with tokens at unit length, in float32."""
-    assert image.patches is not None  # checked by bind
-    return replace(image, patches=F.normalize(image.patches.float(), dim=-1))
+def _reference(scorer: VectorScorer, data: Manifest, row: int) -> Reference:
+    scene = _scene(scorer, data, row)
+    covered = _coverage(scene.mask, scene.layout)
+    weights = torch.zeros(patch_tokens(scene.embedding).shape[:2])
+    weights[0, : len(covered)] = covered
+    [prototype] = prototypes(replace(scene.embedding, weights=weights), "prototype")
+    return Reference(prototype, _mean_token(scene, scene.mask))
 
 
-def _cover(mask: Truths, where: Layout) -> Tensor:
+def _coverage(mask: Truths, where: Layout) -> Tensor:
     """A mask's coverage of each patch (P,); equal for all patches if the mask lies in the margin outside them."""
-    weight = coverage(mask, where).flatten()
-    return weight if weight.any() else torch.ones_like(weight)
+    shares = coverage(mask, where).flatten()
+    return shares if shares.any() else torch.ones_like(shares)
 
 
-def _mean(image: Embedding, mask: Truths, where: Layout) -> Tensor:
+def _mean_token(scene: Scene, mask: Truths) -> Tensor:
     """Mean (1, D) of an image's tokens, weighted by how much the mask's box covers them; the mask is not empty."""
     y, x = np.nonzero(mask)
-    mask = np.zeros_like(mask)
-    mask[y.min() : y.max() + 1, x.min() : x.max() + 1] = True
-    assert image.patches is not None  # checked by bind
-    weight = _cover(mask, where)
-    return (image.patches[:, : len(weight)] * (weight / weight.sum())[:, None]).sum(1)
+    box = np.zeros_like(mask)
+    box[y.min() : y.max() + 1, x.min() : x.max() + 1] = True
+    weights = _coverage(box, scene.layout)
+    shares = weights / weights.sum()
+    return (patch_tokens(scene.embedding)[:, : len(shares)] * shares[:, None]).sum(1)
 
 
 def _center_map(size: tuple[int, int]) -> Array:
     """A map that falls from 1 in the middle of the image to 0 in its corners."""
-    y, x = ((np.arange(n) + 0.5) / n * 2 - 1 for n in size)
-    found: Array = 1 - np.hypot(y[:, None], x) / np.sqrt(2)
-    return found
+    y, x = ((np.arange(length) + 0.5) / length * 2 - 1 for length in size)
+    heat: Array = 1 - np.hypot(y[:, None], x) / np.sqrt(2)
+    return heat
 
 
-def _truth(data: Manifest, row: int, picture: Image.Image, side: int = 0) -> Truths:
+def _true_mask(
+    data: Manifest,
+    row: int,
+    picture: Image.Image,
+    side: float,
+) -> Truths:
     """The true mask: pixels that it covers by half, or if there are none, all that it touches.
 
     Args:
-        side: longer side of the result, if the picture is larger; 0 keeps the picture's size.
+        side: longer side of the result, if the picture is larger.
     """
-    scale = min(1.0, side / max(picture.size)) if side else 1.0
-    size = max(1, round(picture.height * scale)), max(1, round(picture.width * scale))
-    cover = read_mask(cast("str | bytes", data.source(row, "mask")), size, image=picture)
+    scale = min(1.0, side / max(picture.size))
+    height = max(1, round(picture.height * scale))
+    width = max(1, round(picture.width * scale))
+    source = cast("str | bytes", data.source(row, "mask"))
+    cover = read_mask(source, (height, width), image=picture)
     if not cover.any():
         raise ValueError(f"{data.column('id')[row]}: its mask is empty")
-    found: Truths = (cover >= min(0.5, float(cover.max()))).numpy()
-    return found
+    mask: Truths = (cover >= cover.max().clamp(max=0.5)).numpy()
+    return mask
 
 
 def _resized(mask: Truths, size: tuple[int, int]) -> Truths:
-    if mask.shape == size or not mask.any():
-        return mask if mask.shape == size else np.zeros(size, dtype=bool)
-    found: Truths = (read_mask(mask, size) >= 0.5).numpy()
-    return found
+    if mask.shape == size:
+        return mask
+    if not mask.any():
+        return np.zeros(size, dtype=bool)
+    resized: Truths = (read_mask(mask, size) >= 0.5).numpy()
+    return resized
