@@ -6,10 +6,11 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -283,10 +284,12 @@ def _measured(
 ) -> tuple[Manifest, list[Result]]:
     """Open data and models, and run the protocol."""
     from idmetric.evaluate.protocols.common.scorers import Judge
+    from idmetric.metric.files.output import refuse_inputs
 
     _check_files(protocol, args)
     settings = _settings(args, stack)
     data = _open_data(protocol, protocol_options, settings, args)
+    refuse_inputs({"--html": args.html}, _files_of(data))
     models = _open_models(sources, args)
     for name, model in models.items():
         if isinstance(model, Judge):  # its cost is printed however the run ends
@@ -337,6 +340,13 @@ def _open_data(
     else:
         data = Manifest.from_rows([])
     return of_splits(data, args)
+
+
+def _files_of(data: Manifest) -> Iterator[Path]:
+    """The images and masks that are files."""
+    for path in chain(data.column("path"), data.column("mask")):
+        if path is not None:
+            yield data.root / path
 
 
 def _open_models(sources: Mapping[str, str], args: argparse.Namespace) -> Models:

@@ -143,9 +143,9 @@ def _item(line: str) -> Item:
     values["stamp"] = tuple(tuple(map(int, stamp)) for stamp in values["stamp"])
     values["files"] = tuple(map(str, list.copy(values["files"])))  # TypeError for text
     item = Item(**{field.name: values[field.name] for field in fields(Item)})
-    texts = (item.name, item.place, item.key, item.problem, item.identity or "")
+    texts = (item.name, item.place, item.key, item.problem)
     numbers = (item.width, item.height, item.size)
-    are_texts = all(isinstance(text, str) for text in texts)
+    are_texts = all(isinstance(text, str) for text in texts) and isinstance(item.identity, str | None)
     if not are_texts or not all(isinstance(number, int) for number in numbers):
         raise ValueError(f"an image has values of the wrong types: {typed.shown(item)}")
     return item

@@ -7,7 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.metric.distance.ties import comparable
+from idmetric.metric.distance.ties import STEP, comparable
 from idmetric.metric.files.hints import need
 from idmetric.metric.scoring.nearest import Double, Ints
 
@@ -58,7 +58,7 @@ def cluster(
                 f"{linkage} linkage takes: lower the threshold, or linkage='single'"
             )
         if len(rows) > 2:
-            pairs = squareform(_distances(unit[rows], unit[rows]), checks=False)
+            pairs = squareform(_rounded(unit[rows] @ unit[rows].T), checks=False)
             tree = hierarchy.linkage(pairs, linkage)
             clusters = hierarchy.fcluster(tree, comparable(threshold), "distance")
             labels[rows] = labels.max() + clusters  # which begin at 1
@@ -82,17 +82,20 @@ def _components(unit: Double, threshold: float) -> Ints:
     label: Ints = np.arange(count)
     step = max(1, _CELLS // max(1, count))
     for start in range(0, count, step):
-        distances = _distances(unit[start : start + step], unit[start:])
-        a, b = np.nonzero(distances <= comparable(threshold))
-        a, b = label[a + start], label[b + start]
+        similarities = unit[start : start + step] @ unit[start:].T
+        a, b = np.nonzero(similarities >= 1 - threshold - 2 * STEP)  # rounding all would take as long as the product
+        near = _rounded(similarities[a, b]) <= comparable(threshold)
+        a, b = label[a[near] + start], label[b[near] + start]
         apart = a != b
         edges = (a[apart], b[apart])
+        if not len(edges[0]):
+            continue
         graph = coo_matrix((np.ones(len(edges[0]), bool), edges), (count, count))
         _, component = connected_components(graph, directed=False)
         label = component[label]
     return label
 
 
-def _distances(a: Double, b: Double) -> Double:
-    """Return 1 - cos of unit vectors (N, D) and (M, D): (N, M)."""
-    return comparable(np.maximum(1 - a @ b.T, 0))
+def _rounded(similarities: Double) -> Double:
+    """Return 1 - cos, as distances are compared."""
+    return comparable(np.maximum(1 - similarities, 0))

@@ -50,7 +50,8 @@ def generator(*key: int | str) -> Generator:
     """
     # NumPy's whole numbers count as Python's
     text = "\0".join(f"s{part}" if isinstance(part, str) else f"i{int(part)}" for part in key)
-    return np.random.default_rng(int.from_bytes(blake2b(text.encode(), digest_size=16).digest(), "big"))
+    digest = blake2b(text.encode(), digest_size=16)
+    return np.random.default_rng(int.from_bytes(digest.digest(), "big"))
 
 
 @lru_cache(maxsize=8)
@@ -66,8 +67,8 @@ def batch_rows(step: int, count: int, size: int, seed: int) -> NDArray[np.int64]
 
     Each epoch has its own permutation, without an incomplete last batch.
     """
-    epoch, k = divmod(step, steps_per_epoch(count, size))
-    return permutation(seed, epoch, count)[k * size : (k + 1) * size]
+    epoch, batch = divmod(step, steps_per_epoch(count, size))
+    return permutation(seed, epoch, count)[batch * size : (batch + 1) * size]
 
 
 def steps_per_epoch(count: int, size: int) -> int:
@@ -120,7 +121,7 @@ class Pictures:
             rng: random generator of the augmentation; not needed without it.
             foreground: paint everything outside the row's mask black, before the augmentation (NearID, section 4.1).
         """
-        source = cast("str | bytes", self.data.source(row))
+        source = self.data.source(row) or b""
         image: ImageLike = source
         if foreground:
             mask = self.data.source(row, "mask")
@@ -165,15 +166,17 @@ def check_held_out(data: Manifest, trained: NDArray[np.int64], held_out: NDArray
     Args:
         trained, held_out: rows of the manifest, in any shape.
     """
-    keys, names, ids = image_keys(data), data.column("identity"), data.column("id")
-    rows = np.unique(trained).tolist()
-    images, identities = {keys[row] for row in rows}, {names[row] for row in rows} - {None}
-    both = [row for row in np.unique(held_out).tolist() if keys[row] in images or names[row] in identities]
-    if both:
+    keys = image_keys(data)
+    names = data.column("identity")
+    trained_rows = np.unique(trained).tolist()
+    images = {keys[row] for row in trained_rows}
+    identities = {names[row] for row in trained_rows} - {None}
+    leaked = [row for row in np.unique(held_out).tolist() if keys[row] in images or names[row] in identities]
+    if leaked:
         raise ManifestError(
-            f"{len(both)} rows of split val show images or identities that are trained on, such as row {both[0] + 1} "
-            f"({ids[both[0]]}): their scores would not measure generalization; `idmetric data split` makes splits that "
-            "no identity crosses"
+            f"{len(leaked)} rows of split val show images or identities that are trained on, such as row "
+            f"{leaked[0] + 1} ({data.column('id')[leaked[0]]}): their scores would not measure generalization; "
+            "`idmetric data split` makes splits that no identity crosses"
         )
 
 
@@ -195,8 +198,9 @@ def check(
         decode: decode the images; False only looks for the files, which is quicker.
         most_ratio, progress: see `idmetric.data.manifest.check.faults`.
     """
-    unused = ("part_mask", "part_mask_bytes", *(() if masks else ("mask", "mask_bytes")))
-    used = data.replace(**dict.fromkeys(unused))
+    used = data.replace(part_mask=None, part_mask_bytes=None)
+    if not masks:
+        used = used.replace(mask=None, mask_bytes=None)
     bad = faults(used, decode=decode, most_ratio=most_ratio, progress=progress)
     if not bad:
         return data
@@ -207,12 +211,12 @@ def check(
             f"{len(lost)} of {len(data)} rows cannot be used:{listed}\n"
             "fix or remove them, or train without them by --on-error skip"
         )
-    kept = without(data, lost)
-    if not len(kept):
+    usable = without(data, lost)
+    if not len(usable):
         raise ManifestError(f"no usable row is left:{listed}")
     warnings.warn(
-        f"{len(lost)} rows cannot be used; they and rows that depend on them are left out, {len(kept)} of "
+        f"{len(lost)} rows cannot be used; they and rows that depend on them are left out, {len(usable)} of "
         f"{len(data)} rows stay:{listed}",
         stacklevel=2,
     )
-    return kept
+    return usable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
 
 import numpy as np
 import torch
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from idmetric.data.manifest.table import Manifest
 from idmetric.metric.distance.finite import NonFiniteError
 from idmetric.metric.models.embedder import Embedder
+from idmetric.train.batches import Rows
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import evaluating
 
@@ -22,7 +23,7 @@ _THREADS = 4  # for reading images
 def embed_rows(
     model: Embedder,
     data: Manifest,
-    rows: Sequence[int] | NDArray[np.integer],
+    rows: Rows,
     batch_size: int = 32,
     processes: Processes | None = None,
 ) -> Array:
@@ -37,18 +38,18 @@ def embed_rows(
     """
     if processes is None or processes.count == 1:
         return _embedded(model, data, rows, batch_size)
-    each = -(-len(rows) // (batch_size * processes.count)) * batch_size  # whole batches, as in one process
-    start = processes.rank * each
-    own = rows[start : start + each] if start < len(rows) else rows[:1]  # one without a share learns the width
-    found = processes.together(lambda: _embedded(model, data, own, batch_size))
-    share = torch.zeros(each, found.shape[1], dtype=torch.float64, device=processes.device)
-    share[: len(found)] = torch.from_numpy(found)
-    vectors: Array = processes.gather(share)[: len(rows)].cpu().numpy()  # without the padding of the last shares
+    share = math.ceil(len(rows) / (batch_size * processes.count)) * batch_size  # whole batches, as in one process
+    start = processes.rank * share
+    share_rows = rows[start : start + share] if start < len(rows) else rows[:1]  # without a share, to learn the width
+    embedded = processes.together(lambda: _embedded(model, data, share_rows, batch_size))
+    padded = torch.zeros(share, embedded.shape[1], dtype=torch.float64, device=processes.device)
+    padded[: len(embedded)] = torch.from_numpy(embedded)
+    vectors: Array = processes.gather(padded)[: len(rows)].cpu().numpy()  # without the padding of the last shares
     return vectors
 
 
-def _embedded(model: Embedder, data: Manifest, rows: Sequence[int] | NDArray[np.integer], batch_size: int) -> Array:
-    images = [data.source(row) or b"" for row in map(int, rows)]
+def _embedded(model: Embedder, data: Manifest, rows: Rows, batch_size: int) -> Array:
+    images = [data.source(int(row)) or b"" for row in rows]
     message = "the model's features are zero or not finite: training has diverged (lower the learning rate)"
     with evaluating(model):
         try:

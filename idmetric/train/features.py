@@ -26,6 +26,7 @@ from torch import Tensor
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.metric.checkpoints.fingerprint import tensors_digest
+from idmetric.metric.files import StrPath
 from idmetric.metric.files.output import refuse_irregular
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.scoring.keys import key_of, settings_digest
@@ -46,16 +47,17 @@ class FeatureCache:
         trunk: from `trunk_id`.
     """
 
-    def __init__(self, folder: str | os.PathLike[str], trunk: str) -> None:
+    def __init__(self, folder: StrPath, trunk: str) -> None:
         self.folder = Path(folder) / trunk
-        self.files: dict[str, Path] = {}  # by key
+        self.files: dict[str, Path]  # by key
         self.refresh()
 
     def refresh(self) -> None:
         """List the files in the folder again."""
         _opened.cache_clear()
-        found = shards_in(self.folder, KIND)
-        self.files = {key: path for path in found for key in _opened(path, os.getpid()).keys()}  # noqa: SIM118
+        self.files = {}
+        for path in shards_in(self.folder, KIND):
+            self.files |= dict.fromkeys(_opened(path, os.getpid()).keys(), path)
 
     def get(self, key: str) -> Tensor:
         """Return the features of a key in the cache."""
@@ -64,8 +66,8 @@ class FeatureCache:
             check(path)
         except (DamagedShardError, OSError) as error:
             raise TrainError(f"the cache of features cannot be read: {error}") from error
-        found: Tensor = _opened(path, os.getpid()).get_tensor(key)
-        return found
+        features: Tensor = _opened(path, os.getpid()).get_tensor(key)
+        return features
 
     def fill(
         self, wanted: Sequence[str], compute: Callable[[Sequence[str]], Iterable[Tensor]], processes: Processes
@@ -76,13 +78,13 @@ class FeatureCache:
             compute: returns the features (T, D) of up to 256 keys, on any device.
         """
         missing = processes.on_main(lambda: [key for key in dict.fromkeys(wanted) if key not in self.files])
-        parts = [missing[k : k + PER_FILE] for k in range(0, len(missing), PER_FILE)]
 
         def write() -> None:
             try:
-                for part in parts[processes.rank :: processes.count]:
-                    found = [features.cpu().contiguous().clone() for features in compute(part)]
-                    write_shard(self.folder, KIND, save(dict(zip(part, found, strict=True))))
+                for start in range(processes.rank * PER_FILE, len(missing), processes.count * PER_FILE):
+                    keys = missing[start : start + PER_FILE]
+                    features = [computed.cpu().contiguous().clone() for computed in compute(keys)]
+                    write_shard(self.folder, KIND, save(dict(zip(keys, features, strict=True))))
             except (OSError, ValueError) as error:  # a full disk, an image that is gone
                 raise TrainError(f"the cache of features in {self.folder} cannot be filled: {error}") from error
 
@@ -114,10 +116,11 @@ def trunk_id(model: Embedder, trunk: Mapping[str, Tensor], precision: str) -> st
 
 def picture_keys(data: Manifest, pictures: Sequence[tuple[int, bool]]) -> dict[tuple[int, bool], str]:
     """Return the key of each picture: a row, and whether its background is painted black by the row's mask."""
-    try:
-        return {
-            (row, masked): key_of(data.source(row) or b"", (data.source(row, "mask") or b"") if masked else None)
-            for row, masked in dict.fromkeys(pictures)
-        }
-    except OSError as error:
-        raise TrainError(f"{error.filename} cannot be read: {error.strerror or error}") from error
+    keys = {}
+    for row, is_masked in pictures:
+        mask = data.source(row, "mask") if is_masked else None
+        try:
+            keys[row, is_masked] = key_of(data.source(row) or b"", mask)
+        except OSError as error:
+            raise TrainError(f"{error.filename} cannot be read: {error.strerror or error}") from error
+    return keys

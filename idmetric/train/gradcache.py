@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from idmetric.train.losses.arrays import full
 from idmetric.train.processes import Processes
 
 Chunk = TypeVar("Chunk")
@@ -37,13 +38,14 @@ def cached_backward(
     """
     if len(chunks) == 1:  # a second pass would save no memory
         return _backward(_encode(encode, chunks[0], processes), loss, processes)
-    states, parts = [], []
+    states = []
+    parts = []
     with torch.no_grad():
         for chunk in chunks:
             states.append(_random_state(processes.device))
             parts.append(_encode(encode, chunk, processes))
     joined = torch.cat(parts).requires_grad_()
-    found = _backward(joined, loss, processes)
+    values = _backward(joined, loss, processes)
     assert joined.grad is not None
     gradients = torch.split(joined.grad, [len(part) for part in parts])
 
@@ -54,15 +56,15 @@ def cached_backward(
         if embedded.requires_grad:
             torch.autograd.backward(embedded, gradient)
     _set_random_state(processes.device, after)
-    return found
+    return values
 
 
 def _encode(encode: Callable[[Chunk], Tensor], chunk: Chunk, processes: Processes) -> Tensor:
     # weights cast for the pass without graph would lose their gradients in the pass with graph
     torch.clear_autocast_cache()
     with processes.autocast():
-        found = encode(chunk)
-    return found.to(torch.promote_types(found.dtype, torch.float32))
+        embedded = encode(chunk)
+    return full(embedded)
 
 
 def _backward(embedded: Tensor, loss: Loss, processes: Processes) -> dict[str, Tensor]:
@@ -72,8 +74,8 @@ def _backward(embedded: Tensor, loss: Loss, processes: Processes) -> dict[str, T
 
 
 def _random_state(device: torch.device) -> tuple[Tensor, Any]:
-    own = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state()
-    return torch.get_rng_state(), own
+    device_state = None if device.type == "cpu" else torch.get_device_module(device).get_rng_state()
+    return torch.get_rng_state(), device_state
 
 
 def _set_random_state(device: torch.device, state: tuple[Tensor, Any]) -> None:

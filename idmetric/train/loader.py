@@ -15,9 +15,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from idmetric.train.processes import Processes
+from idmetric.train.recipe import Recipe
 
 
-def batches(recipe: Any, steps: range, seed: int, workers: int, processes: Processes) -> Generator[Any, None, None]:
+def batches(recipe: Recipe, steps: range, seed: int, workers: int, processes: Processes) -> Generator[Any, None, None]:
     """The batches of these steps in order, each as `recipe.load(step)` gives it, or a `Failure`.
 
     Closing the generator ends the loading processes.
@@ -31,7 +32,7 @@ def batches(recipe: Any, steps: range, seed: int, workers: int, processes: Proce
         batch_size=None,
         sampler=steps,
         num_workers=count,
-        prefetch_factor=getattr(recipe, "prefetch", 2) if count else None,
+        prefetch_factor=recipe.prefetch if count else None,
         multiprocessing_context="fork" if count else None,  # copies need not import torch again
         worker_init_fn=_start_worker,
         pin_memory=processes.device.type == "cuda",
@@ -49,8 +50,10 @@ def seed_all(*numbers: int) -> None:
 class Steps(Dataset[Any]):
     """The batches of a recipe, by step: each is the result of `recipe.load(step)`, or a `Failure`."""
 
-    def __init__(self, recipe: Any, seed: int, rank: int) -> None:
-        self.recipe, self.seed, self.rank = recipe, seed, rank
+    def __init__(self, recipe: Recipe, seed: int, rank: int) -> None:
+        self.recipe = recipe
+        self.seed = seed
+        self.rank = rank
 
     def __getitem__(self, step: int) -> Any:
         seed_all(self.seed, step, self.rank, 1)
@@ -78,4 +81,7 @@ def worker_count(asked: int, processes: Processes) -> int:
     """
     if sys.platform != "linux":
         return 0
-    return asked if asked >= 0 else max(1, min(8, len(os.sched_getaffinity(0)) // processes.local_count))
+    if asked >= 0:
+        return asked
+    cores = len(os.sched_getaffinity(0)) // processes.local_count
+    return max(1, min(8, cores))

@@ -33,7 +33,10 @@ class Log:
     """
 
     def __init__(self, out: Path, done: int, steps: int, write: bool = True) -> None:
-        self.path, self.done, self.steps, self.write = out / FILE, done, steps, write
+        self.path = out / FILE
+        self.done = done
+        self.steps = steps
+        self.write = write
         self.start = time.monotonic()
         self.board: Any = None
         if write:
@@ -112,7 +115,9 @@ class Meter:
 
     def _clear(self) -> None:
         self.values: dict[str, list[float]] = defaultdict(list)
-        self.count, self.waiting, self.start = 0, 0.0, time.monotonic()
+        self.count = 0
+        self.waiting = 0.0
+        self.start = time.monotonic()
 
 
 def truncate(path: Path, done: int) -> None:

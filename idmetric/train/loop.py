@@ -51,7 +51,8 @@ class Stopped(Exception):
 
     def __init__(self, step: int, number: int) -> None:
         super().__init__(f"stopped after step {step}, which is saved: the same command resumes from there")
-        self.step, self.signal = step, number
+        self.step = step
+        self.signal = number
 
 
 @contextlib.contextmanager
@@ -133,7 +134,10 @@ class _Run:
     """
 
     def __init__(self, recipe: Recipe, out: Path, settings: TrainSettings, processes: Processes) -> None:
-        self.recipe, self.out, self.settings, self.processes = recipe, out, settings, processes
+        self.recipe = recipe
+        self.out = out
+        self.settings = settings
+        self.processes = processes
         self.modules = recipe.modules()
         self.optimizer = recipe.optimizer()
         self.done = self.saved = self.validated = 0
@@ -145,7 +149,8 @@ class _Run:
         if checkpoints:
             self.done = self.saved = max(checkpoints)
             record = state.load(checkpoints[self.done], self.modules, self.optimizer, processes.scaler)
-            self.best, self.validated = record["best"], record["validated"]
+            self.best = record["best"]
+            self.validated = record["validated"]
 
     def train(self, signals: Sequence[int]) -> None:
         """Train all steps that are not done yet.
@@ -153,7 +158,9 @@ class _Run:
         Args:
             signals: numbers of signals to stop, as they arrive.
         """
-        settings, recipe, processes = self.settings, self.recipe, self.processes
+        settings = self.settings
+        recipe = self.recipe
+        processes = self.processes
         steps = range(self.done, recipe.steps)
         feed = batches(recipe, steps, settings.seed, settings.workers, processes)
         with Log(self.out, self.done, recipe.steps, processes.main) as log, contextlib.closing(feed):
@@ -175,7 +182,8 @@ class _Run:
                     self._save()
 
     def _headline(self) -> str:
-        recipe, processes = self.recipe, self.processes
+        recipe = self.recipe
+        processes = self.processes
         trained, whole = parameter_counts(recipe)
         text = f"{recipe.name}: resumed after step {self.done}: " if self.done else f"{recipe.name}: "
         text += f"{recipe.steps} steps "
@@ -203,18 +211,22 @@ class _Run:
 
     def _step(self, step: int, batch: Any) -> dict[str, float]:
         """Take one step of the optimizer; return the values to log."""
-        processes, scaler = self.processes, self.processes.scaler
+        processes = self.processes
+        scaler = self.processes.scaler
         factor = self.recipe.lr_factor(step)
+        parameters: list[nn.Parameter] = []
         for group, rate in zip(self.optimizer.param_groups, self.rates, strict=True):
             group["lr"] = rate * factor
+            parameters += group["params"]
         seed_all(self.settings.seed, step, processes.rank)
         results = self.recipe.step(batch)
-        parameters = [p for group in self.optimizer.param_groups for p in group["params"]]
         processes.average_gradients(parameters)
         scaler.unscale_(self.optimizer)
         norm = float(nn.utils.clip_grad_norm_(parameters, self.settings.max_grad_norm or math.inf))
 
-        values = {name: float(v.detach() if isinstance(v, Tensor) else v) for name, v in results.items()}
+        values = {}
+        for name, value in results.items():
+            values[name] = float(value.detach() if isinstance(value, Tensor) else value)
         is_good = math.isfinite(norm)
         if scaler.is_enabled():  # with fp16, gradients may overflow for a while
             values["skipped"] = float(not is_good)

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from idmetric.metric.checkpoints.lora import merge_lora
 from idmetric.metric.files.hints import install
 
 _NAME = "default"  # of the adapter, within PEFT
@@ -84,15 +85,16 @@ def attach(
 def target_names(module: nn.Module, targets: str) -> list[str]:
     """Names of the linear layers that `attach` would change."""
     linear = [name for name, part in module.named_modules() if isinstance(part, nn.Linear)]
-    found = [name for name in linear if re.fullmatch(TARGETS.get(targets, targets), name)]
-    if not found:
+    pattern = TARGETS.get(targets, targets)
+    names = [name for name in linear if re.fullmatch(pattern, name)]
+    if not names:
         kinds = dict.fromkeys(re.sub(r"\d+", "N", name) for name in linear)
         raise ValueError(
             f"{type(module).__name__} has no linear layers named {targets!r} for LoRA. Its linear layers: "
             f"{', '.join(kinds) or 'none'} (N: numbers). Give a regular expression of whole names, or one of "
             f"{', '.join(TARGETS)}"
         )
-    return found
+    return names
 
 
 @contextlib.contextmanager
@@ -102,32 +104,33 @@ def folded(module: nn.Module) -> Iterator[nn.Module]:
     For saving (`model.save_pretrained`) and for measuring speed. The sum is computed in float32 and rounded once to the
     weights' type. Afterwards the module is bit for bit as before; the CPU's memory keeps the original weights.
     """
-    kept: list[tuple[nn.Module, str, nn.Module, Tensor, Tensor]] = []
+    originals: list[tuple[nn.Module, str, nn.Module, Tensor, Tensor]] = []
     try:
         for path, layer in _layers(module):
-            before, _, name = path.rpartition(".")
-            parent, base = module.get_submodule(before), layer.get_base_layer()
+            parent_path, _, name = path.rpartition(".")
+            parent = module.get_submodule(parent_path)
+            base = layer.get_base_layer()
             weight = base.weight.detach()  # shares its memory
-            kept.append((parent, name, layer, weight, weight.to("cpu", copy=True)))
-            weight.copy_(_sum(layer, weight))
+            originals.append((parent, name, layer, weight, weight.to("cpu", copy=True)))
+            a = layer.lora_A[_NAME].weight.detach()
+            b = layer.lora_B[_NAME].weight.detach()
+            state = merge_lora(
+                {"layer.weight": weight},
+                {"layer.lora_A": a, "layer.lora_B": b},
+                {"lora_alpha": layer.lora_alpha[_NAME]},
+            )
+            weight.copy_(state["layer.weight"])
             setattr(parent, name, base)
         yield module
     finally:
-        for parent, name, layer, weight, original in kept:
+        for parent, name, layer, weight, original in originals:
             setattr(parent, name, layer)
             weight.copy_(original)
 
 
-def _sum(layer: Any, weight: Tensor) -> Tensor:
-    wide = torch.promote_types(weight.dtype, torch.float32)
-    a, b = layer.lora_A[_NAME].weight.detach().to(wide), layer.lora_B[_NAME].weight.detach().to(wide)
-    return torch.addmm(weight.to(wide), b, a, alpha=layer.scaling[_NAME])
-
-
 def _layers(module: nn.Module) -> list[tuple[str, Any]]:
     """Names and layers with LoRA."""
-    parts = module.named_modules()
-    return [(name, x) for name, x in parts if hasattr(x, "lora_A") and hasattr(x, "get_base_layer")]
+    return [(name, layer) for name, layer in module.named_modules() if hasattr(layer, "get_base_layer")]
 
 
 def _reading_weights(module: nn.Module, names: Sequence[str]) -> list[Any]:
@@ -136,13 +139,14 @@ def _reading_weights(module: nn.Module, names: Sequence[str]) -> list[Any]:
     (timm's EVA, BEiT, Swin v2, and DINOv3 with a qkv bias.) With a separate qkv bias they call the layer; the sum is
     the same up to rounding.
     """
-    found: list[Any] = []
+    attentions = []
     for name in names:
-        parent: Any = module.get_submodule(name.rpartition(".")[0])
-        if name.rpartition(".")[2] == "qkv" and getattr(parent, "q_bias", None) is not None:
+        parent_path, _, layer_name = name.rpartition(".")
+        parent: Any = module.get_submodule(parent_path)
+        if layer_name == "qkv" and getattr(parent, "q_bias", None) is not None:
             if not hasattr(parent, "qkv_bias_separate"):
                 raise ValueError(
                     f"{name}: {type(parent).__name__} reads this layer's weight past LoRA: choose targets without qkv"
                 )
-            found.append(parent)
-    return found
+            attentions.append(parent)
+    return attentions

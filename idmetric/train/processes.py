@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import itertools
 import os
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -61,7 +62,9 @@ class Processes:
             importlib.import_module("torch.distributed.nn")
         state = PartialState(cpu=cpu, timeout=_PATIENCE)
         self.precision: Precision = precision
-        self.rank, self.count, self.main = state.process_index, state.num_processes, state.is_main_process
+        self.rank = state.process_index
+        self.count = state.num_processes
+        self.main = state.is_main_process
         self.local_count = int(os.environ.get("LOCAL_WORLD_SIZE") or self.count)
         self.device = torch.device("cpu") if cpu else state.device
         self.dtype = {"no": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
@@ -95,9 +98,8 @@ class Processes:
         if self.count == 1:
             return
         trained = [parameter for parameter in parameters if parameter.requires_grad]
-        has_gradient = torch.tensor([p.grad is not None for p in trained], dtype=torch.int32, device=self.device)
-        dist.all_reduce(has_gradient)
-        used = [parameter for parameter, count in zip(trained, has_gradient.tolist(), strict=True) if count]
+        has_gradient = self.any(*(parameter.grad is not None for parameter in trained))
+        used = list(itertools.compress(trained, has_gradient))
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in used]
         flat = torch.cat([gradient.flatten() for gradient in gradients])
         dist.all_reduce(flat)

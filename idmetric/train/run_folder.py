@@ -56,7 +56,8 @@ def prepare(out: Path, record: Mapping[str, Any]) -> bool:
     now = {"recipe": record["recipe"], **record["settings"]}
     changes = ""
     for name in {**before, **now}:
-        old_value, new_value = before.get(name, "not set"), now.get(name, "not set")
+        old_value = before.get(name, "not set")
+        new_value = now.get(name, "not set")
         if old_value != new_value:
             changes += f"\n  {name}: {old_value!r} there, {new_value!r} now"
     if changes:

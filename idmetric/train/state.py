@@ -43,8 +43,10 @@ def _trained(modules: Mapping[str, nn.Module]) -> dict[str, Tensor]:
 def _restore(modules: Mapping[str, nn.Module], tensors: Mapping[str, Tensor]) -> None:
     """Copy a checkpoint's weights and buffers into the modules."""
     for part, module in modules.items():
-        prefix = f"{part}/"
-        weights = {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+        weights = {}
+        for name, value in tensors.items():
+            if name.startswith(f"{part}/"):
+                weights[name.removeprefix(f"{part}/")] = value
         module.load_state_dict(weights, strict=False)
 
 
@@ -89,11 +91,14 @@ def load(
         raise _damaged(path, "its tensors are not those that this run trains")
     _restore(modules, tensors)
 
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters: list[nn.Parameter] = []
+    for group in optimizer.param_groups:
+        parameters += group["params"]
     states: dict[int, dict[str, Tensor]] = {}
     for key in tensors.keys() - stored.keys():
         _, index, name = key.split("/")
-        value, parameter = tensors[key], parameters[int(index)]
+        value = tensors[key]
+        parameter = parameters[int(index)]
         if value.shape == parameter.shape:  # in the parameter's memory layout (channels_last), as before
             value = torch.empty_like(parameter, dtype=value.dtype, requires_grad=False).copy_(value)
         states.setdefault(int(index), {})[name] = value

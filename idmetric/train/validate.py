@@ -116,7 +116,8 @@ def _retrieval(vectors: Array, rows: _Rows) -> dict[str, float]:
 
 def _families(vectors: Array, rows: _Rows) -> dict[str, float]:
     named = rows.images[rows.identity[rows.images] >= 0]
-    scores, same = [], []
+    scores = []
+    same = []
     for members in _groups(rows.family[named]):
         chosen = named[members]
         if len(np.unique(rows.identity[chosen])) == 1:

@@ -10,7 +10,9 @@ import pytest
 from idmetric.data.curate.balance import shares
 from idmetric.data.curate.mine import hard_negatives
 from idmetric.data.curate.triplets import PAIRINGS, TripletError, mixture, parse_ratio
-from idmetric.data.generate.idsim import noised_rows
+from idmetric.data.generate.engines import open_engine
+from idmetric.data.generate.idsim import noise_task
+from idmetric.data.generate.wording import read_wording
 from idmetric.data.manifest.split import leaks
 from idmetric.data.manifest.table import Manifest, Row, read
 
@@ -117,7 +119,9 @@ def test_triplets_with_an_original_as_negative_get_no_noise() -> None:
     source = edited(60)
     engines = ["flux_fill" if role == "identity-edit" else None for role in source.column("role")]
     out = mixture(mined(1), None, source.replace(engine=engines), count=60, ratio=(0, 0, 1))
-    noised = {out.column("group")[k] for k in noised_rows(out, "flux_fill")}
+    groups = out.column("group")
+    task = noise_task(out, open_engine("flux_fill"), read_wording())
+    noised = {groups[job.source or 0] for job in task.jobs}
     edits = {n.group for _, _, n in triplets(out) if n.role == "identity-edit"}
     assert noised == edits
     assert 0 < len(edits) < 60

@@ -253,6 +253,17 @@ def test_clusters_are_those_of_scikit_learn(linkage: Any, seed: int, threshold: 
     assert first == sorted(first)
 
 
+def test_pairs_as_far_as_the_threshold_are_of_one_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    distance = 0.2 + np.array([-2e-6, -4e-7, 4e-7, 2e-6])  # rounded to six decimals: below, at, at, above
+    angle = np.arccos(1 - distance)
+    for number, (x, y) in enumerate(zip(np.cos(angle), np.sin(angle), strict=True)):
+        vectors = np.array([[1, 0], [x, y]])
+        assert cluster(vectors, 0.2, "single").tolist() == [0, int(number == 3)]
+    vectors = np.array([[1, 0, 0], [0, 1, 0], [0, 0, 1]])  # no pair is near: no block joins any
+    monkeypatch.setattr("idmetric.gallery.linkage._CELLS", 1)
+    assert cluster(vectors, 0.2).tolist() == [0, 1, 2]
+
+
 def test_many_blocks_give_the_same_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors = clumps(1, 0.5)
     expected = cluster(vectors, 0.1)

@@ -584,7 +584,7 @@ def test_a_list_of_a_newer_format_is_refused_and_kept(
     ("column", "value"),
     [
         ("name", 1), ("place", None), ("key", ["a"]), ("problem", {}), ("identity", 3), ("width", "9"), ("size", 1.5),
-        ("files", "ab"), ("files", 3), ("stamp", [["x"]]), ("name", ["x" * 700_000]),
+        ("identity", []), ("files", "ab"), ("files", 3), ("stamp", [["x"]]), ("name", ["x" * 700_000]),
     ],
 )  # fmt: skip
 def test_a_list_of_images_with_values_of_wrong_types_is_damaged(

@@ -11,6 +11,7 @@ import math
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -18,6 +19,7 @@ from idmetric.metric.images.masks import read_mask
 from idmetric.metric.images.read import ImageLike, describe, read_image
 
 Mode = Literal["small", "large"]
+Parameters = dict[str, Any]  # JSON values by name
 Size = tuple[int, int]  # width, height
 Box = tuple[int, int, int, int]  # left, top, right, bottom
 Pair = tuple[Image.Image, Image.Image]  # a photo and its mask
@@ -44,7 +46,7 @@ class Composed(NamedTuple):
 
     image: Image.Image
     mask: Image.Image
-    parameters: dict[str, Any]
+    parameters: Parameters
 
 
 def read_pair(image: ImageLike, mask: ImageLike) -> Pair:
@@ -71,7 +73,7 @@ def scale_mode(identity: str, seed: int = 0) -> Mode:
 def contextual_canvas(
     photo: Image.Image,
     mask: Image.Image,
-    rng: np.random.Generator,
+    rng: Generator,
     mode: Mode,
 ) -> Composed:
     """The foreground, scaled and placed at random on a white canvas: the input of a contextual edit (ID-Sim, A.2.1).
@@ -129,7 +131,7 @@ def contextual_canvas(
 def pad_randomly(
     photo: Image.Image,
     mask: Image.Image,
-    rng: np.random.Generator,
+    rng: Generator,
 ) -> Composed:
     """The foreground on white, smaller and at a random place, in an image of the same size (ILGen, 3.2 and 4.1).
 
@@ -144,9 +146,12 @@ def pad_randomly(
     """
     padding = rng.uniform(0, PADDING)
     scale = 1 / (1 + padding)
-    size = (rounded(photo.width * scale), rounded(photo.height * scale))
+    width = rounded(photo.width * scale)
+    height = rounded(photo.height * scale)
+    size = (width, height)
     parameters = {"padding": padding, "size": list(size), "scale": scale}
-    return _place(photo, mask, (0, 0, *photo.size), size, photo.size, rng, parameters)
+    whole = (0, 0, *photo.size)
+    return _place(photo, mask, whole, size, photo.size, rng, parameters)
 
 
 def fit(
@@ -174,8 +179,8 @@ def fit(
 
 def partial_mask(
     mask: Image.Image,
-    rng: np.random.Generator,
-) -> tuple[Image.Image, dict[str, Any]]:
+    rng: Generator,
+) -> tuple[Image.Image, Parameters]:
     """The mask without 40-60 % of its foreground, cut off along a horizontal or vertical axis (ID-Sim, A.2.2).
 
     Axis, side and share are drawn at random. The cut removes whole columns (horizontal axis) or rows (vertical axis)
@@ -272,9 +277,12 @@ def _crop(image: Size, foreground: Size) -> tuple[float, float]:
 def _canvas(crop: tuple[float, float]) -> Size:
     """The canvas of the crop's ratio that is closest to it in size."""
     short, long = CANVAS_STEP
-    steps = min(CANVAS_LONGEST // long, rounded(max(crop) / long))
-    sides = (long * steps, short * steps)
-    return sides if crop[0] > crop[1] else sides[::-1]
+    steps = rounded(max(crop) / long)
+    steps = min(steps, CANVAS_LONGEST // long)
+    width, height = short * steps, long * steps
+    if crop[0] > crop[1]:
+        width, height = height, width
+    return width, height
 
 
 def _place(
@@ -283,8 +291,8 @@ def _place(
     box: Box,
     size: Size,
     canvas: Size,
-    rng: np.random.Generator,
-    parameters: dict[str, Any],
+    rng: Generator,
+    parameters: Parameters,
 ) -> Composed:
     """The masked part of a box of the photo, resized and placed at random on white, with its place as parameters."""
     left = int(rng.integers(canvas[0] - size[0] + 1))

@@ -6,7 +6,7 @@ import math
 
 from PIL import Image
 
-from idmetric.data.generate.compose import NEARID_SIDE, ComposeError, Pair, Size, fit, paste, rounded, scaled_mask
+from idmetric.data.generate.compose import NEARID_SIDE, ComposeError, Size, fit, paste, rounded, scaled_mask
 from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.jobs import Job, Made, Task, edit_jobs, read_source
 from idmetric.data.generate.wording import Wording
@@ -41,12 +41,17 @@ def distractor_task(
     jobs = edit_jobs(manifest, engine, words, "distractor", seed, copies, settings)
 
     def make(job: Job) -> Made:
-        image, mask = reduced(*read_source(manifest, job))
+        image, mask = read_source(manifest, job)
+        short, long = sorted(image.size)
+        if short > NEARID_SIDE:
+            image, mask = fit(image, mask, round(long * NEARID_SIDE / short), multiple=1)
+
         size = working_size(image.size, side, engine.multiple)
         large = image.resize(size, Image.Resampling.LANCZOS)
         large_mask = scaled_mask(mask, size)
-        edited = engine.edit(Request(job.prompt, job.seed, large, large_mask, negative=negative))
-        return Made(paste(edited, image, mask), mask, parameters={"size": list(size)})
+        request = Request(job.prompt, job.seed, large, large_mask, negative=negative)
+        pasted = paste(engine.edit(request), image, mask)
+        return Made(pasted, mask, parameters={"size": list(size)})
 
     return Task(jobs, make, [engine])
 
@@ -59,11 +64,3 @@ def working_size(size: Size, side: int, multiple: int) -> Size:
     width = rounded(side * root / multiple) * multiple
     height = rounded(side / root / multiple) * multiple
     return width, height
-
-
-def reduced(image: Image.Image, mask: Image.Image) -> Pair:
-    """Image and mask with a shorter side of at most 512 pixels."""
-    short, long = sorted(image.size)
-    if short <= NEARID_SIDE:
-        return image, mask
-    return fit(image, mask, round(long * NEARID_SIDE / short), 1)

@@ -12,7 +12,7 @@ An engine is a frozen dataclass of settings with the paper's values as defaults.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from idmetric.data.generate.weights import Flat, GenerateError, Place, Weighted, Weights, load_pipeline
+from idmetric.data.generate.weights import Flat, GenerateError, Options, Place, Weighted, Weights, load_pipeline
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,11 @@ class Engine(Weighted):
     guided: ClassVar[str] = "guidance_scale"  # the pipeline's name of the guidance
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Options:
         return {**super().settings, "dtype": self.place.dtype}
 
     @property
-    def parts(self) -> Mapping[str, Any]:
+    def parts(self) -> Options:
         """Components and options of the pipeline that differ from the weights'."""
         return {}
 
@@ -80,11 +80,11 @@ class Engine(Weighted):
     def prepare(self, pipe: Any) -> None:
         """Give a loaded pipeline the engine's scheduler and further weights, before it moves to its device."""
 
-    def prompts(self, request: Request) -> dict[str, Any]:
+    def prompts(self, request: Request) -> Options:
         """The pipeline's arguments that hold the prompt."""
         return {"prompt": request.prompt}
 
-    def options(self, request: Request) -> dict[str, Any]:
+    def options(self, request: Request) -> Options:
         """The pipeline's arguments except the prompt and the generator."""
         return {"num_inference_steps": self.steps, self.guided: request.guidance or self.guidance}
 
@@ -118,7 +118,7 @@ class Inpainter(Engine):
 
     strength: float
 
-    def options(self, request: Request) -> dict[str, Any]:
+    def options(self, request: Request) -> Options:
         image = request.image
         assert image is not None
         return {

@@ -14,7 +14,7 @@ from PIL import Image
 from idmetric.data.generate.engine import Engine, Inpainter, Request
 from idmetric.data.generate.iclight import ICLight
 from idmetric.data.generate.powerpaint import PowerPaint
-from idmetric.data.generate.weights import AUTO, NO_CHECKER, Place, Weights, load_model, load_tensors
+from idmetric.data.generate.weights import AUTO, NO_CHECKER, Options, Place, Weights, load_model, load_tensors
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.files.hints import need
 
@@ -41,7 +41,7 @@ class SDXLInpaint(Inpainter):
     pipeline = "StableDiffusionXLInpaintPipeline"
     parts = _NO_WATERMARK
 
-    def options(self, request: Request) -> dict[str, Any]:
+    def options(self, request: Request) -> Options:
         return {**super().options(request), "negative_prompt": request.negative}
 
 
@@ -75,7 +75,7 @@ class FluxCanny(Inpainter):
     name = "flux_canny"
     pipeline = "FluxControlInpaintPipeline"
 
-    def options(self, request: Request) -> dict[str, Any]:
+    def options(self, request: Request) -> Options:
         """As of all inpainters, and white Canny edges on black, RGB."""
         import cv2
 
@@ -99,7 +99,7 @@ class SDTurbo(Engine):
     pipeline = "StableDiffusionPipeline"
     parts = NO_CHECKER
 
-    def options(self, request: Request) -> dict[str, Any]:
+    def options(self, request: Request) -> Options:
         return {**super().options(request), "width": self.side, "height": self.side}
 
 
@@ -127,7 +127,7 @@ class QwenEdit(Engine):
         place_image_tokens(pipe.text_encoder)
         add_lightning(pipe, self.lora)
 
-    def options(self, request: Request) -> dict[str, Any]:
+    def options(self, request: Request) -> Options:
         return {**super().options(request), "image": request.image}
 
 
@@ -155,7 +155,7 @@ class QwenEditInpaint(Inpainter):
     def prepare(self, pipe: Any) -> None:
         place_image_tokens(pipe.text_encoder)
 
-    def options(self, request: Request) -> dict[str, Any]:
+    def options(self, request: Request) -> Options:
         # the negative prompt of the model's card; without one, diffusers ignores the guidance
         return {**super().options(request), "negative_prompt": " "}
 
@@ -180,13 +180,13 @@ class QwenInpaint(Engine):
     native = 1328  # of the published distractors
 
     @property
-    def parts(self) -> Mapping[str, Any]:
+    def parts(self) -> Options:
         return {"controlnet": load_model("QwenImageControlNetModel", self.controlnet, self.place)}
 
     def prepare(self, pipe: Any) -> None:
         add_lightning(pipe, self.lora)
 
-    def options(self, request: Request) -> dict[str, Any]:
+    def options(self, request: Request) -> Options:
         image = request.image
         assert image is not None
         return {
@@ -239,8 +239,8 @@ def place_image_tokens(encoder: Any) -> None:
     def mark(
         _: Any,
         args: Any,
-        kwargs: dict[str, Any],
-    ) -> tuple[Any, dict[str, Any]]:
+        kwargs: Options,
+    ) -> tuple[Any, Options]:
         is_image = kwargs["input_ids"] == encoder.config.image_token_id
         return args, {"mm_token_type_ids": is_image.int(), **kwargs}
 

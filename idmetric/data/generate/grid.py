@@ -7,11 +7,9 @@ changes to the photos; the edits continue them, and `idmetric eval sensitivity -
 
 from __future__ import annotations
 
-from typing import Any
-
 from PIL import Image
 
-from idmetric.data.generate.compose import WHITE, paste
+from idmetric.data.generate.compose import WHITE, Parameters, paste
 from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.jobs import Job, Made, Task, job_from, read_source, require
 from idmetric.data.generate.weights import GenerateError
@@ -84,8 +82,9 @@ def grid_identity_task(
     def make(job: Job) -> Made:
         image, mask = read_source(sources, job)
         strength = job.settings["identity_change"]
-        edited = engine.edit(Request(job.prompt, job.seed, image, mask, strength))
-        return Made(paste(edited, image, mask), mask, mask, oracle=0.0)
+        request = Request(job.prompt, job.seed, image, mask, strength)
+        edited = paste(engine.edit(request), image, mask)
+        return Made(edited, mask, mask, oracle=0.0)
 
     return Task(jobs, make, [engine])
 
@@ -133,7 +132,8 @@ def grid_context_task(
         if job.settings["factor"] == "background":
             white = Image.new("RGB", image.size, WHITE)
             image = Image.composite(image, white, mask)
-        return Made(engine.edit(Request(job.prompt, job.seed, image)), mask)
+        request = Request(job.prompt, job.seed, image)
+        return Made(engine.edit(request), mask)
 
     return Task(jobs, make, [engine])
 
@@ -142,6 +142,6 @@ def _changes(
     factor: str,
     change: float,
     identity_change: float,
-) -> dict[str, Any]:
+) -> Parameters:
     """The parameters that `idmetric.evaluate.protocols.sensitivity_idsim_fig6` reads."""
     return {"factor": factor, "factor_change": float(change), "identity_change": float(identity_change)}

@@ -83,7 +83,8 @@ def contextual_task(
         image, mask = read_source(manifest, job)
         rng = np.random.default_rng(job.seed)
         canvas = contextual_canvas(image, mask, rng, job.settings["mode"])
-        edited = engine.edit(Request(job.prompt, CONTEXT_SEED, canvas.image, canvas.mask))
+        request = Request(job.prompt, CONTEXT_SEED, canvas.image, canvas.mask)
+        edited = engine.edit(request)
         return Made(edited, canvas.mask, parameters={"canvas": canvas.parameters})
 
     return Task(jobs, make, [engine])

@@ -114,7 +114,8 @@ def relight_task(
         gray = on_gray(padded.image, padded.mask)  # before resizing, so no white gets into the object's edge
         small = gray.resize(size, Image.Resampling.LANCZOS)
         small_mask = scaled_mask(padded.mask, size)
-        relit = engine.edit(Request(job.prompt, job.seed, small, small_mask, size=image.size))
+        request = Request(job.prompt, job.seed, small, small_mask, size=image.size)
+        relit = engine.edit(request)
         return Made(relit, padded.mask, parameters={"padded": padded.parameters})
 
     return Task(jobs, make, [engine])

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -20,7 +20,7 @@ from typing import Any, Literal
 from PIL import Image
 
 from idmetric.data.curate.masking import missing_masks
-from idmetric.data.generate.compose import ComposeError, Pair, read_pair
+from idmetric.data.generate.compose import ComposeError, Pair, Parameters, read_pair
 from idmetric.data.generate.engine import Engine
 from idmetric.data.generate.weights import Flat, GenerateError, Rejected, Weighted
 from idmetric.data.generate.wording import Wording
@@ -49,8 +49,8 @@ class Job:
     name: str
     prompt: str
     seed: int
-    settings: Mapping[str, Any]
-    row: Mapping[str, Any]
+    settings: Parameters
+    row: Parameters
     source: int | None = None
 
 
@@ -62,7 +62,7 @@ class Made:
     image: Image.Image
     mask: Image.Image | None = None
     part_mask: Image.Image | None = None
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    parameters: Parameters = field(default_factory=dict)
     oracle: float | None = None
 
 
@@ -145,7 +145,7 @@ def _run(
 
     for job in progress(jobs, len(jobs), "generate"):
         try:
-            entry: dict[str, Any] = {"row": _saved(root, job, task)}
+            entry: Parameters = {"row": _saved(root, job, task)}
         except Rejected as error:
             entry = {"rejected": str(error)}
             flat += isinstance(error, Flat)
@@ -167,7 +167,7 @@ def _saved(
     root: Path,
     job: Job,
     task: Task,
-) -> dict[str, Any]:
+) -> Parameters:
     """Make and write the images of a job, and return its row."""
     made = task.make(job)
     parameters = {**job.settings, **made.parameters, **_provenance(task.models)}
@@ -181,7 +181,7 @@ def _saved(
     return {name: value for name, value in row.items() if value is not None or name == "identity"}
 
 
-def _provenance(models: Sequence[Weighted]) -> dict[str, Any]:
+def _provenance(models: Sequence[Weighted]) -> Parameters:
     """Versions and licenses of the models' weights; the names of all but the first model's begin with its name."""
     versions: dict[str, str] = {}
     licenses: dict[str, str] = {}
@@ -192,10 +192,10 @@ def _provenance(models: Sequence[Weighted]) -> dict[str, Any]:
     return {"versions": versions, "licenses": licenses}
 
 
-def _entry(root: Path, job: Job) -> dict[str, Any] | None:
+def _entry(root: Path, job: Job) -> Parameters | None:
     """A finished job's row, or the reason why its image was rejected; None if the job isn't finished."""
     try:
-        entry: dict[str, Any] = json_file.read(root / f"{job.name}.json")
+        entry: Parameters = json_file.read(root / f"{job.name}.json")
     except (OSError, ValueError):
         return None
     row = entry.get("row", {})
@@ -211,7 +211,7 @@ def job_name(
     origin: str,
     prompt: str,
     seed: int,
-    settings: Mapping[str, Any],
+    settings: Parameters,
 ) -> str:
     """The engine, a hash of the origin, the seed, and a hash of the prompt and all settings.
 
@@ -228,7 +228,7 @@ def job_from(
     engine: Engine,
     prompt: str,
     seed: int,
-    settings: Mapping[str, Any],
+    settings: Parameters,
     role: str,
     is_new: bool = False,
     **more: Any,
@@ -270,7 +270,7 @@ def edit_jobs(
     role: str,
     seed: int,
     copies: int,
-    settings: Mapping[str, Any],
+    settings: Parameters,
 ) -> list[Job]:
     """`copies` jobs for each row, which make new identities by a prompt with the row's category.
 

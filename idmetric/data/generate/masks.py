@@ -210,7 +210,8 @@ class GroundedSam(Remover):
         box, score = self.box(image, category)
         if score < self.threshold:
             raise Rejected(f"no {category} is found: the most likely box has probability {score:.2f}")
-        return self.checked(self.sam.body(image, box), f"the region found as {category}")
+        body = self.sam.body(image, box)
+        return self.checked(body, f"the region found as {category}")
 
     def box(
         self,

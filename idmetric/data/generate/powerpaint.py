@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from idmetric.data.generate.engine import Inpainter, Request
-from idmetric.data.generate.weights import NO_CHECKER, Weights, load_tensors
+from idmetric.data.generate.weights import NO_CHECKER, Options, Weights, load_tensors
 from idmetric.metric.checkpoints.errors import CheckpointError
 
 NEGATIVE = ", worst quality, low quality, normal quality, bad quality, blurry"  # what the demo appends
@@ -59,7 +59,7 @@ class PowerPaint(Inpainter):
         load_state(pipe.unet, load_tensors(self.unet), str(self.unet))
         add_task(pipe.text_encoder, load_tensors(self.text), str(self.text))
 
-    def prompts(self, request: Request) -> dict[str, Any]:
+    def prompts(self, request: Request) -> Options:
         negative = f"{request.negative or ''}{NEGATIVE}"
         return {
             "prompt_embeds": embed(self.pipe, request.prompt),
@@ -103,9 +103,7 @@ def add_task(
     encoder.config.task_vectors = len(learned)
 
     # transformers 5 dropped the prefix; the file has the one of its time
-    prefix = ""
-    if any(key.startswith("text_model.") for key in encoder.state_dict()):
-        prefix = "text_model."
+    prefix, *_ = next(iter(encoder.state_dict())).partition("embeddings.")
     loaded = {f"{prefix}embeddings.token_embedding.weight": table}
     for key, value in state.items():
         # not the other tasks, nor the numbers of positions, a buffer

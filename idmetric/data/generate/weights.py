@@ -15,8 +15,10 @@ from idmetric.metric.checkpoints.hub import Hub, cached_file, fetch
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.typed import accept, from_text
 
+Options = dict[str, Any]  # settings, or arguments of a pipeline, by name
+
 # parts of Stable Diffusion's pipelines: the safety checker would add black images to the data
-NO_CHECKER: Mapping[str, Any] = {"safety_checker": None, "requires_safety_checker": False}
+NO_CHECKER: Options = {"safety_checker": None, "requires_safety_checker": False}
 _READ = {".safetensors", ".json", ".txt", ".model", ".jinja"}  # extensions of files that pipelines load
 _SAMPLE, _SAMPLES = 16 * 1024, 256  # bytes of a sample, and samples of a file
 
@@ -135,12 +137,12 @@ class Weighted:
     name: ClassVar[str] = ""
 
     @property
-    def configuration(self) -> dict[str, Any]:
+    def configuration(self) -> Options:
         """Weights and settings by field."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "place"}
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Options:
         """Everything except its input that determines the pixels, as JSON values."""
         return self.configuration | {name: weights.key for name, weights in self.weights.items()}
 
@@ -165,7 +167,7 @@ class Weighted:
     def changed(
         self,
         weights: Mapping[str, str],
-        settings: Mapping[str, Any],
+        settings: Options,
     ) -> Self:
         """The same with other weights and settings.
 
@@ -173,7 +175,7 @@ class Weighted:
             weights: other locations of its weights by field ("base", "lora", ...): see `Weights.at`.
             settings: other values of its fields; text is converted to their types.
         """
-        changes: dict[str, Any] = {}
+        changes: Options = {}
         for name, location in weights.items():
             if name not in self.weights:
                 raise GenerateError(f"{self.name} has no weights {name!r}; it has {_listed(self.weights)}")
@@ -206,7 +208,9 @@ def load_pipeline(
     Raises:
         CheckpointError: naming the weights, if they cannot be downloaded, have no safetensors, or do not fit the class.
     """
-    folder = Path(weights.repo) if weights.local else _downloaded(weights, parts)
+    folder = Path(weights.repo)
+    if not weights.local:
+        folder = _downloaded(weights, parts)
     for file in [*folder.glob("*.py"), *folder.glob("*/*.py")]:  # some versions of diffusers run it
         name = file.relative_to(folder)
         raise CheckpointError(f"cannot load {weights} as {kind}: it holds {name}, and code is not run")
@@ -295,7 +299,7 @@ def fingerprint(path: Path) -> str:
     return digest.hexdigest()[:12]
 
 
-def _downloaded(weights: Weights, parts: Mapping[str, Any]) -> Path:
+def _downloaded(weights: Weights, parts: Options) -> Path:
     """The folder of the components that a pipeline's index names and that `parts` do not replace."""
     from diffusers import DiffusionPipeline
 

@@ -62,6 +62,7 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
     axis = _axis(distances, real, thresholds)
 
     references = list(album.references)
+    number = {file: index for index, file in enumerate(references)}
     files = references + [entry.image for entry in entries]
     paths = [path for path, _ in files]
     names = dict(zip(paths, _short(paths), strict=True))
@@ -74,7 +75,7 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
                 "row": entry.row,
                 "path": path,
                 "picture": album.pictures[entry.image],
-                "reference": references.index(entry.reference),
+                "reference": number[entry.reference],
                 "bar": percent(entry.row["distance"], axis.low, axis.high),
                 "itself": itself,  # no copy
                 "copied": bool(entry.row.get("copy")) and not itself,

@@ -31,10 +31,15 @@ def write_counts(module: nn.Module) -> list[tuple[int, int]] | None:
     Writes through `.data` (as PEFT merges adapters) and through NumPy views are not counted. None for a model with
     layers that FSDP shards, which puts other tensors in their place at each use.
     """
-    if any(hasattr(type(layer), "unshard") for layer in module.modules()):
-        return None
     counts = []
-    for tensor in module.state_dict(keep_vars=True).values():
-        version = 0 if tensor.is_inference() else tensor._version
-        counts.append((id(tensor), version))
+    for layer in module.modules():
+        if hasattr(type(layer), "unshard"):
+            return None
+        # not layer.state_dict(), for which quantized layers make new tensors at each call
+        saved: list[Tensor | None] = [*layer._parameters.values()]
+        saved += [buffer for name, buffer in layer._buffers.items() if name not in layer._non_persistent_buffers_set]
+        for tensor in saved:
+            if tensor is not None:
+                version = 0 if tensor.is_inference() else tensor._version
+                counts.append((id(tensor), version))
     return counts

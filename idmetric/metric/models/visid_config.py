@@ -89,8 +89,12 @@ class VisIDConfig:
         """
         from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
 
+        if max(height, width) > MOST_RATIO * min(height, width):
+            raise ValueError(
+                f"Qwen2.5-VL takes no side ratio above {MOST_RATIO}, this one has {width} x {height}: crop it"
+            )
         low, high = self.min_pixels, self.max_pixels
-        rows, columns = smart_resize(height, width, STEP, low, high)  # refuses side ratios above MOST_RATIO
+        rows, columns = smart_resize(height, width, STEP, low, high)
         if self.prompt_style == "vlm2vec" and min(height, width) < STEP and low <= 4 * STEP**2 <= high:
             return 2 * STEP, 2 * STEP
         if rows * columns > high:  # a narrow limit and a long image

@@ -57,7 +57,8 @@ class Triplets:
 
 def read_triplets(data: Manifest, splits: Sequence[str]) -> Triplets:
     """The triplets in the rows of these splits: groups with slots anchor, positive and negative."""
-    names, slots = data.column("group"), data.column("slot")
+    names = data.column("group")
+    slots = data.column("slot")
     groups: dict[str, dict[str, list[int]]] = defaultdict(lambda: {slot: [] for slot in SLOTS})
     for row in rows_in(data, splits).tolist():
         if names[row] is not None and slots[row] in SLOTS:

@@ -39,13 +39,13 @@ def compare(anchor: Tensor, positive: Tensor, negative: Tensor, identity: Tensor
         identity: (3, B) numbers of the identities of anchors, positives and negatives.
         negatives: see the module.
     """
-    count = len(anchor)
     if negatives == "single":
         values = similarity(anchor, torch.stack([positive, negative], 1))
-        is_negative = torch.tensor([False, True], device=anchor.device).expand(count, 2)
+        is_negative = torch.tensor([False, True], device=anchor.device).expand(len(anchor), 2)
         return Similarities(values[:, 0], values, is_negative)
     values = similarity(anchor, torch.cat([positive, negative]))
-    return Similarities(values.diagonal(), values, identity[0, :, None] != identity[1:].flatten()[None])
+    is_negative = identity[0, :, None] != identity[1:].flatten()
+    return Similarities(values.diagonal(), values, is_negative)
 
 
 def similarity(a: Tensor, b: Tensor) -> Tensor:
@@ -55,16 +55,17 @@ def similarity(a: Tensor, b: Tensor) -> Tensor:
         a: (B, D), or patch tokens (B, P, D).
         b: (M, ...), compared with all of a; or (B, M, ...), a[i] being compared with b[i].
     """
-    each = b.ndim > a.ndim
+    is_own = b.ndim > a.ndim  # b[i] are the candidates of a[i] alone
     if a.ndim == 2:
-        return cosines(a[:, None], b)[:, 0] if each else cosines(a, b)
-    if not each:
+        return cosines(a[:, None], b)[:, 0] if is_own else cosines(a, b)
+    if not is_own:
         return -sinkhorn_matrix(a, b, blur=BLUR, scaling=SCALING)
-    pairs = a.repeat_interleave(b.shape[1], 0), b.flatten(0, 1)
-    return -sinkhorn_distance(*pairs, blur=BLUR, scaling=SCALING).view(b.shape[:2])
+    repeated = a.repeat_interleave(b.shape[1], 0)
+    return -sinkhorn_distance(repeated, b.flatten(0, 1), blur=BLUR, scaling=SCALING).view(b.shape[:2])
 
 
 @torch.no_grad()
-def accuracy(found: Similarities) -> Tensor:
+def accuracy(similar: Similarities) -> Tensor:
     """Share of anchors nearer to their positive than to all their negatives; a tie counts as wrong."""
-    return (found.positive > found.values.masked_fill(~found.negative, -torch.inf).amax(1)).float().mean()
+    to_negatives = similar.values.masked_fill(~similar.negative, -torch.inf)
+    return (similar.positive > to_negatives.amax(1)).float().mean()

@@ -51,7 +51,8 @@ class IDSimRecipe(Recipe):
     name = "idsim"
 
     def __init__(self, config: Config, data: Manifest, processes: Processes) -> None:
-        self.config, self.processes = config, processes
+        self.config = config
+        self.processes = processes
         triplets = read_triplets(data, TRAINING)
         share(config.accumulation, processes.rank, processes.count, "micro-batches")  # raises if they cannot be
         self.steps = config.epochs * steps_per_epoch(len(triplets), config.batch_size * config.accumulation)
@@ -156,7 +157,14 @@ def _model(config: Config, processes: Processes) -> IDSim:
     settings = IDSimConfig(config.backbone, config.image_size, config.hidden, backbone_args=config.backbone_args)
     file = weights_file(config.backbone, config.backbone_weights, config.revision)
     model = untrained(settings, file, config.seed)
-    lora.attach(model.backbone, config.rank, config.alpha, config.dropout, config.targets, seed=config.seed)
+    lora.attach(
+        model.backbone,
+        rank=config.rank,
+        alpha=config.alpha,
+        dropout=config.dropout,
+        targets=config.targets,
+        seed=config.seed,
+    )
     model.mlp_cls.requires_grad_(config.terms != "patch")
     model.mlp_patch.requires_grad_(config.terms != "cls")
     if config.checkpointing:
@@ -198,7 +206,10 @@ def smoke_data(folder: Path) -> Manifest:
     painter = Painter(size=64, views=2, strengths=(0.75,), edits=True, contexts=True)
     world = painted(folder / "painted", painter, 6, 2)
     # nearest by colors instead of a model's features
-    colors = [np.asarray(world.image(row).resize((4, 4)), np.float32).ravel() for row in range(len(world))]
+    colors = []
+    for row in range(len(world)):
+        small = world.image(row).resize((4, 4))
+        colors.append(np.asarray(small, np.float32).ravel())
     mined = hard_negatives(world, np.stack(colors))
     train = mixture(mined, world, world, count=12, split="train", per_identity=2)
     val = mixture(mined, world, world, count=6, split="val", per_identity=2)

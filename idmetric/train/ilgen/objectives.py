@@ -51,9 +51,11 @@ class Contrastive(nn.Module):
         self.register_buffer("hardest", torch.full((count,), -1, dtype=torch.int64))
 
     def forward(self, embedded: Tensor, drawn: Drawn) -> dict[str, Tensor]:
-        query, candidates = embedded[:, :1], embedded[:, 1:]
+        query = embedded[:, :1]
+        candidates = embedded[:, 1:]
         similarity = cosines(query, candidates)[:, 0]
-        to_positive, to_negatives = similarity[:, 0], similarity[:, 1:]
+        to_positive = similarity[:, 0]
+        to_negatives = similarity[:, 1:]
         is_nearer = to_positive > to_negatives[:, 0]
         return {"loss": contrastive(to_positive, to_negatives), "accuracy": is_nearer.float().mean().detach()}
 

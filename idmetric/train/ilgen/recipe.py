@@ -65,7 +65,8 @@ class ILGen(Recipe):
     prefetch = 1  # batches that a loading process holds: one of 1,600 images takes 0.7 GB
 
     def __init__(self, config: Config, data: Manifest, processes: Processes) -> None:
-        self.config, self.processes = config, processes
+        self.config = config
+        self.processes = processes
         classes = classes_of(data, config.images, config.few_images, config.seed)
         held_out = rows_in(data, VALIDATION)
         _check(config, data, classes, held_out)
@@ -118,7 +119,8 @@ class ILGen(Recipe):
 
     def step(self, batch: Any) -> Mapping[str, float | Tensor]:
         """Embed the batch chunk by chunk, and let its queries search all of it."""
-        drawn, pixels = batch["drawn"], batch["pixels"]
+        drawn = batch["drawn"]
+        pixels = batch["pixels"]
         if isinstance(self.loss, Contrastive):
             drawn, pixels = self._with_negatives(self.loss, drawn, pixels)
         is_frozen = drawn.step < self.frozen_steps
@@ -138,7 +140,8 @@ class ILGen(Recipe):
     def _with_negatives(self, loss: Contrastive, drawn: Drawn, pixels: Tensor) -> tuple[Drawn, Tensor]:
         """The batch with the hardest negatives, which are mined first at the start of each pass."""
         if drawn.step % self.batches.per_pass == 0:
-            data, classes = self.batches.pictures.data, self.batches.classes
+            data = self.batches.pictures.data
+            classes = self.batches.classes
             loss.hardest.copy_(mine(self.model, data, classes, self.processes, self.config.chunk))
         drawn.image[:, 2] = loss.hardest.cpu()[drawn.image[:, 0]]
         negatives = self.batches.read(drawn, self.samples, range(2, 3), threads=8)  # no loading process has read them
@@ -197,10 +200,12 @@ def _batches(config: Config, data: Manifest, classes: Classes, model: Backbone) 
         interpolation=model.interpolation,
     )
     pictures = Pictures.of(model, data, augmentation if config.augment else None)
-    count, size = classes.rows.size, config.batch_size
+    count = classes.rows.size
+    size = config.batch_size
     draw: Callable[..., Drawn] = draw_pairs if config.loss == "contrastive" else draw_images
     if config.loss in CLASS_BATCHES:
-        count, size = len(classes), config.classes
+        count = len(classes)
+        size = config.classes
         draw = draw_classes
     draw = partial(draw, classes=len(classes), images=classes.images, size=size, seed=config.seed)
     return Batches(classes, pictures, draw, pass_length(count, size), config.seed)

@@ -58,7 +58,9 @@ class Tuples:
     identity: Tensor = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
-        anchor, positive, distractor = self.anchor, self.positive, self.distractor
+        anchor = self.anchor
+        positive = self.positive
+        distractor = self.distractor
         fit = anchor.ndim == 2 and positive.ndim == distractor.ndim == 3
         fit = fit and len(anchor) == len(positive) == len(distractor) > 0
         need = "anchors (B, D), positives (B, P, D) and distractors (B, K, D), B >= 1"
@@ -68,7 +70,8 @@ class Tuples:
         if self.identity is None:
             filled["identity"] = torch.arange(len(anchor), device=anchor.device)
         for name in ("positive", "distractor"):
-            slots, valid = getattr(self, name), getattr(self, f"{name}_valid")
+            slots = getattr(self, name)
+            valid = getattr(self, f"{name}_valid")
             if valid is None:
                 valid = torch.ones(slots.shape[:2], dtype=torch.bool, device=slots.device)
             check_shapes(valid.shape == slots.shape[:2], "a mask (B, P) or (B, K) of its embeddings", valid, slots)

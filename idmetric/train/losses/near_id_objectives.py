@@ -24,7 +24,8 @@ from idmetric.train.losses.info_nce import info_nce_pairs
 from idmetric.train.losses.near_id import ALPHA, TEMPERATURE, Tuples, batch_cosines, distractor_cosines, ranking
 
 BIAS = -10.0  # of SigLIP's logits, as in Zhai et al. 2023 and the released code
-CIRCLE_MARGIN, CIRCLE_SCALE = 0.25, 64.0  # released code
+CIRCLE_MARGIN = 0.25  # released code
+CIRCLE_SCALE = 64.0  # released code
 ORACLE_MARGIN = 0.05  # m of Table 4, which gives no number; released code
 
 
@@ -43,7 +44,8 @@ def symmetric_info_nce(
     Returns:
         A scalar >= 0, the mean of both directions; 0 if no anchor has a positive.
     """
-    anchor, identity = tuples.anchor, tuples.identity
+    anchor = tuples.anchor
+    identity = tuples.identity
     row = torch.arange(len(anchor), device=anchor.device)
     slot = tuples.positive_valid.to(torch.uint8).argmax(1)
     valid = tuples.positive_valid[row, slot]
@@ -55,7 +57,9 @@ def symmetric_info_nce(
     similarity = cosines(anchor, positive)
     total = torch.zeros_like(similarity[0, 0])
     for cosine, query in ((similarity, anchor), (similarity.T, positive)):
-        candidates, is_rival, is_match = cosine, is_negative, is_positive
+        candidates = cosine
+        is_rival = is_negative
+        is_match = is_positive
         if distractors:
             distractor = distractor_cosines(query, tuples.distractor)
             candidates = torch.cat([cosine, distractor], 1)

@@ -89,7 +89,13 @@ class Batches:
         for place in shares[rank]:
             for slot in np.flatnonzero(valid[place]).tolist():
                 row = int(rows[place, slot])
-                pictures.append(self._picture(row, bool(masked[place, slot]), (step, place, slot)))
+                is_masked = bool(masked[place, slot])
+                if self.cache is not None:
+                    picture = self.cache.get(self.keys[row, is_masked])
+                else:
+                    rng = generator(self.seed, step, place, slot)
+                    picture = self.pictures.read_bytes(row, rng, foreground=is_masked)
+                pictures.append(picture)
                 picture_rows.append(row)
 
         distractors = rows[:, 1 + self.shape.positives :]
@@ -104,12 +110,6 @@ class Batches:
             "oracle": torch.from_numpy(oracle).float(),
         }
 
-    def _picture(self, row: int, is_masked: bool, place: tuple[int, int, int]) -> Tensor:
-        """The pixels of a picture, or its features from the cache."""
-        if self.cache is not None:
-            return self.cache.get(self.keys[row, is_masked])
-        return self.pictures.read_bytes(row, generator(self.seed, *place), foreground=is_masked)
-
     # Features
 
     def keep(
@@ -123,23 +123,24 @@ class Batches:
                 of a picture's features is independent of the other pictures.
         """
         self.keys = processes.on_main(lambda: picture_keys(self.pictures.data, self.needed(steps)))
-        picture = {key: found for found, key in self.keys.items()}
-        new = sum(key not in cache.files for key in picture)
+        pictures = {key: picture for picture, key in self.keys.items()}
+        new = sum(key not in cache.files for key in pictures)
         if processes.main:
-            print(f"nearid: features of {new:,} of {len(picture):,} pictures go to {cache.folder}", flush=True)
+            print(f"nearid: features of {new:,} of {len(pictures):,} pictures go to {cache.folder}", flush=True)
 
         def read(key: str) -> Input[str]:
-            row, dark = picture[key]
-            return Input(key, pixels=self.pictures.read_bytes(row, foreground=dark))
+            row, is_masked = pictures[key]
+            return Input(key, pixels=self.pictures.read_bytes(row, foreground=is_masked))
 
         with Progress("pictures", processes.main, verb="computed features of") as progress:
+            batch_size = 1 if processes.device.type == "cpu" else chunk
             done = count(1)
 
-            def compute(part: Sequence[str]) -> Iterator[Tensor]:
-                for batch in batches(part, read, batch_size=1 if processes.device.type == "cpu" else chunk):
-                    for features in tokens(torch.stack([one.pixels for one in batch])):
+            def compute(keys: Sequence[str]) -> Iterator[Tensor]:
+                for batch in batches(keys, read, batch_size=batch_size):
+                    for features in tokens(torch.stack([item.pixels for item in batch])):
                         yield features
                         progress(next(done), new // processes.count)
 
-            cache.fill(list(picture), compute, processes)
+            cache.fill(list(pictures), compute, processes)
         self.cache = cache

@@ -58,7 +58,8 @@ class Recipe(Interface):
     prefetch = 1  # batches that a loading process holds: one takes 0.2 GB of pixels, or 0.9 GB of cached features
 
     def __init__(self, config: Config, data: Manifest, processes: Processes) -> None:
-        self.config, self.processes = config, processes
+        self.config = config
+        self.processes = processes
         share(config.batch_size, processes.rank, processes.count)  # raises if it cannot be
         identities, notes = find(data, engines=config.engines)
         data = inherit_masks(data)  # a distractor's mask is that of its view (released code)
@@ -185,7 +186,8 @@ def values_of(config: Config, tuples: Tuples, oracle: Tensor) -> dict[str, Tenso
     Returns:
         "loss"; for the NearID loss "discrimination", "ranking" and "cohesion"; with distractors, `ordered`.
     """
-    tau, alpha = config.temperature, config.alpha
+    tau = config.temperature
+    alpha = config.alpha
     distractors = config.objective.endswith("-distractors")
     values: dict[str, Tensor] = {}
     if config.objective == "nearid":
@@ -208,8 +210,11 @@ def values_of(config: Config, tuples: Tuples, oracle: Tensor) -> dict[str, Tenso
 @torch.no_grad()
 def ordered(tuples: Tuples) -> Tensor:
     """Share of anchors nearer to all their positives than to all their distractors, among anchors with both."""
-    positive = distractor_cosines(tuples.anchor, tuples.positive).masked_fill(~tuples.positive_valid, torch.inf)
-    distractor = distractor_cosines(tuples.anchor, tuples.distractor).masked_fill(~tuples.distractor_valid, -torch.inf)
+    positive = distractor_cosines(tuples.anchor, tuples.positive)
+    positive = positive.masked_fill(~tuples.positive_valid, torch.inf)
+    distractor = distractor_cosines(tuples.anchor, tuples.distractor)
+    distractor = distractor.masked_fill(~tuples.distractor_valid, -torch.inf)
     has_both = tuples.positive_valid.any(1) & tuples.distractor_valid.any(1)
-    is_ordered = (positive.amin(1) > distractor.amax(1)) & has_both
+    is_ordered = positive.amin(1) > distractor.amax(1)
+    is_ordered &= has_both
     return is_ordered.sum() / has_both.sum().clamp_min(1)

@@ -39,25 +39,34 @@ def start(config: Config) -> NearID:
     return model
 
 
-def _of_files(place: str, revision: str | None) -> NearID:
-    if released.find(place, released.NEARID):
-        return NearID(place, revision=revision, device="cpu")
-    files = Files(place, Hub(revision))
-    if checkpoint.read_json(files[checkpoint.CONFIG]).get("model_type") == NearID.model_type:
-        return NearID(place, revision=revision, device="cpu")
-    found = read_siglip(files)
-    model = NearID(checkpoint.parse(NearIDConfig, found, NearID.model_type), device="cpu")
-    load_state(model, found.state, found.name, torch.float32)
-    model.take_revision(found.revision)
+def _of_files(source: str, revision: str | None) -> NearID:
+    files = Files(source, Hub(revision))
+    if (
+        released.find(source, released.NEARID)
+        or checkpoint.read_json(files[checkpoint.CONFIG]).get("model_type") == NearID.model_type
+    ):
+        return NearID(source, revision=revision, device="cpu")
+    siglip = read_siglip(files)
+    model = NearID(checkpoint.parse(NearIDConfig, siglip, NearID.model_type), device="cpu")
+    load_state(model, siglip.state, siglip.name, torch.float32)
+    model.take_revision(siglip.revision)
     return model
 
 
 def _of_timm(config: Config) -> NearID:
-    name, known = config.backbone, encoders.pretrained_config(config.backbone)
-    # timm builds them with the exact GELU; SigLIP was trained with its tanh approximation
-    args = {"act_layer": "gelu_tanh", **config.backbone_args} if "siglip" in name else config.backbone_args
-    size = config.image_size or known.input_size[-1]
-    settings = NearIDConfig(name, size, known.interpolation, tuple(known.mean), tuple(known.std), backbone_args=args)
+    name = config.backbone
+    pretrained = encoders.pretrained_config(name)
+    args = config.backbone_args
+    if "siglip" in name:  # timm builds them with the exact GELU; SigLIP was trained with its tanh approximation
+        args = {"act_layer": "gelu_tanh", **args}
+    settings = NearIDConfig(
+        backbone=name,
+        image_size=config.image_size or pretrained.input_size[-1],
+        interpolation=pretrained.interpolation,
+        mean=tuple(pretrained.mean),
+        std=tuple(pretrained.std),
+        backbone_args=args,
+    )
     file = weights_file(name, config.backbone_weights, config.revision)
     model = NearID(settings, device="cpu")
     if file:
@@ -69,7 +78,8 @@ def _of_timm(config: Config) -> NearID:
 
 def only_the_head_trains(model: NearID) -> None:
     """Freeze the trunk, in eval mode; let the attention pooling train, in train mode."""
-    if getattr(model.backbone, "attn_pool", None) is None or getattr(model.backbone, "cls_token", None) is not None:
+    has_attention_pooling = getattr(model.backbone, "attn_pool", None) is not None
+    if not has_attention_pooling or getattr(model.backbone, "cls_token", None) is not None:
         raise CheckpointError(
             f"{model.name!r} has no attention pooling to train: choose a SigLIP, such as "
             "google/siglip2-so400m-patch14-384"

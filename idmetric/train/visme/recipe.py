@@ -61,7 +61,8 @@ class VisME(Recipe):
     prefetch = 1  # batches that a loading process holds: 128 samples with hard negatives take 0.5 GB
 
     def __init__(self, config: Config, data: Manifest, processes: Processes) -> None:
-        self.config, self.processes = config, processes
+        self.config = config
+        self.processes = processes
         settings = VisIDConfig(
             prompt_style=config.prompt_style,
             max_pixels=config.max_pixels,
@@ -71,7 +72,8 @@ class VisME(Recipe):
         share(config.batch_size, processes.rank, processes.count)  # raises if it cannot be
         validated = rows_in(data, VALIDATION)
         named = np.flatnonzero([name is not None for name in data.column("identity")])  # others may share pictures
-        check_held_out(data, np.intersect1d(named, rows_in(data, TRAINING)), np.intersect1d(named, validated))
+        trained = rows_in(data, TRAINING)
+        check_held_out(data, np.intersect1d(named, trained), np.intersect1d(named, validated))
 
         prepared = prepare(data, settings, instructions=config.instructions)
         if processes.main and prepared.notes:
@@ -109,7 +111,14 @@ class VisME(Recipe):
                 source = folder
             model = VisIDEmbed(source, config=settings, revision=config.revision, device=self.processes.device)
             model.name = config.model
-        lora.attach(model.backbone, config.rank, config.alpha, config.dropout, config.targets, seed=config.seed)
+        lora.attach(
+            model.backbone,
+            rank=config.rank,
+            alpha=config.alpha,
+            dropout=config.dropout,
+            targets=config.targets,
+            seed=config.seed,
+        )
         if config.checkpointing:
             backbone: Any = model.backbone
             before_5 = "gradient_checkpointing_enable"  # its name before transformers 5
@@ -139,7 +148,8 @@ class VisME(Recipe):
 
     def step(self, batch: Any) -> Mapping[str, float | Tensor]:
         """Embed the batch chunk by chunk, and let each query pick its target among all candidates (Eq. 4 and 5)."""
-        pixels, words = batch["pixels"], batch["words"]
+        pixels = batch["pixels"]
+        words = batch["words"]
         size = self.config.chunk
         values = cached_backward(
             lambda chunk: self.model.encode_items(pixels.take(chunk, self.processes.device), words[chunk]),
@@ -161,7 +171,8 @@ class VisME(Recipe):
         )
         with torch.no_grad():
             candidates = torch.cat([target, negative[codes["negative_valid"]]])
-            is_right = (query @ candidates.T).argmax(1) == torch.arange(len(query), device=query.device)
+            nearest = (query @ candidates.T).argmax(1)
+            is_right = nearest == torch.arange(len(query), device=query.device)
         return {"loss": loss, "accuracy": is_right.float().mean()}
 
     def validate(self) -> Mapping[str, float]:

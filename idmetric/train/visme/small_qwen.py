@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from safetensors.torch import save_file
 
+from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import install
 
 _TOKENS = (
@@ -24,7 +24,7 @@ _TOKENS = (
 
 
 def write(
-    folder: str | os.PathLike[str],
+    folder: StrPath,
     kind: Literal["qwen2_5_vl", "qwen2_vl"] = "qwen2_5_vl",
     *,
     seed: int = 0,
@@ -60,7 +60,7 @@ def _tokenizer(transformers: Any) -> Any:
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    plain = Tokenizer(models.BPE({token: i for i, token in enumerate(alphabet)}, []))
+    plain = Tokenizer(models.BPE({token: number for number, token in enumerate(alphabet)}, []))
     plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     plain.decoder = decoders.ByteLevel()
     plain.add_special_tokens(list(_TOKENS))
@@ -71,8 +71,9 @@ def _tokenizer(transformers: Any) -> Any:
 
 def _config(transformers: Any, tokenizer: Any, kind: str) -> Any:
     ids = {
-        f"{name}_token_id": tokenizer.convert_tokens_to_ids(f"<|{mark}|>")
-        for name, mark in (("image", "image_pad"), ("video", "video_pad"), ("vision_start", "vision_start"))
+        "image_token_id": tokenizer.convert_tokens_to_ids("<|image_pad|>"),
+        "video_token_id": tokenizer.convert_tokens_to_ids("<|video_pad|>"),
+        "vision_start_token_id": tokenizer.convert_tokens_to_ids("<|vision_start|>"),
     }
     text: dict[str, Any] = {
         "hidden_size": 32,

@@ -56,31 +56,38 @@ class Wording:
 
     def pairs(self, query: Rows, target: Rows) -> list[tuple[Item, Item]]:
         """Queries and targets of samples."""
-        return [self.pair(q, t) for q, t in zip(query.tolist(), target.tolist(), strict=True)]
+        return list(map(self.pair, query.tolist(), target.tolist()))
 
     def pair(self, query: int, target: int) -> tuple[Item, Item]:
         """Query and target of a sample."""
-        kind, text = self.kind[target], self.text[query] or ""
+        kind = self.kind[target]
+        text = self.text[query] or ""
         if query == target and kind == Kind.CAPTION:
             return Item(query, CAPTION), self._alone(text)
         if query == target and kind == Kind.ANSWER:
             return Item(query, text), self._alone(self.answer[query] or "")
+
+        candidate = self.candidate(target)
         if kind == Kind.EDIT and self.parent[target] == query:
-            return Item(query, self._join(TASKS["editing"], self.text[target] or "")), self.candidate(target)
+            words = self._join(TASKS["editing"], self.text[target] or "")
+            return Item(query, words), candidate
         if query in self.alone:
-            return Item(None, text), self.candidate(target)
-        own = text if query in self.query or self.role[query] == "real" else ""
-        return Item(query, own or self.asks[query]), self.candidate(target)
+            return Item(None, text), candidate
+        if text and (query in self.query or self.role[query] == "real"):
+            return Item(query, text), candidate
+        return Item(query, self.asks[query]), candidate
 
     def candidate(self, row: int) -> Item:
         """A candidate image, with the text of a group's positive or candidate, or such a text alone."""
+        text = self.text[row] or ""
         if row in self.alone:
-            return Item(None, self.text[row] or "")
-        words = (self.text[row] or "") if self.kind[row] == Kind.QUERY and row not in self.query else ""
-        return Item(row, words or self.settings.instruction)
+            return Item(None, text)
+        if text and self.kind[row] == Kind.QUERY and row not in self.query:
+            return Item(row, text)
+        return Item(row, self.settings.instruction)
 
     def _join(self, *parts: str) -> str:
-        return self.settings.joiner.join(p for p in parts if p)
+        return self.settings.joiner.join(filter(None, parts))
 
     def _alone(self, text: str) -> Item:
         return Item(None, self._join(self.settings.text_instruction, text))

@@ -138,6 +138,14 @@ def test_a_table_keeps_its_further_columns(tmp_path: Path) -> None:
     assert found == [["a", "0"], ["b", "0"]]  # one seed, as pandas writes a column with gaps
 
 
+@pytest.mark.parametrize(("value", "answer"), [(True, "yes"), (False, "no"), (1, "yes"), (0.0, "no"), ("N", "no")])
+def test_a_table_may_say_in_booleans_whether_a_reference_was_held_out(tmp_path: Path, value: Any, answer: str) -> None:
+    files(tmp_path, "o.png", "r.png")
+    rows = {"path": ["o.png", "r.png"], "role": [None, "reference"], "held_out": [None, value]}
+    pa.parquet.write_table(pa.table(rows), tmp_path / "outputs.parquet")
+    assert listed(read(tmp_path / "outputs.parquet"), "reference", "held_out") == [[answer]]
+
+
 def test_faults_of_a_table_are_named_by_row(tmp_path: Path) -> None:
     table = tmp_path / "t.csv"
     for text, message in (

@@ -68,6 +68,19 @@ def test_show_chooses_and_orders_columns_by_any_spelling() -> None:
         grids([result], View(show=("vendi",)))
 
 
+def test_no_column_is_shown_by_an_empty_name() -> None:
+    result = Result("dreambench", "tiny", [{"method": "few", "M-H": value(0.5), "±": value(0.1)}])
+    assert grids([result], View(show=("±", "mh")))[0].metrics == ["±", "M-H"]
+    with pytest.raises(TableError, match="no column : there are M-H, ±"):
+        grids([result], View(show=("M-H", "")))
+
+
+@pytest.mark.parametrize("view", [View(rows="method"), View(columns="subject")])
+def test_half_a_pivot_is_refused(view: View) -> None:
+    with pytest.raises(TableError, match="belong together"):
+        grids([generator()], view)
+
+
 def test_a_pivot_has_one_table_for_each_metric() -> None:
     identity, copies = grids([generator()], View("method", "subject", ("identity", "copies")))
     assert (identity.title, copies.title) == ("identity", "copies")

@@ -16,6 +16,7 @@ from idmetric.gallery import Gallery
 from idmetric.metric.calibration.apply import Calibration, CalibrationError
 from idmetric.metric.calibration.curves import Platt
 from idmetric.metric.checkpoints.fingerprint import weights_digest
+from idmetric.metric.models.custom import Custom
 from tests.conftest import random_model
 from tests.embed_parts import pictures
 
@@ -55,6 +56,27 @@ def test_new_weights_are_hashed_once_until_they_are_written_to(model: IDSim, mon
         model.mlp_cls.fc2.weight[0, 0] += 1
     model.embed(torch.zeros(3, 64, 64))
     assert len(hashed) == 2
+
+
+def test_layers_that_save_new_tensors_at_each_call_are_hashed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Packed(torch.nn.Linear):  # as bitsandbytes' layers of 4 bits
+        label = "v1"
+
+        def _save_to_state_dict(self, destination: dict[str, torch.Tensor], prefix: str, keep_vars: bool) -> None:
+            super()._save_to_state_dict(destination, prefix, keep_vars)
+            destination[f"{prefix}packed"] = torch.zeros(3)
+
+        def embed(self, images: list[object]) -> torch.Tensor:
+            return torch.ones(len(images), 2)
+
+    model = Custom("a:Packed", Packed(3, 2))
+    hashed: list[int] = []
+    monkeypatch.setattr(
+        "idmetric.metric.checkpoints.fingerprint.tensors_digest", lambda items: hashed.append(1) or str(len(hashed))
+    )
+    for _ in range(3):
+        model.embed(torch.zeros(3, 8, 8))
+    assert len(hashed) == 1
 
 
 def test_a_loaded_model_is_never_hashed_to_score(model: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

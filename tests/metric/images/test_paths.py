@@ -547,6 +547,9 @@ def test_galleries_and_data_commands_never_write_over_what_they_read(
         assert "-o 'm.parquet' is an input" in capsys.readouterr().err.replace("./", "")
     assert eval_main(["folder", "--data", "m.parquet", "--html", "m.parquet", "--model", "hsv", "--quiet"]) == 1
     assert "--html 'm.parquet' is an input" in capsys.readouterr().err
+    for source in ("m.parquet", "gen"):
+        assert eval_main(["folder", "--data", source, "--html", "gen/a/0.png", "--model", "hsv", "--quiet"]) == 1
+        assert "--html 'gen/a/0.png' is an input" in capsys.readouterr().err
     assert {path: path.read_bytes() for path in before} == before
     (folder / "gen" / "found.csv").write_text("of the last run")
     assert gallery_main(["dedupe", "gen", "--output", "gen/found.csv", *shared]) == 0

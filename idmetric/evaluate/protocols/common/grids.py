@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from idmetric.evaluate.protocols.common.columns import plain
 from idmetric.evaluate.protocols.common.protocol import column_of
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.table_columns import Column
@@ -81,8 +80,10 @@ def grids(results: Sequence[Result], view: View = View()) -> list[Grid]:
     """The tables of a view.
 
     Raises:
-        TableError: for a dimension or column that no row has.
+        TableError: for a dimension or column that no row has, or a view with rows or columns alone.
     """
+    if (view.rows is None) != (view.columns is None):
+        raise TableError("rows and columns belong together: give both, such as rows method and columns subject")
     protocol = results[0].protocol
     lines = _lines(results)
     rows = [line for line in lines if "p" not in line.numbers]
@@ -136,11 +137,16 @@ def _shown(lines: Sequence[Line], show: Sequence[str] = ()) -> list[str]:
     metrics = _names(line.numbers for line in lines)
     if not show:
         return metrics
-    by_plain_name = {plain(name): name for name in metrics}
+    by_plain_name = {_plain(name): name for name in metrics}
     for name in show:
-        if plain(name) not in by_plain_name:
+        if _plain(name) not in by_plain_name:
             raise TableError(f"no column {name}: there are {', '.join(metrics)}")
-    return [by_plain_name[plain(name)] for name in show]
+    return [by_plain_name[_plain(name)] for name in show]
+
+
+def _plain(name: str) -> str:
+    """A column's name, to compare names by; some differ by these signs alone."""
+    return "".join(character for character in name.lower() if character.isalnum() or character in "±@.")
 
 
 def _pivots(protocol: str, lines: Sequence[Line], rows: str, columns: str, show: Sequence[str]) -> list[Grid]:

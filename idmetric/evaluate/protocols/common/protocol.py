@@ -45,7 +45,7 @@ class Protocol(Generic[Options]):
         open_data: makes the manifest where --data is not one, or not all; called without --data too.
         data_help: the help of --data.
         needs_data: whether --data is required; without it and `open_data`, `run` gets a manifest without rows.
-        needs_model: whether models are required; without --model, `tiny` is measured.
+        needs_model: whether `run` needs a model; then without --model the command's default one is measured.
         data_options: options that name data, which are kept among the settings of results.
         packages: option -> the optional package that it needs.
         group_by: adds properties of images to the options, by which they are grouped for the rows of a pivot.

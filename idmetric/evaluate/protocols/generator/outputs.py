@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
 
 KNOWN = ("role", "method", "subject", "prompt", "seed", "held_out")
+_YES, _NO = ("yes", "true", "1", "y"), ("no", "false", "0", "n")  # Parquet has booleans, data frames write them as text
 _SHOWN = 10
 _CELLS = ((0, 0), (1, 0), (0, 1), (1, 1))  # column, row of a grid: the order of XVerse's `split_grid`
 
@@ -124,9 +125,10 @@ def read_table(path: Path) -> list[Picture]:
         if role not in (GENERATED, REFERENCE, TRAINING):
             raise SourceError(f"{path}: row {number}, column 'role': {role!r} is not generated, reference or training")
         if "held_out" in fields:
-            fields["held_out"] = fields["held_out"].lower()
-            if fields["held_out"] not in ("yes", "no"):
+            answer = fields["held_out"].lower()
+            if answer not in _YES + _NO:
                 raise SourceError(f"{path}: row {number}, column 'held_out': {fields['held_out']!r} is not yes or no")
+            fields["held_out"] = "yes" if answer in _YES else "no"
         fields.setdefault("subject", ONLY)
         if role == GENERATED:
             fields.setdefault("method", path.stem)
