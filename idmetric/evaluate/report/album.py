@@ -53,10 +53,17 @@ class Album:
         self._limit = room(count)
         self._sizes: dict[File, tuple[int, int]] = {}  # height and width of the image as shown
 
-    def add_picture(self, file: File, picture: Image.Image, mask: MaskLike | None, outside: Outside) -> None:
+    def add_picture(
+        self,
+        file: File,
+        picture: Image.Image,
+        mask: MaskLike | None,
+        outside: Outside,
+    ) -> None:
         """Keep an image as the model sees it: painted or cut out where a mask says so. Safe in threads."""
         if mask is not None:
-            shown, _ = cut_out(picture, mask, outside, background=self._metric.background)
+            background = self._metric.background
+            shown, _ = cut_out(picture, mask, outside, background=background)
             if isinstance(shown, Image.Image):
                 picture = shown
         self._sizes[file] = (picture.height, picture.width)
@@ -66,9 +73,13 @@ class Album:
         """Return the tokens for an image's matches; None if its model has no patches, or they cannot be placed."""
         if self._metric.fit != SQUASH:
             return None  # patches do not lie on a grid over the whole image
-        if not self.details or embedding.patches is None or (embedding.grid is None and masked):
+        if not self.details or embedding.patches is None:
             return None
-        return tokens_of(layout(self._metric, *self._sizes[file], embedding), embedding)
+        if embedding.grid is None and masked:
+            return None
+        height, width = self._sizes[file]
+        grid = layout(self._metric, height, width, embedding)
+        return tokens_of(grid, embedding)
 
     def add(
         self,
@@ -83,7 +94,8 @@ class Album:
         if image_tokens is not None and reference_tokens is not None:
             matches = matches_of(reference_tokens, image_tokens, self._metric.device)
         self.references.setdefault(reference)
-        self.entries.append(Entry(row, image, reference, matches))
+        entry = Entry(row, image, reference, matches)
+        self.entries.append(entry)
         if self.details and len(self.entries) % (2 * self.details) == 0:
             self._forget()
 
@@ -96,7 +108,8 @@ class Album:
     def _forget(self) -> None:
         """Keep the matches of the nearest images, as far as `details` and the room allow."""
         count, size = 0, 0
-        for entry in sorted(self.entries, key=lambda entry: entry.row["distance"]):
+        nearest_first = sorted(self.entries, key=lambda entry: entry.row["distance"])
+        for entry in nearest_first:
             if entry.matches is None:
                 continue
             count += 1

@@ -18,7 +18,18 @@ def percent(value: float, low: float, high: float) -> float:
 def round_step(least: float) -> float:
     """The smallest of 1, 2, 5 times a power of ten that is at least this."""
     power = 10.0 ** math.floor(math.log10(least))
-    return next(m * power for m in (1, 2, 5, 10) if m * power >= least * (1 - 1e-9))
+    steps = [power, 2 * power, 5 * power, 10 * power]
+    return next(step for step in steps if step >= least * (1 - 1e-9))
+
+
+def ticks_of(start: int, end: int, unit: float, style: str) -> list[tuple[float, str]]:
+    """The position in percent and the text of each multiple of a unit, from start to end times the unit."""
+    ticks = []
+    for number in range(start, end + 1):
+        position = round(100 * (number - start) / (end - start), 2)
+        value = round(number * unit, 9) + 0.0  # no -0
+        ticks.append((position, format(value, style)))
+    return ticks
 
 
 @dataclass(frozen=True)
@@ -33,16 +44,14 @@ class Scale:
     @classmethod
     def of(cls, name: str, values: Sequence[float]) -> Scale:
         """The axis that holds these values."""
-        lowest, highest = min(values), max(values)
+        lowest = min(values)
+        highest = max(values)
         extent = round(highest - lowest, 9)
         unit = round_step(extent / 4 or abs(highest) or 1.0)
-        first = math.floor(lowest / unit)
-        last = max(first + 1, math.ceil(highest / unit))
-        ticks = []
-        for number in range(first, last + 1):
-            position = round(100 * (number - first) / (last - first), 2)
-            ticks.append((position, f"{round(number * unit, 9) + 0.0:g}"))
-        return cls(name, first * unit, last * unit, ticks)
+        start = math.floor(lowest / unit)
+        end = max(start + 1, math.ceil(highest / unit))
+        ticks = ticks_of(start, end, unit, "g")
+        return cls(name, start * unit, end * unit, ticks)
 
     def at(self, value: float) -> float:
         """The position of a value in percent."""

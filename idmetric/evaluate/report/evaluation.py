@@ -20,8 +20,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.evaluate.protocols.common.protocol import column_of, compared_rows
-from idmetric.evaluate.protocols.common.result import Columns, Result, Value, footnotes, names_of, smoke_tests
+from idmetric.evaluate.protocols.common.grids import meanings_of
+from idmetric.evaluate.protocols.common.protocol import compared_rows
+from idmetric.evaluate.protocols.common.result import (
+    Columns,
+    Result,
+    Value,
+    footnotes,
+    names_of,
+    numbers_of,
+    smoke_tests,
+)
 from idmetric.evaluate.report.page import render
 from idmetric.evaluate.report.pictures import data_uri, room
 from idmetric.evaluate.report.verdict import verdict
@@ -58,7 +67,9 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
     Raises:
         ImportError: without jinja2 or matplotlib.
     """
-    ids = {} if data is None else {name: row for row, name in enumerate(data.column("id"))}
+    ids: dict[str, int] = {}
+    if data is not None:
+        ids = {name: row for row, name in enumerate(data.column("id"))}
     tables: list[Table] = []
     verdicts, albums = [], []
     for result in results:
@@ -70,9 +81,20 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
                 albums.append(_album(result, judgment.rows))
 
     metrics = names_of(results, Value)
-    protocol = ", ".join(dict.fromkeys(result.protocol for result in results))
-    notes = footnotes(results)
-    owners = chain(*(album.owners for album in albums), *(table.owners for table in tables))
+    protocols = dict.fromkeys(result.protocol for result in results)
+    protocol = ", ".join(protocols)
+    warnings, notes = [], []
+    for note in footnotes(results):
+        if _WARNING in note:
+            warnings.append(note.replace(_WARNING, "", 1))
+        else:
+            notes.append(note)
+
+    owners: list[str] = []
+    for album in albums:
+        owners += album.owners
+    for table in tables:
+        owners += table.owners
     return render(
         "eval",
         ("theme.js", "eval.js"),
@@ -85,10 +107,10 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
         printed=_with_papers(results),
         smoke=smoke_tests(results),
         results=results,
-        says={metric: about for metric in metrics if (about := column_of(metric, protocol))},
+        says=meanings_of(metrics, protocol),
         verdicts=verdicts,
-        warnings=[note.replace(_WARNING, "", 1) for note in notes if _WARNING in note],
-        notes=[note for note in notes if _WARNING not in note],
+        warnings=warnings,
+        notes=notes,
         plots=_plots(results),
         tables=tables,
         albums=albums,
@@ -102,10 +124,11 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
 def _with_papers(results: Sequence[Result]) -> set[str]:
     """The metrics with a paper's value."""
     metrics = set()
-    for row in chain(*(result.rows for result in results)):
-        for name, value in row.items():
-            if isinstance(value, Value) and value.paper is not None:
-                metrics.add(name)
+    for result in results:
+        for row in result.rows:
+            for name, value in numbers_of(row).items():
+                if value.paper is not None:
+                    metrics.add(name)
     return metrics
 
 
@@ -119,7 +142,8 @@ def _plots(results: Sequence[Result]) -> list[dict[str, str]]:
             *dataset, kind = path.stem.removeprefix("plot.").rsplit(".", 1)
             caption = ", ".join([_PLOTS.get(kind, kind), *dataset])
             data = base64.b64encode(path.read_bytes()).decode("ascii")
-            plots.append({"name": caption, "picture": f"data:image/svg+xml;base64,{data}"})
+            picture = f"data:image/svg+xml;base64,{data}"
+            plots.append({"name": caption, "picture": picture})
     return plots
 
 
@@ -151,27 +175,34 @@ class Table:
     def owners(self) -> list[str]:
         """The methods of the items that are shown."""
         methods = self.columns.get("method")
-        return [str(methods[index]) for index in self.order] if methods else []
+        if not methods:
+            return []
+        return [str(methods[index]) for index in self.order]
 
 
 def _tables(result: Result, ids: Mapping[str, int]) -> list[Table]:
     """List the items of a result that name images of the data, and identities' means."""
     tables = []
     for title, columns in result.items.items():
-        in_album = title in ("images", "side_by_side") and compared_rows(result.protocol)
-        if in_album or not any(_are_images(values, ids) for values in columns.values()):
+        if title in ("images", "side_by_side") and compared_rows(result.protocol):
+            continue  # they are in the album
+        has_images = any(_are_images(values, ids) for values in columns.values())
+        if not has_images:
             continue
+
         items: Items = {}
         for name, values in columns.items():
+            values = [value.item() if isinstance(value, np.generic) else value for value in values]
             if any(isinstance(value, list | tuple | dict | np.ndarray) for value in values):
                 continue
             if name.partition("@")[0] == "SCR":  # of a subject: whether it is under the threshold
                 values = ["failed" if failed else "passed" for failed in values]
-            items[name] = [value.item() if isinstance(value, np.generic) else value for value in values]
+            items[name] = values
 
         tables.append(_table(result.model, title, items, ids))
         if title == "queries" and "identity" in items:
-            tables.append(_table(result.model, "identities", _by_identity(items), ids))
+            identities = _by_identity(items)
+            tables.append(_table(result.model, "identities", identities, ids))
     return tables
 
 
@@ -179,7 +210,9 @@ def _table(model: str, title: str, columns: Items, ids: Mapping[str, int]) -> Ta
     """The list of the columns' items; images come first, with their scores."""
     order, about = _hardest(columns)
     count = len(next(iter(columns.values())))
-    shown = f"all {count}" if len(order) == count else f"{len(order)} of {count}"
+    shown = f"{len(order)} of {count}"
+    if len(order) == count:
+        shown = f"all {count}"
 
     images = [name for name, values in columns.items() if _are_images(values, ids)]
     names, numbers, constant = [*images], [], {}
@@ -192,33 +225,48 @@ def _table(model: str, title: str, columns: Items, ids: Mapping[str, int]) -> Ta
         names.append(name)
         if _is_numeric(values):
             numbers.append(name)
-    return Table(model, title, f"{shown}, {about}", columns, order, names, images, numbers, constant)
+    return Table(
+        model=model,
+        title=title,
+        about=f"{shown}, {about}",
+        columns=columns,
+        order=order,
+        names=names,
+        images=images,
+        numbers=numbers,
+        constant=constant,
+    )
 
 
 def _by_identity(queries: Items) -> Items:
     """Means of the queries' known measures for each identity of each dataset, with its first query as picture."""
     groups: dict[tuple[Any, Any], list[int]] = {}
-    datasets = queries.get("dataset", queries["identity"])
-    for index, group in enumerate(zip(datasets, queries["identity"], strict=True)):
+    identities = queries["identity"]
+    datasets = queries.get("dataset", identities)
+    for index, group in enumerate(zip(datasets, identities, strict=True)):
         groups.setdefault(group, []).append(index)
+    members = list(groups.values())
 
     columns: Items = {}
     for name in ("id", "dataset", "identity"):
         if name in queries:
-            columns[name] = [queries[name][indices[0]] for indices in groups.values()]
+            values = queries[name]
+            columns[name] = [values[indices[0]] for indices in members]
     for name, values in queries.items():
         is_measure = not name.endswith("_score") and name != "right_rank"
         if is_measure and _is_numeric(values):
             numbers = np.array(values, dtype=np.float64)  # None becomes NaN
-            columns[name] = [_mean(numbers[indices]) for indices in groups.values()]
-    columns["queries"] = [len(indices) for indices in groups.values()]
+            columns[name] = [_mean(numbers[indices]) for indices in members]
+    columns["queries"] = list(map(len, members))
     return columns
 
 
 def _mean(values: NDArray[np.float64]) -> float:
-    """The mean of the known values; NaN if none is."""
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if len(known) else math.nan
+    """The mean of the values that are not NaN; NaN if all are."""
+    defined = values[~np.isnan(values)]
+    if not len(defined):
+        return math.nan
+    return float(defined.mean())
 
 
 def _are_images(values: Sequence[Any], ids: Mapping[str, int]) -> bool:
@@ -239,9 +287,10 @@ def _hardest(columns: Columns) -> tuple[list[int], str]:
         same = np.asarray(columns["same"], dtype=bool)
         rising = np.argsort(scores, kind="stable")
         falling = np.argsort(-scores, kind="stable")
-        least_similar = rising[same[rising]].tolist()
-        most_similar = falling[~same[falling]].tolist()
-        in_turn = chain(*zip_longest(least_similar[: LINES // 2], most_similar[: LINES // 2]))
+        count = LINES // 2
+        least_similar = rising[same[rising]][:count].tolist()
+        most_similar = falling[~same[falling]][:count].tolist()
+        in_turn = chain(*zip_longest(least_similar, most_similar))
         order = [index for index in in_turn if index is not None]
         return order, "in turn the least similar of one identity and the most similar of two"
 
@@ -256,11 +305,14 @@ def _hardest(columns: Columns) -> tuple[list[int], str]:
     numeric = [name for name, values in columns.items() if _is_numeric(values)]
     if not numeric:
         return list(range(min(count, LINES))), "in their order"
-    values = np.array(columns[numeric[0]], dtype=np.float64)
+    name = numeric[0]
+    values = np.array(columns[name], dtype=np.float64)
     order = np.argsort(comparable(values), kind="stable").tolist()
-    mean = "mean " if "queries" in columns else ""
-    heading = _HEADS.get(numeric[0], numeric[0])
-    return _first_of_each(order, columns.get("method", [None] * count)), f"lowest {mean}{heading} first"
+    heading = _HEADS.get(name, name)
+    if "queries" in columns:
+        heading = f"mean {heading}"
+    methods = columns.get("method", [None] * count)
+    return _first_of_each(order, methods), f"lowest {heading} first"
 
 
 def _first_of_each(order: Iterable[int], owners: Sequence[Any]) -> list[int]:
@@ -268,8 +320,9 @@ def _first_of_each(order: Iterable[int], owners: Sequence[Any]) -> list[int]:
     counts: Counter[Any] = Counter()
     shown = []
     for index in order:
-        counts[owners[index]] += 1
-        if counts[owners[index]] <= LINES:
+        owner = owners[index]
+        counts[owner] += 1
+        if counts[owner] <= LINES:
             shown.append(index)
     return shown
 
@@ -282,7 +335,7 @@ class Shot:
     """An image of a method or step (`owner`), and the image that it copies or else the nearest reference (`source`).
 
     Attributes:
-        place: subject, prompt and seed in words.
+        caption: subject, prompt and seed in words.
     """
 
     name: str
@@ -290,7 +343,7 @@ class Shot:
     identity: float
     copy: bool
     source: str
-    place: str
+    caption: str
 
 
 @dataclass(frozen=True)
@@ -306,46 +359,56 @@ class Album:
 def _album(result: Result, names: Iterable[str]) -> Album:
     """The images of the methods or steps of these names, the worst first."""
     items = result.items["images"]
-    label, prefix = ("step", "step ") if "step" in items else ("method", "")
-    copied = items.get("copied", [None] * len(items["image"]))
+    label, prefix = "method", ""
+    if "step" in items:
+        label, prefix = "step", "step "
+    identities = items["identity"]
+    copied = items.get("copied", [None] * len(identities))
     several_subjects = len(set(items["subject"])) > 1
 
-    places = _places(items)
+    prompts = _prompts(items)
     shots = []
     scenes: dict[tuple[str, str, str], dict[str, Shot]] = {}
-    for index in np.argsort(comparable(items["identity"]), kind="stable"):
-        subject, prompt, seed = place = places[index]
+    for index in np.argsort(comparable(identities), kind="stable"):
+        subject, prompt, seed = prompts[index]
         words = [prompt.replace("_", " "), f"seed {seed}"]
         if several_subjects:
             words.insert(0, subject)
         shot = Shot(
             name=items["image"][index],
             owner=f"{prefix}{items[label][index]}",
-            identity=items["identity"][index],
+            identity=identities[index],
             copy=copied[index] is not None,
             source=copied[index] or items["nearest"][index],
-            place=", ".join(filter(None, words)),
+            caption=", ".join(filter(None, words)),
         )
         shots.append(shot)
-        scenes.setdefault(place, {})[shot.owner] = shot
+        scene = scenes.setdefault(prompts[index], {})
+        scene[shot.owner] = shot
 
-    worst = _first_of_each(range(len(shots)), [shot.owner for shot in shots])
+    shot_owners = [shot.owner for shot in shots]
+    worst = [shots[index] for index in _first_of_each(range(len(shots)), shot_owners)]
     side_by_side = []
     if "side_by_side" in result.items:
         items = result.items["side_by_side"]
-        references = dict(zip(_places(items), items["reference"], strict=True))
-        side_by_side = [(references[place], scene) for place, scene in scenes.items() if place in references]
+        references = dict(zip(_prompts(items), items["reference"], strict=True))
+        for key, scene in scenes.items():
+            if key in references:
+                side_by_side.append((references[key], scene))
     owners = [f"{prefix}{name}" for name in names]
-    return Album(result.model, owners, [shots[index] for index in worst], side_by_side[:LINES])
+    return Album(result.model, owners, worst, side_by_side[:LINES])
 
 
-def _places(items: Columns) -> list[tuple[str, str, str]]:
+def _prompts(items: Columns) -> list[tuple[str, str, str]]:
     """Subject, prompt and seed of each item."""
     return list(zip(items["subject"], items["prompt"], items["seed"], strict=True))
 
 
 def _pictures(
-    tables: Sequence[Table], albums: Sequence[Album], ids: Mapping[str, int], data: Manifest | None
+    tables: Sequence[Table],
+    albums: Sequence[Album],
+    ids: Mapping[str, int],
+    data: Manifest | None,
 ) -> dict[str, str]:
     """Return "p" and row -> picture of the listed images, without unreadable ones."""
     if data is None:
@@ -355,8 +418,11 @@ def _pictures(
         for index in table.order:
             listed += [table.columns[name][index] for name in table.images]
     for album in albums:
-        listed += [reference for reference, _ in album.scenes]
-        for shot in (*album.worst, *chain(*(scene.values() for _, scene in album.scenes))):
+        shots = [*album.worst]
+        for reference, scene in album.scenes:
+            listed.append(reference)
+            shots += scene.values()
+        for shot in shots:
             listed += [shot.name, shot.source]
 
     rows = dict.fromkeys(ids[name] for name in listed if name is not None)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.output import replacing
 
@@ -13,24 +13,25 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Place = str | os.PathLike[str]
-
 
 def new_figure(rows: int, columns: int, width: float = 4.8) -> tuple[Figure, list[Axes]]:
     """Return a figure and its axes, row by row; `width` of a column, in inches."""
     need("report", "a plot", matplotlib="matplotlib")
     from matplotlib.figure import Figure
 
-    height = 3.6 if rows == 1 else 2.4 * rows
+    height = 2.4 * rows
+    if rows == 1:
+        height = 3.6
     figure = Figure(figsize=(width * columns, height), layout="constrained")
-    axes: list[Axes] = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+    panels = figure.subplots(rows, columns, squeeze=False)
+    axes: list[Axes] = panels.ravel().tolist()
     for panel in axes:
         panel.grid(alpha=0.3)
         panel.spines[["top", "right"]].set_visible(False)
     return figure, axes
 
 
-def save_figure(figure: Figure, path: Place) -> None:
+def save_figure(figure: Figure, path: StrPath) -> None:
     """Add missing legends and write the file atomically; its extension selects the format."""
     for axes in figure.axes:
         if axes.get_legend() is None and axes.get_legend_handles_labels()[1]:
@@ -38,6 +39,10 @@ def save_figure(figure: Figure, path: Place) -> None:
     import matplotlib
 
     # no date, and ids derived from the content: the same numbers give the same file
-    metadata = {"Date": None} if Path(path).suffix.lower() in (".svg", ".svgz") else None
-    with matplotlib.rc_context({"svg.hashsalt": "idmetric"}), replacing(Path(path)) as temporary:
-        figure.savefig(temporary, format=Path(path).suffix[1:] or "png", dpi=150, metadata=metadata)
+    ending = Path(path).suffix
+    metadata = None
+    if ending.lower() in (".svg", ".svgz"):
+        metadata = {"Date": None}
+    style = matplotlib.rc_context({"svg.hashsalt": "idmetric"})
+    with style, replacing(Path(path)) as temporary:
+        figure.savefig(temporary, format=ending[1:] or "png", dpi=150, metadata=metadata)

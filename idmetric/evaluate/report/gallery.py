@@ -53,9 +53,11 @@ def gallery_page(
     clusters = [_marked(rows) for rows in _by_group(groups or ()) if len(rows) > 1]
 
     # images are numbered in the order in which the page shows them
-    grouped = dict.fromkeys(row["image"] for row in chain(*copies, *clusters))
-    number = {name: index for index, name in enumerate(dict.fromkeys([*grouped, *items]))}
-    for row in chain(*copies, *clusters):
+    rows = list(chain(*copies, *clusters))
+    grouped = dict.fromkeys(row["image"] for row in rows)
+    names = dict.fromkeys([*grouped, *items])
+    number = {name: index for index, name in enumerate(names)}
+    for row in rows:
         row["image"] = number[row["image"]]
 
     ordered = [items[name] for name in number]
@@ -63,19 +65,31 @@ def gallery_page(
     picture_number = {key: index for index, key in enumerate(pictures)}
     neighbors = _neighbors(gallery, ordered[:shown])
     images = []
-    for index, (name, item) in enumerate(zip(number, ordered, strict=True)):
+    for name, index in number.items():
+        item = ordered[index]
         fault = faults.get(item.where, "")
+        picture = -1
+        near = ""
+        if not fault:
+            picture = picture_number.get(item.key, -1)
+        if index < shown:
+            near = neighbors[index]
+        elif not fault:
+            fault = "too many for one page"
+        manifest = ""
+        if item.place not in item.files:
+            manifest = file_of(item)
         images.append(
             {
                 "path": name,
                 "name": item.name,
-                "picture": -1 if fault else picture_number.get(item.key, -1),
-                "fault": fault or ("" if index < shown else "too many for one page"),
-                "manifest": "" if item.place in item.files else file_of(item),
+                "picture": picture,
+                "fault": fault,
+                "manifest": manifest,
                 "width": item.width,
                 "height": item.height,
                 "bytes": item.size,
-                "near": neighbors[index] if index < shown else "",
+                "near": near,
             }
         )
 
@@ -91,7 +105,11 @@ def gallery_page(
         "gallery",
         ("theme.js", "gallery.js"),
         {"record": record},
-        counts={"copies": len(copies), "clusters": len(clusters), "single": len(number) - len(grouped)},
+        counts={
+            "copies": len(copies),
+            "clusters": len(clusters),
+            "single": len(number) - len(grouped),
+        },
         count=len(items),
         signature=signature,
         problems=gallery.problems,
@@ -151,13 +169,18 @@ def _marked(rows: Sequence[Record]) -> list[Record]:
 
 
 def _pictures(
-    gallery: Gallery, items: Sequence[Item], faults: Mapping[tuple[str, ...], str], room: int
+    gallery: Gallery,
+    items: Sequence[Item],
+    faults: Mapping[tuple[str, ...], str],
+    room: int,
 ) -> tuple[int, dict[str, str]]:
     """Return how many of the first images there is room for, and key -> data address of their pictures."""
     readable = [item for item in items if item.where not in faults]
-    keys = list(dict.fromkeys(item.key for item in readable))[: room // 100]
+    different = dict.fromkeys(item.key for item in readable)
+    keys = list(different)[: room // 100]
+    thumbs = Looks(gallery, readable).thumbs(keys)
     pictures: dict[str, str] = {}
-    for key, thumb in zip(keys, Looks(gallery, readable).thumbs(keys), strict=True):
+    for key, thumb in zip(keys, thumbs, strict=True):
         room -= len(thumb)
         if room < 0:
             break
@@ -180,10 +203,11 @@ def _neighbors(gallery: Gallery, items: Sequence[Item]) -> list[str]:
     texts = []
     for index, item in enumerate(items):
         row = table.number[item.key]
-        near = []
-        for other_row, distance in zip(nearest[row].tolist(), distances[row].tolist(), strict=True):
-            for other in images.get(table.keys[other_row], ()):
-                if other != index:
-                    near.append(f"{other} {distance:.4f}")
-        texts.append(" ".join(near[:NEIGHBORS]))
+        neighbors = []
+        for position, neighbor_row in enumerate(nearest[row]):
+            distance = distances[row, position]
+            for neighbor in images.get(table.keys[neighbor_row], ()):
+                if neighbor != index:
+                    neighbors.append(f"{neighbor} {distance:.4f}")
+        texts.append(" ".join(neighbors[:NEIGHBORS]))
     return texts

@@ -18,7 +18,11 @@ _STOPS = np.array([[68, 1, 84], [59, 82, 139], [33, 145, 140], [94, 201, 98], [2
 _OPACITY = 0.6
 
 
-def colors(values: ArrayLike, low: float | None = None, high: float | None = None) -> NDArray[np.uint8]:
+def colors(
+    values: ArrayLike,
+    low: float | None = None,
+    high: float | None = None,
+) -> NDArray[np.uint8]:
     """Color values (H, W) as RGB (H, W, 3), from dark (low, default the minimum) to bright (high, the maximum).
 
     Raises:
@@ -27,18 +31,26 @@ def colors(values: ArrayLike, low: float | None = None, high: float | None = Non
     v = np.asarray(values, dtype=np.float64)
     if v.ndim != 2 or not v.size or not np.isfinite(v).all():
         raise ValueError(f"a heatmap needs finite values (H, W), got shape {v.shape}")
-    darkest = v.min() if low is None else low
-    brightest = v.max() if high is None else high
+    if low is None:
+        low = v.min()
+    if high is None:
+        high = v.max()
     shares = np.zeros_like(v)
-    if brightest > darkest:
-        shares = (v - darkest) / (brightest - darkest)
+    if high > low:
+        shares = (v - low) / (high - low)
     stops = np.linspace(0, 1, len(_STOPS))
     bands = [np.interp(shares, stops, band) for band in _STOPS.T]
     rgb: NDArray[Any] = np.stack(bands, axis=-1)
     return rgb.round().astype(np.uint8)
 
 
-def overlay(image: ImageLike, heat: ArrayLike, *, low: float | None = None, high: float | None = None) -> Image.Image:
+def overlay(
+    image: ImageLike,
+    heat: ArrayLike,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+) -> Image.Image:
     """Blend a heatmap over its image, at the heatmap's size.
 
     Args:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from idmetric.evaluate.report.chart import percent, round_step
+from idmetric.evaluate.report.chart import percent, round_step, ticks_of
 from idmetric.evaluate.report.heatmap import colors
 from idmetric.evaluate.report.page import render
 from idmetric.metric.scoring.references import ENOUGH
@@ -50,16 +50,21 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
     Raises:
         ImportError: without jinja2.
     """
-    entries = album.finish(sorted(scores.rows, key=lambda row: row["rank"]))
+    ranked = sorted(scores.rows, key=lambda row: row["rank"])
+    entries = album.finish(ranked)
     facts = scores.to_dict()
     offers = _offers(scores)
-    real = scores.baseline.distances if scores.baseline is not None else {}
+    thresholds = [offer.distance for offer in offers]
+    real: Mapping[str, float] = {}
+    if scores.baseline is not None:
+        real = scores.baseline.distances
     distances = [entry.row["distance"] for entry in entries]
-    axis = _axis(distances, real, [offer.distance for offer in offers])
+    axis = _axis(distances, real, thresholds)
 
     references = list(album.references)
     number = {file: index for index, file in enumerate(references)}
-    paths = [path for path, _ in (*references, *(entry.image for entry in entries))]
+    files = references + [entry.image for entry in entries]
+    paths = [path for path, _ in files]
     names = dict(zip(paths, _short(paths), strict=True))
     cards = []
     for entry in entries:
@@ -114,7 +119,8 @@ def _offers(scores: Scores) -> list[Offer]:
     if scores.calibration is not None:
         for threshold in scores.calibration.thresholds:
             label = f"false accepts {100 * threshold['false_accept_rate']:g} %"
-            offers.append(Offer(label, float(threshold["distance"]), scores.calibration.rests_on_photos))
+            distance = float(threshold["distance"])
+            offers.append(Offer(label, distance, scores.calibration.rests_on_photos))
     return offers
 
 
@@ -150,36 +156,42 @@ class Axis:
     real: list[tuple[str, float]]
 
 
-def _axis(distances: Sequence[float], real: Mapping[str, float], thresholds: Sequence[float]) -> Axis:
+def _axis(
+    distances: Sequence[float],
+    real: Mapping[str, float],
+    thresholds: Sequence[float],
+) -> Axis:
+    # the ends are round numbers
     finite = [distance for distance in (*distances, *real.values()) if math.isfinite(distance)]
-    farthest = max(1e-3, *finite) if finite else 1.0
-    ends = [0.0, farthest, *finite, *(t for t in thresholds if 0 <= t <= 2 * farthest)]
-    unit = round_step((max(ends) - min(ends)) / 5)
-    first = math.floor(min(ends) / unit)
-    last = math.ceil(max(ends) / unit)
-    low, high = first * unit, last * unit
-    ticks = []
-    for number in range(first, last + 1):
-        position = round(100 * (number - first) / (last - first), 2)
-        ticks.append((position, f"{round(number * unit, 9) + 0.0:.4f}"))
+    farthest = 1.0
+    if finite:
+        farthest = max(1e-3, *finite)
+    shown_thresholds = [threshold for threshold in thresholds if 0 <= threshold <= 2 * farthest]
+    values = [0.0, farthest, *finite, *shown_thresholds]
+    unit = round_step((max(values) - min(values)) / 5)
+    start = math.floor(min(values) / unit)
+    end = math.ceil(max(values) / unit)
+    low = start * unit
+    high = end * unit
 
     # a few dots stand at their distances, many in columns
-    columns = [int(percent(distance, low, high) * _BINS / 100.001) for distance in distances]
+    positions = [percent(distance, low, high) for distance in distances]
+    columns = [int(x * _BINS / 100.001) for x in positions]
     gap = min(_DOT, _STRIP / max(Counter(columns).values()))
     heights: Counter[int] = Counter()
     dots = []
-    for distance, column in zip(distances, columns, strict=True):
-        x = percent(distance, low, high)
+    for x, column in zip(positions, columns, strict=True):
         if gap < _DOT:
             x = round(100 * (column + 0.5) / _BINS, 2)
-        dots.append((x, round(2 + gap * heights[column], 1)))
+        y = round(2 + gap * heights[column], 1)
+        dots.append((x, y))
         heights[column] += 1
 
     return Axis(
         low=round(low, 10),
         high=round(high, 10),
         step=round(unit / 200, 12),
-        ticks=ticks,
+        ticks=ticks_of(start, end, unit, ".4f"),
         dots=dots,
         height=round(max(36.0, gap * max(heights.values()) + 10)),
         real=[(name, percent(distance, low, high)) for name, distance in real.items()],
@@ -188,11 +200,14 @@ def _axis(distances: Sequence[float], real: Mapping[str, float], thresholds: Seq
 
 def _short(paths: Sequence[str]) -> list[str]:
     """Remove the folders that all paths share."""
+    folders = [os.path.dirname(path) for path in paths]
     try:
-        shared = os.path.commonpath([os.path.dirname(path) for path in paths])
+        shared = os.path.commonpath(folders)
     except ValueError:  # absolute and relative paths, several drives, or no paths
         shared = ""
-    return [os.path.relpath(path, shared) if shared else path for path in paths]
+    if not shared:
+        return list(paths)
+    return [os.path.relpath(path, shared) for path in paths]
 
 
 # Matched patches
@@ -205,9 +220,12 @@ def _matches(entries: Sequence[Entry]) -> dict[str, Any]:
     strengths = [np.array([0.0, 1.0])]
     if matches:
         note = f"Matched patches are kept for the {len(matches)} nearest images (--html-details)."
-        strengths = [match.reference.strength for match in matches] + [match.image.strength for match in matches]
+        strengths = []
+        for match in matches:
+            strengths += [match.reference.strength, match.image.strength]
 
-    low, high = np.quantile(np.concatenate(strengths), (0.05, 0.95)).tolist()  # colors do not change beyond them
+    # colors do not change beyond these ends
+    low, high = np.quantile(np.concatenate(strengths), (0.05, 0.95)).tolist()
     palette = colors(np.linspace(0, 1, 256)[None])
     return {
         "low": round(max(low, 0), 4),

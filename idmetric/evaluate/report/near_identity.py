@@ -15,9 +15,10 @@ import numpy as np
 
 from idmetric.data.manifest.lineage import VIEW_ROLES, parent_rows
 from idmetric.data.manifest.table import Manifest
-from idmetric.evaluate.report.figure import Place, new_figure, save_figure
+from idmetric.evaluate.report.figure import new_figure, save_figure
 from idmetric.evaluate.report.heatmap import overlay
 from idmetric.match.attention import attention_maps
+from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.read import ImageLike, read_image
 from idmetric.metric.models.embedder import Embedder
@@ -37,7 +38,7 @@ class Group:
 def draw_near_identity(
     metrics: Mapping[str, Embedder],
     manifest: Manifest,
-    path: Place,
+    path: StrPath,
     *,
     identities: int = IDENTITIES,
     **kernel: Any,
@@ -95,7 +96,7 @@ def _choose(manifest: Manifest, count: int) -> list[Group]:
     return groups[:count]
 
 
-def draw_attention(metrics: Mapping[str, Embedder], images: Mapping[str, ImageLike], path: Place) -> None:
+def draw_attention(metrics: Mapping[str, Embedder], images: Mapping[str, ImageLike], path: StrPath) -> None:
     """Draw images, and over them the attention of each model's pooling head (NearID, Fig. 3, left).
 
     Each picture has its own scale, from its least to its greatest attention.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -17,7 +16,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.metric.files import json_file
+from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.output import check, replacing
 from idmetric.version import __version__
@@ -77,13 +76,13 @@ def _text(name: str) -> str:
     return (files("idmetric.evaluate.report") / "templates" / name).read_text(encoding="utf-8")
 
 
-def write_page(page: str, path: str | os.PathLike[str]) -> None:
+def write_page(page: str, path: StrPath) -> None:
     """Write a page atomically; bytes of file names that are not text become question marks."""
     with replacing(Path(path), parents=True) as temporary:
         temporary.write_bytes(page.encode("utf-8", "replace"))
 
 
-def check_page(path: str | os.PathLike[str]) -> None:
+def check_page(path: StrPath) -> None:
     """Check, before the work, that a page can be written there.
 
     Raises:

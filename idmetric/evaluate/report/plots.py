@@ -15,16 +15,26 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmetric.evaluate.protocols.common.result import Columns, Result, Row, Value, copying, names_of, slug
-from idmetric.evaluate.report.figure import Place, new_figure, save_figure
+from idmetric.evaluate.protocols.common.result import (
+    Columns,
+    Result,
+    Row,
+    Value,
+    copying,
+    names_of,
+    numbers_of,
+    slug,
+)
+from idmetric.evaluate.report.figure import new_figure, save_figure
 from idmetric.evaluate.statistics.ranking import average_precision, roc_auc
 from idmetric.evaluate.statistics.sensitivity import trend
 from idmetric.metric.distance.ties import Truths, comparable
+from idmetric.metric.files import StrPath
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +43,9 @@ TwoValues = Mapping[str, tuple[Value, Value]]
 _BINS = 60
 _COLUMNS = 3  # panels of steps in a row
 _ANCHOR = "real"  # dashed in the panel of identity
+_DASHED: dict[str, Any] = {"color": "0.6", "linestyle": "--", "linewidth": 1}
+_SHARES: dict[str, Any] = {"ylim": (0, 1.005)}
+_UNIT_SQUARE: dict[str, Any] = {"xlim": (0, 1), **_SHARES}
 
 
 @dataclass(frozen=True)
@@ -46,36 +59,48 @@ class Scored:
 # Plots
 
 
-def roc(pairs: Mapping[str, Scored], path: Place, title: str = "") -> None:
+def roc(pairs: Mapping[str, Scored], path: StrPath, title: str = "") -> None:
     """Draw ROC curves of models, with their areas; chance is dashed."""
     from sklearn.metrics import roc_curve
 
     figure, [axes] = new_figure(1, 1)
     for model, scored in pairs.items():
         area = roc_auc(scored.score, scored.same)
-        false_accepts, true_accepts, _ = roc_curve(scored.same, comparable(scored.score))
+        scores = comparable(scored.score)
+        false_accepts, true_accepts, _ = roc_curve(scored.same, scores)
         axes.plot(false_accepts, true_accepts, label=f"{model} ({area:.3f})")
-    axes.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1)
-    axes.set(xlabel="false-accept rate", ylabel="true-accept rate", title=title, xlim=(0, 1), ylim=(0, 1.005))
+    axes.plot([0, 1], [0, 1], **_DASHED)
+    axes.set(
+        xlabel="false-accept rate",
+        ylabel="true-accept rate",
+        title=title,
+        **_UNIT_SQUARE,
+    )
     save_figure(figure, path)
 
 
-def precision_recall(pairs: Mapping[str, Scored], path: Place, title: str = "") -> None:
+def precision_recall(pairs: Mapping[str, Scored], path: StrPath, title: str = "") -> None:
     """Draw precision over recall of models, with average precision; the share of pairs of one identity is dashed."""
     from sklearn.metrics import precision_recall_curve
 
     figure, [axes] = new_figure(1, 1)
     for model, scored in pairs.items():
         mean_precision = average_precision(scored.score, scored.same)
-        precision, recall, _ = precision_recall_curve(scored.same, comparable(scored.score))
-        axes.step(recall, precision, where="post", label=f"{model} ({mean_precision:.3f})")
+        scores = comparable(scored.score)
+        precision, recall, _ = precision_recall_curve(scored.same, scores)
+        axes.step(
+            recall,
+            precision,
+            where="post",
+            label=f"{model} ({mean_precision:.3f})",
+        )
     shares = [np.asarray(scored.same).mean() for scored in pairs.values()]
-    axes.axhline(float(np.mean(shares)), color="0.6", linestyle="--", linewidth=1)
-    axes.set(xlabel="recall", ylabel="precision", title=title, xlim=(0, 1), ylim=(0, 1.005))
+    axes.axhline(float(np.mean(shares)), **_DASHED)
+    axes.set(xlabel="recall", ylabel="precision", title=title, **_UNIT_SQUARE)
     save_figure(figure, path)
 
 
-def distributions(pairs: Mapping[str, Scored], path: Place, title: str = "") -> None:
+def distributions(pairs: Mapping[str, Scored], path: StrPath, title: str = "") -> None:
     """Draw distributions of similarities of one identity and of two: density above, ECDF below, a column per model."""
     figure, axes = new_figure(2, len(pairs), width=3.4)
     for column, (model, scored) in enumerate(pairs.items()):
@@ -84,25 +109,34 @@ def distributions(pairs: Mapping[str, Scored], path: Place, title: str = "") -> 
         scores = np.asarray(scored.score)
         same = np.asarray(scored.same, dtype=bool)
         bins = np.linspace(scores.min(), scores.max() + 1e-9, _BINS + 1).tolist()
-        for label, values, color in ("different", scores[~same], "C3"), ("same", scores[same], "C0"):
-            above.hist(values, bins=bins, density=True, alpha=0.5, color=color, label=label)
-            below.ecdf(values, color=color, label=label)
-        above.set(title=", ".join(filter(None, [model, title])), yticks=[])
-        below.set(xlabel="similarity", ylabel="share not above", ylim=(0, 1.005))
+        kinds = ("different", ~same, "C3"), ("same", same, "C0")
+        for label, is_of_kind, color in kinds:
+            values = scores[is_of_kind]
+            style: dict[str, Any] = {"color": color, "label": label}
+            above.hist(values, bins=bins, density=True, alpha=0.5, **style)
+            below.ecdf(values, **style)
+
+        heading = ", ".join(filter(None, [model, title]))
+        above.set(title=heading, yticks=[])
+        below.set(xlabel="similarity", ylabel="share not above", **_SHARES)
     save_figure(figure, path)
 
 
-def against_oracle(scores: Mapping[str, ArrayLike], oracle: ArrayLike, path: Place) -> None:
+def against_oracle(scores: Mapping[str, ArrayLike], oracle: ArrayLike, path: StrPath) -> None:
     """Draw the ECDF of models' similarities to part-edits, and of the oracle 1 - |part| / |object| (NearID, Fig. 9)."""
     figure, [axes] = new_figure(1, 1)
     for model, values in scores.items():
         axes.ecdf(values, label=model)
     axes.ecdf(oracle, color="black", linestyle="--", label="oracle")
-    axes.set(xlabel="similarity to the edited view", ylabel="share not above", title="", ylim=(0, 1.005))
+    axes.set(
+        xlabel="similarity to the edited view",
+        ylabel="share not above",
+        **_SHARES,
+    )
     save_figure(figure, path)
 
 
-def sensitivity_bars(slopes: Mapping[str, TwoValues], path: Place) -> None:
+def sensitivity_bars(slopes: Mapping[str, TwoValues], path: StrPath) -> None:
     """Draw sensitivities to identity and to context with intervals, a panel per factor (ID-Sim, Fig. 6, top).
 
     Args:
@@ -111,21 +145,26 @@ def sensitivity_bars(slopes: Mapping[str, TwoValues], path: Place) -> None:
     factors = list(dict.fromkeys(chain.from_iterable(slopes.values())))
     figure, axes = new_figure(1, len(factors), width=3.4)
     for panel, factor in zip(axes, factors, strict=True):
-        models = [model for model, by_factor in slopes.items() if factor in by_factor]
-        x = np.arange(len(models))
+        pairs = {}
+        for model, by_factor in slopes.items():
+            if factor in by_factor:
+                pairs[model] = by_factor[factor]
+
+        x = np.arange(len(pairs))
         for index, label in enumerate(("identity", "context")):
-            values = [slopes[model][factor][index] for model in models]
+            values = [pair[index] for pair in pairs.values()]
             heights = [value.value for value in values]
             ends = np.transpose([_error_bar(value) for value in values])
-            panel.bar(x + 0.4 * index - 0.2, heights, 0.4, yerr=ends, capsize=3, label=label)
-        panel.set_xticks(x, models, rotation=30, ha="right")
+            left = x + 0.4 * index - 0.2
+            panel.bar(left, heights, 0.4, yerr=ends, capsize=3, label=label)
+        panel.set_xticks(x, list(pairs), rotation=30, ha="right")
         panel.axhline(0, color="0.3", linewidth=0.8)
         panel.set(title=factor)
     axes[0].set(ylabel="similarity lost")
     save_figure(figure, path)
 
 
-def similarity_trends(grids: Mapping[str, Columns], path: Place) -> None:
+def similarity_trends(grids: Mapping[str, Columns], path: StrPath) -> None:
     """Draw mean similarity over growing identity change, and over each context change (ID-Sim, Fig. 6, bottom).
 
     Args:
@@ -146,11 +185,15 @@ def similarity_trends(grids: Mapping[str, Columns], path: Place) -> None:
         for name, (chosen, change) in curves.items():
             if not chosen.any():
                 continue
-            points = trend(columns["score"][chosen], change[chosen], columns["instance"][chosen])
+            scores = columns["score"][chosen]
+            instances = columns["instance"][chosen]
+            points = trend(scores, change[chosen], instances)
             if not points:
                 continue
-            heights = [interval.value for interval in points.values()]
-            ends = [(interval.low, interval.high) for interval in points.values()]
+            heights, ends = [], []
+            for interval in points.values():
+                heights.append(interval.value)
+                ends.append((interval.low, interval.high))
             [line] = panel.plot(list(points), heights, marker=".", label=name)
             _band(panel, list(points), ends, line.get_color())
         panel.set(title=model, xlabel="change")
@@ -158,26 +201,27 @@ def similarity_trends(grids: Mapping[str, Columns], path: Place) -> None:
     save_figure(figure, path)
 
 
-def reliability(bins: Mapping[str, Columns], path: Place) -> None:
+def reliability(bins: Mapping[str, Columns], path: StrPath) -> None:
     """Draw the reliability of models' probabilities: share of pairs of one identity over probability, counts below.
 
     Args:
         bins: model -> columns probability (mean of a bin), share, count; see `calibration.reliability`.
     """
     figure, [above, below] = new_figure(2, 1)
-    above.plot([0, 1], [0, 1], color="0.6", linestyle="--", linewidth=1)
+    above.plot([0, 1], [0, 1], **_DASHED)
+    dots: dict[str, Any] = {"marker": "o", "markersize": 3}
     for model, columns in bins.items():
         probability = columns["probability"]
-        above.plot(probability, columns["share"], marker="o", markersize=3, label=model)
-        below.plot(probability, columns["count"], marker="o", markersize=3)
-    above.set(ylabel="share of same identity", title="", xlim=(0, 1), ylim=(0, 1.005))
+        above.plot(probability, columns["share"], label=model, **dots)
+        below.plot(probability, columns["count"], **dots)
+    above.set(ylabel="share of same identity", **_UNIT_SQUARE)
     below.set(xlabel="probability", ylabel="pairs", xlim=(0, 1), yscale="log")
     save_figure(figure, path)
 
 
 def trade_off(
     scores: Mapping[str, TwoValues],
-    path: Place,
+    path: StrPath,
     names: tuple[str, str],
     copying: Mapping[str, Collection[str]],
 ) -> None:
@@ -214,7 +258,12 @@ def trade_off(
             front = np.flatnonzero(on_front(x, y))
             front = front[np.argsort(x[front])]
             panel.plot(x[front], y[front], color="0.5", linestyle="--", linewidth=1, zorder=0)
-        panel.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), fontsize="small", frameon=False)
+        panel.legend(
+            loc="upper left",
+            bbox_to_anchor=(1.0, 1.0),
+            fontsize="small",
+            frameon=False,
+        )
         panel.set(xlabel=names[0], ylabel=names[1], title=model)
     save_figure(figure, path)
 
@@ -226,21 +275,29 @@ def on_front(x: ArrayLike, y: ArrayLike) -> Truths:
     [True, True, True, False]
     """
     points = np.stack([comparable(x), comparable(y)], axis=1)
-    front = []
-    for point in points:
-        beats_it = (points >= point).all(1) & (points > point).any(1)
-        front.append(not beats_it.any())
-    return np.array(front, dtype=bool)
+    front = np.ones(len(points), dtype=bool)
+    for index, point in enumerate(points):
+        is_as_high = (points >= point).all(1)
+        is_higher = (points > point).any(1)
+        front[index] = not (is_as_high & is_higher).any()
+    return front
 
 
 def _error_bar(value: Value) -> tuple[float, float]:
     """The distances of an interval's ends from the value; 0 without an interval."""
     if value.low is None or value.high is None:
         return 0.0, 0.0
-    return abs(value.value - value.low), abs(value.high - value.value)
+    below = abs(value.value - value.low)
+    above = abs(value.high - value.value)
+    return below, above
 
 
-def _band(panel: Axes, x: Sequence[float], ends: Sequence[tuple[float, float]], color: str) -> None:
+def _band(
+    panel: Axes,
+    x: Sequence[float],
+    ends: Sequence[tuple[float, float]],
+    color: str,
+) -> None:
     """Shade the intervals of a curve."""
     low, high = np.reshape(ends, (-1, 2)).T
     panel.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
@@ -259,7 +316,7 @@ def steps_of(result: Result) -> dict[int, Row]:
     return dict(sorted(rows.items()))
 
 
-def step_curves(results: Sequence[Result], path: Place) -> None:
+def step_curves(results: Sequence[Result], path: StrPath) -> None:
     """Draw each number over training steps, a panel per number, with intervals as bands; the best step has a ring.
 
     Args:
@@ -271,7 +328,9 @@ def step_curves(results: Sequence[Result], path: Place) -> None:
     for panel, name in zip(axes, names, strict=False):
         for index, result in enumerate(results):
             color = f"C{index % 10}"
-            label = result.model if panel is axes[0] else ""  # one legend is enough
+            label = ""
+            if panel is axes[0]:  # one legend is enough
+                label = result.model
             _step_curve(panel, result, name, color, label)
             anchors = _numbers(result, _ANCHOR)
             if name == "identity" and anchors:
@@ -284,10 +343,23 @@ def step_curves(results: Sequence[Result], path: Place) -> None:
     save_figure(figure, path)
 
 
-def _step_curve(panel: Axes, result: Result, name: str, color: str, label: str) -> None:
+def _step_curve(
+    panel: Axes,
+    result: Result,
+    name: str,
+    color: str,
+    label: str,
+) -> None:
     numbers = _numbers(result, name)
     heights = [number.value for number in numbers.values()]
-    panel.plot(list(numbers), heights, color=color, marker=".", label=label, zorder=3)
+    panel.plot(
+        list(numbers),
+        heights,
+        color=color,
+        marker=".",
+        label=label,
+        zorder=3,
+    )
 
     banded, ends = [], []
     for step, number in numbers.items():
@@ -299,7 +371,15 @@ def _step_curve(panel: Axes, result: Result, name: str, color: str, label: str) 
     rows = steps_of(result)
     for step, number in numbers.items():
         if rows[step].get("best"):
-            panel.plot([step], [number.value], "o", color=color, markersize=11, fillstyle="none", zorder=4)
+            panel.plot(
+                [step],
+                [number.value],
+                "o",
+                color=color,
+                markersize=11,
+                fillstyle="none",
+                zorder=4,
+            )
 
 
 def _numbers(result: Result, name: str) -> dict[int, Value]:
@@ -326,33 +406,37 @@ def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -
     out.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
 
-    def place(plot: str, part: str = "") -> Path:
-        middle = f".{slug(part)}" if part else ""
-        written.append(out / f"{name}{middle}.{plot}.{ending}")
-        return written[-1]
+    def new_path(plot: str, part: str = "") -> Path:
+        stem = name
+        if part:
+            stem += f".{slug(part)}"
+        path = out / f"{stem}.{plot}.{ending}"
+        written.append(path)
+        return path
 
     for part, pairs in _pairs(results).items():
-        roc(pairs, place("roc", part), part)
-        precision_recall(pairs, place("pr", part), part)
-        distributions(pairs, place("distributions", part), part)
+        roc(pairs, new_path("roc", part), part)
+        precision_recall(pairs, new_path("pr", part), part)
+        distributions(pairs, new_path("distributions", part), part)
 
     if parts := _items(results, "parts"):
-        [oracle, *_] = [columns["oracle"] for columns in parts.values()]
-        against_oracle({model: columns["score"] for model, columns in parts.items()}, oracle, place("oracle"))
+        oracles = [columns["oracle"] for columns in parts.values()]
+        scores = {model: columns["score"] for model, columns in parts.items()}
+        against_oracle(scores, oracles[0], new_path("oracle"))
     if bins := _items(results, "reliability"):
-        reliability(bins, place("reliability"))
+        reliability(bins, new_path("reliability"))
     if slopes := _two_values(results, "which", "context"):
-        sensitivity_bars(slopes, place("sensitivity"))
-        similarity_trends(_items(results, "grid"), place("trends"))
+        sensitivity_bars(slopes, new_path("sensitivity"))
+        similarity_trends(_items(results, "grid"), new_path("trends"))
 
     for score in ("diversity", "CLIP-T"):
-        scores = _two_values(results, "method", score)
-        scores = {model: methods for model, methods in scores.items() if len(methods) > 1}
-        if scores:
+        values = _two_values(results, "method", score)
+        several = {model: methods for model, methods in values.items() if len(methods) > 1}
+        if several:
             copies = {result.model: copying(result) for result in results}
-            trade_off(scores, place("pareto", score), ("identity", score), copies)
+            trade_off(several, new_path("pareto", score), ("identity", score), copies)
     if stepped := [result for result in results if steps_of(result)]:
-        step_curves(stepped, place("steps"))
+        step_curves(stepped, new_path("steps"))
     return written
 
 
@@ -373,9 +457,12 @@ def _pairs(results: Sequence[Result]) -> dict[str, dict[str, Scored]]:
         names = list(dict.fromkeys(datasets))
         for name in names:
             rows = datasets == name
-            if len(np.unique(same[rows])) == 2:
-                by_model = pairs.setdefault(name if len(names) > 1 else "", {})
-                by_model[model] = Scored(score[rows], same[rows])
+            scored = Scored(score[rows], same[rows])
+            if len(np.unique(scored.same)) < 2:
+                continue
+            if len(names) == 1:
+                name = ""
+            pairs.setdefault(name, {})[model] = scored
     return pairs
 
 
@@ -385,9 +472,10 @@ def _two_values(results: Sequence[Result], label: str, score: str) -> dict[str, 
     for result in results:
         rows = {}
         for row in result.rows:
-            x, y = row.get("identity"), row.get(score)
-            if row.get("group", "all") == "all" and isinstance(x, Value) and isinstance(y, Value) and label in row:
-                rows[str(row[label])] = (x, y)
+            numbers = numbers_of(row)
+            is_whole = row.get("group", "all") == "all"
+            if is_whole and label in row and {"identity", score} <= numbers.keys():
+                rows[str(row[label])] = numbers["identity"], numbers[score]
         if rows:
             by_model[result.model] = rows
     return by_model

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from idmetric.evaluate.protocols.common.columns import listed
 from idmetric.evaluate.protocols.common.protocol import compared_rows
-from idmetric.evaluate.protocols.common.result import Result, Row, Value, comparisons_of, copying
+from idmetric.evaluate.protocols.common.result import Result, Value, comparisons_of, copying, numbers_of
 from idmetric.evaluate.protocols.generator.columns import CLIP, NOT_CHECKED
 from idmetric.evaluate.report.chart import Scale
 from idmetric.evaluate.report.page import number
@@ -59,15 +59,19 @@ def verdict(result: Result) -> Verdict | None:
     if not label:
         return None
     rows = {str(row[label]): row for row in result.rows if row.get("group", "all") == "all"}
-    numbers = {name: _numbers(row) for name, row in rows.items()}
+    numbers = {name: numbers_of(row) for name, row in rows.items()}
     copies = copying(result)
     pairs: dict[str, Pairs] = {}
     for metric, comparisons in comparisons_of(result).items():
-        both_ways = [*comparisons, *(comparison.reversed() for comparison in comparisons)]
-        pairs[metric] = {(comparison.a, comparison.b): comparison for comparison in both_ways}
+        by_names = {}
+        for comparison in comparisons:
+            by_names[comparison.a, comparison.b] = comparison
+            by_names[comparison.b, comparison.a] = comparison.reversed()
+        pairs[metric] = by_names
 
     if label == "method":
-        numbers = dict(sorted(numbers.items(), key=lambda item: (item[0] in copies, -item[1]["identity"].value)))
+        order = sorted(numbers, key=lambda name: (name in copies, -numbers[name]["identity"].value))
+        numbers = {name: numbers[name] for name in order}
         best, headline, details = _on_methods(numbers, copies, pairs.get("identity", {}))
     else:
         best = [name for name, row in rows.items() if row.get("best")]
@@ -96,10 +100,6 @@ def verdict(result: Result) -> Verdict | None:
     )
 
 
-def _numbers(row: Row) -> dict[str, Value]:
-    return {name: value for name, value in row.items() if isinstance(value, Value)}
-
-
 def _columns(rows: Numbers) -> dict[str, tuple[float, float]]:
     """The metrics of the summary, and the range of their bars."""
     values: dict[str, list[Value]] = {}
@@ -113,7 +113,10 @@ def _columns(rows: Numbers) -> dict[str, tuple[float, float]]:
     columns = {}
     for metric in shown[:5]:
         ends = [*_ends(values[metric]), 0.0]
-        columns[metric] = (min(ends), max(ends) if any(ends) else 1.0)
+        low, high = min(ends), max(ends)
+        if low == high:  # all are 0
+            high = 1.0
+        columns[metric] = (low, high)
     return columns
 
 
@@ -131,7 +134,11 @@ def _capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _on_methods(rows: Numbers, copies: Sequence[str], pairs: Pairs) -> tuple[list[str], str, list[str]]:
+def _on_methods(
+    rows: Numbers,
+    copies: Sequence[str],
+    pairs: Pairs,
+) -> tuple[list[str], str, list[str]]:
     """The methods that keep identity best, and that in a sentence, with its reasons; `rows` begin with the best."""
     identity = {}
     for name, numbers in rows.items():
@@ -139,22 +146,22 @@ def _on_methods(rows: Numbers, copies: Sequence[str], pairs: Pairs) -> tuple[lis
             identity[name] = number(numbers["identity"].value)
     if not identity:
         return [], "Every method copies: no identity here is of new pictures", []
-    best, *others = identity
+    best, *rivals = identity
     details = []
     if "real" in rows[best]:
         details.append(f"Real photos of the subjects reach {number(rows[best]['real'].value)} among themselves.")
-    if not others and len(rows) == 1:
+    if not rivals and len(rows) == 1:
         return [best], f"{best} has an identity of {identity[best]}", details
-    if not others:
+    if not rivals:
         return [best], f"{best} is the only method without copies: its identity is {identity[best]}", details
 
-    second = others[0]
-    lead = _lead(pairs.get((best, second)))
-    details.insert(0, f"{best} reaches {identity[best]}, {second} {identity[second]}; {lead}.")
+    nearest = rivals[0]
+    lead = _lead(pairs.get((best, nearest)))
+    details.insert(0, f"{best} reaches {identity[best]}, {nearest} {identity[nearest]}; {lead}.")
 
     # who is clearly behind
-    compared = {name: pairs[best, name] for name in others if (best, name) in pairs}
-    if len(compared) < len(others):
+    compared = {name: pairs[best, name] for name in rivals if (best, name) in pairs}
+    if len(compared) < len(rivals):
         return [best], f"No clear winner: {best} has the highest identity", details
     for comparison in compared.values():
         if comparison.too_few:
@@ -184,15 +191,20 @@ def _on_copies(label: str, rows: Numbers, copies: Sequence[str]) -> list[str]:
     """A sentence on what returns copies, if anything does."""
     if not copies:
         return []
-    shares: list[str] = []
+    shares = []
+    unit = "\u00a0% of the images"  # once
     for name in copies:
-        of_images = "" if shares else " of the images"
-        shares.append(f"{name} ({100 * rows[name]['copies'].value:.3g}\u00a0%{of_images})")
-    subject, verb = shares[0], "copies"
-    if len(shares) > 1:
-        subject, verb = f"{', '.join(shares[:-1])} and {shares[-1]}", "copy"
+        percent = 100 * rows[name]["copies"].value
+        shares.append(f"{name} ({percent:.3g}{unit})")
+        unit = "\u00a0%"
+
+    *most, subject = shares
+    noun, verb = "Step", "copies"
+    if most:
+        subject = f"{', '.join(most)} and {subject}"
+        noun, verb = "Steps", "copy"
     if label == "step":
-        subject = f"Step{'s' * (len(shares) > 1)} {subject}"
+        subject = f"{noun} {subject}"
     return [f"{subject} {verb} references or training images, which raises identity."]
 
 
@@ -208,10 +220,12 @@ def _chart(label: str, rows: Numbers) -> Chart | None:
     """Identity over training steps; of methods, against diversity or else CLIP-T. None for less than two points."""
     names = ("step", "identity")
     if label == "step":
-        rows = {name: {**numbers, "step": Value(float(name), None, None, 1)} for name, numbers in rows.items()}
+        steps = {name: Value(float(name), None, None, 1) for name in rows}
+        rows = {name: {**numbers, "step": steps[name]} for name, numbers in rows.items()}
     else:
-        has_diversity = sum("diversity" in numbers for numbers in rows.values()) > 1
-        names = ("identity", "diversity" if has_diversity else CLIP)
+        names = ("identity", CLIP)
+        if sum("diversity" in numbers for numbers in rows.values()) > 1:
+            names = ("identity", "diversity")
 
     points = []
     for name, numbers in rows.items():
@@ -223,10 +237,15 @@ def _chart(label: str, rows: Numbers) -> Chart | None:
     x_name, y_name = names
     x_ends = _ends([x for _, x, _ in points])
     y_ends = _ends([y for _, _, y in points])
+    identity_ends = x_ends
+    if label == "step":
+        identity_ends = y_ends
     real = None
     for numbers in rows.values():
         if "real" in numbers:
             real = numbers["real"].value
-            (y_ends if label == "step" else x_ends).append(real)
+            identity_ends.append(real)
             break
-    return Chart(Scale.of(x_name, x_ends), Scale.of(y_name, y_ends), points, real)
+    x_scale = Scale.of(x_name, x_ends)
+    y_scale = Scale.of(y_name, y_ends)
+    return Chart(x_scale, y_scale, points, real)

@@ -83,7 +83,8 @@ def fisher_mean(correlations: ArrayLike, *, limit: float = 0.999) -> tuple[float
     mean = float(np.tanh(z.mean()))
     if len(r) == 1:
         return mean, None
-    return mean, float(r.std(ddof=1) / np.sqrt(len(r)))
+    deviation = r.std(ddof=1)
+    return mean, float(deviation / np.sqrt(len(r)))
 
 
 def krippendorff_alpha(votes: ArrayLike) -> float:
@@ -120,5 +121,6 @@ def krippendorff_alpha(votes: ArrayLike) -> float:
         raise ValueError("all votes are for one category: alpha is undefined")
 
     by_item = counts.sum(1, keepdims=True)
-    agreeing = (counts * (counts - 1) / (by_item - 1)).sum()
-    return float(((total - 1) * agreeing - agreeing_by_chance) / disagreeing_by_chance)
+    coincidences = counts * (counts - 1) / (by_item - 1)
+    agreeing = (total - 1) * coincidences.sum()
+    return float((agreeing - agreeing_by_chance) / disagreeing_by_chance)

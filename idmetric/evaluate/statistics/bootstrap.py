@@ -69,7 +69,8 @@ def bootstrap(
     values = []
     for sample in range(samples):
         times = _weights(number, draw(identities, seed, sample))
-        values.append(_defined(statistic, np.repeat(np.arange(len(times)), times)))
+        rows = np.repeat(np.arange(len(times)), times)
+        values.append(_defined(statistic, rows))
 
     ends = percentiles(values, samples)
     if ends is None:
@@ -141,7 +142,8 @@ def percentiles(values: ArrayLike, samples: int) -> tuple[float, float] | None:
 
 def draw(count: int, seed: int, sample: int) -> Rows:
     """Draw identities with replacement; returns how often each is drawn in a sample: (count,), the sum is count."""
-    chosen = np.random.default_rng((seed, sample)).integers(count, size=count)
+    rng = np.random.default_rng((seed, sample))
+    chosen = rng.integers(count, size=count)
     return np.bincount(chosen, minlength=count)
 
 
@@ -155,8 +157,10 @@ def _weights(number: Rows, times: Rows) -> Rows:
     if number.ndim == 1:
         return times[number]
     a, b = number.T
-    of_pairs: Rows = np.where(a == b, times[a], times[a] * times[b])
-    return of_pairs
+    weights: Rows = times[a] * times[b]
+    is_within = a == b
+    weights[is_within] = times[a[is_within]]
+    return weights
 
 
 def _defined(statistic: Callable[[Rows], float], rows: Rows) -> float:
@@ -167,4 +171,6 @@ def _defined(statistic: Callable[[Rows], float], rows: Rows) -> float:
         value = float(statistic(rows))
     except ValueError:
         return np.nan
-    return value if np.isfinite(value) else np.nan
+    if not np.isfinite(value):
+        return np.nan
+    return value

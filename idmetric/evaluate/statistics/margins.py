@@ -38,7 +38,8 @@ class Margins:
     @property
     def pa(self) -> float:
         """Pairwise Accuracy, share of valid margins above 0, pooled over samples."""
-        return int(self.wins.sum()) / int(self.trials.sum())
+        wins = int(self.wins.sum())
+        return wins / int(self.trials.sum())
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,10 @@ def directed_margins(positives: Array, distractors: Array) -> Array:
         (V * (V - 1),) or (..., V * (V - 1)) margins; NaN where any of the images is missing.
     """
     views = distractors.shape[-1]
-    i, j = np.nonzero(~np.eye(views, dtype=bool))
-    earlier, later = np.minimum(i, j), np.maximum(i, j)
+    is_pair = ~np.eye(views, dtype=bool)
+    i, j = np.nonzero(is_pair)
+    earlier = np.minimum(i, j)
+    later = np.maximum(i, j)
     margins: Array = positives[..., earlier, later] - distractors[..., i]
     return margins
 
@@ -93,19 +96,22 @@ def margin_rates(margins: Sequence[Array] | Array, *, count_mean: bool = False) 
     """
     longest = max(map(len, margins), default=0)
     table = np.full((len(margins), longest), np.nan)
-    for row, sample_margins in zip(table, margins, strict=True):
-        row[: len(sample_margins)] = sample_margins
+    for row, sample_margins in enumerate(margins):
+        table[row, : len(sample_margins)] = sample_margins
 
-    samples = np.flatnonzero((~np.isnan(table)).any(1))
+    is_valid = ~np.isnan(table)
+    samples = np.flatnonzero(is_valid.any(1))
     if not len(samples):
         raise ValueError("no sample has a valid margin: each needs two views and a distractor of one of them")
     table = table[samples]
-    wins = (comparable(table) > 0).sum(1)
-    trials = (~np.isnan(table)).sum(1)
+    is_won = comparable(table) > 0
+    wins = is_won.sum(1)
+    trials = is_valid[samples].sum(1)
     success = wins == trials
     if count_mean:
+        sums = np.nansum(table, axis=1)  # a mean has its sum's sign
+        wins += comparable(sums) > 0
         trials += 1
-        wins += comparable(np.nansum(table, axis=1)) > 0  # the mean has the sum's sign
     return Margins(samples, success, wins, trials)
 
 
@@ -125,20 +131,26 @@ def oracle_agreement(similarity: Array, oracle: Array) -> OracleAgreement:
     Raises:
         ValueError: if no set of a view with its own edit has two pairs.
     """
-    correlations = {}
-    counts = {}
+    correlations, own_correlations = [], []  # of all sets, and of the sets of a view with its own edit
+    count = own_count = 0
     for view, edit in np.ndindex(similarity.shape[1:]):
-        x, y = similarity[:, view, edit], oracle[:, edit]
+        x = similarity[:, view, edit]
+        y = oracle[:, edit]
         valid = ~np.isnan(x) & ~np.isnan(y)
-        if valid.sum() > 1:
-            correlations[view, edit] = pearson(x[valid], y[valid], constant=0.0)
-            counts[view, edit] = int(valid.sum())
+        pairs = int(valid.sum())
+        if pairs < 2:
+            continue
+        correlation = pearson(x[valid], y[valid], constant=0.0)
+        correlations.append(correlation)
+        count += pairs
+        if view == edit:
+            own_correlations.append(correlation)
+            own_count += pairs
 
-    own_edits = [key for key in correlations if key[0] == key[1]]
-    if not own_edits:
+    if not own_correlations:
         raise ValueError("the oracle's correlation needs two samples with a view, its part-edit and that one's oracle")
-    pair, _ = fisher_mean([correlations[key] for key in own_edits])
+    pair, _ = fisher_mean(own_correlations)
     whole = None
-    if len(correlations) > len(own_edits):
-        whole, _ = fisher_mean(list(correlations.values()))
-    return OracleAgreement(whole, pair, (sum(counts.values()), sum(counts[key] for key in own_edits)))
+    if len(correlations) > len(own_correlations):
+        whole, _ = fisher_mean(correlations)
+    return OracleAgreement(whole, pair, (count, own_count))

@@ -43,30 +43,43 @@ class Answers:
     weight: Array
 
     @classmethod
-    def of(cls, score: ArrayLike, right: ArrayLike, known: ArrayLike, identity: ArrayLike) -> Answers:
+    def of(
+        cls,
+        score: ArrayLike,
+        right: ArrayLike,
+        known: ArrayLike,
+        identity: ArrayLike,
+    ) -> Answers:
         """The answers to queries of these identities (Q,), of any type that sorts."""
         scores, is_right = labeled(score, right, ("score", "right"))
+        is_known = truths("known", known)
         _, number, count = np.unique(identity, return_inverse=True, return_counts=True)
-        return cls(scores, is_right, truths("known", known), weight=1 / count[number])
+        weight = 1 / count[number]
+        return cls(scores, is_right, is_known, weight)
 
     def rows(self, chosen: NDArray[Any]) -> Answers:
         """Some of the answers with their weights, such as a bootstrap sample of identities."""
-        return Answers(self.score[chosen], self.right[chosen], self.known[chosen], self.weight[chosen])
+        columns = [column[chosen] for column in vars(self).values()]
+        return Answers(*columns)
 
 
 def known_accuracy(answers: Answers, threshold: float = -math.inf) -> float:
     """BAKS at a threshold, in [0, 1], higher = better; without one, the accuracy in a closed set."""
-    return _share(answers.right & (answers.score >= comparable(threshold)), answers.known, answers)
+    is_named = answers.score >= comparable(threshold)
+    return _share(answers.right & is_named, answers.known, answers)
 
 
 def unknown_accuracy(answers: Answers, threshold: float) -> float:
     """BAUS at a threshold, in [0, 1], higher = better."""
-    return _share(answers.score < comparable(threshold), ~answers.known, answers)
+    is_new = answers.score < comparable(threshold)
+    return _share(is_new, ~answers.known, answers)
 
 
 def open_set_score(answers: Answers, threshold: float) -> float:
     """sqrt(BAKS x BAUS) at a threshold, in [0, 1], higher = better (AnimalCLEF 2025)."""
-    return math.sqrt(known_accuracy(answers, threshold) * unknown_accuracy(answers, threshold))
+    baks = known_accuracy(answers, threshold)
+    baus = unknown_accuracy(answers, threshold)
+    return math.sqrt(baks * baus)
 
 
 def known_auc(answers: Answers) -> float:
@@ -99,7 +112,8 @@ def curve(answers: Answers) -> tuple[Array, Array, Array]:
 
     def reaching(chosen: Truths) -> Array:
         """The weight of the chosen queries that reach each threshold."""
-        at_threshold = np.bincount(index[chosen], answers.weight[chosen], len(thresholds))
+        weights = answers.weight[chosen]
+        at_threshold = np.bincount(index[chosen], weights, len(thresholds))
         from_the_highest: Array = at_threshold[::-1].cumsum()
         return from_the_highest[::-1]
 
@@ -114,11 +128,14 @@ def best_threshold(answers: Answers) -> float:
     Chosen on the data that it is measured on, it is an oracle: an upper bound, not a result.
     """
     thresholds, baks, baus = curve(answers)
-    return float(thresholds[np.argmax((baks * baus).round(12))])
+    products = (baks * baus).round(12)
+    return float(thresholds[products.argmax()])
 
 
 def _share(correct: Truths, queries: Truths, answers: Answers) -> float:
-    return min(1.0, float(answers.weight[correct & queries].sum() / _total(queries, answers)))
+    total = _total(queries, answers)
+    correct_weight = answers.weight[correct & queries].sum()
+    return min(1.0, float(correct_weight / total))  # sums are rounded
 
 
 def _total(queries: Truths, answers: Answers) -> float:
@@ -129,14 +146,16 @@ def _total(queries: Truths, answers: Answers) -> float:
 
 def _beaten(answers: Answers, counted: Truths) -> float:
     """The weighted share of (known, unknown) pairs with a counted, more similar known query; ties half."""
-    pairs = _total(answers.known, answers) * _total(~answers.known, answers)
+    known_weight = _total(answers.known, answers)
+    unknown_weight = _total(~answers.known, answers)
 
     unknown = answers.rows(~answers.known)
     unknown = unknown.rows(np.argsort(unknown.score))
     weight_of_lowest = np.append(0, unknown.weight.cumsum())  # weight of the lowest 0, 1, 2, ... queries
 
     scores = answers.score[counted]
-    below = weight_of_lowest[np.searchsorted(unknown.score, scores, "left")]
-    not_above = weight_of_lowest[np.searchsorted(unknown.score, scores, "right")]
-    won = (below + not_above) / 2
-    return min(1.0, float(answers.weight[counted] @ won / pairs))  # sums are rounded
+    lower = np.searchsorted(unknown.score, scores, "left")
+    not_higher = np.searchsorted(unknown.score, scores, "right")
+    won = (weight_of_lowest[lower] + weight_of_lowest[not_higher]) / 2
+    won_pairs = answers.weight[counted] @ won
+    return min(1.0, float(won_pairs / (known_weight * unknown_weight)))  # sums are rounded

@@ -66,10 +66,17 @@ class Comparison:
 
     def reversed(self) -> Comparison:
         """The comparison of b with a."""
-        comparison = replace(self, a=self.b, b=self.a, difference=-self.difference)
-        if self.low is None or self.high is None:
-            return comparison
-        return replace(comparison, low=-self.high, high=-self.low)
+        low = high = None
+        if self.low is not None and self.high is not None:
+            low, high = -self.high, -self.low
+        return replace(
+            self,
+            a=self.b,
+            b=self.a,
+            difference=-self.difference,
+            low=low,
+            high=high,
+        )
 
 
 def compare(scores: Mapping[str, Mapping[Place, float]], against: str | None = None) -> list[Comparison]:
@@ -84,13 +91,18 @@ def compare(scores: Mapping[str, Mapping[Place, float]], against: str | None = N
 
     comparisons = []
     for a, b in pairs:
-        differences = {place: score - scores[b][place] for place, score in scores[a].items() if place in scores[b]}
+        differences = {}
+        for place, score in scores[a].items():
+            if place in scores[b]:
+                differences[place] = score - scores[b][place]
         if differences:
             comparisons.append(_compared(a, b, differences))
 
     corrected = holm([comparison.p for comparison in comparisons])
     tests = len(comparisons)
-    return [replace(c, p_holm=float(p), tests=tests) for c, p in zip(comparisons, corrected, strict=True)]
+    for number, p in enumerate(corrected.tolist()):
+        comparisons[number] = replace(comparisons[number], p_holm=p, tests=tests)
+    return comparisons
 
 
 def _compared(a: str, b: str, differences: Mapping[Place, float]) -> Comparison:
@@ -149,13 +161,16 @@ def sign_flip(differences: ArrayLike, identity: ArrayLike, *, seed: int = 0) -> 
     rng = np.random.default_rng(seed)
     hits = 0
     for _ in range(10):
-        hits += int(as_large(rng.integers(2, size=(_FLIPS // 10, count), dtype=np.int8)).sum())
+        tails = rng.integers(2, size=(_FLIPS // 10, count), dtype=np.int8)
+        hits += int(as_large(tails).sum())
     return (1 + hits) / (1 + _FLIPS)
 
 
 def smallest_p(subjects: int, tests: int = 1) -> float:
     """The p, after Holm's correction for so many tests, of differences that have one sign in all subjects."""
-    least = 2.0 ** (1 - subjects) if subjects <= _EXACT else 1 / (1 + _FLIPS)
+    least = 1 / (1 + _FLIPS)
+    if subjects <= _EXACT:
+        least = 2.0 ** (1 - subjects)
     return min(1.0, tests * least)
 
 
@@ -177,6 +192,7 @@ def holm(p: ArrayLike) -> Array:
     values = np.asarray(p, dtype=np.float64)
     order = np.argsort(values)
     tests_left = np.arange(len(values), 0, -1)
+    rising = np.maximum.accumulate(tests_left * values[order])
     corrected = np.empty_like(values)
-    corrected[order] = np.maximum.accumulate(tests_left * values[order]).clip(max=1)
+    corrected[order] = rising.clip(max=1)
     return corrected

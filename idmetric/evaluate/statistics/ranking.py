@@ -52,14 +52,18 @@ def average_precision(scores: ArrayLike, relevant: ArrayLike, k: int | None = No
         ValueError: if nothing is relevant, shapes differ, or a score is not finite.
     """
     s, r = _query(scores, relevant, "average precision")
-    depth = len(s) if k is None else _depth(k)
+    depth = len(s)
+    if k is not None:
+        depth = _depth(k)
     relevant_scores = s[r]
     hits_above, hits = _counts(relevant_scores, relevant_scores)
     above, end = _counts(s, relevant_scores)  # items of equal score take the places from above + 1 to end
 
-    last = np.minimum(end, depth)
-    share_among_k = (last - above).clip(min=0) / (end - above)
-    precision = (hits_above + (hits - hits_above) * share_among_k) / last
+    cut = np.minimum(end, depth)
+    among_k = (cut - above).clip(min=0)
+    share_among_k = among_k / (end - above)
+    expected_hits = hits_above + (hits - hits_above) * share_among_k
+    precision = expected_hits / cut
     return float(share_among_k @ precision / min(depth, len(relevant_scores)))
 
 
@@ -80,9 +84,9 @@ def trapezoid_average_precision(scores: ArrayLike, relevant: ArrayLike) -> float
     hits = np.arange(1, len(ranks) + 1)
     precision = hits / ranks
     precision_before = np.ones_like(precision)  # of the places above; 1 above the first
-    below_first = ranks > 1
-    precision_before[below_first] = (hits[below_first] - 1) / (ranks[below_first] - 1)
-    return float((precision_before + precision).mean() / 2)
+    np.divide(hits - 1, ranks - 1, out=precision_before, where=ranks > 1)
+    sums = precision_before + precision
+    return float(sums.mean() / 2)
 
 
 def ndcg(scores: ArrayLike, gains: ArrayLike, k: int | None = None) -> float:
@@ -104,14 +108,17 @@ def ndcg(scores: ArrayLike, gains: ArrayLike, k: int | None = None) -> float:
     s, g = paired(scores, gains, ("scores", "gains"))
     if g.min() < 0 or g.max() <= 0:
         raise ValueError(f"nDCG needs gains >= 0 with one above 0, got {g.min():g} to {g.max():g}")
-    depth = None if k is None else _depth(k)
+    if k is not None:
+        k = _depth(k)
     if len(s) == 1:
         return 1.0  # scikit-learn refuses a single item
 
     need("eval", "nDCG", sklearn="scikit-learn")
     from sklearn.metrics import ndcg_score
 
-    return min(float(ndcg_score(g[None], comparable(s)[None], k=depth)), 1.0)  # sums are rounded
+    s = comparable(s)
+    score = ndcg_score(g[None], s[None], k=k)
+    return min(float(score), 1.0)  # sums are rounded
 
 
 def precision_at_1(scores: ArrayLike, relevant: ArrayLike) -> float:
@@ -173,11 +180,12 @@ def roc_auc(scores: ArrayLike, relevant: ArrayLike) -> float:
     if r.all() or not r.any():
         raise ValueError("ROC AUC needs both relevant and irrelevant items")
 
-    irrelevant = np.sort(s[~r])
-    lower = np.searchsorted(irrelevant, s[r], "left")
-    not_higher = np.searchsorted(irrelevant, s[r], "right")
+    relevant_scores = s[r]
+    irrelevant_scores = np.sort(s[~r])
+    lower = np.searchsorted(irrelevant_scores, relevant_scores, "left")
+    not_higher = np.searchsorted(irrelevant_scores, relevant_scores, "right")
     wins = int(lower.sum() + not_higher.sum()) / 2
-    return wins / (len(lower) * len(irrelevant))
+    return wins / (len(relevant_scores) * len(irrelevant_scores))
 
 
 def _query(scores: ArrayLike, relevant: ArrayLike, what: str) -> tuple[Numbers, Truths]:
@@ -190,18 +198,20 @@ def _query(scores: ArrayLike, relevant: ArrayLike, what: str) -> tuple[Numbers, 
 def _counts(scores: Numbers, levels: Numbers) -> tuple[Ints, Ints]:
     """Count the scores above each level, and the scores that are not below it."""
     if len(levels) <= min(64, len(scores) // 200):  # counting beats sorting
-        above = [np.count_nonzero(scores > level) for level in levels]
-        not_below = [np.count_nonzero(scores >= level) for level in levels]
-        return np.array(above), np.array(not_below)
-
-    negated = np.sort(-scores)
-    return np.searchsorted(negated, -levels, "left"), np.searchsorted(negated, -levels, "right")
+        above = np.array([np.count_nonzero(scores > level) for level in levels])
+        not_below = np.array([np.count_nonzero(scores >= level) for level in levels])
+    else:
+        negated = np.sort(-scores)
+        above = np.searchsorted(negated, -levels, "left")
+        not_below = np.searchsorted(negated, -levels, "right")
+    return above, not_below
 
 
 def _ranks(scores: Numbers, relevant: Truths) -> Ints:
     """Places (from 1) of the relevant items, best first; after irrelevant ones of equal score."""
     relevant_scores = np.sort(scores[relevant])[::-1]
-    _, irrelevant_before = _counts(scores[~relevant], relevant_scores)
+    irrelevant_scores = scores[~relevant]
+    _, irrelevant_before = _counts(irrelevant_scores, relevant_scores)
     return irrelevant_before + np.arange(1, len(relevant_scores) + 1)
 
 

@@ -17,7 +17,12 @@ Array = NDArray[np.float64]
 
 
 def resampled_ratio(
-    parts: ArrayLike, wholes: ArrayLike, identity: ArrayLike, *, samples: int = 1000, seed: int = 0
+    parts: ArrayLike,
+    wholes: ArrayLike,
+    identity: ArrayLike,
+    *,
+    samples: int = 1000,
+    seed: int = 0,
 ) -> Array:
     """sum(parts) / sum(wholes) in each sample (S,), NaN where the wholes sum to 0; with wholes of 1, the mean.
 
@@ -39,7 +44,12 @@ def resampled_ratio(
 
 
 def resampled_auc(
-    scores: ArrayLike, same: ArrayLike, identity: ArrayLike, *, samples: int = 1000, seed: int = 0
+    scores: ArrayLike,
+    same: ArrayLike,
+    identity: ArrayLike,
+    *,
+    samples: int = 1000,
+    seed: int = 0,
 ) -> Array:
     """ROC AUC over pairs of images in each sample (S,), NaN where all pairs are of one kind.
 
@@ -54,19 +64,25 @@ def resampled_auc(
     pairs[in_one, 1] = len(names)  # whose weight is 1: a pair within an identity counts as often as that is drawn
 
     # pairs of two identities in the order of their scores, and where those of one identity lie among them
-    order = np.argsort(s[~is_same])
-    positive_a, positive_b = np.ascontiguousarray(pairs[is_same].T)
-    negative_a, negative_b = np.ascontiguousarray(pairs[~is_same][order].T)
-    negative_scores = s[~is_same][order]
-    lower = np.searchsorted(negative_scores, s[is_same], "left")
-    not_higher = np.searchsorted(negative_scores, s[is_same], "right")
+    positives = pairs[is_same]
+    positive_scores = s[is_same]
+    negatives = pairs[~is_same]
+    negative_scores = s[~is_same]
+    order = np.argsort(negative_scores)
+    negative_scores = negative_scores[order]
+    positive_a, positive_b = np.ascontiguousarray(positives.T)
+    negative_a, negative_b = np.ascontiguousarray(negatives[order].T)
+    lower = np.searchsorted(negative_scores, positive_scores, "left")
+    not_higher = np.searchsorted(negative_scores, positive_scores, "right")
 
     values = np.full(samples, np.nan)
     weight_of_lowest = np.zeros(len(order) + 1)  # of the lowest 0, 1, 2, ... negatives
     for sample in range(samples):
-        times = np.append(draw(len(names), seed, sample), 1).astype(np.int32)  # millions of pairs: half the memory
+        times = np.ones(len(names) + 1, dtype=np.int32)  # millions of pairs: half the memory
+        times[:-1] = draw(len(names), seed, sample)
         positive_weights = times[positive_a] * times[positive_b]
-        np.cumsum(times[negative_a] * times[negative_b], out=weight_of_lowest[1:])
+        negative_weights = times[negative_a] * times[negative_b]
+        np.cumsum(negative_weights, out=weight_of_lowest[1:])
         total = positive_weights.sum() * weight_of_lowest[-1]
         if total > 0:
             wins = weight_of_lowest[lower] + weight_of_lowest[not_higher]
@@ -77,10 +93,16 @@ def resampled_auc(
 
 def draws(identities: int, samples: int, seed: int = 0) -> NDArray[np.int64]:
     """Return how often each identity is in each sample of `bootstrap`: (samples, identities)."""
-    return np.stack([draw(identities, seed, sample) for sample in range(samples)])
+    times = [draw(identities, seed, sample) for sample in range(samples)]
+    return np.stack(times)
 
 
-def resampled_pearson(x: ArrayLike, y: ArrayLike, identity: ArrayLike, times: NDArray[np.int64]) -> Array:
+def resampled_pearson(
+    x: ArrayLike,
+    y: ArrayLike,
+    identity: ArrayLike,
+    times: NDArray[np.int64],
+) -> Array:
     """Pearson's r of x and y in each sample.
 
     Args:
@@ -91,27 +113,33 @@ def resampled_pearson(x: ArrayLike, y: ArrayLike, identity: ArrayLike, times: ND
     Returns:
         (S,); NaN where x or y does not vary, or a sample has fewer than two items.
     """
-    a, b = paired(x, y)
-    a, b = _standardized(a), _standardized(b)
+    a, b = map(_standardized, paired(x, y))
     item_weights = times[:, np.asarray(identity)]
     counts = item_weights.sum(1)
 
     def covariance(u: Array, v: Array) -> Array:
         """Of each sample."""
-        result: Array = shares @ (u * v) - (shares @ u) * (shares @ v)
-        return result
+        mean_of_products: Array = shares @ (u * v)
+        product_of_means: Array = (shares @ u) * (shares @ v)
+        return mean_of_products - product_of_means
 
     with np.errstate(divide="ignore", invalid="ignore"):
         shares = item_weights / counts[:, None]
-        variance_a, variance_b = covariance(a, a), covariance(b, b)
-        r = covariance(a, b) / np.sqrt(variance_a) / np.sqrt(variance_b)
+        variance_a = covariance(a, a)
+        variance_b = covariance(b, b)
+        deviation_a = np.sqrt(variance_a)
+        deviation_b = np.sqrt(variance_b)
+        r = covariance(a, b) / deviation_a / deviation_b
+    r = r.clip(-1, 1)
     varies = (variance_a > 1e-9) & (variance_b > 1e-9)  # less is rounding
-    return np.asarray(np.where((counts >= 2) & varies, r.clip(-1, 1), np.nan))
+    r[(counts < 2) | ~varies] = np.nan
+    return r
 
 
 def _standardized(values: Array) -> Array:
     """Values at mean 0 and unit spread, which keeps differences of sums exact; 0 where they do not vary."""
-    standardized: Array = np.zeros_like(values)
-    if values.std() > 1e-12 * np.abs(values).max():  # less is rounding
-        standardized = (values - values.mean()) / values.std()
+    deviation = values.std()
+    if deviation <= 1e-12 * np.abs(values).max():  # rounding
+        return np.zeros_like(values)
+    standardized: Array = (values - values.mean()) / deviation
     return standardized

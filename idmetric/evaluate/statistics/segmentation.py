@@ -26,8 +26,11 @@ _BINS = 256  # of Otsu's histogram
 
 def overlap(predicted: ArrayLike, truth: ArrayLike) -> tuple[int, int]:
     """Pixels of the intersection and of the union of two masks, both bool (H, W)."""
-    a, b = truths("predicted", predicted), truths("truth", truth)
-    return int((a & b).sum()), int((a | b).sum())
+    a = truths("predicted", predicted)
+    b = truths("truth", truth)
+    intersection = int((a & b).sum())
+    union = int((a | b).sum())
+    return intersection, union
 
 
 def subject_ious(intersections: ArrayLike, unions: ArrayLike, subjects: ArrayLike) -> Array:
@@ -40,7 +43,8 @@ def subject_ious(intersections: ArrayLike, unions: ArrayLike, subjects: ArrayLik
         (S,), in the order in which `numpy.unique` gives the subjects.
     """
     _, number = np.unique(subjects, return_inverse=True)
-    ious: Array = np.bincount(number, intersections) / np.bincount(number, unions)
+    intersection_of_subject = np.bincount(number, intersections)
+    ious: Array = intersection_of_subject / np.bincount(number, unions)
     return ious
 
 
@@ -53,8 +57,10 @@ def pointing(heat: ArrayLike, truth: ArrayLike) -> bool:
     Args:
         heat: (H, W). truth: bool (H, W).
     """
-    h, t = numbers("heat", heat, 2), truths("truth", truth)
-    return bool(t[h == h.max()].all())
+    h = numbers("heat", heat, 2)
+    on_subject = truths("truth", truth)
+    is_hottest = h == h.max()
+    return bool(on_subject[is_hottest].all())
 
 
 def best_iou(heat: ArrayLike, truth: ArrayLike) -> tuple[float, float]:
@@ -63,17 +69,21 @@ def best_iou(heat: ArrayLike, truth: ArrayLike) -> tuple[float, float]:
     An oracle for each image: the best cut of its heatmap. Arguments as in `pointing`.
     """
     thresholds = np.unique(numbers("heat", heat, 2))
-    return shared_threshold(iou_curve(heat, truth, thresholds)[None], thresholds)
+    curve = iou_curve(heat, truth, thresholds)
+    return shared_threshold([curve], thresholds)
 
 
 def iou_curve(heat: ArrayLike, truth: ArrayLike, thresholds: ArrayLike) -> Array:
     """IoU (K,) of the masks `heat >= threshold`, at thresholds (K,) in any order; otherwise as `pointing`."""
     h = numbers("heat", heat, 2).astype(np.float64)
-    t = truths("truth", truth)
-    subject = h[t]
-    predicted = h.size - np.searchsorted(np.sort(h, axis=None), thresholds)  # pixels at or above each threshold
-    hits = subject.size - np.searchsorted(np.sort(subject), thresholds)
-    curve: Array = hits / (predicted + subject.size - hits)
+    pixels = np.sort(h, axis=None)
+    subject = np.sort(h[truths("truth", truth)])
+
+    # pixels at or above each threshold
+    predicted = pixels.size - np.searchsorted(pixels, thresholds)
+    hits = subject.size - np.searchsorted(subject, thresholds)
+    union = predicted + subject.size - hits
+    curve: Array = hits / union
     return curve
 
 
@@ -87,7 +97,8 @@ def shared_threshold(curves: ArrayLike, thresholds: ArrayLike) -> tuple[float, f
     """
     means = np.asarray(curves).mean(axis=0, dtype=np.float64)
     levels = np.asarray(thresholds)
-    best = np.lexsort((levels, means))[-1]
+    order = np.lexsort((levels, means))
+    best = order[-1]
     return float(levels[best]), float(means[best])
 
 
@@ -148,7 +159,8 @@ def mask_f1(ious: ArrayLike, scores: ArrayLike, present: ArrayLike) -> float:
     precision, recall = _precisions(ious, scores, present)
     recall = recall[:, None]
     sums = precision + recall
-    f1 = 2 * precision * recall / np.where(sums > 0, sums, 1)
+    sums[sums == 0] = 1
+    f1 = 2 * precision * recall / sums
     return float(f1.mean())
 
 
@@ -165,7 +177,8 @@ def _precisions(ious: ArrayLike, scores: ArrayLike, present: ArrayLike) -> tuple
         return precisions, highest_recalls
 
     for row, least_iou in enumerate(COCO_IOUS):
-        is_hit = ((np.asarray(ious) >= least_iou) & shows_subject)[has_mask]
+        is_hit = (np.asarray(ious) >= least_iou) & shows_subject
+        is_hit = is_hit[has_mask]
         order = np.lexsort((is_hit, -s[has_mask]))  # of equal scores, misses first
         hits = np.cumsum(is_hit[order])
         precision = hits / np.arange(1, len(hits) + 1)
@@ -173,7 +186,9 @@ def _precisions(ious: ArrayLike, scores: ArrayLike, present: ArrayLike) -> tuple
 
         # the highest precision at each recall or beyond it; 0 where no recall is as high
         interpolated = np.maximum.accumulate(precision[::-1])[::-1]
-        precisions[row] = np.append(interpolated, 0)[np.searchsorted(recall, _RECALLS)]
+        interpolated = np.append(interpolated, 0)
+        rank = np.searchsorted(recall, _RECALLS)
+        precisions[row] = interpolated[rank]
         highest_recalls[row] = recall[-1]
 
     return precisions, highest_recalls

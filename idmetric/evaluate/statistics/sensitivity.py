@@ -58,7 +58,8 @@ def fit(similarity: ArrayLike, identity_change: ArrayLike, factor_change: ArrayL
     changes = np.stack([identity, factor], axis=1)
     centered = changes - changes.mean(0)
     lengths = np.linalg.norm(centered, axis=0)  # units differ
-    is_constant = np.ptp(changes, axis=0) <= _FLAT * np.abs(changes).max(0)
+    sizes = np.abs(changes).max(0)
+    is_constant = np.ptp(changes, axis=0) <= _FLAT * sizes
     if is_constant.any() or np.linalg.matrix_rank(centered / lengths, tol=_FLAT) < 2:
         raise ValueError("identity_change and factor_change must both vary, and not together: cross them in a grid")
 
@@ -67,11 +68,19 @@ def fit(similarity: ArrayLike, identity_change: ArrayLike, factor_change: ArrayL
     r2 = 0.0
     if np.ptp(s) > 1e-12 * np.abs(s).max():  # less is rounding
         r2 = max(0.0, model.score(changes, s))
-    return Fit(identity=-identity_slope, factor=-factor_slope, intercept=float(model.intercept_), r2=r2)
+    return Fit(
+        identity=-identity_slope,
+        factor=-factor_slope,
+        intercept=float(model.intercept_),
+        r2=r2,
+    )
 
 
 def fits(
-    similarity: ArrayLike, identity_change: ArrayLike, factor_change: ArrayLike, instance: Names
+    similarity: ArrayLike,
+    identity_change: ArrayLike,
+    factor_change: ArrayLike,
+    instance: Names,
 ) -> dict[Any, Fit]:
     """`fit` of each instance, in order of first appearance.
 
@@ -109,11 +118,15 @@ def trend(similarity: ArrayLike, change: ArrayLike, instance: Names) -> dict[flo
     curve = {}
     for level in np.unique(x):
         at_level = x == level
-        means = [s[at_level & (names == name)].mean() for name in dict.fromkeys(names[at_level])]
+        means = []
+        for name in dict.fromkeys(names[at_level]):
+            points = s[at_level & (names == name)]
+            means.append(points.mean())
         if len(means) > 1:
             curve[float(level)] = _mean(np.array(means))
     return curve
 
 
 def _mean(values: NDArray[np.float64]) -> Interval:
-    return student(lambda rows: values[rows].mean(), np.arange(len(values)))
+    items = np.arange(len(values))
+    return student(lambda rows: values[rows].mean(), items)

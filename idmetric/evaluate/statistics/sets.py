@@ -24,7 +24,8 @@ def mean_pairwise_distance(similarities: ArrayLike) -> float:
         similarities: (N, N), N >= 2; the diagonal is not read.
     """
     s = _square(similarities, 2)
-    return float(1 - s[~np.eye(len(s), dtype=bool)].mean())
+    is_pair = ~np.eye(len(s), dtype=bool)
+    return float(1 - s[is_pair].mean())
 
 
 def vendi_score(similarities: ArrayLike) -> float:
@@ -37,11 +38,13 @@ def vendi_score(similarities: ArrayLike) -> float:
         Friedman and Dieng, "The Vendi Score: A Diversity Evaluation Metric for Machine Learning", TMLR 2023, eq. 1.
     """
     k = _square(similarities, 1)
-    values = np.linalg.eigvalsh((k + k.T) / 2 / len(k))
+    symmetric = (k + k.T) / 2
+    values = np.linalg.eigvalsh(symmetric / len(k))
     if values[0] < -1e-4:
         raise ValueError("similarities must be positive semi-definite: use cosines of embeddings")
     positive = values[values > 1e-12]
-    return float(np.exp(-(positive @ np.log(positive))))
+    entropy = -(positive @ np.log(positive))
+    return float(np.exp(entropy))
 
 
 def _square(similarities: ArrayLike, least: int) -> Array:
@@ -81,9 +84,12 @@ def cmmd(x: ArrayLike, y: ArrayLike) -> float:
     def mean_within(images: Array) -> float:
         """Mean over ordered pairs of different images; the kernel of an image with itself is 1."""
         count = len(images)
-        return float((kernel(images, images).sum() - count) / (count * (count - 1)))
+        total = kernel(images, images).sum() - count
+        return float(total / (count * (count - 1)))
 
-    return float(_SCALE * (mean_within(a) + mean_within(b) - 2 * kernel(a, b).mean()))
+    within = mean_within(a) + mean_within(b)
+    between = kernel(a, b).mean()
+    return float(_SCALE * (within - 2 * between))
 
 
 def frechet_distance(x: ArrayLike, y: ArrayLike) -> float:
@@ -102,8 +108,10 @@ def frechet_distance(x: ArrayLike, y: ArrayLike) -> float:
     root_a, root_b = _root(a), _root(b)
     # C_x C_y has the eigenvalues of (A B^T) (A B^T)^T for C_x = A^T A and C_y = B^T B
     common = np.linalg.norm(root_a @ root_b.T, "nuc")
-    means = np.square(a.mean(0) - b.mean(0)).sum()
-    covariances = np.square(root_a).sum() + np.square(root_b).sum() - 2 * common
+    difference = a.mean(0) - b.mean(0)
+    means = np.square(difference).sum()
+    traces = np.square(root_a).sum() + np.square(root_b).sum()
+    covariances = traces - 2 * common
     return float(max(0.0, means + covariances))
 
 
@@ -114,11 +122,13 @@ def centroid_similarity(x: ArrayLike, y: ArrayLike) -> float:
         x: (N, D). y: (M, D), of unit length, so that images count equally.
     """
     a, b = _sets(x, y, least=1)
-    a, b = a.mean(0), b.mean(0)
-    length = np.linalg.norm(a) * np.linalg.norm(b)
+    centroid_a = a.mean(0)
+    centroid_b = b.mean(0)
+    length = np.linalg.norm(centroid_a) * np.linalg.norm(centroid_b)
     if length == 0:
         raise ValueError("the vectors of a set cancel out: its centroid has no direction")
-    return float(np.clip(a @ b / length, -1, 1))
+    cosine = centroid_a @ centroid_b / length
+    return float(np.clip(cosine, -1, 1))
 
 
 def _sets(x: ArrayLike, y: ArrayLike, least: int = 2) -> tuple[Array, Array]:
@@ -132,7 +142,8 @@ def _sets(x: ArrayLike, y: ArrayLike, least: int = 2) -> tuple[Array, Array]:
 
 def _root(x: Array) -> Array:
     """A matrix A (at most D rows) with A^T A = the covariance of x."""
-    centered: Array = (x - x.mean(0)) / np.sqrt(len(x) - 1)
+    centered = x - x.mean(0)
+    root: Array = centered / np.sqrt(len(x) - 1)
     if len(x) <= x.shape[1]:
-        return centered
-    return np.asarray(np.linalg.qr(centered, mode="r"))
+        return root
+    return np.asarray(np.linalg.qr(root, mode="r"))

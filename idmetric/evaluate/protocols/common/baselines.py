@@ -37,6 +37,7 @@ from idmetric.metric.images.regions import cut_out
 from idmetric.metric.models.devices import auto_device
 from idmetric.version import __version__
 
+DeviceLike = torch.device | str
 SSIM_SIDE, LPIPS_SIDE = 128, 256  # pixels
 
 
@@ -92,7 +93,7 @@ class PairBaseline(PairModel):
 
     side: int
 
-    def __init__(self, device: torch.device | str | None) -> None:
+    def __init__(self, device: DeviceLike | None) -> None:
         self.device = device_or_auto(device)
 
     def prepare(
@@ -119,7 +120,7 @@ class Ssim(PairBaseline):
 
     side = SSIM_SIDE
 
-    def __init__(self, device: torch.device | str | None = None) -> None:
+    def __init__(self, device: DeviceLike | None = None) -> None:
         super().__init__(device)
         # variances are differences of large numbers: in single precision an image is at 0.9999 from itself
         dtype = torch.float64
@@ -173,7 +174,7 @@ class Lpips(PairBaseline):
 
     side = LPIPS_SIDE
 
-    def __init__(self, device: torch.device | str | None = None, network: Any = None) -> None:
+    def __init__(self, device: DeviceLike | None = None, network: Any = None) -> None:
         super().__init__(device)
         lpips = _package("lpips")
         if network is None:
@@ -222,7 +223,7 @@ class DreamSim(VectorModel):
 
     def __init__(
         self,
-        device: torch.device | str | None = None,
+        device: DeviceLike | None = None,
         model: Any = None,
         transform: Callable[[Image.Image], Tensor] | None = None,
         branch: str = "ensemble",
@@ -268,7 +269,7 @@ class DreamSim(VectorModel):
 VECTORS: dict[str, Callable[[Image.Image], Array]] = {"hsv": hsv_vector, "pixels": pixel_vector}
 
 
-def open_baseline(name: str, device: torch.device | str | None = None) -> VectorModel | PairModel:
+def open_baseline(name: str, device: DeviceLike | None = None) -> VectorModel | PairModel:
     """The baseline of that name, see this module's table.
 
     Raises:
@@ -284,7 +285,7 @@ def open_baseline(name: str, device: torch.device | str | None = None) -> Vector
     return Lpips(device)
 
 
-def device_or_auto(device: torch.device | str | None) -> torch.device:
+def device_or_auto(device: DeviceLike | None) -> torch.device:
     """The device of this name; None: the best one."""
     if device is None:
         return auto_device()

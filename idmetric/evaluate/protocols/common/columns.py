@@ -57,6 +57,14 @@ def groups(data: Manifest, rows: Iterable[int] | None = None) -> dict[Group, dic
     return slots_of_groups
 
 
+def positions(values: Ints) -> dict[int, Ints]:
+    """Value -> its positions, ascending."""
+    order = np.argsort(values, kind="stable")
+    different, starts = np.unique(values[order], return_index=True)
+    parts = np.split(order, starts[1:])
+    return dict(zip(different.tolist(), parts, strict=True))
+
+
 def known(values: Array) -> list[float | None]:
     """Numbers as items are kept, None in place of NaN."""
     numbers = values.astype(object)

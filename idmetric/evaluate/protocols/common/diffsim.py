@@ -33,7 +33,7 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric.data.generate.weights import NO_CHECKER, Place, Weights, load_pipeline, version
-from idmetric.evaluate.protocols.common.baselines import PairBaseline, signature_of, subject_of
+from idmetric.evaluate.protocols.common.baselines import DeviceLike, PairBaseline, signature_of, subject_of
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.masks import MaskLike
 from idmetric.metric.images.read import Outside
@@ -61,7 +61,7 @@ class DiffSim(PairBaseline):
 
     def __init__(
         self,
-        device: torch.device | str | None = None,
+        device: DeviceLike | None = None,
         step: int = 600,
         base: Weights = BASE,
         side: int = 512,

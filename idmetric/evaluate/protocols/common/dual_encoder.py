@@ -19,7 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric.data.embed import VectorModel
-from idmetric.evaluate.protocols.common.baselines import device_or_auto, signature_of, subject_of
+from idmetric.evaluate.protocols.common.baselines import DeviceLike, device_or_auto, signature_of, subject_of
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.fingerprint import weights_digest
 from idmetric.metric.checkpoints.format import CONFIG, read_json
@@ -51,7 +51,7 @@ class DualEncoder(VectorModel):
         self,
         source: str,
         *,
-        device: torch.device | str | None = None,
+        device: DeviceLike | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
         need("eval", "a dual encoder", transformers="transformers")

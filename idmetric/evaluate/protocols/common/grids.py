@@ -230,9 +230,7 @@ def _grid(protocol: str, title: str, lines: Sequence[Line], metrics: Sequence[st
     if len(constant) < len(columns):
         for name in constant:
             same[name] = text(columns.pop(name)[0], intervals=False)
-    meanings = _meanings(protocol, [title])
-    if not meanings:
-        meanings = _meanings(protocol, [*columns, *same])
+    meanings = meanings_of([title], protocol) or meanings_of([*columns, *same], protocol)
 
     # the papers' numbers, each next to ours
     shown: dict[str, list[Value | None]] = {}
@@ -261,7 +259,8 @@ def _paper_value(value: Value | None) -> Value | None:
     return Value(value.paper, None, None, 0)
 
 
-def _meanings(protocol: str, names: Iterable[str]) -> dict[str, Column]:
+def meanings_of(names: Iterable[str], protocol: str) -> dict[str, Column]:
+    """What the columns of these names mean, as far as a protocol describes them."""
     meanings = {}
     for name in names:
         column = column_of(name, protocol)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.lineage import image_keys, lineages, parent_rows
-from idmetric.evaluate.protocols.common.columns import Ints, Truths, named, texts
+from idmetric.evaluate.protocols.common.columns import Ints, Truths, named, positions, texts
 from idmetric.evaluate.protocols.common.intervals import codes
 
 if TYPE_CHECKING:
@@ -74,17 +74,18 @@ def draw_pairs(data: Manifest, each: int = 10, seed: int = 0, strangers: int = 0
     category = codes(list(zip(datasets, categories, strict=True)))  # of a dataset
     category[[name is None for name in categories]] = -1
 
-    rows_of_identity = _rows_of(identity)
-    rows_of_family = _rows_of(family)
-    rows_of_category = _rows_of(category)
-    rows_of_dataset = _rows_of(dataset)
+    rows_of_identity = positions(identity)
+    rows_of_family = positions(family)
+    rows_of_category = positions(category)
+    rows_of_dataset = positions(dataset)
     identities_of_families = np.unique(np.stack([family, identity], 1), axis=0)
     identity_count = np.bincount(identities_of_families[:, 0])  # of each family
 
-    def any_of(rows: Sequence[int]) -> int:
-        return rows[int(rng.integers(len(rows)))]
+    def any_of(rows: Sequence[int] | Ints) -> int:
+        index = int(rng.integers(len(rows)))
+        return int(rows[index])
 
-    def of_another_family(row: int, rows: Sequence[int]) -> int | None:
+    def of_another_family(row: int, rows: Ints) -> int | None:
         for _ in range(_DRAWS):
             partner = any_of(rows)
             if family[partner] != family[row]:
@@ -103,7 +104,7 @@ def draw_pairs(data: Manifest, each: int = 10, seed: int = 0, strangers: int = 0
         if identity_count[family[row]] == 1:
             return None
         partners = []
-        for relative in rows_of_family[int(family[row])]:
+        for relative in rows_of_family[int(family[row])].tolist():
             is_edit = parent[relative] == row or parent[row] == relative
             if identity[relative] != identity[row] and not is_edit:
                 partners.append(relative)
@@ -141,7 +142,7 @@ def draw_pairs(data: Manifest, each: int = 10, seed: int = 0, strangers: int = 0
 
     # pairs of one identity
     for rows in identities:
-        for a, b in _within(rows, each, rng):
+        for a, b in _within(rows.tolist(), each, rng):
             if image[a] != image[b]:
                 drawn[min(a, b), max(a, b)] = "same"
     same = len(drawn)
@@ -185,10 +186,3 @@ def _within(
     i, j = np.triu_indices(size, 1)
     for k in rng.permutation(count)[:each]:
         yield rows[i[k]], rows[j[k]]
-
-
-def _rows_of(numbers: Ints) -> dict[int, list[int]]:
-    rows: dict[int, list[int]] = {}
-    for row, number in enumerate(numbers.tolist()):
-        rows.setdefault(number, []).append(row)
-    return rows

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.lineage import image_keys
-from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, known, listed
+from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, known, listed, positions
 from idmetric.evaluate.protocols.common.intervals import codes
 from idmetric.evaluate.protocols.common.scorers import Scorer, slices
 from idmetric.metric.distance.ties import STEP, comparable, first_highest
@@ -76,24 +76,16 @@ class Search:
 
     @cached_property
     def _places_of_identities(self) -> dict[int, Ints]:
-        return _places(self.identity[self.gallery])
+        return positions(self.identity[self.gallery])
 
     @cached_property
     def _places_of_images(self) -> dict[int, Ints]:
-        return _places(self.image[self.gallery])
+        return positions(self.image[self.gallery])
 
     def blocks(self) -> list[slice]:
         """Slices of the queries of bounded memory."""
         width = max(1, len(self.gallery))
         return slices(len(self.queries), max(_FEWEST, _CELLS // width))
-
-
-def _places(values: Ints) -> dict[int, Ints]:
-    """Value -> its places, ascending."""
-    order = np.argsort(values, kind="stable")
-    different, starts = np.unique(values[order], return_index=True)
-    parts = np.split(order, starts[1:])
-    return dict(zip(different.tolist(), parts, strict=True))
 
 
 def answerable(

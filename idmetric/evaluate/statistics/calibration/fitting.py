@@ -65,22 +65,27 @@ def _isotonic(s: Array, is_same: Truths, limit: float) -> Isotonic:
 
     # the share of pairs of one identity among neighbors in score
     count = min(len(s), round(2 * len(s) ** (1 / 3)))
-    groups = np.array_split(np.argsort(s, kind="stable"), count)
-    sizes = [len(group) for group in groups]
+    order = np.argsort(s, kind="stable")
+    groups = np.array_split(order, count)
+    sizes = list(map(len, groups))
     centers = [s[group].mean() for group in groups]
     shares = [is_same[group].mean() for group in groups]
 
     # groups of equal share after the regression become one knot
-    rising = IsotonicRegression().fit_transform(centers, shares, sample_weight=sizes)
-    levels, number = np.unique(np.clip(rising, limit, 1 - limit), return_inverse=True)
+    regression = IsotonicRegression()
+    rising = regression.fit_transform(centers, shares, sample_weight=sizes)
+    clipped = rising.clip(limit, 1 - limit)
+    levels, number = np.unique(clipped, return_inverse=True)
     if len(levels) < 2:
         raise Flat
-    weighted_centers = np.multiply(centers, sizes)
-    knots = np.bincount(number, weighted_centers) / np.bincount(number, sizes)
+    sums = np.bincount(number, np.multiply(centers, sizes))
+    knots = sums / np.bincount(number, sizes)
 
     # ends beyond all scores: distances of this package lie between 0 and 4
+    lowest = float(s.min()) - 4
+    highest = float(s.max()) + 1
     return Isotonic(
-        scores=(float(s.min()) - 4, *knots.tolist(), float(s.max()) + 1),
+        scores=(lowest, *knots.tolist(), highest),
         probabilities=(limit / 2, *levels.tolist(), 1 - limit / 2),
     )
 
@@ -89,10 +94,13 @@ def _platt(s: Array, is_same: Truths) -> Platt:
     from sklearn.linear_model import LogisticRegression
 
     different, same = np.bincount(is_same)
-    target = np.where(is_same, (same + 1) / (same + 2), 1 / (different + 2))
+    target_of_same = (same + 1) / (same + 2)
+    target_of_different = 1 / (different + 2)
+    target = np.where(is_same, target_of_same, target_of_different)
 
     # a target between 0 and 1 is one pair of each kind, weighted
-    center, scale = float(s.mean()), float(s.std()) or 1.0
+    center = float(s.mean())
+    scale = float(s.std()) or 1.0
     x = (s - center) / scale
     features = np.tile(x, 2)[:, None]
     labels = np.repeat([1, 0], len(s))
@@ -103,7 +111,8 @@ def _platt(s: Array, is_same: Truths) -> Platt:
     if slope <= 0:
         raise Flat
 
-    return Platt(slope, float(model.intercept_[0]) - slope * center)
+    intercept = float(model.intercept_[0])
+    return Platt(slope, intercept - slope * center)
 
 
 def held_out(
@@ -130,8 +139,10 @@ def held_out(
     s, is_same = both_kinds(scores, same)
     names, number = np.unique(identities, return_inverse=True)
     folds = min(folds, len(names))
-    fold_of_identity = np.random.default_rng(seed).permutation(len(names)) % folds
-    pair_folds = np.sort(fold_of_identity[number.reshape(-1, 2)], axis=1)
+    rng = np.random.default_rng(seed)
+    fold_of_identity = rng.permutation(len(names)) % folds
+    pair_folds = fold_of_identity[number.reshape(-1, 2)]
+    pair_folds.sort(axis=1)
     probabilities = np.full(len(s), np.nan)
 
     for i, j in combinations_with_replacement(range(folds), 2):

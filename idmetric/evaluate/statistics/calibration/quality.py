@@ -34,13 +34,15 @@ def reliability(probabilities: ArrayLike, same: ArrayLike, bins: int = 15) -> li
         probabilities: (N,), in [0, 1]. same: bool (N,), whether a pair shows one identity.
     """
     p, is_same = _checked(probabilities, same)
-    number = np.minimum((p * bins).astype(np.int64), bins - 1)
+    number = (p * bins).astype(np.int64)
+    number[number == bins] = bins - 1  # p = 1
     curve = []
     for bin_number in np.unique(number):
         pairs = number == bin_number
         mean = float(p[pairs].mean())
         share = float(is_same[pairs].mean())
-        curve.append(Bin(mean, share, count=int(pairs.sum())))
+        count = int(pairs.sum())
+        curve.append(Bin(mean, share, count))
     return curve
 
 
@@ -50,25 +52,32 @@ def expected_calibration_error(probabilities: ArrayLike, same: ArrayLike, bins: 
     Arguments and errors as for `reliability`; 15 bins as in Guo et al.
     """
     curve = reliability(probabilities, same, bins)
-    gaps = [group.count * abs(group.share - group.probability) for group in curve]
-    return sum(gaps) / sum(group.count for group in curve)
+    total, gaps = 0, 0.0
+    for group in curve:
+        total += group.count
+        gaps += group.count * abs(group.share - group.probability)
+    return gaps / total
 
 
 def log_loss(probabilities: ArrayLike, same: ArrayLike) -> float:
     """Mean of -log(probability of the true label), in nats; lower = better. Arguments as for `reliability`."""
     p, is_same = _checked(probabilities, same)
+    of_the_label = np.where(is_same, p, 1 - p)
     with np.errstate(divide="ignore"):
-        return float(-np.log(np.where(is_same, p, 1 - p)).mean())
+        losses = -np.log(of_the_label)
+    return float(losses.mean())
 
 
 def brier_score(probabilities: ArrayLike, same: ArrayLike) -> float:
     """Mean of (probability - same)^2, in [0, 1]; lower = better (Brier 1950). Arguments as for `reliability`."""
     p, is_same = _checked(probabilities, same)
-    return float(((p - is_same) ** 2).mean())
+    squares = (p - is_same) ** 2
+    return float(squares.mean())
 
 
 def _checked(probabilities: ArrayLike, same: ArrayLike) -> tuple[NDArray[np.float64], Truths]:
-    p, is_same = paired(probabilities, truths("same", same), ("probabilities", "same"))
+    labels = truths("same", same)
+    p, is_same = paired(probabilities, labels, ("probabilities", "same"))
     lowest, highest = p.min(), p.max()
     if lowest < 0 or highest > 1:
         raise ValueError(f"probabilities must lie in [0, 1], found {lowest} to {highest}")

@@ -35,7 +35,11 @@ def operating_point(scores: ArrayLike, same: ArrayLike, threshold: float) -> Ope
         scores: (N,), similarities of pairs, any sign. same: bool (N,), whether a pair shows one identity.
     """
     s, is_same = both_kinds(scores, same)
-    return OperatingPoint(float(threshold), accepted(s[is_same], threshold), accepted(s[~is_same], threshold))
+    return OperatingPoint(
+        threshold=float(threshold),
+        true_accept=accepted(s[is_same], threshold),
+        false_accept=accepted(s[~is_same], threshold),
+    )
 
 
 def threshold_at_false_accept(scores: ArrayLike, same: ArrayLike, rate: float) -> OperatingPoint:
@@ -108,8 +112,13 @@ def threshold_intervals(
 
     thresholds = []
     for rate in rates:
-        point = threshold_at_false_accept(s, is_same, rate)
-        thresholds.append(Threshold(rate, point, interval(rate, "threshold"), interval(rate, "true_accept")))
+        threshold = Threshold(
+            rate=rate,
+            point=threshold_at_false_accept(s, is_same, rate),
+            threshold=interval(rate, "threshold"),
+            true_accept=interval(rate, "true_accept"),
+        )
+        thresholds.append(threshold)
     return thresholds
 
 
