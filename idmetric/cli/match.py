@@ -78,8 +78,11 @@ def build_parser(prog: str = "idmetric match") -> Parser:
     cutting = parser.add_argument_group("cutting regions")
     cutting.add_argument("--margin", type=float, default=0.0, help="context around a box, as a share of its sides")
     cutting.add_argument("--square", action="store_true", help="pad cuts to white squares")
-    cutting.add_argument(
-        "--outside", choices=("black", "white", "keep"), default="keep", help="pixels outside of a region's mask"
+    add_shared(
+        cutting,
+        "--outside",
+        default="keep",
+        help="pixels outside of a region's mask (default: keep); crop is black here, as cuts end at the mask's box",
     )
     run = parser.add_argument_group("run")
     add_shared(run, "--on-error", help="unreadable images and boxes that do not fit: stop (default), or skip and list")
@@ -123,7 +126,8 @@ def _matched(args: Namespace, subjects: dict[str, str]) -> Match:
     from idmetric.match.regions import Cut
     from idmetric.metric.models.load import load
 
-    cut = Cut(margin=args.margin, square=args.square, outside=args.outside)
+    outside = "black" if args.outside == "crop" else args.outside
+    cut = Cut(margin=args.margin, square=args.square, outside=outside)
     images = all_listed(args.images)
     metric = load(args.model, **load_options(args))
     with Progress("images", not args.quiet, verb="matched") as progress:
