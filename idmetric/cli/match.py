@@ -27,6 +27,7 @@ from idmetric.metric.scoring.scores import RequestError
 
 if TYPE_CHECKING:
     from idmetric.match.result import Match
+    from idmetric.metric.images.kinds import Outside
 
 _EXAMPLES = """examples:
   idmetric match --subject ann=refs/ann --subject rex=rex.subject images/ --regions boxes.json
@@ -126,7 +127,7 @@ def _matched(args: Namespace, subjects: dict[str, str]) -> Match:
     from idmetric.match.regions import Cut
     from idmetric.metric.models.load import load
 
-    outside = "black" if args.outside == "crop" else args.outside
+    outside: Outside = "black" if args.outside == "crop" else args.outside
     cut = Cut(margin=args.margin, square=args.square, outside=outside)
     images = all_listed(args.images)
     metric = load(args.model, **load_options(args))
