@@ -27,6 +27,7 @@ from idmetric.match.table import Table
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.finite import NonFiniteError, shown
+from idmetric.metric.files.hints import need
 from idmetric.metric.files.threads import in_order
 from idmetric.metric.images.arrays import float_pixels, is_float
 from idmetric.metric.images.kinds import ImageReadError, describe, is_array, naming
@@ -154,7 +155,9 @@ def match(
     Raises:
         RequestError: for subjects, regions or settings that do not fit.
         ImageReadError: with on_error="fail", for an image, a mask or a box that cannot be used.
+        ImportError: without SciPy, which the extra `match` brings.
     """
+    need("match", "match", scipy="SciPy")
     for name, value, choices in (("missing", missing, get_args(Missing)), ("on_error", on_error, ("fail", "skip"))):
         if value not in choices:
             raise RequestError(f"unknown {name} {value!r}: choose {', '.join(choices)}")

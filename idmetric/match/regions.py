@@ -110,7 +110,7 @@ def as_region(region: Any) -> Region:
         return Region((left, top, right, bottom))
     if is_image_like(region) or isinstance(region, Labeled):
         return Region(mask=region)
-    raise RequestError(f"{region!r:.80} is no region: give left, top, right, bottom, or a mask, or a Region")
+    raise RequestError(f"{region!r:.80} is not a region: give left, top, right, bottom, or a mask, or a Region")
 
 
 def is_box(region: Any) -> bool:

@@ -62,7 +62,7 @@ def test_an_array_of_two_axes_is_one_mask_and_of_four_columns_boxes():
 
 @pytest.mark.parametrize("region", [5, (1, 2, 3), None, {}], ids=str)
 def test_other_objects_are_no_regions(region):
-    with pytest.raises(RequestError, match="is no region"):
+    with pytest.raises(RequestError, match="is not a region"):
         read([region, BOX])
 
 

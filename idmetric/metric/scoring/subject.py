@@ -24,7 +24,9 @@ from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.matrix import distance_matrix, needs_patches
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.output import refuse_irregular, replacing
-from idmetric.metric.images.kinds import ImageLike, describe
+from idmetric.metric.images.arrays import is_float
+from idmetric.metric.images.kinds import ImageLike, describe, is_array
+from idmetric.metric.images.masks import split_masks
 from idmetric.metric.images.read import read_image, split_images
 from idmetric.metric.scoring.copy_warnings import small_picture
 from idmetric.metric.scoring.references import FEWEST, Aggregate, leave_one_out
@@ -85,8 +87,22 @@ class Subject:
             ImageReadError: naming the reference that cannot be read.
         """
         images = _references(name, references)
-        embedding = metric.embed(images, masks=masks, patches=needs_patches(distance), batch_size=batch_size)
-        thumbnails = [small_picture(metric.read_image(image, whole=False)) for image in images]
+        single_masks = split_masks(masks, images)
+        has_masks = any(mask is not None for mask in single_masks)
+
+        # decoded once, for the embedding and for the thumbnail; a mask belongs to all pixels of its image
+        pictures: list[ImageLike] = []
+        thumbnails = []
+        for image, mask in zip(images, single_masks, strict=True):
+            picture = metric.read_image(image, whole=mask is not None)
+            thumbnails.append(small_picture(picture))
+            pictures.append(image if is_array(image) and is_float(image) else picture)
+        embedding = metric.embed(
+            pictures,
+            masks=single_masks if has_masks else None,
+            patches=needs_patches(distance),
+            batch_size=batch_size,
+        )
         return cls(
             name=name,
             embedding=embedding,

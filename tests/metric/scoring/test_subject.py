@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import save_file
 
+from idmetric import IDSim
+from idmetric.metric.images import read
 from idmetric.metric.scoring.scores import RequestError
 from idmetric.metric.scoring.subject import Subject
 
@@ -55,3 +62,22 @@ def test_hostile_files_are_refused_by_name(tmp_path, tensors, header):
     save_file(TENSORS | tensors, tmp_path / "ann.subject", HEADER | header)
     with pytest.raises(RequestError, match=r"ann\.subject is a damaged subject"):
         Subject.load(tmp_path / "ann.subject")
+
+
+def test_each_reference_is_decoded_once(metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos = []
+    for number in range(3):
+        photos.append(tmp_path / f"{number}.png")
+        Image.fromarray(np.random.default_rng(number).integers(0, 256, (40, 50, 3), dtype=np.uint8)).save(photos[-1])
+    opened: list[object] = []
+    original = read.open_image
+
+    def open_image(source: Any, **options: Any) -> Any:
+        if isinstance(source, str | os.PathLike):
+            opened.append(source)
+        return original(source, **options)
+
+    monkeypatch.setattr(read, "open_image", open_image)
+    subject = Subject.of(metric, photos, name="rex")
+    assert len(opened) == 3
+    assert torch.equal(subject.embedding.cls, metric.embed(photos, patches=False).cls)
