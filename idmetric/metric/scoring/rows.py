@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.finite import NonFiniteError, check_distances
@@ -27,8 +26,6 @@ from idmetric.metric.scoring.references import FEWEST, leave_one_out, percentile
 from idmetric.metric.scoring.scores import Baseline, File, NamedValue, Progress, ScoreSettings
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from idmetric.metric.models.embedder import Embedder
 
 _PRINTS = 256  # most prints in memory, of 0.8 MB
@@ -88,7 +85,7 @@ class RowMaker:
                 path = file[0]
                 with _naming(path):
                     check_distances(matrix[:, column : column + 1], self.metric.dtype)
-                distances = _numbers(matrix[:, column]).tolist()
+                distances = matrix[:, column].double().tolist()
                 nearest = int(comparable(distances).argmin())
 
                 row = self._cross_row(path, distances, names, nearest)
@@ -116,10 +113,10 @@ class RowMaker:
     def _compare_references(self, references: Embedding, names: list[str], prints: dict[str, Print | None]) -> None:
         """Set the baseline, and warn of references that are copies of each other."""
         # also refuses, before any work, a distance that this model cannot compute
-        matrix = _numbers(self.metric.pairwise(references, None, self.settings.distance))
+        matrix = self.metric.pairwise(references, None, self.settings.distance)
         if len(names) > 1:
             warn_of_repeated_references(prints)
-            distances = rounded(leave_one_out(matrix, self.settings.aggregate).tolist())
+            distances = rounded(leave_one_out(matrix.cpu().double(), self.settings.aggregate).tolist())
             distance_of_reference = dict(zip(names, distances, strict=True))
             self.baseline = Baseline(distance_of_reference, self.settings.aggregate)
 
@@ -210,12 +207,6 @@ class RowMaker:
 
 def _print_of(small: bytes) -> Print:
     return take_print(np.frombuffer(small, np.uint8).reshape(SIZE, SIZE, 3))
-
-
-def _numbers(distances: Tensor | NDArray[Any]) -> NDArray[np.float64]:
-    if not isinstance(distances, np.ndarray):
-        distances = distances.cpu().double().numpy()
-    return distances.astype(np.float64)
 
 
 @contextmanager
