@@ -19,6 +19,7 @@ from idmetric.cli.command import (
     warnings_as_lines,
     write,
 )
+from idmetric.cli.match_detect import add_detection, check_detection, detected_regions, with_words
 from idmetric.cli.options import add_shared, check_model, load_options
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.progress import Progress
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """examples:
   idmetric match --subject ann=refs/ann --subject rex=rex.subject images/ --regions boxes.json
+  idmetric match --subject ann:person=refs/ann --subject rex:dog=refs/rex images/ --detect person,dog
   idmetric match --subject ann=refs/ann images/ --regions boxes.csv --published xverse-ip,umo-reward"""
 
 
@@ -46,8 +48,9 @@ def build_parser(prog: str = "idmetric match") -> Parser:
         "--subject",
         action="append",
         required=True,
-        metavar="NAME=PATH",
-        help="a subject's references: an image, folder or pattern, or a .subject file; may be repeated",
+        metavar="NAME[:WORD]=PATH",
+        help="a subject's references: an image, folder or pattern, or a .subject file; WORD, such as dog, limits it to "
+        "regions of that label; may be repeated",
     )
     parser.add_argument(
         "--regions",
@@ -59,6 +62,7 @@ def build_parser(prog: str = "idmetric match") -> Parser:
     add_shared(parser, "--quiet")
     parser.add_version()
 
+    add_detection(parser)
     rules = parser.add_argument_group("rules")
     rules.add_argument(
         "--missing",
@@ -104,6 +108,7 @@ def _run(args: Namespace) -> int:
     subjects = _subjects(args.subject)
     numbers = _numbers(args.published)
     check_model(args.model)
+    check_detection(args)
     with warnings_as_lines(), fixable(RuntimeError, in_one_line=True):
         try:
             result = _matched(args, subjects)
@@ -134,9 +139,9 @@ def _matched(args: Namespace, subjects: dict[str, str]) -> Match:
     with Progress("images", not args.quiet, verb="matched") as progress:
         return match(
             metric,
-            subjects,
+            with_words(metric, subjects, args.distance),
             images,
-            regions=args.regions,
+            regions=detected_regions(args, metric, subjects) or args.regions,
             missing=args.missing,
             distance=args.distance,
             aggregate=args.aggregate,

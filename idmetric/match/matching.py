@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.match.assignment import assigned
+from idmetric.match.detected import DetectedRegions
 from idmetric.match.encoders import Encoder, VectorFunction, encoder_of
 from idmetric.match.region_files import regions_for
 from idmetric.match.regions import Cut, Picture, Region, Regions
@@ -197,7 +198,10 @@ def match(
             return Cutouts(name, [], {}, error.reason if is_own else f"{error.source}: {error.reason}")
 
     with closing(in_order(read, enumerate(singles), threads=threads(workers), waiting=_AHEAD)) as stream:
-        return _measured(plan, stream, len(singles), aggregate, missing, progress)
+        result = _measured(plan, stream, len(singles), aggregate, missing, progress)
+    if isinstance(regions, DetectedRegions):
+        return replace(result, signature={**result.signature, "detector": regions.signature})
+    return result
 
 
 # Subjects
