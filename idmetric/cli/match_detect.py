@@ -51,6 +51,8 @@ def check_detection(args: Namespace) -> None:
         return
     if args.regions is not None:
         raise UsageError("--regions and --detect: give one of them")
+    if args.detect == REFERENCES and not args.subject:
+        raise UsageError("--detect references needs the photos of a --subject")
     need("detect", "--detect", transformers="transformers")
     names = BY_REFERENCES if args.detect == REFERENCES else BY_WORDS
     name, _, weights = (args.detector or names[0]).partition("=")

@@ -50,7 +50,9 @@ class DetectedRegions:
 
     @property
     def _subjects(self) -> list[Images]:
-        return list(self.references.values()) if isinstance(self.references, Mapping) else [self.references]
+        if isinstance(self.references, Mapping):
+            return list(self.references.values()) or [()]
+        return [self.references]
 
     @cached_property
     def _photos(self) -> list[list[Photo]]:

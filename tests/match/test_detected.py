@@ -155,6 +155,8 @@ def test_the_signature_follows_photos_and_masks():
     assert DetectedRegions(detector, references=[panel(ANN, 1)]).signature in signatures
     with pytest.raises(RequestError, match="patches finds nothing by words, but by photos"):
         DetectedRegions(detector, ["dog"])
+    with pytest.raises(RequestError, match="give words to look for"):
+        DetectedRegions(detector, references={})
 
 
 # The subject's patches
