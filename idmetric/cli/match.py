@@ -56,6 +56,11 @@ def build_parser(prog: str = "idmetric match") -> Parser:
     )
     add_shared(parser, "--model", "--revision", "--distance", "--device")
     add_shared(parser, "--format", "--output")
+    parser.add_argument(
+        "--html",
+        metavar="PAGE",
+        help="also write a page: images with their regions, worst first, and timelines of clips",
+    )
     add_shared(parser, "--quiet")
     parser.add_version()
 
@@ -99,8 +104,10 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric match") -> int
 
 
 def _run(args: Namespace) -> int:
-    need("match", "idmetric match", scipy="SciPy")
+    need("match", "idmetric match", scipy="SciPy", jinja2="jinja2")
     check_output(args.output)
+    if args.html:
+        check_output(args.html)
     subjects = _subjects(args.subject)
     numbers = _numbers(args.published)
     check_model(args.model)
@@ -119,6 +126,12 @@ def _run(args: Namespace) -> int:
         for number in published:
             say(str(number))
     write(text, args.output)
+    if args.html:
+        from idmetric.match.page.render import write_page
+
+        write_page(result.to_html(), args.html)
+        if not args.quiet:
+            say(f"wrote {args.html}")
     return status_of(result.skipped)
 
 

@@ -20,8 +20,9 @@ from torch import Tensor
 
 from idmetric.match.assignment import assigned
 from idmetric.match.encoders import Encoder, VectorFunction, encoder_of
+from idmetric.match.page.thumbnails import Thumbnail, thumbnail_of
 from idmetric.match.region_files import regions_for
-from idmetric.match.regions import Cut, Picture, Region, Regions
+from idmetric.match.regions import Cut, Picture, Piece, Region, Regions, size_of
 from idmetric.match.result import Match, Missing
 from idmetric.match.table import Table
 from idmetric.metric.calibration.apply import Calibration
@@ -102,12 +103,14 @@ class Cutouts:
         name: of the image. regions: what it was cut into.
         loaded: by encoder, each region's input, and last the whole image's if it is wanted.
         problem: why the image cannot be used.
+        thumbnail: a small picture for pages.
     """
 
     name: str
     regions: list[Region]
     loaded: dict[Encoder, list[Any]]
     problem: str = ""
+    thumbnail: Thumbnail | None = None
 
 
 def match(
@@ -298,12 +301,14 @@ def _picture(metric: Embedder, image: Any) -> Picture:
 def _cutouts(plan: Plan, name: str, picture: Picture, regions: Sequence[Region]) -> Cutouts:
     """Cut an image into its regions, and prepare them for each encoder."""
     pieces = [plan.cut.cut(picture, region, name) for region in regions]
+    thumbnail = thumbnail_of(picture, [piece.box for piece in pieces])
     if plan.with_whole:
-        pieces.append((picture, None))
+        height, width = size_of(picture)
+        pieces.append(Piece(picture, None, (0, 0, width, height)))
     loaded = {}
     for encoder in plan.distinct_encoders:
-        loaded[encoder] = [encoder.load(pixels, cover) for pixels, cover in pieces]
-    return Cutouts(name, list(regions), loaded)
+        loaded[encoder] = [encoder.load(piece.pixels, piece.cover) for piece in pieces]
+    return Cutouts(name, list(regions), loaded, thumbnail=thumbnail)
 
 
 def _measured(
@@ -354,6 +359,7 @@ def _measured(
         missing=missing,
         whole=values[..., WHOLE] if plan.with_whole else None,
         features=tuple(features[encoder] for encoder in plan.encoders),
+        thumbnails=tuple(cutouts.thumbnail for cutouts in images if cutouts.thumbnail is not None),
         skipped=skipped,
         signature=_signature(plan, missing, aggregate),
     )

@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image, ImageDraw
@@ -125,6 +125,20 @@ def is_box(region: Any) -> bool:
 # Cutting
 
 
+class Piece(NamedTuple):
+    """A region, cut out of its image.
+
+    Attributes:
+        pixels: with the context, mask and padding of its `Cut`. Pixels of a tensor keep their graph.
+        cover: the mask's coverage (h, w) of them; None without a mask.
+        box: of the region in pixels of its image, without context.
+    """
+
+    pixels: Picture
+    cover: Tensor | None
+    box: Box
+
+
 @dataclass(frozen=True)
 class Cut:
     """How regions are cut out of their images.
@@ -157,10 +171,8 @@ class Cut:
             parts.append(f"square #{red:02x}{green:02x}{blue:02x}")
         return ", ".join(parts)
 
-    def cut(self, picture: Picture, region: Region, name: str = "") -> tuple[Picture, Tensor | None]:
-        """The pixels of a region, and its mask's coverage (h, w) of them, or None without a mask.
-
-        Pixels of a tensor keep their graph.
+    def cut(self, picture: Picture, region: Region, name: str = "") -> Piece:
+        """Cut a region out of its image.
 
         Args:
             name: of the image, for messages.
@@ -191,7 +203,9 @@ class Cut:
             cover = cover[top:bottom, left:right]
             if not cover.any():
                 raise ImageReadError(name, f"the mask of {region} selects nothing within its box")
-        return self._squared(picture, cover) if self.square else (picture, cover)
+        if self.square:
+            picture, cover = self._squared(picture, cover)
+        return Piece(picture, cover, box)
 
     def _with_margin(self, box: Box, height: int, width: int) -> tuple[int, int, int, int]:
         """A box with its context, in whole pixels within the image; at least a pixel."""
