@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from idmetric.metric.files.lazy import lazy
+
+if TYPE_CHECKING:
+    from idmetric.match.matching import match
+    from idmetric.match.regions import Cut, Region
+    from idmetric.match.result import Match
+    from idmetric.metric.scoring.subject import Subject
 
 _LAZY = {
     "Cut": "idmetric.match.regions",

@@ -33,13 +33,14 @@ from idmetric.metric.files.threads import in_order
 from idmetric.metric.images.arrays import float_pixels, is_float
 from idmetric.metric.images.kinds import ImageReadError, describe, is_array, naming
 from idmetric.metric.images.masks import Images
+from idmetric.metric.images.paths import is_subject_file
 from idmetric.metric.images.read import is_single, split_images
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.scoring.calibrations import calibration_of
 from idmetric.metric.scoring.pipeline import threads
 from idmetric.metric.scoring.references import Aggregate
 from idmetric.metric.scoring.scores import PathLike, Progress, RequestError
-from idmetric.metric.scoring.subject import Subject, is_subject_file
+from idmetric.metric.scoring.subject import Subject
 
 Subjects = Mapping[str, Any] | Sequence[Any]  # name -> references or Subject; or Subjects and .subject files
 WHOLE = -1  # number of the region that is the whole image
@@ -220,10 +221,7 @@ def _roster(
             encoder = other_encoders.get(key, encoder)
             unused.discard(key)
         subject = source if isinstance(source, Subject) else encoder.subject(name, source)
-        try:
-            encoder.check(subject)
-        except ValueError as error:
-            raise RequestError(f"subject {subject.name}: {error}") from error
+        encoder.check(subject)
         roster.append(subject)
         roster_encoders.append(encoder)
 

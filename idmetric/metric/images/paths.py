@@ -118,6 +118,11 @@ def is_image(path: StrPath) -> bool:
     return os.path.splitext(path)[1].lower() in IMAGE_ENDINGS
 
 
+def is_subject_file(source: object) -> bool:
+    """Whether this is the path of a subject's file (`idmetric.metric.scoring.subject`), by its ending."""
+    return isinstance(source, str | os.PathLike) and os.fspath(source).endswith(".subject")
+
+
 def names_several(source: Any) -> bool:
     """Whether this is a folder or a pattern, and so a list of images."""
     path = os.fspath(source) if isinstance(source, os.PathLike) else source

@@ -43,6 +43,7 @@ class RowMaker:
     Attributes:
         encoder: reads and embeds the files.
         baseline: with several references, set by `cross`.
+        threshold: the largest distance that passes, of the settings or of a subject.
         distances: of each image in turn to every reference, or of each pair, for published scores.
         consecutive: for scores of videos, distance of each image to the one before, or to the first reference.
     """
@@ -54,6 +55,7 @@ class RowMaker:
         self.progress = progress
         self.encoder = Encoder(metric, settings, watcher)
         self.baseline: Baseline | None = None
+        self.threshold = settings.threshold
         self.distances: list[list[float]] = []
         self.consecutive: list[float] = []
         self._print_of = lru_cache(_PRINTS)(_print_of)
@@ -63,7 +65,7 @@ class RowMaker:
 
     def cross(self, work: Cross) -> list[Record]:
         """Make a row for each readable candidate."""
-        reference_images = dict(self._images(work.references))
+        reference_images = self._references(work)
         if not reference_images:
             return []
         names = [path for path, _ in reference_images]
@@ -105,6 +107,16 @@ class RowMaker:
                     self.watcher.add(row, file, nearest_file, image.tokens, nearest_image.tokens)
         warn_of_gray(gray)
         return rows
+
+    def _references(self, work: Cross) -> dict[File, Seen]:
+        """The references, embedded now or for a subject before, whose threshold holds unless the request has one."""
+        subject = work.subject
+        if subject is None:
+            return dict(self._images(work.references))
+        subject.check(self.metric.model_id, self.settings.distance)
+        if self.threshold is None:
+            self.threshold = subject.own_threshold(self.settings.distance, self.settings.aggregate)
+        return self.encoder.of_subject(subject)
 
     def _together(self, images: Iterable[Seen]) -> Embedding:
         """Return the embeddings of images, on the model's device."""
