@@ -23,6 +23,7 @@ from idmetric.cli.command import (
     warnings_as_lines,
     write,
 )
+from idmetric.cli.match_detect import add_detection, check_detection, detected_regions, with_words
 from idmetric.cli.options import add_shared, check_model, load_options
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.progress import Progress
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """examples:
   idmetric match --subject ann=refs/ann --subject rex=rex.subject images/ --regions boxes.json
+  idmetric match --subject ann:person=refs/ann --subject rex:dog=refs/rex images/ --detect person,dog
   idmetric match --subject ann=refs/ann images/ --regions boxes.csv --published xverse-ip,umo-reward
   idmetric match --subject ann=refs/ann clip.mp4 --frames 2fps
   idmetric match clip.mp4 --frames all --published vbench-subject"""
@@ -52,9 +54,9 @@ def build_parser(prog: str = "idmetric match") -> Parser:
         "--subject",
         action="append",
         default=[],
-        metavar="NAME=PATH",
-        help="a subject's references: an image, folder or pattern, or a .subject file; may be repeated; without any, "
-        "images and frames are compared with each other",
+        metavar="NAME[:WORD]=PATH",
+        help="a subject's references: an image, folder or pattern, or a .subject file; WORD, such as dog, limits it to "
+        "regions of that label; may be repeated; without any, images and frames are compared with each other",
     )
     parser.add_argument(
         "--clip",
@@ -88,6 +90,7 @@ def build_parser(prog: str = "idmetric match") -> Parser:
     add_shared(parser, "--quiet")
     parser.add_version()
 
+    add_detection(parser)
     rules = parser.add_argument_group("rules")
     rules.add_argument(
         "--missing",
@@ -139,6 +142,7 @@ def _run(args: Namespace) -> int:
         check_output(args.html)
     numbers = _numbers(args.published)
     check_model(args.model)
+    check_detection(args)
     with warnings_as_lines(), fixable(RuntimeError, in_one_line=True):
         try:
             result = _matched(args, subjects)
@@ -172,7 +176,7 @@ def _matched(args: Namespace, subjects: dict[str, str]) -> Match | Consistency:
     metric = load(args.model, **load_options(args))
     with Progress("images", not args.quiet, verb="matched") as progress:
         shared: dict[str, Any] = {
-            "regions": args.regions,
+            "regions": detected_regions(args, metric, subjects) or args.regions,
             "frames": args.frames,
             "cut": Cut(margin=args.margin, square=args.square, outside=outside),
             "on_error": args.on_error,
@@ -184,7 +188,7 @@ def _matched(args: Namespace, subjects: dict[str, str]) -> Match | Consistency:
             return consistency(metric, images, **shared)
         return match(
             metric,
-            subjects,
+            with_words(metric, subjects, args.distance),
             images,
             missing=args.missing,
             distance=args.distance,

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from idmetric.match.assignment import assigned
 from idmetric.match.clips import Clip, Load, Moment, Timeline, sources_of, timeline
+from idmetric.match.detected import DetectedRegions
 from idmetric.match.encoders import Encoder, VectorFunction, encoder_of
 from idmetric.match.page.thumbnails import Thumbnail, thumbnail_of
 from idmetric.match.region_files import regions_for
@@ -231,7 +232,10 @@ def measured(
             return Cutouts(moment, problem=error.reason if is_own else f"{error.source}: {error.reason}")
 
     with closing(in_order(read, enumerate(line.loads()), threads=threads(workers), waiting=_AHEAD)) as stream:
-        return _compared(plan, stream, line, progress)
+        result = _compared(plan, stream, line, progress)
+    if isinstance(regions, DetectedRegions):
+        return replace(result, signature={**result.signature, "detector": regions.signature})
+    return result
 
 
 # Subjects
