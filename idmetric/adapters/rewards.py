@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from itertools import chain
 from typing import Literal
 
@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from idmetric.adapters.references import Reference, References, SubjectPhoto, grouped, with_subjects
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.matrix import check_name, needs_patches
@@ -29,9 +30,8 @@ from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.scoring.calibrations import calibration_of
 from idmetric.metric.scoring.copies import Print, compare, take_print
 from idmetric.metric.scoring.copy_warnings import small_picture
+from idmetric.metric.scoring.subject import Subject
 
-# references of N images: one for all, one for each, or a list for each (a list of one list is for all)
-References = Images | Sequence[Sequence[ImageLike]]
 Reward = Callable[[Images, References], list[float]]
 
 _REMEMBERED = 256  # most references in memory: a vector or patches, and a print of 0.8 MB
@@ -51,9 +51,10 @@ def reward(
 
     The function takes images of any kind and of different sizes: tensors or arrays (N, 3, H, W), lists of them, PIL
     images, files; several references as a list for each image, a list of one list for all images, or a tensor
-    (N, R, 3, H, W). It works in batches and without gradients, and raises `ImageReadError` for images that cannot be
-    read, `ValueError` if the numbers of images and references do not fit, or a flat list of several references leaves
-    open which image they belong to. References of the last calls are embedded once.
+    (N, R, 3, H, W); a `Subject` or its file stands for a list. It works in batches and without gradients, and raises
+    `ImageReadError` for images that cannot be read, `ValueError` if the numbers of images and references do not fit, or
+    a flat list of several references leaves open which image they belong to. References of the last calls are embedded
+    once.
 
     Args:
         metric: the model.
@@ -87,8 +88,10 @@ def reward(
 
     @torch.no_grad()
     def score(images: Images, references: References) -> list[float]:
-        if not is_image_like(references):  # a column of a table and an array of paths are lists as well
+        # a column of a table and an array of paths are lists as well
+        if not is_image_like(references) and not isinstance(references, Subject):
             references = list(references)  # type: ignore[arg-type]  # an iterable, then
+        references = with_subjects(references, metric, distance)
         _refuse_flat_list(references)
         pictures = [_opened(metric, image) for image in split_images(images)]
         singles, groups = grouped(references, len(pictures))
@@ -128,10 +131,10 @@ class _ReferenceMemory:
 
     def get(
         self,
-        images: list[ImageLike],
+        references: list[Reference],
         partner: Embedding,
     ) -> tuple[Embedding, list[Print]]:
-        """Return the embeddings and prints of images, of which only new ones are embedded.
+        """Return the embeddings and prints of references, of which only new photos are embedded.
 
         Args:
             partner: an embedding by the metric as it is now. Embeddings of other weights, on another device or of
@@ -140,11 +143,18 @@ class _ReferenceMemory:
         origin = partner.model, partner.cls.device, partner.cls.dtype
         keys: list[Hashable] = []
         fresh: dict[Hashable, ImageLike] = {}
-        for image in images:
-            picture = image
-            if not isinstance(image, str | os.PathLike):  # a file is read only if it is new
-                picture = _opened(self.metric, image)
-            key: Hashable = (origin, _content(picture))
+        for reference in references:
+            if isinstance(reference, SubjectPhoto):
+                embedding = reference.embedding(self.patches).to(partner.cls.device)
+                key: Hashable = (origin, _content(embedding.cls), reference.thumbnail.tobytes())
+                keys.append(key)
+                if key not in self._entries:
+                    self._entries[key] = embedding, take_print(reference.thumbnail)
+                continue
+            picture = reference
+            if not isinstance(picture, str | os.PathLike):  # a file is read only if it is new
+                picture = _opened(self.metric, picture)
+            key = (origin, _content(picture))
             keys.append(key)
             if key not in self._entries:
                 fresh[key] = picture
@@ -200,29 +210,3 @@ def _refuse_flat_list(references: References) -> None:
             f"{count} references in a flat list: give [[a, b]] if all show the subject of every image, or "
             "[[a], [b]] for one each (of a tensor x, x[None] or x[:, None])"
         )
-
-
-def grouped(references: References, count: int) -> tuple[list[ImageLike], list[list[int]]]:
-    """All references as one list, and the rows in it that belong to each of `count` images.
-
-    Raises:
-        ValueError: if they are not one or `count` references or lists of references, or a list is empty.
-    """
-    if isinstance(references, Tensor | np.ndarray) and references.ndim == 5:
-        references = list(references)
-    if isinstance(references, str | os.PathLike):  # an image, a folder or a pattern: for all
-        lists = [split_images(references)]
-    elif isinstance(references, list | tuple) and not all(map(is_single, references)):
-        lists = [split_images(entry) for entry in references]
-    else:
-        lists = [[image] for image in split_images(references)]  # type: ignore[arg-type]  # it is flat
-    if len(lists) not in (1, count) or not all(lists):
-        raise ValueError(f"{count} images and {len(lists)} references: give one, or one (or a list) for each image")
-
-    groups: list[list[int]] = []
-    images: list[ImageLike] = []
-    for entry in lists:
-        start = len(images)
-        images += entry
-        groups.append(list(range(start, len(images))))
-    return images, groups * count if len(groups) == 1 else groups

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -17,6 +17,7 @@ from PIL import Image, ImageEnhance, ImageOps
 from idmetric import IDSim
 from idmetric.adapters import reward, rewards
 from idmetric.metric.calibration.apply import CalibrationError
+from idmetric.metric.scoring.subject import Subject
 from tests.docs.test_code import NOT_RUN, blocks
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -247,3 +248,24 @@ def test_files_that_are_read_once_and_folders_are_taken(tiny: IDSim, tmp_path: P
     assert reward(tiny)(MUGS[1:], str(tmp_path)) == pytest.approx(expected, abs=1e-5)  # all for each
     with pytest.raises(ValueError, match="prior needs a calibration"):
         reward(tiny, prior=0.5)
+
+
+def test_a_subject_stands_for_its_photos(tiny: IDSim, tmp_path: Path) -> None:
+    mug = Subject.of(tiny, MUGS[:2], name="mug")
+    mug.save(tmp_path / "mug.subject")
+    box = Subject.of(tiny, BOX, name="box")
+    images = [Image.open(MUGS[2]), ImageOps.mirror(Image.open(MUGS[0]))]
+    for penalty in (0.0, 1.0):
+        score = reward(tiny, copy_penalty=penalty)
+        by_photos = score(images, [MUGS[:2]])
+        for subject in (mug, [mug], str(tmp_path / "mug.subject"), tmp_path / "mug.subject"):
+            assert score(images, subject) == pytest.approx(by_photos, abs=1e-6)
+        mixed = score(images, [mug, [BOX, MUGS[0]]])
+        assert mixed == pytest.approx(score(images, [MUGS[:2], [BOX, MUGS[0]]]), abs=1e-6)
+        assert score(images, [mug, box]) == pytest.approx(score(images, [MUGS[:2], [BOX]]), abs=1e-6)
+    assert by_photos[1] == 0  # its mirror image is found by the thumbnail too
+    foreign = replace(mug, embedding=replace(mug.embedding, model="another"))
+    with pytest.raises(ValueError, match="made by another"):
+        score(images, foreign)
+    with pytest.raises(ValueError, match=r"'cls' and has no patches, which 'patch'"):
+        reward(tiny, distance="patch")(images, mug)
