@@ -100,8 +100,11 @@ class Tracker:
         self.options = replace(options, held_out=True)
 
         subject = subject_among(references)
-        photos = self._pictures(references, REFERENCE) if subject is None else self._subject_photos(subject)
-        self._photos = [*photos, *self._pictures(training, TRAINING)]
+        if subject is None:
+            self._photos = self._pictures(references, REFERENCE)  # type: ignore[arg-type]  # photos, then
+        else:
+            self._photos = self._subject_photos(subject)
+        self._photos += self._pictures(training, TRAINING)
         if not any(picture.role == REFERENCE for picture in self._photos):
             raise ValueError("no references: give at least one photo of the subject")
         with self._full_precision():  # embeds them, or names unreadable ones
