@@ -41,6 +41,7 @@ IMAGE_ENDINGS = (
     ".avif",
     ".heic",
 )
+VIDEO_ENDINGS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts")
 
 _NUMBERS = re.compile("([0-9]+)")
 ABSENT = "there is no such file: check the path and the working directory"
