@@ -11,21 +11,28 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Literal
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
 from idmetric.adapters.references import Reference, References, SubjectPhoto, grouped, with_subjects
+from idmetric.match import Cut, Match, match
+from idmetric.match.assignment import UNASSIGNED
+from idmetric.match.regions import Regions
+from idmetric.match.rewards import assigned_similarities, umo_reward
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.matrix import check_name, needs_patches
 from idmetric.metric.images.kinds import is_array, is_image_like
 from idmetric.metric.images.masks import Images
-from idmetric.metric.images.read import ImageLike, is_single, split_images
+from idmetric.metric.images.paths import is_subject_file
+from idmetric.metric.images.read import ImageLike, is_single, split_images, to_image
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.scoring.calibrations import calibration_of
 from idmetric.metric.scoring.copies import Print, compare, take_print
@@ -33,6 +40,7 @@ from idmetric.metric.scoring.copy_warnings import small_picture
 from idmetric.metric.scoring.subject import Subject
 
 Reward = Callable[[Images, References], list[float]]
+SubjectsReward = Callable[[Images, Mapping[str, Images | Subject], Regions], list[float]]
 
 _REMEMBERED = 256  # most references in memory: a vector or patches, and a print of 0.8 MB
 
@@ -118,6 +126,84 @@ def reward(
         return rewards
 
     return score
+
+
+def reward_of_subjects(
+    metric: Embedder,
+    *,
+    over: Literal["worst", "mean", "umo"] = "worst",
+    distance: str = "cls",
+    aggregate: Literal["best", "mean"] = "best",
+    cut: Cut | None = None,
+    copy_penalty: float = 1.0,
+    batch_size: int = 32,
+) -> SubjectsReward:
+    """Return a function (images, subjects, regions) -> rewards of images that should show several subjects.
+
+    The function takes images as `reward` does, references of each subject by its name, and regions in any form of
+    `idmetric.match.match`. Each subject is assigned to at most one region. References are embedded in each call, unless
+    they are a `Subject` or its file. `idmetric.match.rewards` has the same with gradients.
+
+    Args:
+        metric: the model.
+        over: over subjects, the "worst" similarity or the "mean", in [0, 1], 0 for a subject without a region; or
+            "umo", UMO's matching reward in [-1, 1], which may prefer a picture in which a subject is missing.
+        distance, aggregate, batch_size: see `reward`. cut: see `idmetric.match.match`.
+        copy_penalty: the share of its similarity that a subject loses if its region repeats the pixels of one of its
+            references; of "umo", the share of the reward of an image with such a region.
+
+    Raises:
+        ValueError: if `over`, `distance` or `copy_penalty` is unknown or out of range.
+        ImportError: without SciPy, which the extra `match` brings.
+    """
+    check_name(distance)
+    if over not in ("worst", "mean", "umo"):
+        raise ValueError(f"over must be 'worst', 'mean' or 'umo', got {over!r}")
+    if not 0 <= copy_penalty <= 1:
+        raise ValueError(f"copy_penalty must be from 0 to 1, got {copy_penalty}")
+
+    @torch.no_grad()
+    def score(images: Images, subjects: Mapping[str, Images | Subject], regions: Regions) -> list[float]:
+        roster = []
+        for name, source in subjects.items():
+            subject = Subject.load(source) if is_subject_file(source) else source
+            if not isinstance(subject, Subject):
+                subject = Subject.of(metric, subject, name=name, distance=distance, batch_size=batch_size)
+            roster.append(replace(subject, name=name))
+        found = match(
+            metric,
+            roster,
+            images,
+            regions=regions,
+            distance=distance,
+            aggregate=aggregate,
+            cut=cut,
+            batch_size=batch_size,
+        )
+        kept = torch.ones(found.table.shape[:2])  # the share of its similarity that a subject keeps
+        if copy_penalty:
+            pictures = [metric.read_image(image) for image in split_images(images)]
+            for time, number in _copied(found, roster, pictures):
+                kept[time, number] = 1 - copy_penalty
+        if over == "umo":
+            return (umo_reward(found.table, aggregate).cpu() * kept.amin(1)).tolist()
+        similarities = assigned_similarities(found.table, aggregate).cpu().clamp(0, 1) * kept
+        return (similarities.amin(1) if over == "worst" else similarities.mean(1)).tolist()
+
+    return score
+
+
+def _copied(found: Match, roster: Sequence[Subject], pictures: Sequence[Image.Image]) -> Iterator[tuple[int, int]]:
+    """Yield image and subject of each region that repeats the pixels of a reference of its subject."""
+    for time, (picture, assignment) in enumerate(zip(pictures, found.assignments, strict=True)):
+        for number, region in enumerate(assignment.region.tolist()):
+            if region == UNASSIGNED:
+                continue
+            piece, _ = Cut().cut(picture, found.table.regions[time][region])
+            piece_print = take_print(small_picture(to_image(piece, None)))
+            thumbnails = roster[number].thumbnails
+            if any(compare(take_print(thumbnail), piece_print).found for thumbnail in thumbnails):
+                yield time, number
 
 
 class _ReferenceMemory:
