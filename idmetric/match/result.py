@@ -164,9 +164,8 @@ class Match:
         if self.missing == "zero":
             distances[is_missing] = 1.0
         elif self.missing == "whole" and self.whole is not None:
-            whole = self.whole.detach().cpu().double().numpy()
-            over_references = np.nanmean(whole, 2) if self.aggregate == "mean" else np.nanmin(whole, 2)
-            distances[is_missing] = over_references[is_missing]
+            whole = replace(self.table, values=self.whole[..., None]).over_references(self.aggregate)
+            distances[is_missing] = whole[..., 0].detach().cpu().double().numpy()[is_missing]
         elif self.missing == "skip":
             distances[is_missing.any(1)] = np.nan
         return distances
