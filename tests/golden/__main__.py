@@ -59,7 +59,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "idmetric",
         "gallery cluster --gallery gallery-build/index --threshold 0.3 --output {o}/identities.csv",
     ),
-    "embed": ("idmetric", "embed images/ --model tiny --out {o}/embeddings"),
     "data-folder": ("idmetric", "data import folder photos -o {o}/photos.parquet"),
     "data-info": ("idmetric", "data info data-folder/photos.parquet --decode"),
     "data-split": (
