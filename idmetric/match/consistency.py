@@ -110,6 +110,9 @@ class Consistency:
     def to_table(self, numbers: Sequence[PublishedValue] = ()) -> str:
         """Aligned columns for a terminal, then what all rows share."""
         lines = columns(self.rows, ("frames", "mean", "worst", "stillness", "flicker", "cuts", "outlier", "clip"))
+        for row in self.rows:
+            if row["worst_pair"]:
+                lines.append(f"worst pair: {' and '.join(row['worst_pair'])}")
         lines.append("  ".join(f"{name}={value}" for name, value in self.images.signature.items()))
         lines += [str(number) for number in numbers]
         return "\n".join(line.rstrip() for line in lines) + "\n"

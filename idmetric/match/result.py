@@ -379,6 +379,9 @@ class Match:
         if self.over_time:
             lines.append("")
             lines += columns(self.over_time, _OVER_TIME)
+        for row in self.over_time:
+            if row["swapped"]:
+                lines.append(f"swapped: {row['subject']} is in another subject's track at {', '.join(row['swapped'])}")
         signature = [f"{name}={value}" for name, value in self.signature.items()]
         lines.append("  ".join(signature))
         lines += [str(number) for number in numbers]
