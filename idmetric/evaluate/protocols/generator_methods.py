@@ -43,9 +43,10 @@ from idmetric.evaluate.protocols.generator.columns import (
 )
 from idmetric.evaluate.protocols.generator.columns import COLUMNS as generator_columns
 from idmetric.evaluate.protocols.generator.example import example
-from idmetric.evaluate.protocols.generator.images import Images, Names, Scores, score
+from idmetric.evaluate.protocols.generator.images import Images, Names, Scores, on_places, score, sizes_of
 from idmetric.evaluate.protocols.generator.options import OUTPUTS_HELP, CopyingOptions, OutputsOptions
 from idmetric.evaluate.protocols.generator.outputs import open_outputs
+from idmetric.evaluate.protocols.generator.pattern import FLOOR
 from idmetric.evaluate.statistics.paired import compare
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.files.settings import option
@@ -71,6 +72,9 @@ class GeneratorOptions(CopyingOptions, OutputsOptions):
     )
     calibration: Path | None = option(None, "calibration for SCR (default: the model's own)", metavar="FILE")
     rate: float = option(0.05, "false-accept rate of the calibration's threshold")
+    floor: Path | None = option(
+        None, "images of the same prompts generated without references, named as in --data", metavar="FOLDER"
+    )
 
 
 COLUMNS = {
@@ -163,7 +167,7 @@ def open_data(data: Path | None, settings: EvalSettings, options: GeneratorOptio
         if settings.out is None:
             raise ValueError("--out DIR is needed: the example is painted there (or give outputs: --data PATH)")
         return example(settings.out / "example")
-    return open_outputs(data, settings, options, options.training)
+    return open_outputs(data, settings, options, options.training, options.floor)
 
 
 def with_property(options: GeneratorOptions, names: tuple[str, ...]) -> GeneratorOptions:
@@ -201,13 +205,21 @@ def run(
 
     bound = bind(data, models, settings)
     images = Images.of(bound.manifest)
-    notes = notes_on(bound.manifest, images, options.held_out)
+    floor = Images.of(bound.manifest, FLOOR)
+    has_floor = options.floor is not None or len(floor.rows) > 0
+    notes = notes_on(bound.manifest, images, options.held_out, floor=floor if has_floor else None)
     missing = images.missing()
     images, compared_on = images.on_shared_places()
     groups = _groups(images, bound.manifest, options.by)
     several = images.have_several_subjects
     copies = None
     notes += compared_on
+    sizes = sizes_of(images, bound.manifest)
+    if len(set(sizes.values())) > 1:
+        listing = ", ".join(f"{method} {size}" for method, size in sizes.items())
+        notes.append(
+            f"WARNING: images differ in size ({listing}), which alone changes similarities: compare methods at one size"
+        )
     if options.copies and not several:
         copies, gray = agreements(images, bound.manifest, settings)
         notes += gray
@@ -217,6 +229,8 @@ def run(
     results = []
     for scorer, result in bound.results("generator", about, notes):
         scores = score(images, scorer, copies, fidelity)
+        if has_floor:
+            scores = replace(scores, floor=on_places(images, floor, score(floor, scorer).identity))
         taus, limit_notes = limits[result.model]
         if several:  # the calibration is of pairs of images of one subject
             taus, limit_notes = by_label(options.scr, "SCR@"), [SEVERAL]
@@ -229,7 +243,10 @@ def run(
             chosen = members & (images.method == method)
             if not chosen.any():
                 continue
-            row: Row = {"method": method, "group": group, **_values(images, scores, chosen, taus, settings)}
+            row: Row = {"method": method, "group": group}
+            if group == "all":
+                row["image size"] = sizes[method]
+            row |= _values(images, scores, chosen, taus, settings)
             if several and options.copies:
                 row["copies"] = NOT_CHECKED
             if named is not None:
@@ -302,8 +319,9 @@ def _values(images: Images, scores: Scores, chosen: Truths, taus: Mapping[str, f
         row["weakest"] = intervals.mean(np.array(lowest), np.array(together, dtype=object), settings)
     row["worst"] = Value(min(means.values()), None, None, len(means))
 
-    if "real" in shared:
-        row["real"] = shared.pop("real")
+    for name in ("real", "floor", "above floor"):
+        if name in shared:
+            row[name] = shared.pop(name)
     real = {name: scores.real[name] for name in means if name in scores.real}
     for column, tau in taus.items():
         row[column] = _failure_rate(means, tau, settings)
@@ -340,7 +358,7 @@ PROTOCOL = Protocol(
     open_data=open_data,
     data_help=OUTPUTS_HELP,
     needs_data=False,
-    data_options=("pattern", "layout", "benchmark", "references", "training", "clip_t"),
+    data_options=("pattern", "layout", "benchmark", "references", "training", "clip_t", "floor"),
     packages={"clip_t": "transformers"},
     group_by=with_property,
     compares="method",

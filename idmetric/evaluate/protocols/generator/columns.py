@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
@@ -40,6 +41,8 @@ SEVERAL = (
 COLUMNS = {
     "identity": Column("mean over images x of the mean over references r of s(x, r), in -1..1", 1, "DINO-I, CLIP-I"),
     "real": Column("mean similarity of each reference to the others of its subject: what real photos get", 0),
+    "floor": Column("mean identity of the images that the same prompts give without references", 0),
+    "above floor": Column("(identity - floor) / (real - floor): 0 = as by the prompt alone, 1 = as real photos"),
     "copies": Column("share of images that repeat the pixels of a reference or training image", -1),
     "leaning": Column(
         "how much nearer images are to training images (1) than to references (-1)", -1, "MultiID-Bench, copy-paste"
@@ -69,11 +72,14 @@ def with_clip(models: Models, options: CopyingOptions, settings: EvalSettings) -
 # Notes
 
 
-def notes_on(data: Manifest, images: Images, held_out: bool, prefix: str = "") -> list[str]:
+def notes_on(
+    data: Manifest, images: Images, held_out: bool, prefix: str = "", floor: Images | None = None
+) -> list[str]:
     """Notes on missing places, on subjects without images, and on references seen in training.
 
     Args:
         prefix: before a method's name, such as "step ".
+        floor: images of the same prompts without references, if they are asked for.
     """
     notes = []
     count = len(set(images.places()))
@@ -82,6 +88,11 @@ def notes_on(data: Manifest, images: Images, held_out: bool, prefix: str = "") -
         notes.append(
             f"{prefix}{method} lacks {len(places)} of {count} combinations of subject, prompt and seed: {names}"
         )
+    if floor is not None:
+        lacking = set(images.places()) - set(floor.places())
+        if lacking:
+            names = listed("/".join(filter(None, place)) for place in sorted(lacking))
+            notes.append(f"the floor lacks {len(lacking)} of {count} combinations of subject, prompt and seed: {names}")
     unused = [name for name in images.references if name not in images.subject]
     if unused:
         notes.append(f"no images of {len(unused)} subjects with references: {listed(unused)}")
@@ -198,7 +209,7 @@ def prompt_fidelity(images: Images, bound: Bound, models: Models, notes: list[st
 
 
 def columns_of(images: Images, scores: Scores, chosen: Truths, unit: Names, settings: EvalSettings) -> Row:
-    """The numbers of some images of a method: identity, real, copies, leaning, diversity, Vendi, CLIP-T.
+    """The numbers of some images of a method: identity, real, floor, copies, leaning, diversity, Vendi, CLIP-T.
 
     Args:
         chosen: (G,). unit: (G,), what intervals draw again: subjects, or the prompts of a single one.
@@ -218,6 +229,14 @@ def columns_of(images: Images, scores: Scores, chosen: Truths, unit: Names, sett
 
     add("identity", scores.identity)
     add("real", real, unit=images.subject)  # one number for each subject
+    add("floor", scores.floor)
+    if scores.floor is not None:
+        span = real - scores.floor
+        defined = chosen & ~np.isnan(span)
+        if span[defined].sum() > 0:
+            above = (scores.identity - scores.floor)[defined]
+            share = intervals.ratio(above, span[defined], unit[defined], settings)
+            row["above floor"] = replace(share, count=int(defined.sum()))
     if scores.copies is not None:
         add("copies", (scores.copies.agreement >= THRESHOLD).astype(float))
     add("leaning", scores.leaning)
