@@ -22,6 +22,7 @@ from idmetric.metric.scoring.references import leave_one_out
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
+    from idmetric.evaluate.protocols.generator.regions import Sightings
 
 Names = NDArray[Any]
 Place = tuple[str, str, str]  # subject, prompt, seed
@@ -190,6 +191,7 @@ class Scores:
         copies: highest agreements with references and training images; None if not asked for.
         fidelity: (G,) cosine of image and prompt, NaN without a prompt in words; None if not asked for.
         floor: (G,) identity of the image that the prompt alone gives, NaN without one; None if not asked for.
+        seen: subjects in regions, where `identity` is of these; None for whole images.
     """
 
     identity: Array
@@ -202,6 +204,7 @@ class Scores:
     copies: Copies | None = None
     fidelity: Array | None = None
     floor: Array | None = None
+    seen: Sightings | None = None
 
 
 def score(images: Images, scorer: Scorer, copies: Copies | None = None, fidelity: Array | None = None) -> Scores:

@@ -349,7 +349,7 @@ def as_manifest(pictures: Sequence[Picture], noun: str = "method", outputs: bool
 
 
 def _check_subjects(pictures: Sequence[Picture], outputs: bool) -> None:
-    generated = {picture.fields["subject"] for picture in pictures if picture.role == GENERATED}
+    generated = {picture.fields["subject"] for picture in pictures if picture.role in (GENERATED, FLOOR)}
     shown = {picture.fields["subject"] for picture in pictures if picture.role == REFERENCE}
     if outputs and not generated:
         raise OutputsError("no generated images")
