@@ -97,6 +97,8 @@ COLUMNS = {
     "uno-distill": Column("lowest of an image's subjects in their best region, mean over images", 1, "UNO, distill"),
     "psr": Column("PSRBench's subject consistency, of regions, as released", 1, "PSR"),
     "multiid": Column("similarity of assigned regions without outliers, as released", 1, "MultiID-Bench"),
+    "floor": Column("mean identity of images that the same prompts give without references", 0),
+    "above floor": Column("share (identity - floor) / (real - floor): 0 = as by the prompt alone, 1 = as real photos"),
     "weakest": Column("mean over images of the lowest identity of their subjects, in -1..1"),
     "worst": Column("lowest mean identity of a subject, in -1..1"),
     "SCR": Column("share of subjects with a mean identity under the threshold", -1, "SCR@tau"),

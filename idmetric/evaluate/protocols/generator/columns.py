@@ -42,8 +42,6 @@ STATES = ("matched", "missing", "doubled", "blended")
 COLUMNS = {
     "identity": Column("mean over images x of the mean over references r of s(x, r), in -1..1", 1, "DINO-I, CLIP-I"),
     "real": Column("mean similarity of each reference to the others of its subject: what real photos get", 0),
-    "floor": Column("mean identity of the images that the same prompts give without references", 0),
-    "above floor": Column("(identity - floor) / (real - floor): 0 = as by the prompt alone, 1 = as real photos"),
     "copies": Column(
         "share of images, or of subjects in them, that repeat a reference's or training image's pixels", -1
     ),

@@ -22,7 +22,7 @@ from idmetric.metric.scoring.references import leave_one_out
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
-    from idmetric.evaluate.protocols.generator.regions import Sightings
+    from idmetric.match.named import Similarities
 
 Names = NDArray[Any]
 Place = tuple[str, str, str]  # subject, prompt, seed
@@ -176,6 +176,22 @@ class Copies(NamedTuple):
 
     agreement: Array
     original: Ints
+
+
+@dataclass(frozen=True)
+class Sightings:
+    """Subjects in the regions of G generated images.
+
+    Attributes:
+        identity: (G,) similarity of the subject's region, whatever the threshold; 0 in images without regions.
+        is_found: (G,). state: (G,) see `Match.states`; "" without a threshold.
+        similarities: method -> what published numbers are computed from.
+    """
+
+    identity: Array
+    is_found: Truths
+    state: Names
+    similarities: Mapping[str, Similarities]
 
 
 @dataclass(frozen=True)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
 
-from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths
+from idmetric.evaluate.protocols.common.columns import Ints
+from idmetric.evaluate.protocols.generator.images import Images, Sightings
 from idmetric.evaluate.protocols.generator.layouts import Layout
 from idmetric.match import Cut, Match, Region, Subject, match
 from idmetric.match.named import PUBLISHED, Similarities
@@ -18,26 +19,9 @@ from idmetric.match.region_files import regions_for
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
     from idmetric.evaluate.protocols.common.scorers import EvalSettings
-    from idmetric.evaluate.protocols.generator.images import Images, Names
     from idmetric.metric.models.embedder import Embedder
 
 RegionsOf = Mapping[Any, Sequence[Region]]  # a file -> its regions
-
-
-@dataclass(frozen=True)
-class Sightings:
-    """Subjects in the regions of G generated images.
-
-    Attributes:
-        identity: (G,) similarity of the subject's region, whatever the threshold; 0 in images without regions.
-        is_found: (G,). state: (G,) see `Match.states`; "" without a threshold.
-        similarities: method -> what published numbers are computed from.
-    """
-
-    identity: Array
-    is_found: Truths
-    state: Names
-    similarities: Mapping[str, Similarities]
 
 
 def read_regions(path: str, groups: Sequence[Images], data: Manifest) -> RegionsOf:
@@ -68,8 +52,10 @@ def sightings(
         rosters.setdefault(roster, []).append(members)
 
     count = len(images.rows)
+    identity = np.zeros(count)
+    is_found = np.zeros(count, dtype=bool)
+    state = np.full(count, "", dtype=object)
     similarities: dict[str, Similarities] = {}
-    seen = Sightings(np.zeros(count), np.zeros(count, dtype=bool), np.full(count, "", dtype=object), similarities)
     embedded: dict[str, Subject] = {}
     done = 0
     for roster, scenes in rosters.items():
@@ -95,15 +81,15 @@ def sightings(
             workers=settings.workers,
         )
         for time, members in enumerate(scenes):
-            seen.identity[members] = np.nan_to_num(1 - result.nearest[time])
-            seen.is_found[members] = result.is_found[time]
-            seen.state[members] = result.states[time]
+            identity[members] = np.nan_to_num(1 - result.nearest[time])
+            is_found[members] = result.is_found[time]
+            state[members] = result.states[time]
             method = images.method[members[0]]
             _add(similarities.setdefault(method, Similarities([], [], [], [], [])), result, time)
         done += len(scenes)
         if settings.progress is not None:
             settings.progress(done, len(images.scenes))
-    return seen
+    return Sightings(identity, is_found, state, similarities)
 
 
 def _add(similarities: Similarities, result: Match, time: int) -> None:
