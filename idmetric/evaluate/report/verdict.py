@@ -150,6 +150,8 @@ def _on_methods(
     details = []
     if "real" in rows[best]:
         details.append(f"Real photos of the subjects reach {number(rows[best]['real'].value)} among themselves.")
+    if "floor" in rows[best]:
+        details.append(f"The same prompts without references reach {number(rows[best]['floor'].value)}.")
     if not rivals and len(rows) == 1:
         return [best], f"{best} has an identity of {identity[best]}", details
     if not rivals:
