@@ -1,8 +1,8 @@
 """`idmetric score`: distances of images to a reference, sorted, from the shell.
 
 Exit status: 0 scored; 1 an error (on stderr; nothing on stdout, unless --output or --html failed in the end); 2 wrong
-usage; 3 a distance exceeds --threshold; 4 files were skipped (--on-error skip) and none exceeds it. A --cache that
-cannot be written is a warning, and does not change the status.
+usage; 3 a distance exceeds --threshold, or the subject's own; 4 files were skipped (--on-error skip) and none exceeds
+it. A --cache that cannot be written is a warning, and does not change the status.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ def _scores(args: Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]
     from idmetric.metric.scoring.score import compare
 
     if args.html:
-        from idmetric.evaluate.report.page import check_page
+        from idmetric.match.page.render import check_page
 
         check_page(args.html)
     settings = ScoreSettings(**values_of(args, ScoreSettings))  # checks them before the model is opened
@@ -157,7 +157,7 @@ def _scores(args: Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]
 
 def _write_page(args: Namespace, scores: Scores, album: Album, messages: list[str]) -> None:
     from idmetric.evaluate.report.html import score_page
-    from idmetric.evaluate.report.page import write_page
+    from idmetric.match.page.render import write_page
 
     try:
         write_page(score_page(scores, album, messages=messages), args.html)
@@ -167,13 +167,14 @@ def _write_page(args: Namespace, scores: Scores, album: Album, messages: list[st
 
 
 def _status(args: Namespace, scores: Scores) -> int:
-    """The exit status, with a line on stderr if a distance exceeds --threshold."""
+    """The exit status, with a line on stderr if a distance exceeds --threshold, or that of a subject."""
     over = scores.failing
     if not over:
         return status_of(scores.skipped)
     if not args.quiet:
         worst = max(over, key=lambda row: row["distance"])
-        count = f"{len(over)} of {len(scores.rows)} exceed --threshold {args.threshold:g}"
+        limit = "the subject's threshold" if args.threshold is None else "--threshold"
+        count = f"{len(over)} of {len(scores.rows)} exceed {limit} {scores.threshold:g}"
         say(f"exit status 3: {count}, the farthest is {worst['image']} at {worst['distance']:.4f}")
     return 3
 

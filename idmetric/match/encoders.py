@@ -43,7 +43,7 @@ class Encoder(Protocol):
         """Embed the references of a subject."""
 
     def check(self, subject: Subject) -> None:
-        """Refuse a subject of another encoder: ValueError."""
+        """Refuse a subject of another encoder: RequestError."""
 
     def distances(self, subject: Subject, embedding: Embedding) -> Tensor:
         """Distances (K, N) of a subject's references to N regions."""
@@ -78,9 +78,7 @@ class ModelEncoder:
 
     def check(self, subject: Subject) -> None:
         """See `Encoder.check`."""
-        subject.embedding.check_maker(self.metric.model_id)
-        if self._needs_patches and subject.embedding.patches is None:
-            raise ValueError(f"its file has no patches, which {self.distance!r} compares: make it with this distance")
+        subject.check(self.metric.model_id, self.distance)
 
     def distances(self, subject: Subject, embedding: Embedding) -> Tensor:
         """See `Encoder.distances`."""
@@ -118,7 +116,7 @@ class FunctionEncoder:
 
     def check(self, subject: Subject) -> None:
         """See `Encoder.check`."""
-        subject.embedding.check_maker(self.signature["model"])
+        subject.check(self.signature["model"], self.distance)
 
     def distances(self, subject: Subject, embedding: Embedding) -> Tensor:
         """See `Encoder.distances`."""

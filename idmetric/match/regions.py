@@ -84,6 +84,11 @@ class Region:
         if not (left < right and top < bottom):  # also for NaN
             raise RequestError(f"{self} is empty: give left, top, right, bottom")
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether this is the whole image."""
+        return self.box is None and self.mask is None
+
     def __str__(self) -> str:
         name = self.label or "region"
         if self.box is None:
@@ -169,6 +174,11 @@ class Cut:
             ImageReadError: for a box outside of the image, and for a mask that cannot be read, or selects nothing of
                 the box.
         """
+        piece, cover, _ = self.cut_with_box(picture, region, name)
+        return piece, cover
+
+    def cut_with_box(self, picture: Picture, region: Region, name: str = "") -> tuple[Picture, Tensor | None, Box]:
+        """As `cut`; last the region's box in pixels of the image, without margin."""
         name = name or describe(picture)
         height, width = size_of(picture)
         box = pixel_box(region, height, width, name)
@@ -191,7 +201,9 @@ class Cut:
             cover = cover[top:bottom, left:right]
             if not cover.any():
                 raise ImageReadError(name, f"the mask of {region} selects nothing within its box")
-        return self._squared(picture, cover) if self.square else (picture, cover)
+        if self.square:
+            picture, cover = self._squared(picture, cover)
+        return picture, cover, box
 
     def _with_margin(self, box: Box, height: int, width: int) -> tuple[int, int, int, int]:
         """A box with its context, in whole pixels within the image; at least a pixel."""

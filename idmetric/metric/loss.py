@@ -24,7 +24,7 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -39,6 +39,10 @@ from idmetric.metric.images.read import Outside
 from idmetric.metric.images.regions import Boxes, subject_of
 from idmetric.metric.models.devices import at_least_float32
 from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.scoring.files import subject_among
+
+if TYPE_CHECKING:
+    from idmetric.metric.scoring.subject import Subject
 
 Reduction = Literal["mean", "sum", "none"]
 Aggregate = Literal["mean", "min"]
@@ -58,7 +62,7 @@ class IdentityLoss(nn.Module):
 
     Args:
         metric: any `Embedder` of this package; not a compiled one (compile the loss).
-        references: images of the subject (anything `Embedder.embed` takes), or their embedding.
+        references: images of the subject (anything `Embedder.embed` takes), their embedding, a `Subject` or its file.
         distance: see the table in `idmetric.metric.distance.matrix`. joint_weight: weight of the patch term of "joint".
         masks, mask_id: subject masks of the references, and which of their labels is the subject; see `Embedder.embed`.
         outside: how pixels outside a mask are filled, in references and in `forward`.
@@ -87,7 +91,7 @@ class IdentityLoss(nn.Module):
     def __init__(
         self,
         metric: Embedder,
-        references: Images | Embedding,
+        references: Images | Embedding | Subject,
         *,
         distance: str = "cls",
         masks: Masks = None,
@@ -142,8 +146,12 @@ class IdentityLoss(nn.Module):
 
     # References
 
-    def _embed_references(self, references: Images | Embedding, masks: Masks) -> Embedding:
+    def _embed_references(self, references: Images | Embedding | Subject, masks: Masks) -> Embedding:
         with_patches = needs_patches(self.distance)
+        subject = subject_among(references)
+        if subject is not None:
+            subject.check(self._metric.model_id, self.distance)
+            references = subject.embedding
         with self._precision(self._metric.device):
             embedding = self._metric.as_embedding(references, masks, self.outside, with_patches, 32)
         if not len(embedding):

@@ -211,6 +211,15 @@ def test_damaged_subject_files_are_refused_by_name(subjects, tmp_path, damage):
         Subject.load(path)
 
 
+def test_the_method_of_the_metric_is_the_function(metric, subjects):
+    picture, boxes = scene((ANN, REX))
+    by_method = metric.match(subjects, picture, regions=boxes, missing="whole")
+    by_function = match(metric, subjects, picture, regions=boxes, missing="whole")
+    assert torch.equal(by_method.table.values, by_function.table.values)
+    assert by_method.signature == by_function.signature
+    assert "whole" in by_method.signature.values()
+
+
 def test_bad_requests(metric, subjects):
     picture, boxes = scene((ANN, REX))
     with pytest.raises(RequestError, match="two subjects are called 'ann'"):

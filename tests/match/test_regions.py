@@ -19,8 +19,8 @@ PICTURE = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 80, 3),
 BOX = (10.0, 5.0, 50.0, 35.0)
 
 
-def read(regions, images=(PICTURE,), is_single=True, labels=("ann", "rex")):
-    regions_of = regions_for(regions, images, is_single, labels)
+def read(regions, images=(PICTURE,), kind="image", labels=("ann", "rex")):
+    regions_of = regions_for(regions, images, kind, labels)
     return [list(regions_of(number, PICTURE)) for number in range(len(images))]
 
 
@@ -68,7 +68,7 @@ def test_other_objects_are_no_regions(region):
 
 def test_regions_of_several_images_are_lists():
     with pytest.raises(RequestError, match="a list for each image"):
-        read([BOX, BOX], (PICTURE, PICTURE), is_single=False)
+        read([BOX, BOX], (PICTURE, PICTURE), kind="list")
 
 
 @pytest.mark.parametrize("box", [(50, 35, 10, 5), (10, 5, 10, 35), (float("nan"), 5, 50, 35)], ids=str)
@@ -168,10 +168,10 @@ def test_damaged_files_are_refused_by_name(tmp_path, name, content):
 
 def test_two_images_do_not_share_regions_by_an_equal_name():
     with pytest.raises(RequestError, match="more folders"):
-        read({"01.png": [BOX]}, ["a/01.png", "b/01.png"], is_single=False)
+        read({"01.png": [BOX]}, ["a/01.png", "b/01.png"], kind="list")
     by_folder = {"a/01.png": [BOX], "b/01.png": []}
-    assert read(by_folder, ["a/01.png", "b/01.png"], is_single=False) == [[Region(BOX)], []]
-    assert read({"01.png": [BOX]}, ["a/01.png", "a/01.png"], is_single=False) == [[Region(BOX)]] * 2
+    assert read(by_folder, ["a/01.png", "b/01.png"], kind="list") == [[Region(BOX)], []]
+    assert read({"01.png": [BOX]}, ["a/01.png", "a/01.png"], kind="list") == [[Region(BOX)]] * 2
 
 
 def test_paths_that_are_written_differently_are_one_image():
@@ -180,10 +180,10 @@ def test_paths_that_are_written_differently_are_one_image():
 
 def test_images_that_are_not_listed_are_stated():
     with pytest.warns(UserWarning, match=r"1 of 2 images are not listed .* b\.png"):
-        assert read({"a.png": [BOX]}, ["a.png", "b.png"], is_single=False) == [[Region(BOX)], []]
+        assert read({"a.png": [BOX]}, ["a.png", "b.png"], kind="list") == [[Region(BOX)], []]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        read({"a.png": [BOX], "b.png": []}, ["a.png", "b.png"], is_single=False)
+        read({"a.png": [BOX], "b.png": []}, ["a.png", "b.png"], kind="list")
 
 
 def test_labels_that_no_subject_has_are_stated():
@@ -197,7 +197,7 @@ def test_folders_of_masks_follow_the_folders_of_the_images(tmp_path):
     for name in ("a/01/ann.png", "b/01.png"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         mask.save(tmp_path / name)
-    (first,), (second,) = read(tmp_path, ["images/a/01.png", "images/b/01.png"], is_single=False)
+    (first,), (second,) = read(tmp_path, ["images/a/01.png", "images/b/01.png"], kind="list")
     assert first.label == "ann"
     assert first.mask == str(tmp_path / "a/01/ann.png")
     assert second.label == ""
@@ -209,4 +209,4 @@ def test_two_images_do_not_share_masks(tmp_path, name):
     (tmp_path / name).parent.mkdir(exist_ok=True)
     Image.new("L", PICTURE.size, 255).save(tmp_path / name)
     with pytest.raises(RequestError, match=r"a/01\.png and b/01\.png"):
-        read(tmp_path, ["a/01.png", "b/01.png"], is_single=False)
+        read(tmp_path, ["a/01.png", "b/01.png"], kind="list")

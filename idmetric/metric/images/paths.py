@@ -41,6 +41,7 @@ IMAGE_ENDINGS = (
     ".avif",
     ".heic",
 )
+VIDEO_ENDINGS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts")
 
 _NUMBERS = re.compile("([0-9]+)")
 ABSENT = "there is no such file: check the path and the working directory"
@@ -116,6 +117,11 @@ def is_hidden(name: str) -> bool:
 def is_image(path: StrPath) -> bool:
     """Whether a file's name ends as an image's does."""
     return os.path.splitext(path)[1].lower() in IMAGE_ENDINGS
+
+
+def is_subject_file(source: object) -> bool:
+    """Whether this is the path of a subject's file (`idmetric.metric.scoring.subject`), by its ending."""
+    return isinstance(source, str | os.PathLike) and os.fspath(source).endswith(".subject")
 
 
 def names_several(source: Any) -> bool:

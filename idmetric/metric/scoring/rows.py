@@ -6,10 +6,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.finite import NonFiniteError, check_distances
@@ -27,8 +26,6 @@ from idmetric.metric.scoring.references import FEWEST, leave_one_out, percentile
 from idmetric.metric.scoring.scores import Baseline, File, NamedValue, Progress, ScoreSettings
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from idmetric.metric.models.embedder import Embedder
 
 _PRINTS = 256  # most prints in memory, of 0.8 MB
@@ -46,6 +43,7 @@ class RowMaker:
     Attributes:
         encoder: reads and embeds the files.
         baseline: with several references, set by `cross`.
+        threshold: the largest distance that passes, of the settings or of a subject.
         distances: of each image in turn to every reference, or of each pair, for published scores.
         consecutive: for scores of videos, distance of each image to the one before, or to the first reference.
     """
@@ -57,6 +55,7 @@ class RowMaker:
         self.progress = progress
         self.encoder = Encoder(metric, settings, watcher)
         self.baseline: Baseline | None = None
+        self.threshold = settings.threshold
         self.distances: list[list[float]] = []
         self.consecutive: list[float] = []
         self._print_of = lru_cache(_PRINTS)(_print_of)
@@ -66,7 +65,7 @@ class RowMaker:
 
     def cross(self, work: Cross) -> list[Record]:
         """Make a row for each readable candidate."""
-        reference_images = dict(self._images(work.references))
+        reference_images = self._references(work)
         if not reference_images:
             return []
         names = [path for path, _ in reference_images]
@@ -88,7 +87,7 @@ class RowMaker:
                 path = file[0]
                 with _naming(path):
                     check_distances(matrix[:, column : column + 1], self.metric.dtype)
-                distances = _numbers(matrix[:, column]).tolist()
+                distances = matrix[:, column].double().tolist()
                 nearest = int(comparable(distances).argmin())
 
                 row = self._cross_row(path, distances, names, nearest)
@@ -109,6 +108,16 @@ class RowMaker:
         warn_of_gray(gray)
         return rows
 
+    def _references(self, work: Cross) -> dict[File, Seen]:
+        """The references, embedded now or for a subject before, whose threshold holds unless the request has one."""
+        subject = work.subject
+        if subject is None:
+            return dict(self._images(work.references))
+        subject.check(self.metric.model_id, self.settings.distance)
+        if self.threshold is None:
+            self.threshold = subject.own_threshold(self.settings.distance, self.settings.aggregate)
+        return self.encoder.of_subject(subject)
+
     def _together(self, images: Iterable[Seen]) -> Embedding:
         """Return the embeddings of images, on the model's device."""
         return concatenate([image.embedding for image in images]).to(self.metric.device)
@@ -116,10 +125,10 @@ class RowMaker:
     def _compare_references(self, references: Embedding, names: list[str], prints: dict[str, Print | None]) -> None:
         """Set the baseline, and warn of references that are copies of each other."""
         # also refuses, before any work, a distance that this model cannot compute
-        matrix = _numbers(self.metric.pairwise(references, None, self.settings.distance))
+        matrix = self.metric.pairwise(references, None, self.settings.distance)
         if len(names) > 1:
             warn_of_repeated_references(prints)
-            distances = rounded(leave_one_out(matrix, self.settings.aggregate).tolist())
+            distances = rounded(leave_one_out(matrix.cpu().double(), self.settings.aggregate).tolist())
             distance_of_reference = dict(zip(names, distances, strict=True))
             self.baseline = Baseline(distance_of_reference, self.settings.aggregate)
 
@@ -210,12 +219,6 @@ class RowMaker:
 
 def _print_of(small: bytes) -> Print:
     return take_print(np.frombuffer(small, np.uint8).reshape(SIZE, SIZE, 3))
-
-
-def _numbers(distances: Tensor | NDArray[Any]) -> NDArray[np.float64]:
-    if not isinstance(distances, np.ndarray):
-        distances = distances.cpu().double().numpy()
-    return distances.astype(np.float64)
 
 
 @contextmanager
