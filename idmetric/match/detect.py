@@ -141,7 +141,8 @@ def photos_of(references: Images, masks: Masks) -> list[Photo]:
     singles = split_images(references)
     photos = []
     for photo, mask in zip(singles, split_masks(masks, singles), strict=True):
-        photos.append(Cut().cut(read_image(photo), Region(mask=mask)))
+        piece = Cut().cut(read_image(photo), Region(mask=mask))
+        photos.append((piece.pixels, piece.cover))
     return photos
 
 

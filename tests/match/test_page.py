@@ -182,6 +182,8 @@ def test_the_timeline_has_a_point_for_each_subject_of_each_frame(clip: Match) ->
         assert float(y) == pytest.approx(100 * clip.nearest[int(time), int(subject)] / highest, abs=0.02)
     lines = re.findall('<polyline points="(.*?)"', text)
     assert [len(line.split()) for line in lines] == [12, CLIP - 13] * 2  # frame 12 has no regions
+    ann = [100 - float(point.split(",")[1]) for point in f"{lines[0]} {lines[1]}".split()]  # downwards
+    assert ann == pytest.approx([float(y) for subject, _, _, y in points if subject == "0"], abs=0.02)
     missing = re.findall(r'class="point s1 missing.*?" href="#t(\d+)"', text)
     assert missing == [str(REPLACED)]
 
