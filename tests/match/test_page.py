@@ -1,8 +1,13 @@
-"""The page of `match`: order, words, numbers, boxes, limits, names of strangers; and in a browser."""
+"""The page of `match`: order, words, numbers, boxes, limits, names of strangers; and in a browser.
+
+IDMETRIC_SCREENSHOTS=docs/images pytest tests/match/test_page.py -k screenshot   # renews the docs' picture
+"""
 
 from __future__ import annotations
 
 import html
+import io
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -177,6 +182,8 @@ def test_the_timeline_has_a_point_for_each_subject_of_each_frame(clip: Match) ->
         assert float(y) == pytest.approx(100 * clip.nearest[int(time), int(subject)] / highest, abs=0.02)
     lines = re.findall('<polyline points="(.*?)"', text)
     assert [len(line.split()) for line in lines] == [12, CLIP - 13] * 2  # frame 12 has no regions
+    ann = [100 - float(point.split(",")[1]) for point in f"{lines[0]} {lines[1]}".split()]  # downwards
+    assert ann == pytest.approx([float(y) for subject, _, _, y in points if subject == "0"], abs=0.02)
     missing = re.findall(r'class="point s1 missing.*?" href="#t(\d+)"', text)
     assert missing == [str(REPLACED)]
 
@@ -245,3 +252,11 @@ def test_the_point_of_the_worst_frame_is_marked(visit: Open, clip: Match, tmp_pa
     )
     point.click(position={"x": 5, "y": 5})
     assert in_view(page, REPLACED)
+
+
+def test_screenshot_of_a_clip(visit: Open, pages: Path, tmp_path: Path) -> None:
+    page = visit(pages / "clip.html", 1200, 1560)
+    page.wait_for_timeout(300)  # pictures and colors settle
+    path = Path(os.environ.get("IDMETRIC_SCREENSHOTS") or tmp_path) / "match-page.webp"
+    Image.open(io.BytesIO(page.screenshot())).convert("RGB").save(path, "webp", quality=70, method=6)
+    assert path.stat().st_size < 150_000

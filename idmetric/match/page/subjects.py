@@ -154,7 +154,9 @@ def _timelines(content: Content, worst_first: Sequence[int], shown: set[int]) ->
             times_of.setdefault(clip, []).append(time)
     timelines = []
     for clip, times in list(times_of.items())[:CLIPS]:
-        nearest = np.array([[row["nearest"] for row in content.rows_of(time)] for time in sorted(times)], dtype=float)
+        nearest = []
+        for time in sorted(times):
+            nearest.append([row["nearest"] for row in content.rows_of(time)])
         labels = {}
         for time in shown.intersection(times):
             rows = content.rows_of(time)
@@ -164,7 +166,7 @@ def _timelines(content: Content, worst_first: Sequence[int], shown: set[int]) ->
                 clip,
                 times=sorted(times),
                 seconds=content.table.seconds,
-                nearest=nearest,
+                nearest=np.array(nearest, dtype=float),  # NaN for None
                 labels=labels,
                 worst=(times[0], int(content.badness[times[0]].argmax())),
                 thumbnails=content.thumbnails,
@@ -223,9 +225,11 @@ def _shown_regions(distances: NDArray[np.float64], rows: Sequence[Record]) -> li
     assigned = [row["region"] for row in rows]
 
     def rank(region: int) -> tuple[bool, float]:
-        return region not in assigned, np.nan_to_num(distances[:, region], nan=np.inf).min()
+        nearest = np.nan_to_num(distances[:, region], nan=np.inf).min()
+        return region not in assigned, nearest
 
-    return sorted(sorted(range(distances.shape[1]), key=rank)[:REGIONS])
+    ranked = sorted(range(distances.shape[1]), key=rank)
+    return sorted(ranked[:REGIONS])
 
 
 def _cell(distance: float, low: float, high: float) -> tuple[str, int]:

@@ -92,14 +92,29 @@ def timeline_of(
         lines.append(_line(x, y, clip_seconds, nearest[:, subject]))
         for time, second, distance in zip(times, clip_seconds, nearest[:, subject].tolist(), strict=True):
             if time in labels and not math.isnan(distance):
-                label = labels[time][subject]
-                is_worst = (time, subject) == worst
-                points.append(Point(time, subject, second, x.at(second), y.at(distance), label, is_worst))
+                point = Point(
+                    time=time,
+                    subject=subject,
+                    seconds=second,
+                    x=x.at(second),
+                    y=y.at(distance),
+                    label=labels[time][subject],
+                    is_worst=(time, subject) == worst,
+                )
+                points.append(point)
 
     frames = []
-    evenly = np.linspace(0, len(times) - 1, min(_FRAMES, len(times))).round().astype(int)
-    for time in sorted({worst[0], *(times[index] for index in evenly)}):
-        frames.append(Frame(time, seconds[time], thumbnails[time].smaller(), time in labels, time == worst[0]))
+    indices = np.linspace(0, len(times) - 1, min(_FRAMES, len(times))).round().astype(int)
+    evenly_spaced = [times[index] for index in indices]
+    for time in sorted({worst[0], *evenly_spaced}):
+        frame = Frame(
+            time=time,
+            seconds=seconds[time],
+            picture=thumbnails[time].smaller(),
+            is_shown=time in labels,
+            is_worst=time == worst[0],
+        )
+        frames.append(frame)
     return Timeline(clip, len(times), x, y, lines, points, frames)
 
 
@@ -108,9 +123,12 @@ def _seconds(seconds: Sequence[float]) -> Scale:
     low = seconds[0]
     high = max(seconds[-1], low + 1e-3)
     unit = round_step((high - low) / 6)
+    lowest = math.ceil(low / unit)
+    highest = math.floor(high / unit)
     ticks = []
-    for number in range(math.ceil(low / unit), math.floor(high / unit) + 1):
-        ticks.append((percent(number * unit, low, high), f"{round(number * unit, 9):g}"))
+    for number in range(lowest, highest + 1):
+        second = round(number * unit, 9)
+        ticks.append((percent(second, low, high), f"{second:g}"))
     return Scale("seconds", low, high, ticks)
 
 
