@@ -384,9 +384,8 @@ def test_headers_of_other_tools_are_known(tmp_path: Path, header: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["ref,gen\nrefs\\1.png,gen\\a\\0.png\n", '\ufeff"ref", "gen"\r\n"refs/1.png", "gen/a/0.png"\r\n',
-     "sep=,\r\nref,gen\r\nrefs/1.png,gen/a/0.png\r\n", "\ufeff\"sep=;\" \nrefs/1.png;gen/a/0.png\n"],
-)  # fmt: skip
+    ["ref,gen\nrefs\\1.png,gen\\a\\0.png\n", '\ufeff"ref", "gen"\r\n"refs/1.png", "gen/a/0.png"\r\n'],
+)
 def test_tables_of_spreadsheets_and_of_windows_are_read(run: Run, folder: Path, text: str) -> None:
     (folder / "p.csv").write_text(text, encoding="utf-8", newline="")
     [row] = found(run, "--pairs", "p.csv")["rows"]
@@ -443,7 +442,7 @@ def test_pairs_keep_their_order_and_their_other_columns(run: Run, folder: Path) 
     plain = lines(run, folder, "refs/1.png,gen/a/0.png,,,note\nrefs/1.png,gen/b/0.png\n")
     assert [row["column_5"] for row in plain] == ["note", ""]
     (folder / "p.csv").write_text("ref,gen,prompt\nrefs/1.png,gen/a/0.png,a mug, blue\n")
-    assert "pair 1 has 4 cells" in run("--pairs", "p.csv")[2]
+    assert "pair 1: 4 cells for 3 columns" in run("--pairs", "p.csv")[2]
 
 
 @pytest.mark.parametrize(
