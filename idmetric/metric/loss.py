@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.finite import NonFiniteError
 from idmetric.metric.distance.matrix import check_name, distance_matrix, needs_patches, self_terms
-from idmetric.metric.images.kinds import SLACK
+from idmetric.metric.images.arrays import check_pixels
 from idmetric.metric.images.masks import Images, MaskId, Masks, labeled
 from idmetric.metric.images.read import Outside
 from idmetric.metric.images.regions import Boxes, subject_of
@@ -243,32 +243,16 @@ class IdentityLoss(nn.Module):
         x = at_least_float32(pixels)
         # looking at values waits for the device, and would break a compiled graph
         if not self.clamp and not torch.compiler.is_compiling():
-            self._check_values(x)
+            hint = "clamp=True allows what merely overshoots"
+            if low == 0:
+                hint += "; a decoder's images want IdentityLoss(..., value_range=(-1, 1), clamp=True)"
+            check_pixels(x, low, high, hint)
         if (low, high) != (0, 1):
             x = (x - low) / (high - low)
         if self.clamp:
             zero = x.detach() - x.detach()  # NaN where x is NaN or infinite, which a clamp would hide
             x = x.clamp(0, 1) + zero
         return x
-
-    def _check_values(self, x: Tensor) -> None:
-        low, high = self.value_range
-        least, most = torch.stack(torch.aminmax(x.detach())).tolist()
-        value_range = f"[{least:.4g}, {most:.4g}]"
-        if not (math.isfinite(least) and math.isfinite(most)):
-            raise ValueError(
-                f"pixels hold NaN or infinity (range found: {value_range}): look at the learning rate, and at half "
-                "precision in the decoder (the SDXL VAE overflows in float16)"
-            )
-        slack = SLACK * (high - low)
-        if least >= low - slack and most <= high + slack:
-            return
-        advice = "clamp=True allows what merely overshoots"
-        if (low, high) == (0, 1) and least < -0.2:
-            advice = "a decoder's images want IdentityLoss(..., value_range=(-1, 1), clamp=True)"
-        elif most > 2 * high + 1:
-            advice = "divide by 255"
-        raise ValueError(f"pixels must lie in [{low:g}, {high:g}], found {value_range}: {advice}")
 
     def _embed(self, views: list[Tensor], covers: list[Tensor] | None) -> Embedding:
         """Embed images with their masks; images of one size in one pass."""
@@ -355,9 +339,7 @@ def _check_shape(pixels: Tensor) -> None:
         kind = getattr(pixels, "dtype", type(pixels).__name__)
         raise ValueError(f"pixels must be a floating tensor (B, 3, H, W), got {kind}: nothing else has a gradient")
     if pixels.ndim != 4 or pixels.shape[1] != 3 or 0 in pixels.shape:
-        hint = ""
-        if pixels.ndim == 3:
-            hint = ": add a batch dimension, pixels[None]"
-        elif pixels.ndim == 4 and pixels.shape[1] in (4, 16):
-            hint = ": decode latents first"
-        raise ValueError(f"pixels must have shape (B, 3, H, W), got {tuple(pixels.shape)}{hint}")
+        raise ValueError(
+            f"pixels must have shape (B, 3, H, W), got {tuple(pixels.shape)}: add a missing batch dimension by "
+            "pixels[None], and decode latents first"
+        )

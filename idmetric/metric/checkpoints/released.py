@@ -150,17 +150,3 @@ def source_name(source: StrPath) -> str:
     if isinstance(source, str) or os.path.isabs(source):
         return os.fspath(source)
     return os.path.join(os.curdir, source)
-
-
-def idsim_cache(cache_dir: StrPath, variant: str) -> tuple[Path, Path | None] | None:
-    """A variant's files where the ID-Sim release's loader keeps them: its folder, and Meta's backbone file if present.
-
-    None if the folder `<variant>_cls_patch` in `cache_dir` holds no adapter.
-    """
-    cache = Path(cache_dir)
-    folder = cache / f"{variant}{_CLS_PATCH}"
-    if not (folder / ADAPTER_CONFIG).is_file():
-        return None
-    backbone = f"{variant}_pretrain*.pth"
-    backbones = [*cache.glob(f"checkpoints/{backbone}"), *cache.glob(backbone)]
-    return folder, min(backbones, default=None)

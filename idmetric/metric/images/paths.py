@@ -272,12 +272,7 @@ def mask_of(folder: StrPath, image: StrPath) -> str | None:
     def fit(mask: str) -> tuple[bool, ...]:
         mask_name = os.path.basename(mask)
         mask_stem = os.path.splitext(mask_name)[0]
-        return (
-            _folded(mask_stem) == _folded(name),
-            _folded(mask_name) == _folded(name),
-            mask_stem in (name, stem),
-            mask_name == name,
-        )
+        return _folded(mask_stem) == _folded(name), _folded(mask_name) == _folded(name)
 
     # the longest end of the image's path first
     for start in range(len(above) + 1):
@@ -323,13 +318,8 @@ def claim(taken: dict[str, str], image: str, mask: str, folder: StrPath) -> None
     if owner == image or is_same_file(owner, image):
         return
 
-    # names for two masks: the images' paths from the folder that they share, as 04.jpg.png is the best name of a mask
-    folders = [os.path.dirname(os.path.abspath(path)) for path in (owner, image)]
-    shared = os.path.commonpath(folders)
-    names = []
-    for path in (owner, image):
-        end = os.path.relpath(path, shared)
-        names.append(os.path.join(folder, f"{end}.png"))
+    # 04.jpg.png in a folder of the image's folder's name is the best name of a mask
+    names = [os.path.join(folder, *Path(path).parts[-2:]) + ".png" for path in (owner, image)]
     advice = f"name their masks {names[0]} and {names[1]}"
     raise InputError(mask, f"it would be the mask of both {owner} and {image}: {advice}")
 

@@ -82,8 +82,7 @@ class IDSim(Embedder):
         backbone_weights: local file with the backbone, for a release without Hub access: safetensors in timm's format,
             or Meta's .pth.
         backbone_args: more arguments of `timm.create_model`, for a release.
-        cache_dir, token, local_files_only: see `checkpoints.hub.Hub`; a cache that the release's own loader
-            filled is read as well.
+        cache_dir, token, local_files_only: see `checkpoints.hub.Hub`.
         id_sim_type: the release's name for `source`.
 
     Raises:

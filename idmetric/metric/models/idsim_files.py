@@ -31,12 +31,6 @@ def read_checkpoint(
     """
     if name == "tiny":
         return checkpoint.read(Files(TINY, hub))
-    if hub.cache_dir is not None:
-        cached = released.idsim_cache(hub.cache_dir, released.short_name(name))
-        if cached is not None:
-            name = str(cached[0])
-            backbone_weights = backbone_weights or cached[1]
-
     release = released.find(name, released.IDSIM)
     if release is None and Path(name, released.ADAPTER_CONFIG).is_file():
         release = released.IDSIM.get(variant or released.idsim_variant(name) or "")

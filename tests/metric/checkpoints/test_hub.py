@@ -205,13 +205,12 @@ def test_without_a_network_a_model_opens_from_the_cache_at_once(
 @pytest.mark.parametrize(
     ("status", "token", "happened", "advice"),
     [
-        (401, None, "there is no such repository, or it is private", "HF_TOKEN"),
-        (401, "hf_old", "HTTP 401, the token is refused", "hf auth login"),
-        (403, None, "HTTP 403, access is refused", "give the token the right"),
+        (401, "hf_old", "it is private, or the token is refused", "hf auth login"),
+        (403, None, "access is refused", "give the token the right"),
         (404, None, "HTTP 404", "check the name, the revision and HF_ENDPOINT"),
-        (429, None, "HTTP 429, too many requests", "wait some minutes"),
-        (500, None, "HTTP 500, an error of the server", "try again later"),
-        (503, None, "HTTP 503, an error of the server", "try again later"),
+        (429, None, "too many requests", "wait some minutes"),
+        (500, None, "an error of the server", "try again later"),
+        (503, None, "an error of the server", "try again later"),
     ],
 )
 def test_a_refusal_without_the_code_of_the_hub_is_explained_by_its_status(
