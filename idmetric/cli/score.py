@@ -138,7 +138,7 @@ def _scores(args: Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]
     from idmetric.metric.scoring.score import compare
 
     if args.html:
-        from idmetric.evaluate.report.page import check_page
+        from idmetric.match.page.render import check_page
 
         check_page(args.html)
     settings = ScoreSettings(**values_of(args, ScoreSettings))  # checks them before the model is opened
@@ -157,7 +157,7 @@ def _scores(args: Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]
 
 def _write_page(args: Namespace, scores: Scores, album: Album, messages: list[str]) -> None:
     from idmetric.evaluate.report.html import score_page
-    from idmetric.evaluate.report.page import write_page
+    from idmetric.match.page.render import write_page
 
     try:
         write_page(score_page(scores, album, messages=messages), args.html)

@@ -338,6 +338,8 @@ def _measured(
         subjects=tuple(subject.name for subject in plan.subjects),
         references=tuple(subject.references for subject in plan.subjects),
         regions=tuple(tuple(cutouts.regions) for cutouts in images),
+        clips=tuple("" for _ in images),
+        seconds=tuple(math.nan for _ in images),
     )
     by_region = table.over_references(aggregate).detach().cpu().double().numpy()
     assignments = []

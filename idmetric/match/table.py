@@ -25,6 +25,8 @@ class Table:
             of regions. With gradients if the pixels had them.
         times: a name for each image or frame. subjects: their names. references: of each subject, names.
         regions: of each time.
+        clips: the clip that each time belongs to; "" for a still image.
+        seconds: of each frame since its clip's first; NaN for a still image.
     """
 
     values: Tensor
@@ -32,6 +34,8 @@ class Table:
     subjects: tuple[str, ...]
     references: tuple[tuple[str, ...], ...]
     regions: tuple[tuple[Region, ...], ...]
+    clips: tuple[str, ...]
+    seconds: tuple[float, ...]
 
     axes = AXES
 

@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.frames.clips import Clip, ClipError, Codes, read_text
+from idmetric.data.frames.clips import Clip, Codes, read_text
+from idmetric.match.video import ClipError
 from idmetric.metric.files import json_file
 from idmetric.metric.files.hints import need
 

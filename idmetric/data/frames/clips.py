@@ -13,6 +13,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from idmetric.match.video import ClipError
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.images.paths import walk
 
@@ -22,10 +23,6 @@ INNER = ("img", "rgb_video")  # the folder and the video that their parent names
 BOXES = "groundtruth.txt"  # LaSOT, GOT-10k: left, top, width, height of each frame
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 Codes = dict[str, dict[int, Any]]  # name of a frame -> object -> run-length code of its mask
-
-
-class ClipError(ValueError):
-    """A clip that cannot be used; the message names the file and the reason."""
 
 
 @dataclass(frozen=True)

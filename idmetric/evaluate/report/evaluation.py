@@ -1,6 +1,6 @@
 """The page of `idmetric eval --html`: verdict, table with intervals and the papers' values, plots, the hardest items.
 
-See `idmetric.evaluate.report.page` for the common parts of all pages.
+See `idmetric.match.page.render` for the common parts of all pages.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from idmetric.evaluate.protocols.common.result import (
     numbers_of,
     smoke_tests,
 )
-from idmetric.evaluate.report.page import render
-from idmetric.evaluate.report.pictures import data_uri, room
 from idmetric.evaluate.report.verdict import verdict
+from idmetric.match.page.pictures import data_uri, room
+from idmetric.match.page.render import render
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.images.read import ImageReadError, read_image
 
@@ -96,6 +96,7 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
     for table in tables:
         owners += table.owners
     return render(
+        "idmetric.evaluate.report",
         "eval",
         ("theme.js", "eval.js"),
         {"pictures": _pictures(tables, albums, ids, data)},

@@ -1,6 +1,6 @@
 """The page of `idmetric gallery report`: duplicates to remove, identities, and the nearest images of each image.
 
-See `idmetric.evaluate.report.page` for the common parts of all pages.
+See `idmetric.match.page.render` for the common parts of all pages.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from idmetric.evaluate.report.page import render
-from idmetric.evaluate.report.pictures import webp_uri
 from idmetric.gallery import Gallery, Item
 from idmetric.gallery.index import file_of
 from idmetric.gallery.looks import Looks
 from idmetric.gallery.table import NEIGHBORS
+from idmetric.match.page.pictures import webp_uri
+from idmetric.match.page.render import render
 from idmetric.metric.scoring.records import Record, Records
 
 ROOM = 18_000_000  # bytes of all pictures; text adds a third
@@ -102,6 +102,7 @@ def gallery_page(
         "single": list(range(len(grouped), len(number))),
     }
     return render(
+        "idmetric.evaluate.report",
         "gallery",
         ("theme.js", "gallery.js"),
         {"record": record},

@@ -1,6 +1,6 @@
 """The page of `idmetric score --html`: images sorted by distance, a threshold to move, matched patches side by side.
 
-See `idmetric.evaluate.report.page` for the common parts of all pages.
+See `idmetric.match.page.render` for the common parts of all pages.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from idmetric.evaluate.report.chart import percent, round_step, ticks_of
 from idmetric.evaluate.report.heatmap import colors
-from idmetric.evaluate.report.page import render
+from idmetric.match.page.chart import percent, round_step, ticks_of
+from idmetric.match.page.render import render
 from idmetric.metric.scoring.references import ENOUGH
 
 if TYPE_CHECKING:
@@ -85,6 +85,7 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
 
     finite = [distance for distance in distances if math.isfinite(distance)] or [math.nan]
     return render(
+        "idmetric.evaluate.report",
         "score",
         ("theme.js", "score.js", "compare.js"),
         {"record": facts, "matches": _matches(entries)},

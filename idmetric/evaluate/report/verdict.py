@@ -9,9 +9,9 @@ from idmetric.evaluate.protocols.common.columns import listed
 from idmetric.evaluate.protocols.common.protocol import compared_rows
 from idmetric.evaluate.protocols.common.result import Result, Value, comparisons_of, copying, numbers_of
 from idmetric.evaluate.protocols.generator.columns import CLIP, NOT_CHECKED
-from idmetric.evaluate.report.chart import Scale
-from idmetric.evaluate.report.page import number
 from idmetric.evaluate.statistics.paired import Comparison
+from idmetric.match.page.chart import Scale
+from idmetric.match.page.render import number
 
 Numbers = Mapping[str, Mapping[str, Value]]  # method or step -> its numbers
 Pairs = Mapping[tuple[str, str], Comparison]  # two methods -> the number of the first less that of the second

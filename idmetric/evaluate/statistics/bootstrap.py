@@ -3,11 +3,10 @@
 Images of one identity are not independent, so whole identities are drawn, not images, pairs or queries (the cluster
 bootstrap; ID-Sim, supplement F, "resampling over object identities").
 
-`bootstrap` takes any statistic, and calls it for every sample. Of ratios of sums (means among them), ROC AUC and
-Pearson's correlation `resampled` gives the same samples faster; `percentiles` makes an interval of
-them. Percentiles of samples of few identities are too narrow (with three, 27 % of them miss the mean), so that below
-`FEW` identities `student` replaces them. Protocols go through `protocols.common.intervals`, which chooses between them
-and makes a table's values.
+`bootstrap` takes any statistic, and calls it for every sample. Of ROC AUC `resampled` gives the same samples faster;
+`percentiles` makes an interval of them. Percentiles of samples of few identities are too narrow (with three, 27 % of
+them miss the mean), so that below `FEW` identities `student` replaces them. Protocols go through
+`protocols.common.intervals`, which chooses between them and makes a table's values.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ from itertools import combinations
 import pytest
 
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
-from idmetric.evaluate.report.chart import Scale
 from idmetric.evaluate.report.verdict import Verdict, verdict
+from idmetric.match.page.chart import Scale
 
 
 def number(value: float, spread: float | None = 0.02) -> Value:

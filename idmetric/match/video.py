@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from idmetric.data.frames.clips import ClipError
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.read import ImageReadError
+
+
+class ClipError(ValueError):
+    """A clip that cannot be used; the message names the file and the reason."""
 
 
 class Video:
@@ -96,7 +99,7 @@ class Video:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """Open the file in PyAV; errors of FFmpeg become a `ClipError` that names the file."""
-    need("data", "reading videos", av="PyAV")
+    need("match", "reading videos", av="PyAV")
     import av
 
     try:
