@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from idmetric.metric.checkpoints.hub import Files, Hub, cached_file, hub_name
+from idmetric.metric.checkpoints.hub import Files, Hub, hub_name
 from idmetric.metric.files import StrPath
 
 
@@ -107,23 +107,6 @@ def files_of(name: str, releases: Mapping[str, Release], hub: Hub) -> Files:
         return Files(name, hub)
     revision = hub.revision or release.revision
     return Files(release.repo, replace(hub, revision=revision), published=True)
-
-
-def is_cached(release: Release) -> bool:
-    """Whether a release's weights are in the Hub cache, an ID-Sim's backbone as well."""
-    from idmetric.metric.checkpoints.format import read_json
-
-    hub = Hub(revision=release.revision)
-    if release in IDSIM.values():
-        backbone = cached_file(f"timm/{release.backbone}", WEIGHTS)
-        adapter = cached_file(release.repo, ADAPTER, hub)
-        return backbone is not None and adapter is not None
-
-    index = cached_file(release.repo, f"{WEIGHTS}.index.json", hub)
-    if index is None:
-        return cached_file(release.repo, WEIGHTS, hub) is not None
-    shards = set(read_json(index).get("weight_map", {}).values())
-    return bool(shards) and all(cached_file(release.repo, str(shard), hub) for shard in shards)
 
 
 def idsim_variant(folder: StrPath) -> str | None:

@@ -51,32 +51,10 @@ def read_nearid(files: Files) -> Checkpoint:
     published = checkpoint.read_json(files[checkpoint.CONFIG])
     if "vision_config" not in published:
         return checkpoint.read(files)
-    return _read(files, published)
+    return read_tower(files, published)
 
 
-def read_siglip(files: Files) -> Checkpoint:
-    """Read SigLIP or SigLIP2 (of one resolution) as transformers stores it: NearID before its training.
-
-    The tensors of the text tower are not read.
-
-    Returns:
-        As `read_nearid`; the head is SigLIP's own.
-    """
-    config_file = files[checkpoint.CONFIG]
-    published = checkpoint.read_json(config_file)
-    model_type = published.get("model_type")
-    if model_type == "siglip":
-        vision = published.get("vision_config", {})
-    elif model_type == "siglip_vision_model":
-        vision = published
-    else:
-        raise CheckpointError(
-            f"{str(config_file)!r} describes a model of type {model_type!r}, not a SigLIP of one resolution ('siglip')"
-        )
-    return _read(files, {"model_type": "nearid", "vision_config": vision})
-
-
-def _read(files: Files, published: Mapping[str, Any]) -> Checkpoint:
+def read_tower(files: Files, published: Mapping[str, Any]) -> Checkpoint:
     """The vision tower of transformers' format, described by NearID's config.json."""
     config_file = files[checkpoint.CONFIG]
     processor_file = files[PROCESSOR]

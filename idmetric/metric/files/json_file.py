@@ -7,7 +7,7 @@ import math
 import os
 import stat
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from idmetric.metric.files import StrPath
@@ -40,26 +40,6 @@ def read(path: StrPath, encoding: str = "utf-8", most: int = MOST) -> Any:
     if os.fspath(path).endswith(".toml"):
         return tomllib.loads(content)
     return parse(content)
-
-
-def lines(path: StrPath) -> Iterator[dict[str, Any]]:
-    """The objects in a file of JSON lines; blank lines are skipped.
-
-    Raises:
-        OSError: if the file cannot be read.
-        ValueError: naming the line, if it is not a JSON object.
-    """
-    with open(path, encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = parse(line)
-            except ValueError as error:  # also raised for numbers with thousands of digits
-                raise ValueError(f"line {number} is not JSON: {error}") from error
-            if not isinstance(row, dict):
-                raise ValueError(f"line {number} is not an object of columns")
-            yield row
 
 
 def text(value: Any, **options: Any) -> str:

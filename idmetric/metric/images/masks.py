@@ -405,16 +405,6 @@ def _shown(label: int | Color) -> str:
     return str(label)
 
 
-def check_masks(masks: int, images: int) -> None:
-    """Warn if only some of the images have masks, as the others are seen whole; a ValueError if none has one."""
-    if not masks:
-        raise ValueError("subjects alone are to be seen, but no row has a mask: fill column mask (idmetric data masks)")
-    if masks < images:
-        warnings.warn(
-            f"{images - masks} of {images} images have no mask: they are seen whole", MaskWarning, stacklevel=3
-        )
-
-
 # Masks that do not fit, or that probably select something else than was meant
 
 
