@@ -148,11 +148,6 @@ class IdentityLoss(nn.Module):
             embedding = self._metric.as_embedding(references, masks, self.outside, with_patches, 32)
         if not len(embedding):
             raise ValueError("no images: give at least one reference of the subject")
-        if with_patches and embedding.patches is None:
-            raise ValueError(
-                f"distance {self.distance!r} compares patch tokens, which these references lack: embed them with "
-                "patches=True, or choose distance='cls'"
-            )
         if not embedding.finite().all():
             raise NonFiniteError("the references' embedding holds NaN or infinity: embed them again, in float32")
         if not with_patches:
@@ -305,10 +300,9 @@ def _checkpoint_blocks(metric: Embedder) -> None:
     """Let the backbone recompute its blocks; changes the metric in place."""
     trunk: Any = getattr(metric, "backbone", None)
     if hasattr(trunk, "set_grad_checkpointing"):  # timm
-        trunk.set_grad_checkpointing(True)
-        second: Any = getattr(metric, "second", None)  # `TinyConfig.second`
-        if second is not None:
-            second.set_grad_checkpointing(True)
+        for encoder in (trunk, getattr(metric, "second", None)):  # `TinyConfig.second`
+            if encoder is not None:
+                encoder.set_grad_checkpointing(True)
     elif hasattr(trunk, "gradient_checkpointing_enable"):  # transformers
         trunk.gradient_checkpointing_enable({"use_reentrant": False})
         for layer in trunk.modules():

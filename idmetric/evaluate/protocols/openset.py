@@ -30,8 +30,8 @@ from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Sco
 from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics import open_set
+from idmetric.evaluate.statistics.checks import first_highest
 from idmetric.evaluate.statistics.open_set import Answers
-from idmetric.metric.distance.ties import first_highest
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

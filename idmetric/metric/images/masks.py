@@ -215,16 +215,16 @@ def same_shape(a: Sides, b: Sides) -> bool:
 
 
 def _of_floats(array: Array, mask_id: MaskId | None) -> Values:
-    """Shares (H, W, C), as they are, or of luminance (ITU-R 601, as Pillow)."""
+    """Shares (H, W, C), as they are: of varying alpha, else of luminance (ITU-R 601, as Pillow)."""
     if mask_id is not None:
         raise ValueError("a mask of floats holds shares, not labels: leave mask_id out, or give integers")
-    if array.shape[2] in (2, 4):
-        raise ValueError(
-            "a mask of floats has one channel, or three of color: give the alpha channel alone, or integers"
-        )
-    shares = array[..., 0]
-    if array.shape[2] == 3:
-        shares = array.astype(np.float64) @ np.array([0.299, 0.587, 0.114])
+    alpha = array[..., -1]
+    if array.shape[2] in (2, 4) and alpha.min() != alpha.max():
+        shares = alpha
+    elif array.shape[2] < 3:
+        shares = array[..., 0]
+    else:
+        shares = array[..., :3].astype(np.float64) @ np.array([0.299, 0.587, 0.114])
     check_pixels(torch.from_numpy(shares))
     return shares.clip(0, 1), 1, []
 

@@ -8,8 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idmetric.metric.checkpoints.errors import CheckpointError
-
 Pool = Literal["auto", "cls", "avg", "head"]
 Features = tuple[Tensor, Tensor, tuple[int, int]]  # global features (B, D), patch tokens (B, P, D'), grid of patches
 
@@ -97,6 +95,4 @@ def resample_positions(table: Tensor, grid: tuple[int, int], offset: float = 0.0
         resampled = F.interpolate(square, scale_factor=scales, mode="bicubic", align_corners=False)
     else:
         resampled = F.interpolate(square, grid, mode="bicubic", align_corners=False)
-    if resampled.shape[-2:] != grid:
-        raise CheckpointError(f"cannot resample a position embedding of {n} x {n} to {grid[0]} x {grid[1]}")
     return torch.cat([class_position, resampled.flatten(2).mT], 1).to(table.dtype)

@@ -113,7 +113,7 @@ def test_schedule_is_geomloss(geomloss: Any) -> None:
     theirs = pytest.importorskip("geomloss._legacy.sinkhorn_divergence").epsilon_schedule
     for diameter in (0.01, 0.05, 0.1, 0.4, 0.8, 1.6, 2.0, 3.7, 400.0):
         for scaling in (0.05, 0.1, 0.5, 0.7, 0.9, 0.99):
-            got = module._schedule(diameter, module._options(0.05, scaling, diameter, True))
+            got = module._schedule(diameter, module._Annealing(0.05, scaling, diameter, True))
             assert got == pytest.approx(theirs(2, diameter, 0.05, scaling), rel=1e-12)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.metric.distance.ties import Truths, paired, truths
+from idmetric.evaluate.statistics.checks import Truths, paired, truths
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.statistics.bootstrap import Interval, bootstrap
-from idmetric.metric.distance.ties import STEP, Truths, comparable, labeled
+from idmetric.evaluate.statistics.checks import Truths, labeled
+from idmetric.metric.distance.ties import STEP, comparable
 from idmetric.metric.files.hints import need
 
 
