@@ -321,10 +321,10 @@ def _reference_weights(weights: Sequence[float] | Tensor | None, features: Tenso
     if weights is None:
         return features.new_full((count,), 1 / count)
     values = torch.as_tensor(weights, dtype=torch.float64).detach().flatten()
-    if len(values) != count:
-        raise ValueError(f"{len(values)} weights for {count} references: give one for each")
-    if not values.isfinite().all() or (values < 0).any() or not values.sum() > 0:
-        raise ValueError(f"weights of references must be finite and nonnegative with a positive sum: {values.tolist()}")
+    if len(values) != count or not values.isfinite().all() or (values < 0).any() or not values.sum() > 0:
+        raise ValueError(
+            f"weights of references must be {count} nonnegative numbers with a positive sum, got {values.tolist()}"
+        )
     return (values / values.sum()).to(features)
 
 

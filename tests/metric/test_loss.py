@@ -580,7 +580,7 @@ def test_masks_and_boxes_that_do_not_fit_are_named(metric: IDSim, extra: dict[st
         ({"value_range": (1, 0)}, "value_range"),
         ({"value_range": (0, torch.inf)}, "value_range"),
         ({"value_range": (1,)}, "value_range"),
-        ({"weights": [1, 2]}, "2 weights for 3 references"),
+        ({"weights": [1, 2]}, "3 nonnegative numbers"),
         ({"weights": [1, -2, 3]}, "nonnegative"),
         ({"weights": [0, 0, 0]}, "positive sum"),
         ({"weights": [1, 1, 1], "aggregate": "min"}, "aggregate='mean'"),

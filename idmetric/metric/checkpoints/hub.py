@@ -83,7 +83,9 @@ class Files:
         """
         if self.local:
             path = Path(self.name, filename)
-            return path if path.is_file() else None
+            if path.is_file():
+                return path
+            return None
         from huggingface_hub import errors
 
         try:

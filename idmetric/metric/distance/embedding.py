@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -74,26 +74,8 @@ class Embedding:
         storage = f"{dtype} on {self.cls.device}"
         return f"Embedding({count}, {shapes}, {storage}, model={self.model!r})"
 
-    @overload
-    def __getitem__(self, index: str) -> Tensor: ...
-
-    @overload
-    def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Embedding: ...
-
-    def __getitem__(self, index: int | slice | Sequence[int] | Tensor | str) -> Embedding | Tensor:
-        """Select images; an integer gives an Embedding of one image.
-
-        "cls" and "patch" give the tensors (B, D) and (B, P, D') under the keys of the dict that the ID-Sim release's
-        `embed` returns.
-        """
-        if isinstance(index, str):
-            tensor = {"cls": self.cls, "patch": self.patches}.get(index)
-            if tensor is None:
-                raise KeyError(
-                    f"{index!r}: an Embedding has ['cls'] = .cls and, if made with patches=True, ['patch'] = .patches"
-                )
-            return tensor
-
+    def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Embedding:
+        """Select images; an integer gives an Embedding of one image."""
         rows: Any = index
         if isinstance(index, int):
             start = range(len(self))[index]

@@ -60,7 +60,9 @@ def check_pixels(pixels: Tensor, low: float = 0, high: float = 1, hint: str = ""
 
 
 def is_float(x: Tensor | Array) -> bool:
-    return x.is_floating_point() if is_tensor(x) else x.dtype.kind == "f"
+    if is_tensor(x):
+        return x.is_floating_point()
+    return x.dtype.kind == "f"
 
 
 def single_image(source: Any) -> Any:

@@ -33,7 +33,7 @@ from idmetric.metric.images.kinds import (
     is_array,
     naming,
 )
-from idmetric.metric.images.paths import ABSENT, InputError, existing, is_address
+from idmetric.metric.images.paths import ABSENT, is_address
 
 # Pillow's names of the formats that are decoded, whatever a file is called. Left out are formats that Pillow decodes
 # pixel by pixel in Python (FITS, QOI, SGI, BLP, ...: a file of kilobytes can take minutes) or has another program draw
@@ -94,7 +94,9 @@ def checked(decode: str) -> Decode:
 
 def mark_of(decode: Decode) -> str:
     """The part of a model's label that tells its embeddings from those of all pixels."""
-    return "" if decode == "exact" else f"[{decode} decoding]"
+    if decode == "exact":
+        return ""
+    return f"[{decode} decoding]"
 
 
 def open_image(source: ImageLike, upright: bool = True, needed: Needed | None = None) -> Image.Image:
@@ -191,14 +193,12 @@ def _file(source: Any, name: str) -> BinaryIO | str:
 
 
 def _checked_path(source: StrPath, name: str) -> str:
-    """The path of a file that can be opened, as the disk spells it."""
+    """The path of a file that can be opened."""
     if isinstance(source, str) and is_address(source):
         raise ImageReadError(name, "addresses (URLs) are not fetched: download it and give the file's path")
     try:
-        path = existing(os.fspath(source))
+        path = os.fspath(source)
         status = os.stat(path)
-    except InputError as error:
-        raise ImageReadError(name, error.reason) from error
     except PermissionError as error:
         raise ImageReadError(name, _explain(error)) from error
     except (OSError, ValueError) as error:
@@ -318,7 +318,9 @@ def _with_colormap(image: Image.Image) -> Image.Image:
 def _orientation(image: Image.Image) -> int | None:
     """EXIF's orientation, 1 to 8; None without one."""
     value = image.getexif().get(ExifTags.Base.Orientation)
-    return value if value in range(1, 9) else None
+    if value in range(1, 9):
+        return value
+    return None
 
 
 def _key_bits(image: Image.Image) -> int | None:

@@ -225,7 +225,9 @@ def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
     if holds_paths(images):
         images = images.ravel().tolist()  # type: ignore[union-attr]  # an array
     if is_array(images):
-        return list(images) if images.ndim == 4 else [images]
+        if images.ndim == 4:
+            return list(images)
+        return [images]
     if inputs.names_several(images):
         try:
             return list(inputs.listed(images))  # type: ignore[arg-type]  # a path, then
@@ -252,4 +254,6 @@ def is_single(images: Any) -> bool:
 
 def _chosen(size: Size, height: int, width: int) -> Sides:
     """The size to bring an image of this height and width to."""
-    return size(height, width) if callable(size) else size
+    if callable(size):
+        return size(height, width)
+    return size

@@ -130,7 +130,9 @@ class Backbone(Embedder):
         """See `Embedder.short_name`."""
         short = super().short_name
         is_folder = self._files is not None and self._files.local
-        return f"./{short}" if is_folder and is_timm(short) else short
+        if is_folder and is_timm(short):
+            return f"./{short}"
+        return short
 
     @property
     def label(self) -> str:

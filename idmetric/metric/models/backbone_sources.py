@@ -143,7 +143,9 @@ def _saved_model(name: str, choices: Choices, hub: Hub, weights: StrPath | None)
 
 
 def _revision(weights: StrPath | None) -> str:
-    return "" if weights is None else revision_of(weights)
+    if weights is None:
+        return ""
+    return revision_of(weights)
 
 
 def _fixed_choices(name: str, score: NamedScore, choices: Choices) -> Choices:

@@ -182,4 +182,6 @@ def _resampling(architecture: str) -> dict[str, Any]:
 def read_weights(weights: StrPath) -> dict[str, Tensor]:
     """The tensors of a safetensors or .pth file; those of Meta's DINOv3 under timm's names."""
     state = read_finite(weights)
-    return dinov3.timm_names(state) if "storage_tokens" in state else state
+    if "storage_tokens" in state:
+        return dinov3.timm_names(state)
+    return state

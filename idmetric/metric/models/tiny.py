@@ -53,7 +53,9 @@ class TinyConfig(IDSimConfig):
 def config_class(config: Mapping[str, Any]) -> type[IDSimConfig]:
     """The settings class that has the fields of a config.json."""
     additional = {field.name for field in fields(TinyConfig)} - {field.name for field in fields(IDSimConfig)}
-    return IDSimConfig if additional.isdisjoint(config) else TinyConfig
+    if additional.isdisjoint(config):
+        return IDSimConfig
+    return TinyConfig
 
 
 def extend(model: Any, config: TinyConfig, make_head: Callable[[int], nn.Module], *, empty: bool) -> None:

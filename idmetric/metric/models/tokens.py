@@ -68,7 +68,9 @@ def final_tokens(model: Any, x: Tensor, pool: Pool = "auto") -> Features:
 
 def channels_last_on_cpu(x: Tensor) -> Tensor:
     """The same pixels with their channels last in memory, which makes convolutions on a CPU faster."""
-    return x.contiguous(memory_format=torch.channels_last) if x.device.type == "cpu" else x
+    if x.device.type == "cpu":
+        return x.contiguous(memory_format=torch.channels_last)
+    return x
 
 
 def _token_grid(model: Any, x: Tensor) -> tuple[int, int]:

@@ -16,7 +16,7 @@ from typing import Any
 from idmetric.metric.files.json_file import MOST
 from idmetric.metric.files.tables import first_few
 from idmetric.metric.files.typed import shown
-from idmetric.metric.images.paths import InputError, existing, is_image
+from idmetric.metric.images.paths import InputError, is_image
 from idmetric.metric.scoring.scores import COLUMNS, File, RequestError
 
 _SIDES: dict[str, tuple[str, ...]] = {"a": ("a", "image_a", "ref", "reference"), "b": ("b", "image_b", "gen", "image")}
@@ -169,10 +169,9 @@ def _is_empty(cell: Any) -> bool:
 
 
 def _existing(path: str) -> str:
-    found_path = existing(path)
-    if os.path.lexists(found_path):
-        return found_path
-    return existing(path.replace("\\", "/"))  # a table from Windows
+    if os.path.lexists(path):
+        return path
+    return path.replace("\\", "/")  # a table from Windows
 
 
 # Files

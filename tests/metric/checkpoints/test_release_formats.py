@@ -219,24 +219,11 @@ def test_the_releases_own_names_and_arguments_are_taken(tmp_path: Path) -> None:
     x = torch.rand(1, 3, SIZE, SIZE)
     with torch.no_grad():
         expected = wrapped(x)[0]
-    model = IDSim(id_sim_type=str(adapter), backbone_weights=trunk, backbone_args=ARGS, device="cpu")
+    model = IDSim(str(adapter), backbone_weights=trunk, backbone_args=ARGS, device="cpu")
     assert (model(x).cls - expected).abs().max() < 2e-6
     assert model.revision == IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu").revision
     assert short_name("dinov3_vitb16_cls_patch") == "dinov3_vitb16"
     assert find("dinov3_vitb16_cls_patch", IDSIM) is IDSIM["dinov3_vitb16"]
-
-
-def test_an_embedding_answers_to_the_keys_of_the_releases_dict() -> None:
-    metric = random_model("dinov3")
-    found = metric.embed(torch.rand(3, 3, 64, 64))
-    assert found["cls"] is found.cls
-    assert found["patch"] is found.patches
-    assert len(found[1:]) == 2
-    assert found[-1].cls.equal(found.cls[2:])
-    with pytest.raises(KeyError, match="patches=True"):
-        metric.embed(torch.rand(1, 3, 64, 64), patches=False)["patch"]
-    with pytest.raises(KeyError, match=r"\['patch'\] = \.patches"):
-        found["patches"]
 
 
 def test_the_docs_numbers_of_equal_names_are_those_of_the_example_images() -> None:

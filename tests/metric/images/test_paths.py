@@ -9,7 +9,6 @@ import os
 import re
 import subprocess
 import sys
-import unicodedata
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,7 @@ from idmetric.gallery.sources import GalleryError, Source, entries
 from idmetric.gallery.worker import listed as listed_for_embed
 from idmetric.metric.files.output import OutputError, file_id, refuse_inputs
 from idmetric.metric.files.tables import four, rounded
-from idmetric.metric.images.paths import InputError, existing, listed, mask_of, masks_of
+from idmetric.metric.images.paths import InputError, listed, mask_of, masks_of
 from idmetric.metric.images.read import ImageReadError
 from idmetric.metric.scoring.pairs import read_pairs
 from idmetric.metric.scoring.scores import COLUMNS, RequestError
@@ -238,23 +237,6 @@ def test_one_mask_for_two_images_is_refused(run: Run, folder: Path, saved: Path)
     masks_of(folder / "masks", [str(folder / "gen/a/0.png"), str(folder / "gen/again.png")])  # one image
 
 
-@pytest.mark.parametrize("forms", [("NFC", "NFD"), ("NFD", "NFC")])
-def test_names_match_in_any_unicode_form(forms: tuple[str, str], run: Run, folder: Path, saved: Path) -> None:
-    there, asked = (unicodedata.normalize(form, "caf\u00e9/\u00fc") for form in forms)
-    (folder / there).parent.mkdir()
-    (folder / "gen/a/0.png").rename(folder / f"{there}.PNG")
-    mask(folder / f"masks/{there}.png", (2, 2, 20, 20))
-    assert mask_of("masks", f"{asked}.jpg") == str(Path(f"masks/{there}.png"))
-    assert existing(f"{asked}.png") == str(Path(f"{there}.PNG"))
-
-    (folder / "p.csv").write_text(f"refs/1.png,{asked}.png\n", encoding="utf-8")
-    for words in (("refs/1.png", f"{asked}.png"), ("--pairs", "p.csv")):
-        assert [row["image"] for row in found(run, *words)["rows"]] == [f"{there}.PNG"]
-    model = load(saved, device="cpu")
-    masks = [folder / f"masks/{there}.png"]
-    assert model.embed(f"{asked}.png", masks="masks").cls.equal(model.embed([f"{there}.PNG"], masks=masks).cls)
-
-
 def test_of_several_masks_the_most_specific_is_taken(folder: Path) -> None:
     for name in ("0.tif", "a/0.tif", "a/0.PNG", "a/0.png.webp"):
         mask(folder / "masks" / name, (2, 2, 20, 20))
@@ -270,11 +252,6 @@ def test_two_masks_that_are_as_specific_are_refused(run: Run, folder: Path) -> N
         mask_of("masks", "gen/a/0.webp")
     status, _, err = run("refs/10.png", "gen/a/0.webp", "--mask-dir", "masks")
     assert (status, says in err) == (2, True)
-
-    for name in ("x.PNG", "x.Png"):
-        os.link(folder / "refs/1.png", folder / "refs" / name)
-    with pytest.raises(InputError, match=r"both refs/x\.PNG and refs/x\.Png: choose one"):
-        existing("refs/x.png")
 
 
 def test_the_advice_for_one_mask_of_two_images_works(folder: Path) -> None:
