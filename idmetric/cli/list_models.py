@@ -29,7 +29,7 @@ def list_models() -> str:
         ["tiny", f"{size:.3f} GB", "apache-2.0", f"{side}x{side}", "cls", "in the package", ""],
     ]
     for name, release in released.models().items():
-        state = "cached" if _is_cached(release) else "not fetched"
+        state = "cached" if is_cached(release) else "not fetched"
         size_text = f"{release.gigabytes} GB"
         models.append([name, size_text, release.license, release.resolution, "cls", state, release.repo])
 
@@ -44,7 +44,7 @@ def list_models() -> str:
     return "\n\n".join("\n".join(aligned(table)) for table in (models, scores, frozen)) + "\n"
 
 
-def _is_cached(release: released.Release) -> bool:
+def is_cached(release: released.Release) -> bool:
     """Whether a release's weights are in the Hub cache, an ID-Sim's backbone as well."""
     hub = Hub(revision=release.revision)
     if release in released.IDSIM.values():

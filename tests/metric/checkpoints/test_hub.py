@@ -22,6 +22,7 @@ import torch
 from PIL import Image
 
 from idmetric import Backbone, CheckpointError, IDSim, NearID, VisIDEmbed, load
+from idmetric.cli.list_models import is_cached
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.hub import Files, Hub, fetch_folder
@@ -307,7 +308,7 @@ def test_idsim_by_name(variant: str, hub: HubServer, tmp_path: Path) -> None:
     assert local(x, y, "joint").equal(model(x, y, "joint"))
     again = load(variant, local_files_only=True, **options)
     assert again(x, y).equal(model(x, y))
-    assert released.is_cached(release)
+    assert is_cached(release)
     assert len(hub.downloads("adapter_model.safetensors")) == 1
     assert Backbone(release.backbone, revision="main", **options).revision == COMMIT  # not the branch's name
 
@@ -336,5 +337,5 @@ def test_visid_by_name_in_several_files(hub: HubServer, tmp_path: Path) -> None:
     assert model.embed(image).cls.equal(local.embed(image).cls)
     for again in (VisIDEmbed("3b", device="cpu", local_files_only=True), load("visid_3b", device="cpu")):
         assert again.embed(image).cls.equal(local.embed(image).cls)
-    assert released.is_cached(released.VISID["visid_3b"])
+    assert is_cached(released.VISID["visid_3b"])
     assert len(hub.downloads(shards[0])) == 1

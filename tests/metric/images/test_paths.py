@@ -20,6 +20,7 @@ from PIL import Image
 from idmetric import IDSim, load, score_pairs
 from idmetric.cli import score
 from idmetric.cli.bench import read_files
+from idmetric.cli.command import refuse_inputs
 from idmetric.cli.data import main as data_main
 from idmetric.cli.embed import main as embed_main
 from idmetric.cli.eval import main as eval_main
@@ -28,7 +29,7 @@ from idmetric.data.importers.folders import pictures as imported
 from idmetric.gallery import Gallery
 from idmetric.gallery.sources import GalleryError, Source, entries
 from idmetric.gallery.worker import listed as listed_for_embed
-from idmetric.metric.files.output import OutputError, file_id, refuse_inputs
+from idmetric.metric.files.output import OutputError, file_id
 from idmetric.metric.files.tables import four, rounded
 from idmetric.metric.images.paths import InputError, listed, mask_of, masks_of
 from idmetric.metric.images.read import ImageReadError
