@@ -54,7 +54,7 @@ class Pretrained:
     @cached_property
     def files(self) -> Files:
         """The files of its weights, all of one commit."""
-        return Files(self.source, Hub(self.revision))
+        return Files(self.source, Hub(self.revision), advice="in the shell --detector NAME=FOLDER")
 
     @cached_property
     def weights(self) -> str:

@@ -17,6 +17,7 @@ from idmetric.metric.files import StrPath
 
 _CONFIG = "config.json"  # of each repository that is fetched as a folder
 _COMMIT = "[0-9a-f]{40}"
+_TINY = "or choose the model in the package: IDSim('tiny') in Python, --model tiny in the shell"
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,15 @@ class Files:
     Args:
         source: the folder or `owner/name`.
         published: it is a repository, even if there is a folder of that name.
+        advice: alternative to a local folder, for messages.
 
     Raises:
         CheckpointError: if a folder lacks the file, or has no such revision, or the repository cannot be reached.
     """
 
-    def __init__(self, source: StrPath, hub: Hub = Hub(), *, published: bool = False) -> None:
+    def __init__(self, source: StrPath, hub: Hub = Hub(), *, published: bool = False, advice: str = _TINY) -> None:
         self.name = os.fspath(source)
+        self.advice = advice
         self.local = not published and Path(self.name).is_dir()
         if self.local and hub.revision is not None:
             raise CheckpointError(f"{self.name!r} is a local folder, which has no revision {hub.revision!r}")
@@ -60,7 +63,7 @@ class Files:
 
     def __getitem__(self, filename: str) -> Path:
         if not self.local:
-            path = fetch(self.name, filename, self.hub)
+            path = fetch(self.name, filename, self.hub, self.advice)
             revision = commit_of(path) or self.hub.revision
             self.hub = replace(self.hub, revision=revision)
             return path
@@ -97,7 +100,7 @@ class Files:
             raise
 
 
-def fetch(repo: str, filename: str, hub: Hub = Hub()) -> Path:
+def fetch(repo: str, filename: str, hub: Hub = Hub(), advice: str = _TINY) -> Path:
     """Path of one file of a Hub repository, downloaded once into the Hub cache.
 
     A file of a commit that is in the cache is returned at once. For a branch or tag the Hub is asked once which commit
@@ -109,7 +112,7 @@ def fetch(repo: str, filename: str, hub: Hub = Hub()) -> Path:
     check_repository(repo)
     import huggingface_hub  # here, so that reading a folder does not load it
 
-    with _explained(f"{filename} of {repo}", repo, hub):
+    with _explained(f"{filename} of {repo}", repo, hub, advice):
         problem = _problem(repo, filename, hub)
         options = asdict(replace(hub, local_files_only=hub.local_files_only or problem is not None))
         try:
@@ -136,7 +139,7 @@ def fetch_folder(files: Files, patterns: Sequence[str]) -> Path:
 
     if _is_offline(files.hub):
         return folder
-    with _explained(files.name, files.name, files.hub):
+    with _explained(files.name, files.name, files.hub, files.advice):
         api = huggingface_hub.HfApi(token=files.hub.token)
         timeout = constants.HF_HUB_ETAG_TIMEOUT
         try:
@@ -158,13 +161,12 @@ def check_repository(repo: str) -> None:
 
 
 @contextlib.contextmanager
-def _explained(what: str, repo: str, hub: Hub) -> Iterator[None]:
+def _explained(what: str, repo: str, hub: Hub, advice: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
         raise CheckpointError(
-            f"cannot fetch {what} from the Hub: {_reason(error, repo, hub)}; or give a local folder, or choose the "
-            "model in the package: IDSim('tiny') in Python, --model tiny in the shell"
+            f"cannot fetch {what} from the Hub: {_reason(error, repo, hub)}; or give a local folder, {advice}"
         ) from error
 
 
