@@ -319,6 +319,23 @@ def test_a_region_of_another_class_is_not_compared(tmp_path: Path, tiny: IDSim) 
     assert identity["person"] > identity["dog"] + 0.2
 
 
+def test_a_region_of_a_subject_of_other_images_shows_nobody_here(tmp_path: Path, tiny: IDSim) -> None:
+    """An image of ann in which the detector found rex alone has no region of ann, and is no error."""
+    lines = ["path,method,subject,prompt,role"]
+    for name, badge in BADGES.items():
+        references(badge)[0].save(tmp_path / f"{name}-photo.png")
+        panel(REX, 7).save(tmp_path / f"{name}.png")
+        lines += [f"{name}.png,m,{name},{name},", f"{name}-photo.png,,{name},,reference"]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    boxes = {name: [(0, 0, SIDE, SIDE)] for name in ("ann.png", "rex.png")}
+    options = GeneratorOptions(regions=write_regions(tmp_path / "r.csv", boxes, "rex"), copies=False)
+    [result] = run(read(tmp_path / "t.csv"), {"m": tiny}, PLAIN, options)
+    items = result.items["images"]
+    assert dict(zip(items["image"], items["found"], strict=True)) == {"ann.png": False, "rex.png": True}
+    assert items["identity"][0] == 0
+    assert items["identity"][1] > 0.7
+
+
 # Other layouts
 
 
