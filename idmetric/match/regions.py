@@ -16,6 +16,7 @@ import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from idmetric.match.codes import RunLengths
 from idmetric.metric.images.kinds import (
     STORED,
     WHITE,
@@ -72,7 +73,7 @@ class Region:
     """
 
     box: Box | None = None
-    mask: MaskLike | Polygons | None = None
+    mask: MaskLike | Polygons | RunLengths | None = None
     label: str = ""
     score: float = 1.0
     image_size: tuple[int, int] | None = None
@@ -83,6 +84,11 @@ class Region:
         left, top, right, bottom = self.box
         if not (left < right and top < bottom):  # also for NaN
             raise RequestError(f"{self} is empty: give left, top, right, bottom")
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether this is the whole image."""
+        return self.box is None and self.mask is None
 
     def __str__(self) -> str:
         name = self.label or "region"
@@ -185,8 +191,11 @@ class Cut:
         height, width = size_of(picture)
         box = pixel_box(region, height, width, name)
         mask = region.mask
-        if isinstance(mask, Polygons):
-            mask = mask.drawn(height, width, region.image_size or (width, height))
+        if isinstance(mask, Polygons | RunLengths):
+            try:
+                mask = mask.drawn(height, width, region.image_size or (width, height))
+            except ValueError as error:
+                raise ImageReadError(name, f"the mask of {region}: {error}") from error
         cover: Tensor | None = None
         if mask is not None:
             picture, cover = cut_out(picture, mask, self.outside)

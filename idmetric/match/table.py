@@ -14,6 +14,7 @@ from idmetric.match.regions import Region
 from idmetric.metric.scoring.references import Aggregate
 
 AXES = ("time", "subject", "reference", "region")
+WHOLE = -1  # number of the region that is the whole image
 
 
 @dataclass(frozen=True, eq=False)

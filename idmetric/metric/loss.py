@@ -151,9 +151,9 @@ class IdentityLoss(nn.Module):
         subject = subject_among(references)
         if subject is not None:
             subject.check(self._metric.model_id, self.distance)
-            references = subject.embedding
+        source: Images | Embedding = references if subject is None else subject.embedding  # type: ignore[assignment]
         with self._precision(self._metric.device):
-            embedding = self._metric.as_embedding(references, masks, self.outside, with_patches, 32)
+            embedding = self._metric.as_embedding(source, masks, self.outside, with_patches, 32)
         if not len(embedding):
             raise ValueError("no images: give at least one reference of the subject")
         if with_patches and embedding.patches is None:

@@ -378,7 +378,7 @@ def test_frames_that_do_not_decode_are_listed_and_others_used(tmp_path: Path) ->
     picks = list(choose(footage, Sampling(fps=30, stride=1, annotated=1, parts=5), 0, faults))
     assert [number_of(p.image) for p in picks] == readable
     assert len(faults.unreadable) == 2
-    assert "a.mov, frame 33: it cannot be decoded" in faults.unreadable[0]
+    assert "a.mov @ 33: it cannot be decoded" in faults.unreadable[0]
 
 
 # Files

@@ -88,7 +88,7 @@ def extras_of(words: list[str]) -> set[str]:
     elif program == "gallery":
         found = {"gallery"} if rest[0] in ("cluster", "report") else set()
     else:
-        found = {{"eval": "eval", "train": "train", "embed": "data", "export": "onnx"}.get(program, "")} - {""}
+        found = {{"eval": "eval", "train": "train", "export": "onnx"}.get(program, "")} - {""}
     if program == "match":
         found = {"match"}  # it brings what a page needs
     elif "--html" in rest or "--plots" in rest:

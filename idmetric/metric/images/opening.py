@@ -33,7 +33,7 @@ from idmetric.metric.images.kinds import (
     is_array,
     naming,
 )
-from idmetric.metric.images.paths import ABSENT, InputError, existing, is_address
+from idmetric.metric.images.paths import ABSENT, VIDEO_ENDINGS, InputError, existing, is_address
 
 # Pillow's names of the formats that are decoded, whatever a file is called. Left out are formats that Pillow decodes
 # pixel by pixel in Python (FITS, QOI, SGI, BLP, ...: a file of kilobytes can take minutes) or has another program draw
@@ -128,6 +128,8 @@ def open_image(source: ImageLike, upright: bool = True, needed: Needed | None = 
     except (ImageReadError, MultiFrameWarning):  # a warning where filters make it an error
         raise
     except Exception as error:  # plugins raise many kinds of error on damaged headers
+        if name.lower().endswith(VIDEO_ENDINGS):
+            raise ImageReadError(name, "it is a video: clips are compared by `idmetric match`") from error
         raise ImageReadError(name, _explain(error)) from error
 
 

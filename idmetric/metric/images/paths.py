@@ -20,7 +20,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.output import file_id, is_same_file
@@ -41,6 +41,7 @@ IMAGE_ENDINGS = (
     ".avif",
     ".heic",
 )
+VIDEO_ENDINGS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts")
 
 _NUMBERS = re.compile("([0-9]+)")
 ABSENT = "there is no such file: check the path and the working directory"
@@ -118,7 +119,7 @@ def is_image(path: StrPath) -> bool:
     return os.path.splitext(path)[1].lower() in IMAGE_ENDINGS
 
 
-def is_subject_file(source: object) -> bool:
+def is_subject_file(source: object) -> TypeGuard[StrPath]:
     """Whether this is the path of a subject's file (`idmetric.metric.scoring.subject`), by its ending."""
     return isinstance(source, str | os.PathLike) and os.fspath(source).endswith(".subject")
 

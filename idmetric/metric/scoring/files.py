@@ -42,7 +42,7 @@ class Cross:
         return len(self.references) + len(self.candidates)
 
 
-def subject_among(references: object) -> Subject | None:
+def subject_among(references: Any) -> Subject | None:
     """The subject that stands for references, read if it is a file; None for photos.
 
     Raises:
