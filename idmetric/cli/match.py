@@ -139,6 +139,8 @@ def _run(args: Namespace) -> int:
     if args.html:
         if not subjects:
             raise UsageError("--html shows subjects: name them by --subject")
+        if not args.html.endswith(".html"):
+            raise UsageError(f"--html {args.html}: end the name of the page in .html")
         check_output(args.html)
     numbers = _numbers(args.published)
     check_model(args.model)

@@ -335,7 +335,7 @@ def _cutouts(plan: Plan, moment: Moment, picture: Picture, regions: Sequence[Reg
     """Cut an image into its regions, and prepare them for each encoder."""
     pieces = [plan.cut.cut(picture, region, moment.name) for region in regions]
     boxes = [piece.box for piece in pieces]
-    thumbnail = thumbnail_of(picture, boxes)
+    thumbnail = thumbnail_of(picture)
     if plan.with_whole:
         height, width = size_of(picture)
         pieces.append(Piece(picture, None, (0, 0, width, height)))

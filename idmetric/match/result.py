@@ -401,6 +401,7 @@ class Match:
             by_region=self.by_region,
             badness=self.badness,
             surplus=self.surplus,
+            boxes=self.boxes,
             thumbnails=self.thumbnails,
             skipped=self.skipped,
             signature=self.signature,

@@ -44,7 +44,7 @@ class Content:
     Attributes:
         rows: of each image and subject, image by image. summary, worst, skipped, signature: as in `Match`.
         by_region: distances (T, S, R). badness: (T, S); the image with the largest comes first.
-        surplus: of each image, regions that show no subject.
+        surplus: of each image, regions that show no subject. boxes: of its regions (R, 4), in pixels.
     """
 
     table: Table
@@ -54,6 +54,7 @@ class Content:
     by_region: NDArray[np.float64]
     badness: NDArray[np.float64]
     surplus: Sequence[Sequence[int]]
+    boxes: Sequence[NDArray[np.float64]]
     thumbnails: Sequence[Thumbnail]
     skipped: Mapping[str, str]
     signature: Mapping[str, str]
@@ -243,7 +244,7 @@ def _cell(distance: float, low: float, high: float) -> tuple[str, int]:
 def _outline(content: Content, time: int, region: int) -> Outline:
     """A region, in the color of the subject that it shows."""
     thumbnail = content.thumbnails[time]
-    left, top, right, bottom = thumbnail.boxes[region]
+    left, top, right, bottom = content.boxes[time][region].tolist()
     across = 100 / thumbnail.width
     along = 100 / thumbnail.height
     subject = None
