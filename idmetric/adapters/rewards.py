@@ -199,7 +199,7 @@ def _copied(found: Match, roster: Sequence[Subject], pictures: Sequence[Image.Im
         for number, region in enumerate(assignment.region.tolist()):
             if region == UNASSIGNED:
                 continue
-            piece, _ = Cut().cut(picture, found.table.regions[time][region])
+            piece = Cut().cut(picture, found.table.regions[time][region]).pixels
             piece_print = take_print(small_picture(to_image(piece, None)))
             thumbnails = roster[number].thumbnails
             if any(compare(take_print(thumbnail), piece_print).found for thumbnail in thumbnails):

@@ -270,7 +270,7 @@ def open_model(name: str, *, random_weights: bool = False, **options: Any) -> Em
     else:
         names = ", ".join([*released.IDSIM, *released.NEARID])
         raise ValueError(f"no random weights for {name!r}: they can be made for {names} and timm:NAME")
-    model.name = f"{name}, random weights"
+    model.name = model.short_name = f"{name}, random weights"
     return model
 
 

@@ -44,6 +44,7 @@ IMAGES = "images.jsonl"  # of each model in a gallery; a literal, as a mistyped 
 _EXAMPLES = """examples:
   idmetric gallery build photos/ --gallery index/ --model tiny
   idmetric gallery build photos/ --gallery index/          again: embeds what is new or changed
+  idmetric gallery build photos/ --gallery index/ --ray --gpus 1
   idmetric gallery query who.jpg --gallery index/ -k 5
   idmetric gallery dedupe photos/ --model tiny --output duplicates.csv
   idmetric gallery cluster --gallery index/ --threshold 0.3 --output identities.csv
@@ -90,6 +91,12 @@ def _add_build(parser: Parser) -> None:
     add("--quick", action="store_true", help="trust files with unchanged size and times (default: read all)")
     add("--patches", action="store_true", help="keep patch tokens for --rerank: megabytes per image")
     add("--parquet", metavar="FILE", help="also write images and vectors there")
+
+    add = parser.add_argument_group("many machines", "pip install 'idmetric[scale]'").add_argument
+    add("--ray", action="store_true", help="embed on a Ray cluster, or by several processes of this machine")
+    add("--address", help="address of the cluster; 'auto': the one of this machine (default: start Ray here)")
+    add("--cpus", type=float, default=1, metavar="N", help="CPUs per process (default: 1)")
+    add("--gpus", type=float, default=0, metavar="N", help="GPUs per process (default: 0)")
 
 
 def _add_query(parser: Parser) -> None:
@@ -240,6 +247,7 @@ _DEFAULTS: dict[str, Any] = {
     "mask_dir": None,
     "model": None,
     "fast": False,
+    "ray": False,
 }
 
 
@@ -293,6 +301,8 @@ def _check(args: Namespace) -> None:
     if args.parquet:
         packages = {"pyarrow": "pyarrow"}
     need("gallery", f"gallery {args.command}", **packages)
+    if args.ray:
+        need("scale", "a cluster", ray="Ray")
     try:
         args.sources = [path for source in args.sources for path in matches(source) or [source]]
         args.images = [path for image in args.images for path in listed(image)]
@@ -359,7 +369,8 @@ def _open(args: Namespace) -> Gallery:
         decode=args.decode or built.get("decode"),
         preprocessing=json.loads(built.get("settings", "{}")).get("preprocessing"),
     )
-    metric = load(source, **model_options)
+    args.open_model = partial(load, source, **model_options)
+    metric = args.open_model()
     if args.calibration and args.calibration != "stored":
         metric.calibrate_with(args.calibration)
     return Gallery(
@@ -396,6 +407,11 @@ def _built(args: Namespace) -> dict[str, str]:
 
 def _update(args: Namespace, gallery: Gallery) -> int:
     """Bring the gallery up to date with the sources; returns the exit status."""
+    cluster = None
+    if args.ray:
+        from idmetric.gallery.scale import Cluster
+
+        cluster = Cluster(args.open_model, args.address, args.cpus, args.gpus)
     with Progress("images", not args.quiet, verb="embedded") as progress:
         update = gallery.update(
             *args.sources,
@@ -404,6 +420,7 @@ def _update(args: Namespace, gallery: Gallery) -> int:
             batch_size=args.batch_size,
             workers=args.workers,
             progress=progress,
+            cluster=cluster,
         )
     for image, reason in update.unreadable.items():
         say(f"left out {image}: {reason}")

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from idmetric.metric.images.masks import check_masks
 from idmetric.metric.scoring.keys import stores_in
 
 if TYPE_CHECKING:
+    from idmetric.gallery.scale import Cluster
     from idmetric.metric.distance.embedding import Embedding
     from idmetric.metric.images.masks import Images, Masks
     from idmetric.metric.scoring.records import Records
@@ -50,6 +52,7 @@ class Gallery(Contents):
         batch_size: int = 32,
         workers: int | None = None,
         progress: Callable[[int, int], None] | None = None,
+        cluster: Cluster | None = None,
     ) -> Update:
         """Make this the gallery of the images in the sources; only images with new content are embedded.
 
@@ -62,6 +65,7 @@ class Gallery(Contents):
                 read. A file system that does not keep times of change reliably needs the slow way.
             batch_size: images per pass. workers: threads that read images (default: one per core, at most 8).
             progress: called with (images done, images in all).
+            cluster: embeds the images on many machines, with the same result.
 
         Raises:
             GalleryError: if a source is missing. OutputError: if the gallery cannot be written. ValueError: if subjects
@@ -72,13 +76,13 @@ class Gallery(Contents):
         if not sources:
             raise GalleryError("name the gallery's sources: folders, images or manifests")
         paths = [os.path.abspath(source) for source in sources]
-        if self.masked and mask_dir is None and not all(path.endswith(MANIFESTS) for path in paths):
+        if self.masking.masked and mask_dir is None and not all(path.endswith(MANIFESTS) for path in paths):
             raise GalleryError("a gallery of masked subjects needs the masks of its folders: mask_dir=, --mask-dir")
-        if mask_dir is not None and not (self.masked and os.path.isdir(mask_dir)):
+        if mask_dir is not None and not (self.masking.masked and os.path.isdir(mask_dir)):
             raise GalleryError(f"mask_dir={os.fspath(mask_dir)!r} must be a folder, and needs masked=True")
         masks = None if mask_dir is None else os.path.abspath(mask_dir)
-        wanted = list(entries([Source(path, masks) for path in paths], self.masked))
-        if self.masked:
+        wanted = list(entries([Source(path, masks) for path in paths], self.masking.masked))
+        if self.masking.masked:
             masked = [entry for entry in wanted if entry.mask is not None]
             check_masks(len(masked), len(wanted))
 
@@ -91,11 +95,12 @@ class Gallery(Contents):
                 self._shards.check()
             damaged = self._shards.mend()
             try:
-                after = current_items(
-                    self,
+                embed_entries = partial(current_items, self.metric) if cluster is None else cluster.current_items
+                after = embed_entries(
                     self._shards,
                     wanted,
                     {} if not quick else before,
+                    self.masking,
                     batch_size=batch_size,
                     workers=workers,
                     progress=progress,
@@ -225,5 +230,5 @@ class Gallery(Contents):
 
     def _check_model(self) -> None:
         """Refuse a model with other weights or settings than when the gallery was opened."""
-        if self._about() != self.about:
+        if self.masking.about(self.metric) != self.about:
             raise GalleryError(f"{self.metric.label} has changed since the gallery was opened: open the gallery again")

@@ -66,7 +66,7 @@ def search(
         calibration.check_outside(contents.about["outside"])
 
     table = contents.table()
-    masks = labeled(masks, contents.mask_id)
+    masks = labeled(masks, contents.masking.mask_id)
     names, queries = _embedded(contents, images, masks, needs_patches(distance), batch_size)
     own_keys = [""] * len(queries)
     if exclude_same and not isinstance(images, Embedding):
@@ -131,7 +131,7 @@ def _embedded(
     contents: Contents, images: Images | Embedding, masks: Masks, patches: bool, batch_size: int
 ) -> tuple[list[str], Embedding]:
     """Return names and embeddings of the queries."""
-    metric, outside = contents.metric, contents.outside
+    metric, outside = contents.metric, contents.masking.outside
     if isinstance(images, Embedding):
         queries = metric.as_embedding(images, masks, outside, patches, batch_size).cpu()
         names = [f"query {number}" for number in range(1, len(queries) + 1)]
@@ -211,14 +211,14 @@ def _reranked(
 
 def _with_patches(contents: Contents, items: list[Item]) -> Embedding:
     """Return embeddings with patches, from the store or computed now."""
-    metric = contents.metric
+    metric, masking = contents.metric, contents.masking
     store = Store(contents.store, True, metric.model_id)
     embeddings = store.readable([item.key for item in items])
 
     def read(item: Item) -> Input[Item]:
         image, mask = contents.read(item)
         source = source_of(item, image, mask)
-        pixels, cover = metric.load_image(source.image, source.mask, contents.outside, mask_id=contents.mask_id)
+        pixels, cover = metric.load_image(source.image, source.mask, masking.outside, mask_id=masking.mask_id)
         return Input(item, item.key, pixels, cover)
 
     missing = {item.key: item for item in items if item.key not in embeddings}

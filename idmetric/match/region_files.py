@@ -15,10 +15,13 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.match.codes import RunLengths
+from idmetric.match.detected import DetectedRegions
 from idmetric.match.regions import Picture, Polygons, Region, Regions, as_region, is_box
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.tables import first_few
@@ -49,6 +52,8 @@ def regions_for(
     """
     if regions is None:
         return lambda number, picture: [Region()]
+    if isinstance(regions, DetectedRegions):
+        return partial(_detected, regions, labels)
     if callable(regions):
         detector = regions
         return lambda number, picture: [as_region(region) for region in detector(picture)]
@@ -74,6 +79,11 @@ def regions_for(
     parsed = [[as_region(region) for region in image_regions] for image_regions in lists]
     _check_labels(parsed, labels)
     return lambda number, picture: parsed[number]
+
+
+def _detected(regions: DetectedRegions, labels: Collection[str], number: int, picture: Picture) -> list[Region]:
+    """What a detector finds; a word that no subject has as its name or class word leaves its regions open to all."""
+    return [region if region.label in labels else replace(region, label="") for region in regions(picture)]
 
 
 def _check_labels(parsed: Sequence[Sequence[Region]], labels: Collection[str]) -> None:

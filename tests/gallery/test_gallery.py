@@ -30,6 +30,7 @@ from idmetric.metric.images.masks import MaskWarning
 from idmetric.metric.scoring.keys import content
 from idmetric.metric.scoring.store import DamagedShardError, Store
 from tests.conftest import random_model
+from tests.embed_parts import Live, pictures
 
 
 def picture(seed: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
@@ -265,6 +266,16 @@ def test_only_what_is_new_is_embedded(
     assert [h["name"] for h in both] == ["a/3.png", "copy.png"]
     assert [h["name"] for h in fresh.query(picture(50), k=1)] == ["a/2.png"]
     assert "a/1.png" not in [h["name"] for h in fresh.query(picture(1), k=10)]
+
+
+def test_at_most_three_batches_are_decoded_at_once(
+    metric: IDSim, index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pictures(tmp_path / "many", 60)
+    live = Live(metric, monkeypatch)
+    Gallery(index, metric).update(tmp_path / "many", batch_size=4, workers=3)
+    assert live.made == 60
+    assert 4 < live.most <= 3 * 4 + 2  # and the one that begins the next batch, and one that waits for room
 
 
 def test_a_gallery_holds_the_images_of_its_last_sources(metric: IDSim, photos: Path, index: Path) -> None:

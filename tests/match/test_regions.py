@@ -25,7 +25,7 @@ def read(regions, images=(PICTURE,), kind="image", labels=("ann", "rex")):
 
 
 def size(region: Region, picture=PICTURE) -> tuple[int, int]:
-    pixels, _ = Cut().cut(picture, region)
+    pixels = Cut().cut(picture, region).pixels
     return pixels.size
 
 
@@ -97,9 +97,9 @@ def test_a_cut_of_a_turned_photo_is_upright(tmp_path):
     mask = Image.new("L", PICTURE.size)
     mask.paste(255, (10, 5, 40, 20))
     region = Region((10, 5, 40, 35), mask)
-    expected, expected_cover = Cut().cut(PICTURE, region)
+    expected, expected_cover, _ = Cut().cut(PICTURE, region)
     for form in (mask, mask.transpose(Image.Transpose.ROTATE_90)):
-        pixels, cover = Cut().cut(turned, Region(region.box, form))
+        pixels, cover, _ = Cut().cut(turned, Region(region.box, form))
         assert np.array_equal(pixels, expected)
         assert torch.equal(cover, expected_cover)
         assert "stored_orientation" not in pixels.info  # else the square mask would be taken for a stored one
@@ -129,7 +129,7 @@ def test_coco_polygons_are_drawn_at_the_size_of_the_image(tmp_path):
     annotation = {"bbox": [20, 10, 80, 60], "segmentation": [outline]}
     ((region,),) = read(coco(tmp_path, [annotation], width=160, height=80), ["a.png"])
     assert isinstance(region.mask, Polygons)  # a drawn mask for each annotation of a large file fills the memory
-    _, cover = Cut().cut(PICTURE, region)
+    cover = Cut().cut(PICTURE, region).cover
     assert cover.shape == (30, 40)
     assert float(cover.mean()) == 1
     ((region,),) = read(coco(tmp_path, [annotation | {"bbox": [20, 10, 60, 30]}]), ["a.png"])  # no size in the file

@@ -117,7 +117,7 @@ class Rated:
         if (np.ptp(ratings, axis=1) == 0).any():
             category = category_of(self.items[0])
             raise ValueError(f"{self.method}, {category}: a rater gave the same rating to all {len(chosen)} images")
-        matrix = np.corrcoef(ratings)
+        matrix = np.asarray(np.corrcoef(ratings))
         if self.scores is None:
             return np.asarray(matrix[np.triu_indices(len(matrix), 1)])
         return np.asarray(matrix[-1, :-1])

@@ -34,7 +34,7 @@ def start(config: Config) -> NearID:
             )
         else:
             model = _of_files(source, config.revision)
-    model.name = source
+    model.name = model.short_name = source
     only_the_head_trains(model)
     return model
 

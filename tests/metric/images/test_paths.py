@@ -22,13 +22,11 @@ from idmetric import IDSim, load, score_pairs
 from idmetric.cli import score
 from idmetric.cli.bench import read_files
 from idmetric.cli.data import main as data_main
-from idmetric.cli.embed import main as embed_main
 from idmetric.cli.eval import main as eval_main
 from idmetric.cli.gallery import main as gallery_main
 from idmetric.data.importers.folders import pictures as imported
 from idmetric.gallery import Gallery
 from idmetric.gallery.sources import GalleryError, Source, entries
-from idmetric.gallery.worker import listed as listed_for_embed
 from idmetric.metric.files.output import OutputError, file_id, refuse_inputs
 from idmetric.metric.files.tables import four, rounded
 from idmetric.metric.images.paths import InputError, existing, listed, mask_of, masks_of
@@ -125,7 +123,6 @@ def test_hidden_files_and_linked_folders_are_treated_alike_everywhere(tmp_path: 
     assert below(listed(root)) == below(listed(f"{root}/**")) == below(listed(f"{root}/*")) == expected
     assert sorted(e.name for e in entries([Source(str(root))], masked=False)) == expected  # galleries
     assert sorted(str(picture.path) for picture in imported(root)) == expected  # data import folder
-    assert below([entry.place for entry in listed_for_embed([root])[0]]) == expected  # embed
     monkeypatch.setattr("idmetric.metric.images.read.read_image", lambda path: None)
     assert read_files(root, 2) == (b"e.png", b"who/a.png")  # bench
     assert listed(root / "who" / "._a.png") == [str(root / "who" / "._a.png")]  # named: read
@@ -564,15 +561,6 @@ def test_queries_and_sources_of_galleries_may_be_folders_and_patterns(
     capsys.readouterr()
     assert gallery_main(["query", "refs", "-k", "1", "--format", "json", *shared]) == 0
     assert [row["query"] for row in json.loads(capsys.readouterr().out)] == ["refs/1.png", "refs/2.png", "refs/10.png"]
-    sources: list[str] = []
-
-    def stop(args: Any, _: object) -> None:
-        sources.extend(args.sources)
-        raise MemoryError
-
-    monkeypatch.setattr("idmetric.cli.embed._embed", stop)
-    assert embed_main(["gen/*", "refs/1.png", "--model", str(saved), "--out", "vectors"]) == 1
-    assert sources == ["gen/a", "gen/b", "refs/1.png"]
 
 
 # Streams

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFile
 from PIL.PngImagePlugin import PngInfo
 
+import idmetric
 from idmetric.metric.images.arrays import check_pixels
 from idmetric.metric.images.kinds import MAX_PIXELS
 from idmetric.metric.images.masks import read_mask
@@ -131,6 +132,12 @@ def test_addresses_are_not_fetched(address: str) -> None:
     with pytest.raises(ImageReadError, match="not fetched: download") as caught:
         read_image(address)
     assert caught.value.source == address
+
+
+def test_no_module_has_a_file_system_of_addresses() -> None:
+    package = Path(idmetric.__file__).parent
+    file_systems = re.compile(r"import fsspec|fsspec\.|from pyarrow import fs|from_uri|url_to_fs")
+    assert [path for path in package.rglob("*.py") if file_systems.search(path.read_text())] == []
 
 
 def test_a_closed_pil_image_is_not_called_damaged(tmp_path: Path) -> None:

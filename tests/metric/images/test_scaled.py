@@ -273,12 +273,7 @@ def test_a_gallery_remembers_how_it_was_decoded(
     assert "fast decoding" not in capsys.readouterr().out
 
 
-def test_other_commands_pass_it_on(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["embed", f"{folder}/photos", "--out", str(tmp_path / "parts"), "--model", "tiny", "--device", "cpu"]
-    assert main([*words, "--decode", "fast", "--quiet"]) == 0
-    assert main([*words, "--quiet"]) == 1
-    assert "fast" in capsys.readouterr().err
-
+def test_evaluations_pass_it_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for k in range(4):
         (tmp_path / "data" / "ab"[k % 2]).mkdir(parents=True, exist_ok=True)
         (tmp_path / "data" / "ab"[k % 2] / f"{k}.jpg").write_bytes(jpeg(photo(500, 500, k)))

@@ -36,7 +36,7 @@ from idmetric.evaluate.protocols.checkpoints_steps import (
     measured,
 )
 from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
-from idmetric.evaluate.protocols.common.result import Result, Row, Value
+from idmetric.evaluate.protocols.common.result import Result, Row, numbers_of
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
 from idmetric.evaluate.protocols.generator.columns import CLIP
 from idmetric.evaluate.protocols.generator.outputs import as_manifest
@@ -147,10 +147,7 @@ class Tracker:
             self._base = samples
         self._warn()
 
-        values: dict[str, Value] = {}
-        for row in self._last.rows:
-            if row["step"] == str(step):
-                values = {name: value for name, value in row.items() if isinstance(value, Value)}
+        values = numbers_of(next((row for row in self._last.rows if row["step"] == str(step)), {}))
         self.rows[step] = {**values}
         self._identities[step] = identities_of(self._last.items["images"]).get(step, {})
         numbers = {name: value.value for name, value in values.items()}

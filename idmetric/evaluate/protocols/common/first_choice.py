@@ -47,15 +47,10 @@ class Benchmark:
             tasks |= dict.fromkeys(names.replace("*", "").split(), task)
         return tasks
 
-    @cached_property
-    def out_of_domain(self) -> frozenset[str]:
-        """Data sets that models are not trained on."""
-        names = " ".join(self.sets.values()).split()
-        return frozenset(name[:-1] for name in names if name.endswith("*"))
-
     def domain(self, dataset: str) -> str:
         """Of one of its data sets."""
-        return OOD if dataset in self.out_of_domain else IND
+        names = " ".join(self.sets.values()).split()
+        return OOD if f"{dataset}*" in names else IND
 
     def known_name(self, dataset: str) -> str | None:
         """Its own name of a data set, such as "Cars196" for "mveb/cars_196"; None if it is not one of its sets."""

@@ -49,8 +49,6 @@ def fit(scores: ArrayLike, same: ArrayLike, method: Method = "isotonic", limit: 
             rise with the share of pairs of one identity.
         ImportError: without scikit-learn.
     """
-    if method not in METHODS:
-        raise ValueError(f"unknown method {method!r}: choose {' or '.join(METHODS)}")
     s, is_same = both_kinds(scores, same)
     need("eval", "fitting a calibration", sklearn="scikit-learn")
     if method == "platt":
