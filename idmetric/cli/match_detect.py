@@ -95,7 +95,11 @@ def _detector(args: Namespace, metric: Embedder) -> Detector:
     if weights:
         source, _, revision = (weights, "", "") if os.path.isdir(weights) else weights.partition("@")
         settings.update(source=source, revision=revision or None)
-    classes: dict[str, type[Detector]] = {"grounding-dino": GroundingDino, "owlv2": Owlv2, "sam3": Sam3}
+    classes: dict[str, type[GroundingDino | Owlv2 | Sam3]] = {
+        "grounding-dino": GroundingDino,
+        "owlv2": Owlv2,
+        "sam3": Sam3,
+    }
     return classes[name](device=args.device, **settings)
 
 

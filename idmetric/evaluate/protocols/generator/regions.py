@@ -31,7 +31,7 @@ def read_regions(path: str, groups: Sequence[Images], data: Manifest) -> Regions
     for images in groups:
         labels.update(images.subject, images.label)
         sources |= dict.fromkeys(data.source(row) for row in images.rows)
-    regions_of = regions_for(path, list(sources), False, labels - {""})
+    regions_of = regions_for(path, list(sources), "list", labels - {""})
     nothing = Image.new("RGB", (1, 1))  # the regions of files do not depend on pixels
     return {source: regions_of(number, nothing) for number, source in enumerate(sources)}
 
