@@ -238,6 +238,36 @@ def test_bad_requests(metric, subjects):
         match(metric, subjects, [picture, picture], regions=[boxes])
 
 
+@pytest.mark.parametrize("subjects", [{}, []], ids=["dict", "list"])
+def test_a_request_without_subjects_is_refused(metric, subjects):
+    with pytest.raises(RequestError, match="no subjects"):
+        match(metric, subjects, scene((ANN, REX))[0], regions=[(0, 0, 20, 20)])
+
+
+@pytest.mark.parametrize("form", ["file", "array"])
+def test_an_empty_mask_is_refused_or_skipped_with_its_reason(metric, subjects, tmp_path, form):
+    picture, boxes = scene((ANN, REX))
+    mask = np.zeros((picture.height, picture.width), np.uint8)
+    if form == "file":
+        mask = tmp_path / "empty.png"
+        Image.new("L", picture.size).save(mask)
+    with pytest.raises(ImageReadError, match=r"empty|selects nothing"):
+        match(metric, subjects, picture, regions=[Region(mask=mask)])
+    masked = [[Region(boxes[0], mask=mask)], boxes]
+    found = match(metric, subjects, [picture, picture], regions=masked, on_error="skip")
+    assert len(found.rows) == 2  # of the image with boxes
+    assert len(found.skipped) == 1
+
+
+def test_an_unknown_label_among_others_is_stated_and_its_region_not_compared(metric, subjects):
+    picture, boxes = scene((ANN, REX))
+    labeled = [Region(boxes[0], label="cat"), Region(boxes[1], label="rex")]
+    with pytest.warns(UserWarning, match="labeled cat are compared with no subject"):
+        found = match(metric, subjects, picture, regions=labeled)
+    assert found.table.values[0, :, :, 0].isnan().all()
+    assert not found.table.values[0, 1, :, 1].isnan().any()
+
+
 def test_a_box_outside_can_be_skipped(metric, subjects):
     picture, boxes = scene((ANN, REX))
     found = match(metric, subjects, [picture, picture], regions=[[(0, 0, 900, 20)], boxes], on_error="skip")
