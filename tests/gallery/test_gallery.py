@@ -336,12 +336,6 @@ def test_a_missing_file_is_no_answer(photos: Path, gallery: Gallery) -> None:
     assert len(hits) == 8
 
 
-@pytest.mark.parametrize("limit", [float("nan"), float("inf"), -0.1])
-def test_a_limit_of_unknown_images_that_is_no_distance_is_refused(gallery: Gallery, limit: float) -> None:
-    with pytest.raises(ValueError, match="unknown_above must be a distance"):
-        gallery.query(picture(1), unknown_above=limit)
-
-
 @pytest.mark.parametrize("source", ["files", "bytes in a manifest"])
 @pytest.mark.parametrize("answer", ["query", "near_duplicates", "identities"])
 def test_deleted_and_replaced_images_are_in_no_answer(
