@@ -489,7 +489,7 @@ def _identities(args: Namespace, gallery: Gallery) -> Records:
 
 def _report(args: Namespace, gallery: Gallery) -> None:
     from idmetric.evaluate.report.gallery import gallery_page
-    from idmetric.evaluate.report.page import check_page, write_page
+    from idmetric.match.page.render import check_page, write_page
 
     check_page(args.output)
     duplicates = _near_duplicates(args, gallery)

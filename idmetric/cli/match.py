@@ -1,11 +1,15 @@
-"""`idmetric match`: which of several subjects are where in images, and how near they are to their references."""
+"""`idmetric match`: which of several subjects are where in images and clips, and how near to their references.
+
+Without subjects: how consistent the images and the frames of clips are.
+"""
 
 from __future__ import annotations
 
-from argparse import Namespace
+import os
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from idmetric.cli.command import (
     Parser,
@@ -19,35 +23,57 @@ from idmetric.cli.command import (
     warnings_as_lines,
     write,
 )
+from idmetric.cli.match_detect import add_detection, check_detection, detected_regions, with_words
 from idmetric.cli.options import add_shared, check_model, load_options
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.progress import Progress
-from idmetric.metric.images.paths import all_listed
 from idmetric.metric.scoring.scores import RequestError
 
 if TYPE_CHECKING:
+    from idmetric.match.consistency import Consistency
     from idmetric.match.result import Match
     from idmetric.metric.images.kinds import Outside
 
 _EXAMPLES = """examples:
   idmetric match --subject ann=refs/ann --subject rex=rex.subject images/ --regions boxes.json
-  idmetric match --subject ann=refs/ann images/ --regions boxes.csv --published xverse-ip,umo-reward"""
+  idmetric match --subject ann:person=refs/ann --subject rex:dog=refs/rex images/ --detect person,dog
+  idmetric match --subject ann=refs/ann images/ --regions boxes.csv --published xverse-ip,umo-reward
+  idmetric match --subject ann=refs/ann clip.mp4 --frames 2fps
+  idmetric match clip.mp4 --frames all --published vbench-subject"""
 
 
 def build_parser(prog: str = "idmetric match") -> Parser:
     """The parser of the command."""
     parser = Parser(
         prog=prog,
-        description="Several subjects in each image: which region shows which subject, and at what distance.",
+        description="Several subjects in images and clips: which region shows which subject, and at what distance.",
         epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 4, 130, 143)}",
     )
-    parser.add_argument("images", nargs="+", metavar="IMAGE", help="files, folders or patterns")
+    parser.add_argument("images", nargs="*", metavar="IMAGE", help="images, videos, folders or patterns")
     parser.add_argument(
         "--subject",
         action="append",
-        required=True,
-        metavar="NAME=PATH",
-        help="a subject's references: an image, folder or pattern, or a .subject file; may be repeated",
+        default=[],
+        metavar="NAME[:WORD]=PATH",
+        help="a subject's references: an image, folder or pattern, or a .subject file; WORD, such as dog, limits it to "
+        "regions of that label; may be repeated; without any, images and frames are compared with each other",
+    )
+    parser.add_argument(
+        "--clip",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a folder of frames, or an animated WebP or PNG, that is one clip; may be repeated",
+    )
+    parser.add_argument(
+        "--frames",
+        default="16",
+        metavar="N",
+        help="of each clip: so many at equal distances, a rate such as 2fps, 'all', or 'shots': one of each "
+        "(default: %(default)s)",
+    )
+    parser.add_argument(
+        "--grid", type=grid_size, metavar="ROWSxCOLUMNS", help="each image is a clip of so many panels, row by row"
     )
     parser.add_argument(
         "--regions",
@@ -56,9 +82,15 @@ def build_parser(prog: str = "idmetric match") -> Parser:
     )
     add_shared(parser, "--model", "--revision", "--distance", "--device")
     add_shared(parser, "--format", "--output")
+    parser.add_argument(
+        "--html",
+        metavar="PAGE",
+        help="also write a page: images with their regions, worst first, and timelines of clips",
+    )
     add_shared(parser, "--quiet")
     parser.add_version()
 
+    add_detection(parser)
     rules = parser.add_argument_group("rules")
     rules.add_argument(
         "--missing",
@@ -99,11 +131,18 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric match") -> int
 
 
 def _run(args: Namespace) -> int:
-    need("match", "idmetric match", scipy="SciPy")
+    need("match", "idmetric match", scipy="SciPy", jinja2="jinja2")
     check_output(args.output)
+    if not args.images and not args.clip:
+        raise UsageError("no images: give files, folders or --clip")
     subjects = _subjects(args.subject)
+    if args.html:
+        if not subjects:
+            raise UsageError("--html shows subjects: name them by --subject")
+        check_output(args.html)
     numbers = _numbers(args.published)
     check_model(args.model)
+    check_detection(args)
     with warnings_as_lines(), fixable(RuntimeError, in_one_line=True):
         try:
             result = _matched(args, subjects)
@@ -119,35 +158,69 @@ def _run(args: Namespace) -> int:
         for number in published:
             say(str(number))
     write(text, args.output)
+    if args.html:
+        result.write(args.html)
+        if not args.quiet:
+            say(f"wrote {args.html}")
     return status_of(result.skipped)
 
 
-def _matched(args: Namespace, subjects: dict[str, str]) -> Match:
+def _matched(args: Namespace, subjects: dict[str, str]) -> Match | Consistency:
+    from idmetric.match.consistency import consistency
     from idmetric.match.matching import match
     from idmetric.match.regions import Cut
     from idmetric.metric.models.load import load
 
     outside: Outside = "black" if args.outside == "crop" else args.outside
-    cut = Cut(margin=args.margin, square=args.square, outside=outside)
-    images = all_listed(args.images)
+    images = _sources(args)
     metric = load(args.model, **load_options(args))
     with Progress("images", not args.quiet, verb="matched") as progress:
+        shared: dict[str, Any] = {
+            "regions": detected_regions(args, metric, subjects) or args.regions,
+            "frames": args.frames,
+            "cut": Cut(margin=args.margin, square=args.square, outside=outside),
+            "on_error": args.on_error,
+            "batch_size": args.batch_size,
+            "workers": args.workers,
+            "progress": progress,
+        }
+        if not subjects:
+            return consistency(metric, images, **shared)
         return match(
             metric,
-            subjects,
+            with_words(metric, subjects, args.distance),
             images,
-            regions=args.regions,
             missing=args.missing,
             distance=args.distance,
             aggregate=args.aggregate,
-            cut=cut,
             threshold=args.threshold,
             calibration=args.calibration,
-            on_error=args.on_error,
-            batch_size=args.batch_size,
-            workers=args.workers,
-            progress=progress,
+            **shared,
         )
+
+
+def _sources(args: Namespace) -> list[Any]:
+    """Images and clips, each file once."""
+    from idmetric.match.clips import Clip, sources_of
+    from idmetric.metric.images.kinds import ImageReadError
+
+    try:
+        sources = sources_of(args.images)
+    except ImageReadError as error:
+        raise UsageError(str(error)) from error
+    by_path: dict[str, Any] = {}
+    for source in sources:
+        path = os.path.normpath(source.source if isinstance(source, Clip) else source)
+        by_path.setdefault(path, Clip(path, grid=args.grid) if args.grid else source)
+    return [*by_path.values(), *map(Clip, args.clip)]
+
+
+def grid_size(text: str) -> tuple[int, int]:
+    """Rows and columns, as the type of an option."""
+    rows, _, columns = text.partition("x")
+    if not rows.isdecimal() or not columns.isdecimal() or not int(rows) or not int(columns):
+        raise ArgumentTypeError(f"{text!r} is not ROWSxCOLUMNS, such as 2x4")
+    return int(rows), int(columns)
 
 
 def _subjects(entries: Sequence[str]) -> dict[str, str]:

@@ -26,10 +26,15 @@ def build_parser(prog: str = ALIAS) -> Parser:
         "paths",
         nargs="*",
         metavar="IMAGE",
-        help="files, folders or patterns; the first one names the reference (or several), unless --ref is given",
+        help="files, folders or patterns; the first one names the reference (or several, or a .subject file), unless "
+        "--ref is given",
     )
     add(
-        "--ref", action="append", default=[], metavar="PATH", help="reference image, folder or pattern; may be repeated"
+        "--ref",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="reference image, folder or pattern, may be repeated; or a .subject file",
     )
     add(
         "--pairs",
@@ -38,7 +43,12 @@ def build_parser(prog: str = ALIAS) -> Parser:
         "ref,gen[,mask_ref,mask_gen]",
     )
     add_shared(parser, "--model", "--revision", "--distance", "--device", "--mask-dir")
-    add("--threshold", type=float, metavar="T", help="exit with status 3 if a distance exceeds T")
+    add(
+        "--threshold",
+        type=float,
+        metavar="T",
+        help="exit with status 3 if a distance exceeds T (default: of a .subject file, its own)",
+    )
     add_shared(parser, "--format", "--output")
     add(
         "--html",

@@ -8,40 +8,44 @@ found.summary
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.match.assignment import assigned
+from idmetric.match.clips import Clip, Load, Moment, Timeline, sources_of, timeline
+from idmetric.match.detected import DetectedRegions
 from idmetric.match.encoders import Encoder, VectorFunction, encoder_of
+from idmetric.match.page.thumbnails import Thumbnail, thumbnail_of
 from idmetric.match.region_files import regions_for
-from idmetric.match.regions import Cut, Picture, Region, Regions
+from idmetric.match.regions import Box, Cut, Picture, Piece, Region, Regions, size_of
 from idmetric.match.result import Match, Missing
-from idmetric.match.table import Table
+from idmetric.match.table import WHOLE, Table
+from idmetric.match.tracks import change
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.finite import NonFiniteError, shown
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.threads import in_order
 from idmetric.metric.images.arrays import float_pixels, is_float
-from idmetric.metric.images.kinds import ImageReadError, describe, is_array, naming
+from idmetric.metric.images.kinds import ImageLike, ImageReadError, describe, is_array, naming
 from idmetric.metric.images.masks import Images
-from idmetric.metric.images.read import is_single, split_images
+from idmetric.metric.images.paths import is_subject_file
+from idmetric.metric.images.read import is_single
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.scoring.calibrations import calibration_of
 from idmetric.metric.scoring.pipeline import threads
 from idmetric.metric.scoring.references import Aggregate
 from idmetric.metric.scoring.scores import PathLike, Progress, RequestError
-from idmetric.metric.scoring.subject import Subject, is_subject_file
+from idmetric.metric.scoring.subject import Subject
 
 Subjects = Mapping[str, Any] | Sequence[Any]  # name -> references or Subject; or Subjects and .subject files
-WHOLE = -1  # number of the region that is the whole image
 Place = tuple[int, int]  # number of an image, and of a region in it
 _AHEAD = 8  # images that are read before they are embedded
 Encoders = Mapping[str, "Embedder | VectorFunction"]  # a subject's name or class word -> its encoder
@@ -54,15 +58,22 @@ class Plan:
     Attributes:
         encoders: of each subject; several subjects may share one.
         thresholds: of each subject, NaN where it has none.
-        with_whole: also embed whole images.
+        aggregate, missing, on_error: see `match`.
     """
 
     subjects: tuple[Subject, ...]
     encoders: tuple[Encoder, ...]
     thresholds: tuple[float, ...]
     cut: Cut
-    with_whole: bool
     batch_size: int
+    aggregate: Aggregate = "best"
+    missing: Missing = "missing"
+    on_error: Literal["fail", "skip"] = "fail"
+
+    @property
+    def with_whole(self) -> bool:
+        """Whether whole images are embedded as well."""
+        return self.missing == "whole"
 
     @property
     def distinct_encoders(self) -> list[Encoder]:
@@ -99,23 +110,31 @@ class Cutouts:
     """The regions of an image, ready for the encoders.
 
     Attributes:
-        name: of the image. regions: what it was cut into.
+        moment: the image's name, and its clip. regions: what it was cut into.
         loaded: by encoder, each region's input, and last the whole image's if it is wanted.
+        boxes: of the regions, in pixels. picture: of a frame, until the next one was compared with it.
+        change: from the frame before, see `Match`.
         problem: why the image cannot be used.
+        thumbnail: a small picture for pages.
     """
 
-    name: str
-    regions: list[Region]
-    loaded: dict[Encoder, list[Any]]
+    moment: Moment
+    regions: list[Region] = field(default_factory=list)
+    loaded: dict[Encoder, list[Any]] = field(default_factory=dict)
+    boxes: list[Box] = field(default_factory=list)
+    picture: Picture | None = None
+    change: float = math.nan
     problem: str = ""
+    thumbnail: Thumbnail | None = None
 
 
 def match(
     metric: Embedder,
     subjects: Subjects,
-    images: Images,
+    images: Images | Clip | Sequence[Clip | ImageLike],
     *,
     regions: Regions = None,
+    frames: int | str = 16,
     missing: Missing = "missing",
     distance: str = "cls",
     aggregate: Aggregate = "best",
@@ -134,7 +153,9 @@ def match(
     Args:
         subjects: the references of each subject by its name, in any form that `Embedder.embed` takes, or `Subject`s and
             files of them.
-        images: one image or several.
+        images: one image or several, videos and other clips, see `idmetric.match.clips`.
+        frames: of each clip: so many at equal distances from the first to the last; a rate such as "2fps"; "all"; or
+            "shots", one from the middle of every shot.
         regions: where subjects may be, see `idmetric.match.region_files`; default the whole image. A region with a
             subject's name as label is expected to show it (see `Match.swapped`); one with a class word as label is
             compared with the subjects of that word alone.
@@ -154,8 +175,9 @@ def match(
 
     Raises:
         RequestError: for subjects, regions or settings that do not fit.
-        ImageReadError: with on_error="fail", for an image, a mask or a box that cannot be used.
-        ImportError: without SciPy, which the extra `match` brings.
+        ImageReadError: with on_error="fail", for an image, a frame, a mask or a box that cannot be used.
+        ClipError: with on_error="fail", for a clip that cannot be used.
+        ImportError: without the packages of the extra `match`.
     """
     need("match", "match", scipy="SciPy")
     for name, value, choices in (("missing", missing, get_args(Missing)), ("on_error", on_error, ("fail", "skip"))):
@@ -173,30 +195,47 @@ def match(
                 subject, encoder.distance, aggregate, chosen if is_calibrated else None, rate
             )
     thresholds = tuple(limits[subject.name] for subject in roster)
-    plan = Plan(roster, subject_encoders, thresholds, cut or Cut(), missing == "whole", batch_size)
+    plan = Plan(roster, subject_encoders, thresholds, cut or Cut(), batch_size, aggregate, missing, on_error)
+    return measured(metric, plan, images, frames, regions, workers, progress)
 
-    singles = split_images(images)
-    names = {subject.name for subject in roster}
-    words = {subject.word for subject in roster}
-    labels = (names | words) - {""}
-    regions_of = regions_for(regions, singles, is_single(images), labels)
 
-    def read(item: tuple[int, Any]) -> Cutouts:
-        number, image = item
-        name = describe(image)
-        if len(singles) > 1 and not isinstance(image, str | os.PathLike):
-            name = f"{name} {number}"  # images in memory may be alike in kind and size
+def measured(
+    metric: Embedder,
+    plan: Plan,
+    images: Any,
+    frames: int | str,
+    regions: Regions,
+    workers: int | None,
+    progress: Progress | None,
+) -> Match:
+    """Read images and clips in threads, cut them into regions, and compare these with the subjects of a plan."""
+    sources = sources_of(images)
+    line = timeline(sources, frames, plan.on_error)
+    kind: Literal["image", "clip", "list"] = "image" if is_single(images) else "list"
+    if len(sources) == 1 and isinstance(sources[0], Clip):
+        kind = "clip"
+    labels = {subject.name for subject in plan.subjects} | {subject.word for subject in plan.subjects}
+    regions_of = regions_for(regions, [moment.name for moment in line.moments], kind, labels - {""})
+
+    def read(item: tuple[int, Load]) -> Cutouts:
+        number, load = item
+        moment = line.moments[number]
+        image: Any = None
         try:
+            image = load()
             picture = _picture(metric, image)
-            return _cutouts(plan, name, picture, regions_of(number, picture))
+            return _cutouts(plan, moment, picture, regions_of(number, picture))
         except ImageReadError as error:
-            if on_error == "fail":
+            if plan.on_error == "fail":
                 raise
-            is_own = error.source == describe(image) or error.source == name
-            return Cutouts(name, [], {}, error.reason if is_own else f"{error.source}: {error.reason}")
+            is_own = error.source in (describe(image), moment.name)
+            return Cutouts(moment, problem=error.reason if is_own else f"{error.source}: {error.reason}")
 
-    with closing(in_order(read, enumerate(singles), threads=threads(workers), waiting=_AHEAD)) as stream:
-        return _measured(plan, stream, len(singles), aggregate, missing, progress)
+    with closing(in_order(read, enumerate(line.loads()), threads=threads(workers), waiting=_AHEAD)) as stream:
+        result = _compared(plan, stream, line, progress)
+    if isinstance(regions, DetectedRegions):
+        return replace(result, signature={**result.signature, "detector": regions.signature})
+    return result
 
 
 # Subjects
@@ -217,10 +256,7 @@ def _roster(
             encoder = other_encoders.get(key, encoder)
             unused.discard(key)
         subject = source if isinstance(source, Subject) else encoder.subject(name, source)
-        try:
-            encoder.check(subject)
-        except ValueError as error:
-            raise RequestError(f"subject {subject.name}: {error}") from error
+        encoder.check(subject)
         roster.append(subject)
         roster_encoders.append(encoder)
 
@@ -295,31 +331,28 @@ def _picture(metric: Embedder, image: Any) -> Picture:
     return metric.read_image(image)
 
 
-def _cutouts(plan: Plan, name: str, picture: Picture, regions: Sequence[Region]) -> Cutouts:
+def _cutouts(plan: Plan, moment: Moment, picture: Picture, regions: Sequence[Region]) -> Cutouts:
     """Cut an image into its regions, and prepare them for each encoder."""
-    pieces = [plan.cut.cut(picture, region, name) for region in regions]
+    pieces = [plan.cut.cut(picture, region, moment.name) for region in regions]
+    boxes = [piece.box for piece in pieces]
+    thumbnail = thumbnail_of(picture, boxes)
     if plan.with_whole:
-        pieces.append((picture, None))
+        height, width = size_of(picture)
+        pieces.append(Piece(picture, None, (0, 0, width, height)))
     loaded = {}
     for encoder in plan.distinct_encoders:
-        loaded[encoder] = [encoder.load(pixels, cover) for pixels, cover in pieces]
-    return Cutouts(name, list(regions), loaded)
+        loaded[encoder] = [encoder.load(piece.pixels, piece.cover) for piece in pieces]
+    frame = picture if moment.clip else None
+    return Cutouts(moment, list(regions), loaded, boxes, frame, thumbnail=thumbnail)
 
 
-def _measured(
-    plan: Plan,
-    stream: Iterable[Cutouts],
-    count: int,
-    aggregate: Aggregate,
-    missing: Missing,
-    progress: Progress | None,
-) -> Match:
+def _compared(plan: Plan, stream: Iterable[Cutouts], line: Timeline, progress: Progress | None) -> Match:
     """Embed regions in batches across images, compare them with the subjects, and assign them."""
     images: list[Cutouts] = []
-    skipped: dict[str, str] = {}
+    skipped = dict(line.problems)
     distances: list[Distances] = []
     features: dict[Encoder, dict[Place, Tensor]] = {encoder: {} for encoder in plan.distinct_encoders}
-    usable = _usable(stream, images, skipped, count, progress)
+    usable = _usable(stream, images, skipped, len(line.moments), progress)
     for encoder, places, embedding in _embedded(plan, images, usable):
         unit = F.normalize(embedding.cls.detach().float(), dim=1).cpu()
         features[encoder].update(zip(places, unit, strict=True))
@@ -334,12 +367,14 @@ def _measured(
     values = _table_values(plan, images, distances)
     table = Table(
         values=values[..., :-1],
-        times=tuple(cutouts.name for cutouts in images),
+        times=tuple(cutouts.moment.name for cutouts in images),
         subjects=tuple(subject.name for subject in plan.subjects),
         references=tuple(subject.references for subject in plan.subjects),
         regions=tuple(tuple(cutouts.regions) for cutouts in images),
+        clips=tuple(cutouts.moment.clip for cutouts in images),
+        seconds=tuple(cutouts.moment.seconds for cutouts in images),
     )
-    by_region = table.over_references(aggregate).detach().cpu().double().numpy()
+    by_region = table.over_references(plan.aggregate).detach().cpu().double().numpy()
     assignments = []
     for time, cutouts in enumerate(images):
         expected = [plan.expected(region) for region in cutouts.regions]
@@ -348,12 +383,15 @@ def _measured(
         table=table,
         assignments=tuple(assignments),
         thresholds=plan.thresholds,
-        aggregate=aggregate,
-        missing=missing,
+        aggregate=plan.aggregate,
+        missing=plan.missing,
         whole=values[..., WHOLE] if plan.with_whole else None,
         features=tuple(features[encoder] for encoder in plan.encoders),
+        boxes=tuple(np.array(cutouts.boxes).reshape(-1, 4) for cutouts in images),
+        changes=tuple(cutouts.change for cutouts in images),
+        thumbnails=tuple(cutouts.thumbnail for cutouts in images if cutouts.thumbnail is not None),
         skipped=skipped,
-        signature=_signature(plan, missing, aggregate),
+        signature=_signature(plan),
     )
 
 
@@ -364,11 +402,18 @@ def _usable(
     count: int,
     progress: Progress | None,
 ) -> Iterator[Cutouts]:
-    """Yield the images that can be used, and add each to `images` or to `skipped`."""
+    """Yield the images that can be used, and add each to `images` or to `skipped`.
+
+    A frame is compared with the one before.
+    """
     for done, cutouts in enumerate(stream, 1):
         if cutouts.problem:
-            skipped[cutouts.name] = cutouts.problem
+            skipped[cutouts.moment.name] = cutouts.problem
         else:
+            if images and cutouts.moment.clip and images[-1].moment.clip == cutouts.moment.clip:
+                cutouts.change = change(images[-1].picture, cutouts.picture)
+            if images:
+                images[-1].picture = None
             images.append(cutouts)
             yield cutouts
         if progress is not None:
@@ -411,13 +456,13 @@ def _embed(
         names = []
         for row in error.rows:
             time, number = places[row]
-            names.append(f"region {number} of {images[time].name}")
+            names.append(f"region {number} of {images[time].moment.name}")
         raise NonFiniteError(f"{shown(names)}: {error}", error.rows) from error
 
 
 def _table_values(plan: Plan, images: Sequence[Cutouts], distances: Sequence[Distances]) -> Tensor:
     """Distances (T, S, K, R + 1), NaN where nothing was compared; the last region is the whole image."""
-    references = max(len(subject) for subject in plan.subjects)
+    references = max([len(subject) for subject in plan.subjects], default=1)
     regions = max([len(cutouts.regions) for cutouts in images], default=0)
     device = distances[0].values.device if distances else torch.device("cpu")
     shape = (len(images), len(plan.subjects), references, regions + 1)
@@ -429,10 +474,10 @@ def _table_values(plan: Plan, images: Sequence[Cutouts], distances: Sequence[Dis
     return table
 
 
-def _signature(plan: Plan, missing: Missing, aggregate: Aggregate) -> dict[str, str]:
+def _signature(plan: Plan) -> dict[str, str]:
     """Everything that a distance depends on; subjects with another encoder than the first are named."""
     signature = dict(plan.encoders[0].signature)
-    for subject, encoder in zip(plan.subjects, plan.encoders, strict=True):
+    for subject, encoder in zip(plan.subjects, plan.encoders, strict=False):  # no subjects have an encoder, too
         if encoder is not plan.encoders[0]:
             signature[f"encoder of {subject.name}"] = encoder.signature["model"]
-    return {**signature, "aggregate": aggregate, "cut": str(plan.cut), "missing": missing}
+    return {**signature, "aggregate": plan.aggregate, "cut": str(plan.cut), "missing": plan.missing}

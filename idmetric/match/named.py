@@ -6,8 +6,9 @@ uses, and the result names ours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +28,8 @@ class Similarities:
         whole: of each whole image (S, K), or None.
         scores: a detector's, of each image's regions (R,).
         features: of each subject, by its encoder, features (R, D) of each image's regions.
+        frames: features (D,) of each whole image by the first encoder; None if they were not embedded.
+        clips: of each image; still images are one clip in order, called "". seconds: of each image.
     """
 
     to_references: list[Array]
@@ -34,6 +37,18 @@ class Similarities:
     whole: list[Array] | None
     scores: list[Array]
     features: list[list[Array]]
+    frames: list[Array] | None = None
+    clips: Sequence[str] = ()
+    seconds: Sequence[float] = ()
+
+    @property
+    def videos(self) -> list[list[int]]:
+        """The numbers of each clip's images."""
+        return [[time for time, clip in enumerate(self.clips) if clip == name] for name in dict.fromkeys(self.clips)]
+
+    def by_video(self, values: Sequence[Any]) -> list[Array]:
+        """Values of images, stacked for each clip with two images or more; the others have no consistency."""
+        return [np.stack([values[time] for time in times]) for times in self.videos if len(times) > 1]
 
     @property
     def best(self) -> list[Array]:
@@ -60,6 +75,7 @@ class Published:
         compute: from similarities and a form to the number.
         source: repository, commit and file. detector, encoder: the ones of the source.
         has_corrected: whether there is a "corrected" form. needs_whole: whether whole images are compared.
+        needs_frames: whether whole images are compared with each other, without references.
     """
 
     compute: Callable[[Similarities, Form], float]
@@ -68,6 +84,7 @@ class Published:
     encoder: str
     has_corrected: bool = False
     needs_whole: bool = False
+    needs_frames: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,6 +120,13 @@ def published_value(similarities: Similarities, name: str, form: str, signature:
     number = check_number(name, form)
     if number.needs_whole and similarities.whole is None:
         raise RequestError(f"{name} takes the whole image for a subject that is not found: match with missing='whole'")
+    if number.needs_frames:
+        if similarities.frames is None:
+            raise RequestError(f"{name} takes whole frames: match without regions, or with missing='whole'")
+        if not similarities.by_video(similarities.frames):
+            raise RequestError(f"{name} takes clips of two frames or more")
+    elif not similarities.features:
+        raise RequestError(f"{name} compares images with references: give subjects")
     kind: Form = "corrected" if form == "corrected" else "released"
     return PublishedValue(
         name=name,
@@ -153,6 +177,32 @@ def _vistory_self(similarities: Similarities, form: Form) -> float:
             crops.extend(image_features[is_assigned[subject]])
         matched.append(np.array(crops))
     return published.vistory_self(matched, form)
+
+
+def _nexus(similarities: Similarities, form: Form) -> float:
+    """The mean of the clips' scores."""
+    scores = []
+    for times in similarities.videos:
+        scores.append(published.nexus([similarities.aggregated[time] for time in times], form))
+    return float(np.mean(scores))
+
+
+def _vbench_i2v(similarities: Similarities, form: Form) -> float:
+    to_image = similarities.by_video(similarities.whole or [])
+    if to_image[0].shape[1:] != (1, 1):
+        raise RequestError("vbench-i2v takes one subject with one reference, the input image of the clips")
+    frames = similarities.by_video(similarities.frames or [])
+    values = [published.vbench_i2v(*video) for video in zip(frames, (cos[:, 0, 0] for cos in to_image), strict=True)]
+    return float(np.mean(values))
+
+
+def _vbench_long(similarities: Similarities, form: Form) -> float:
+    seconds = similarities.by_video(similarities.seconds)
+    return published.vbench_long(similarities.by_video(similarities.frames or []), seconds, form)
+
+
+def _freeinit(similarities: Similarities, form: Form) -> float:
+    return float(np.mean([published.freeinit(frames) for frames in similarities.by_video(similarities.frames or [])]))
 
 
 def _occm(similarities: Similarities, form: Form) -> float:
@@ -222,7 +272,7 @@ PUBLISHED: dict[str, Published] = {
         "none",
     ),
     "nexus": Published(
-        lambda similarities, form: published.nexus(similarities.aggregated, form),
+        _nexus,
         "PKU-YuanGroup/OpenS2V-Nexus b452831 eval/get_nexusscore.py",
         "YOLO-World by the reference image, .5, kept above .6 and text cosine .30; 32 frames",
         "GME-Qwen2-VL-7B",
@@ -234,5 +284,36 @@ PUBLISHED: dict[str, Published] = {
         "Grounding DINO .4, one box for each tag, SAM ViT-B above .9, outside white, padded to a white square",
         "dino_vitb16, 224 bicubic",
         has_corrected=True,
+    ),
+    "vbench-subject": Published(
+        lambda similarities, form: published.vbench_subject(similarities.by_video(similarities.frames or []), form),
+        "Vchitect/VBench 45e79ec vbench/subject_consistency.py",
+        "none, whole frames",
+        "dino_vitb16, 224 bilinear without antialiasing; all frames",
+        has_corrected=True,
+        needs_frames=True,
+    ),
+    "vbench-i2v": Published(
+        _vbench_i2v,
+        "Vchitect/VBench 45e79ec vbench2_beta_i2v/i2v_subject.py",
+        "none, whole frames",
+        "dino_vitb16, 256 bicubic, center 224; all frames",
+        needs_whole=True,
+        needs_frames=True,
+    ),
+    "vbench-long": Published(
+        _vbench_long,
+        "Vchitect/VBench 45e79ec vbench2_beta_long/subject_consistency.py",
+        "none, whole frames in pieces of two seconds",
+        "dino_vitb16, 224 bilinear without antialiasing; all frames",
+        has_corrected=True,
+        needs_frames=True,
+    ),
+    "freeinit": Published(
+        _freeinit,
+        "TianxingWu/FreeInit issue 16",
+        "none, whole frames",
+        "dino_vits16",
+        needs_frames=True,
     ),
 }

@@ -265,25 +265,27 @@ def vbench_subject(videos: Sequence[Array], form: Form = "released") -> float:
     return float(np.mean([video.mean() for video in frames]))
 
 
-def vbench_i2v(frames: Array, first_image: Array) -> float:
-    """VBench-I2V's subject consistency of a video with its input image (D,), in 0..1.
+def vbench_i2v(frames: Array, to_image: Array) -> float:
+    """VBench-I2V's subject consistency of a video with its input image, by cosines (N,) to it, in 0..1.
 
     .4 times the highest cosine to the image, .3 times the mean and .3 times the lowest of consecutive frames.
     """
-    to_image = np.maximum(frames @ first_image, 0)
+    to_image = np.maximum(to_image, 0)
     consecutive = np.maximum(np.einsum("nd,nd->n", frames[1:], frames[:-1]), 0)
     return float(0.4 * to_image.max() + 0.3 * consecutive.mean() + 0.3 * consecutive.min())
 
 
-def vbench_long(frames: Array, seconds: Array, form: Form = "released") -> float:
-    """VBench-Long's subject consistency: VBench's, over pieces of two seconds (its default weights).
+def vbench_long(videos: Sequence[Array], seconds: Sequence[Array], form: Form = "released") -> float:
+    """VBench-Long's subject consistency of videos: VBench's, over pieces of two seconds (its default weights).
 
     Args:
-        seconds: the time of each frame (N,), ascending.
+        seconds: of each video, the time of each frame (N,), ascending.
     """
-    piece = np.floor((seconds - seconds[0]) / 2).astype(int)
-    pieces = [frames[piece == number] for number in np.unique(piece)]
-    return vbench_subject([frames_of_piece for frames_of_piece in pieces if len(frames_of_piece) > 1], form)
+    pieces = []
+    for frames, times in zip(videos, seconds, strict=True):
+        piece = np.floor((times - times[0]) / 2).astype(int)
+        pieces += [frames[piece == number] for number in np.unique(piece)]
+    return vbench_subject([piece for piece in pieces if len(piece) > 1], form)
 
 
 def freeinit(frames: Array) -> float:

@@ -1,8 +1,8 @@
 """Regions of images, as users give them: lists for each image, COCO files, tables, folders of masks, detectors.
 
 regions=[(40, 60, 220, 300), (0.5, 0.1, 0.9, 0.8)]  # of one image; of several, a list of such lists
-regions={"street/01.jpg": [(40, 60, 220, 300)]}     # the end of an image's path -> its regions
-regions="boxes.json"                                # COCO: boxes, and polygons as masks
+regions={"street/01.jpg": [(40, 60, 220, 300)]}     # the end of an image's path -> its regions; also "clip.mp4 @ 12"
+regions="boxes.json"                                # COCO: boxes, and polygons or run-length codes as masks
 regions="boxes.csv"                                 # columns path,x,y,w,h[,label]
 regions="masks/"                                    # masks/IMAGE/LABEL.png, or masks/IMAGE.png
 """
@@ -15,9 +15,13 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
+from idmetric.match.codes import RunLengths
+from idmetric.match.detected import DetectedRegions
 from idmetric.match.regions import Picture, Polygons, Region, Regions, as_region, is_box
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.tables import first_few
@@ -32,12 +36,15 @@ if TYPE_CHECKING:
 RegionsOf = Callable[[int, Picture], Sequence[Region]]  # an image's number and its pixels -> its regions
 
 
-def regions_for(regions: Regions, images: Sequence[Any], is_single: bool, labels: Collection[str]) -> RegionsOf:
+def regions_for(
+    regions: Regions, images: Sequence[str], kind: Literal["image", "clip", "list"], labels: Collection[str]
+) -> RegionsOf:
     """A function from an image's number and its pixels to its regions.
 
     Args:
         regions: see this module; None stands for whole images.
-        images: the images of the request. is_single: whether it is a request for one image, not for a list.
+        images: names of the images of the request, and of the frames of its clips.
+        kind: of the request. One list of regions is enough for one image, or for all frames of one clip.
         labels: names and class words of the subjects.
 
     Raises:
@@ -45,6 +52,8 @@ def regions_for(regions: Regions, images: Sequence[Any], is_single: bool, labels
     """
     if regions is None:
         return lambda number, picture: [Region()]
+    if isinstance(regions, DetectedRegions):
+        return partial(_detected, regions, labels)
     if callable(regions):
         detector = regions
         return lambda number, picture: [as_region(region) for region in detector(picture)]
@@ -54,7 +63,7 @@ def regions_for(regions: Regions, images: Sequence[Any], is_single: bool, labels
         lists = _by_path(regions, images)
     elif _is_one_region(regions):
         lists = [[regions]]
-    elif is_single and not _is_list_of_lists(regions):
+    elif kind != "list" and not _is_list_of_lists(regions):
         lists = [list(regions)]
     else:
         lists = []
@@ -62,12 +71,19 @@ def regions_for(regions: Regions, images: Sequence[Any], is_single: bool, labels
             if _is_one_region(image_regions):
                 raise RequestError("regions of several images are a list for each image, also where it has one region")
             lists.append(list(image_regions))
+    if kind == "clip" and len(lists) == 1:
+        lists = lists * len(images)
     if len(lists) != len(images):
         raise RequestError(f"regions of {len(lists)} images were given for {len(images)}: give a list for each image")
 
     parsed = [[as_region(region) for region in image_regions] for image_regions in lists]
     _check_labels(parsed, labels)
     return lambda number, picture: parsed[number]
+
+
+def _detected(regions: DetectedRegions, labels: Collection[str], number: int, picture: Picture) -> list[Region]:
+    """What a detector finds; a word that no subject has as its name or class word leaves its regions open to all."""
+    return [region if region.label in labels else replace(region, label="") for region in regions(picture)]
 
 
 def _check_labels(parsed: Sequence[Sequence[Region]], labels: Collection[str]) -> None:
@@ -100,16 +116,14 @@ def _is_one_region(regions: Any) -> TypeIs[Region | str | os.PathLike[str]]:
 
 def _is_list_of_lists(regions: Any) -> bool:
     """Whether these are the regions of each image in a list."""
-    if not isinstance(regions, Sequence) or len(regions) != 1:
-        return False
-    return isinstance(regions[0], list) and not is_box(regions[0])
+    return isinstance(regions, Sequence) and any(isinstance(part, list) and not is_box(part) for part in regions)
 
 
-def _by_path(regions: Mapping[str, Sequence[Any]], images: Sequence[Any]) -> list[Sequence[Any]]:
+def _by_path(regions: Mapping[str, Sequence[Any]], images: Sequence[str]) -> list[Sequence[Any]]:
     """The regions of each image, found by the end of its path; an image without any has none, with a warning.
 
     Raises:
-        RequestError: if no image has regions, if images are not files, or if two would share their regions.
+        RequestError: if no image has regions, or if two would share theirs.
     """
     by_parts: dict[tuple[str, ...], list[Any]] = {}
     for path, path_regions in regions.items():
@@ -119,14 +133,12 @@ def _by_path(regions: Mapping[str, Sequence[Any]], images: Sequence[Any]) -> lis
     without: list[str] = []
     owners: dict[tuple[str, ...], str] = {}
     for image in images:
-        if not isinstance(image, str | os.PathLike):
-            raise RequestError("regions by path need images that are files: give a list of regions for each image")
         path = os.path.abspath(image)
         parts = Path(path).parts
         ends = [PurePath(image).parts, *(parts[start:] for start in range(len(parts)))]
         end = next((end for end in ends if end in by_parts), None)
         if end is None:
-            without.append(os.fspath(image))
+            without.append(image)
             lists.append([])
             continue
         owner = owners.setdefault(end, path)
@@ -152,7 +164,7 @@ def _by_path(regions: Mapping[str, Sequence[Any]], images: Sequence[Any]) -> lis
 # Files
 
 
-def read_regions(path: StrPath, images: Sequence[Any]) -> dict[str, list[Region]]:
+def read_regions(path: StrPath, images: Sequence[str]) -> dict[str, list[Region]]:
     """The regions in a file or folder: the path of each image -> its regions.
 
     Raises:
@@ -175,17 +187,14 @@ def read_regions(path: StrPath, images: Sequence[Any]) -> dict[str, list[Region]
     raise RequestError(f"cannot read regions {name}: give a COCO .json, a .csv with path,x,y,w,h, or a folder of masks")
 
 
-def _of_masks(folder: str, images: Sequence[Any]) -> dict[str, list[Region]]:
-    """One region for each mask: masks/IMAGE/LABEL.png, or masks/IMAGE.png without a label.
+def _of_masks(folder: str, images: Sequence[str]) -> dict[str, list[Region]]:
+    """One region for each mask: masks/IMAGE/LABEL.png, or masks/IMAGE.png without a label; IMAGE may be "a.mp4 @ 12".
 
     IMAGE is the end of the image's path, with as many of its folders as there are below masks/.
     """
     regions: dict[str, list[Region]] = {}
     taken: dict[str, str] = {}
-    for image in images:
-        if not isinstance(image, str | os.PathLike):
-            continue
-        path = os.fspath(image)
+    for path in images:
         labeled_folder = _labeled_folder(folder, path)
         if labeled_folder is not None:
             paths.claim(taken, path, labeled_folder, folder)
@@ -201,7 +210,8 @@ def _of_masks(folder: str, images: Sequence[Any]) -> dict[str, list[Region]]:
 
 def _labeled_folder(folder: str, image: str) -> str | None:
     """The folder with an image's masks by label: the longest end of the image's path, without its ending."""
-    parts = Path(os.path.splitext(os.path.abspath(image))[0]).parts[1:]
+    stem, ending = os.path.splitext(os.path.abspath(image))
+    parts = Path(stem + ending if " @ " in ending else stem).parts[1:]
     for start in range(len(parts)):
         labeled_folder = os.path.join(folder, *parts[start:])
         if os.path.isdir(labeled_folder):
@@ -223,7 +233,7 @@ def _of_table(path: str) -> dict[str, list[Region]]:
 
 
 def _of_coco(path: str) -> dict[str, list[Region]]:
-    """The annotations of a COCO file. Polygons become masks; crowds, which show several objects, are left out."""
+    """The annotations of a COCO file, with their masks; crowds, which show several objects, are left out."""
     content = json_file.read(path)
     if isinstance(content, list):
         raise RequestError(
@@ -265,17 +275,25 @@ def _region(
     segmentation: Any = None,
     image_size: tuple[int, int] | None = None,
 ) -> Region:
-    """A region by left, top, width and height, and by a COCO segmentation if it holds polygons."""
-    polygons = None
+    """A region by left, top, width and height, and by a COCO segmentation: polygons, or a run-length code."""
+    mask: Polygons | RunLengths | None = None
     try:
         left, top, width, height = (float(side) for side in sides)
         if segmentation and isinstance(segmentation, list):
-            polygons = Polygons([_outline(polygon) for polygon in segmentation])
-        return Region((left, top, left + width, top + height), polygons, label, image_size=image_size)
+            mask = Polygons([_outline(polygon) for polygon in segmentation])
+        elif segmentation:
+            mask = RunLengths(segmentation)
+            image_size = image_size or mask.image_size
+            if mask.image_size != image_size:
+                raise RequestError(
+                    f"its run-length code is of {mask.image_size[0]} x {mask.image_size[1]} pixels, its image has "
+                    f"{image_size[0]} x {image_size[1]}"
+                )
+        return Region((left, top, left + width, top + height), mask, label, image_size=image_size)
     except RequestError as error:
         raise RequestError(f"{where}: {error}") from error
-    except (TypeError, ValueError) as error:
-        raise RequestError(f"{where}: {list(sides)} is not a box x,y,w,h, or has no polygon: {error}") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise RequestError(f"{where}: {list(sides)} is not a box x,y,w,h, or its mask is none: {error}") from error
 
 
 def _outline(polygon: Sequence[Any]) -> list[float]:

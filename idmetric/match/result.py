@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,7 +16,11 @@ from torch import Tensor
 
 from idmetric.match.assignment import UNASSIGNED, Assignment, State
 from idmetric.match.named import PublishedValue, Similarities, published_value
-from idmetric.match.table import Table
+from idmetric.match.page.render import write_page
+from idmetric.match.page.subjects import Content, match_page
+from idmetric.match.page.thumbnails import Thumbnail
+from idmetric.match.table import WHOLE, Table
+from idmetric.match.tracks import CUT, Motion, linked, reduced, steps, swaps
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.tables import aligned, four, rounded
 from idmetric.metric.scoring.records import Record, Records
@@ -37,6 +43,10 @@ class Match:
         aggregate: of a subject's references. missing: the rule for subjects that are not found, see `match`.
         whole: distances (T, S, K) of whole images, with missing="whole".
         features: of each subject, (time, region) -> the feature (D,) by its encoder, of unit length.
+        boxes: of each image's regions (R, 4), in pixels.
+        changes: of each frame, the mean absolute difference of its pixels to the previous frame of its clip, in 0..1;
+            NaN without one.
+        thumbnails: small pictures for the page.
         skipped: image -> why it has no rows.
         signature: what the distances depend on.
     """
@@ -48,6 +58,9 @@ class Match:
     missing: Missing
     whole: Tensor | None = None
     features: tuple[Mapping[tuple[int, int], Tensor], ...] = ()
+    boxes: tuple[Array, ...] = ()
+    changes: tuple[float, ...] = ()
+    thumbnails: tuple[Thumbnail, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
     signature: Mapping[str, str] = field(default_factory=dict)
 
@@ -68,8 +81,48 @@ class Match:
 
     @property
     def swapped(self) -> list[list[str]]:
-        """The subjects of each image that are in a region with another subject's name as label."""
-        return [[self.table.subjects[number] for number in assignment.swapped] for assignment in self.assignments]
+        """The subjects of each image that are in a region with another subject's label, or in another's track."""
+        return [[self.table.subjects[number] for number in sorted(numbers)] for numbers in self._swapped]
+
+    @cached_property
+    def _swapped(self) -> list[set[int]]:
+        swapped = [set(assignment.swapped) for assignment in self.assignments]
+        for times in self.times_of_clips.values():
+            for time, subjects in zip(times, self._swaps(times), strict=True):
+                swapped[time].update(subjects)
+        return swapped
+
+    def _swaps(self, times: list[int]) -> list[list[int]]:
+        """The subjects of each frame of a clip that are in a track that showed another subject before."""
+        encoders = list({id(features): features for features in self.features}.values())
+        vectors = []
+        for time in times:
+            regions = range(len(self.table.regions[time]))
+            # the dot product of joined features is the sum of their cosines
+            joined = [np.concatenate([features[time, region] for features in encoders]) for region in regions]
+            vectors.append(np.array(joined, dtype=float) / len(encoders) ** 0.5)
+        limit = np.nan if np.isnan(self.thresholds).all() else float(np.nanmax(self.thresholds))
+        is_cut = [self.changes[time] > CUT for time in times]
+        tracks = linked(vectors, [self.boxes[time] for time in times], is_cut, limit)
+
+        shown: list[dict[int, int]] = []
+        for time in times:
+            regions_of = [self.region_of(time, subject) for subject in range(len(self.table.subjects))]
+            shown.append({region: subject for subject, region in enumerate(regions_of) if region != UNASSIGNED})
+        return swaps(tracks, shown)
+
+    def region_of(self, time: int, subject: int) -> int:
+        """The region in which a subject is found, or `UNASSIGNED`."""
+        return int(self.assignments[time].region[subject]) if self.is_found[time, subject] else UNASSIGNED
+
+    @cached_property
+    def times_of_clips(self) -> dict[str, list[int]]:
+        """Of each clip the numbers of its frames."""
+        times: dict[str, list[int]] = {}
+        for time, clip in enumerate(self.table.clips):
+            if clip:
+                times.setdefault(clip, []).append(time)
+        return times
 
     @cached_property
     def by_region(self) -> Array:
@@ -111,9 +164,8 @@ class Match:
         if self.missing == "zero":
             distances[is_missing] = 1.0
         elif self.missing == "whole" and self.whole is not None:
-            whole = self.whole.detach().cpu().double().numpy()
-            over_references = np.nanmean(whole, 2) if self.aggregate == "mean" else np.nanmin(whole, 2)
-            distances[is_missing] = over_references[is_missing]
+            whole = replace(self.table, values=self.whole[..., None]).over_references(self.aggregate)
+            distances[is_missing] = whole[..., 0].detach().cpu().double().numpy()[is_missing]
         elif self.missing == "skip":
             distances[is_missing.any(1)] = np.nan
         return distances
@@ -126,6 +178,12 @@ class Match:
         return dict(zip(self.table.subjects, self.is_found.mean(0).tolist(), strict=True))
 
     @property
+    def badness(self) -> Array:
+        """How bad each subject in each image is, (T, S): by the distance, a missing subject before all others."""
+        badness: Array = np.where(np.isnan(self.nearest), np.inf, self.nearest)
+        return np.where(self.is_found, badness, badness + _MISSING_FIRST)
+
+    @property
     def worst(self) -> dict[str, Any]:
         """The image and the subject with the largest distance, a missing subject before all others.
 
@@ -134,9 +192,7 @@ class Match:
         """
         if not self.nearest.size:
             return {}
-        badness = np.where(np.isnan(self.nearest), np.inf, self.nearest)
-        badness = np.where(self.is_found, badness, badness + _MISSING_FIRST)
-        time, subject = np.unravel_index(int(badness.argmax()), badness.shape)
+        time, subject = np.unravel_index(int(self.badness.argmax()), self.badness.shape)
         return {
             "image": self.table.times[time],
             "subject": self.table.subjects[subject],
@@ -180,12 +236,46 @@ class Match:
             row[state] = states.count(state)
         return row
 
+    @cached_property
+    def over_time(self) -> Records:
+        """A row for each clip and subject.
+
+        Columns: clip, subject, frames, coverage, mean (of `distances`), worst (the largest distance whatever the
+        threshold) and worst_time; to_first and to_previous, mean distances 1 - cos to the first and to the previous
+        frame that shows the subject, each with _worst and _worst_time; swapped (the times at which it is in another
+        subject's track); stillness, flicker and cuts (see `Motion`).
+        """
+        rows = []
+        for clip, times in self.times_of_clips.items():
+            motion = asdict(Motion.by_changes(np.array(self.changes)[times]))
+            for subject, name in enumerate(self.table.subjects):
+                row = {"clip": clip, "subject": name, "frames": len(times)}
+                row["coverage"] = float(self.is_found[times, subject].mean())
+                rows.append({**row, **self._over_time(times, subject), **motion})
+        return Records(rows, tuple(rows[0]) if rows else ("clip", "subject", "frames"))
+
+    def _over_time(self, times: list[int], subject: int) -> Record:
+        """The distances of a subject in the frames of a clip."""
+        names = [self.table.times[time] for time in times]
+        features: list[Array | None] = []
+        for time in times:
+            region = self.region_of(time, subject)
+            is_shown = region != UNASSIGNED
+            features.append(self.features[subject][time, region].double().numpy() if is_shown else None)
+        row: Record = {"mean": reduced(self.distances[times, subject], names)[0]}
+        _, row["worst"], row["worst_time"] = reduced(self.nearest[times, subject], names)
+        for name, values in zip(("to_first", "to_previous"), steps(features), strict=True):
+            row[name], row[f"{name}_worst"], row[f"{name}_worst_time"] = reduced(values, names)
+        row["swapped"] = [self.table.times[time] for time in times if subject in self._swapped[time]]
+        return row
+
     @property
     def rows(self) -> Records:
         """A row for each image and subject.
 
-        Columns: image, subject, state, distance (by the rule `missing`), nearest (whatever the threshold), threshold,
-        reference (the nearest one), region, left, top, right, bottom, swapped, and the signature.
+        Columns: image, clip, seconds, subject, state, distance (by the rule `missing`), nearest (whatever the
+        threshold), threshold, reference (the nearest one), region, left, top, right, bottom, swapped, and the
+        signature.
         """
         rows = []
         for time, assignment in enumerate(self.assignments):
@@ -193,17 +283,19 @@ class Match:
                 rows.append(
                     {
                         "image": self.table.times[time],
+                        "clip": self.table.clips[time],
+                        "seconds": _plain(self.table.seconds[time]),
                         "subject": name,
                         "state": assignment.states[subject],
                         "distance": _plain(self.distances[time, subject]),
                         "nearest": _plain(self.nearest[time, subject]),
                         "threshold": _plain(self.thresholds[subject]),
                         **self._place(time, subject),
-                        "swapped": subject in assignment.swapped,
+                        "swapped": subject in self._swapped[time],
                         **{f"{key}_name" if key == "distance" else key: text for key, text in self.signature.items()},
                     }
                 )
-        return Records(rows, tuple(rows[0]) if rows else ("image", "subject", "state", "distance"))
+        return Records(rows, tuple(rows[0]) if rows else ("image", "clip", "seconds", "subject", "state", "distance"))
 
     def _place(self, time: int, subject: int) -> Record:
         """The region of a subject, and the reference that is nearest to it."""
@@ -222,7 +314,7 @@ class Match:
 
     def published(self, name: str, form: str = "released") -> PublishedValue:
         """A published number by name, see `idmetric.match.named`; "corrected" where the release has an error."""
-        similarities = Similarities([], [], None, [], [])
+        similarities = Similarities([], [], None, [], [], clips=self.table.clips, seconds=self.table.seconds)
         for time, regions in enumerate(self.table.regions):
             similarities.to_references.append(1 - self.table.at(time))
             similarities.aggregated.append(1 - self.by_region[time, :, : len(regions)])
@@ -230,9 +322,14 @@ class Match:
             similarities.scores.append(np.array(scores))
         for subject in range(len(self.table.subjects)):
             similarities.features.append(self._features_of(subject))
-        if self.whole is not None:
-            whole = 1 - self.whole.detach().cpu().double().numpy()
-            similarities = replace(similarities, whole=list(whole))
+        # regions that are whole images serve as well
+        is_whole = [len(regions) == 1 and regions[0].is_whole for regions in self.table.regions]
+        if self.whole is not None or (is_whole and all(is_whole)):
+            column = self.table.values[..., 0] if self.whole is None else self.whole
+            number = 0 if self.whole is None else WHOLE
+            frames = [self.features[0][time, number].double().numpy() for time in range(len(self.table.times))]
+            whole = 1 - column.detach().cpu().double().numpy()
+            similarities = replace(similarities, whole=list(whole), frames=frames)
         return published_value(similarities, name, form, self.signature)
 
     def _features_of(self, subject: int) -> list[Array]:
@@ -267,6 +364,7 @@ class Match:
             "rows": self.rows.to_records(),
             "summary": self.summary.to_records(),
             "worst": self.worst,
+            "over_time": self.over_time.to_records(),
             "surplus": surplus,
             "published": [asdict(number) for number in numbers],
             "skipped": dict(self.skipped),
@@ -275,20 +373,52 @@ class Match:
 
     def to_table(self, numbers: Sequence[PublishedValue] = ()) -> str:
         """Aligned columns for a terminal: rows, then the summary and what all rows share."""
-        lines = _columns(self.rows, ("subject", "state", "distance", "nearest", "region", "image"))
+        lines = columns(self.rows, ("subject", "state", "distance", "nearest", "region", "image"))
         lines.append("")
-        lines += _columns(self.summary, ("subject", "n", "coverage", "mean", "worst", "worst_image"))
+        lines += columns(self.summary, ("subject", "n", "coverage", "mean", "worst", "worst_image"))
+        if self.over_time:
+            lines.append("")
+            lines += columns(self.over_time, _OVER_TIME)
+        for row in self.over_time:
+            if row["swapped"]:
+                lines.append(f"swapped: {row['subject']} is in another subject's track at {', '.join(row['swapped'])}")
         signature = [f"{name}={value}" for name, value in self.signature.items()]
         lines.append("  ".join(signature))
         lines += [str(number) for number in numbers]
         return "\n".join(line.rstrip() for line in lines) + "\n"
 
+    def to_html(self) -> str:
+        """A page that opens from disk: images with their regions, the worst first, and timelines of clips.
+
+        Raises:
+            ImportError: without jinja2, which the extra `match` brings.
+        """
+        content = Content(
+            table=self.table,
+            rows=self.rows,
+            summary=self.summary,
+            worst=self.worst,
+            by_region=self.by_region,
+            badness=self.badness,
+            surplus=self.surplus,
+            thumbnails=self.thumbnails,
+            skipped=self.skipped,
+            signature=self.signature,
+        )
+        return match_page(content)
+
     def write(self, path: StrPath) -> None:
-        """Write the rows as .csv, .json or .jsonl, atomically; ValueError for another ending."""
-        self.rows.write(path)
+        """Write the rows as .csv, .json or .jsonl, or the page as .html, atomically; ValueError for another ending."""
+        ending = Path(path).suffix
+        if ending == ".html":
+            write_page(self.to_html(), path)
+        elif ending in (".csv", ".json", ".jsonl"):
+            self.rows.write(path)
+        else:
+            raise ValueError(f"{os.fspath(path)!r} ends in none of .csv, .json, .jsonl, .html")
 
 
-def _columns(records: Records, names: Sequence[str]) -> list[str]:
+def columns(records: Records, names: Sequence[str]) -> list[str]:
     """Some columns of a table, aligned; "-" where there is no value."""
     lines = [list(names)]
     for row in records:
@@ -303,6 +433,18 @@ def _columns(records: Records, names: Sequence[str]) -> list[str]:
     return aligned(lines)
 
 
+_OVER_TIME = (
+    "subject",
+    "frames",
+    "coverage",
+    "mean",
+    "worst",
+    "to_first",
+    "to_previous",
+    "stillness",
+    "flicker",
+    "clip",
+)
 _MISSING_FIRST = 10.0  # above all distances
 
 

@@ -14,6 +14,7 @@ from idmetric.match.regions import Region
 from idmetric.metric.scoring.references import Aggregate
 
 AXES = ("time", "subject", "reference", "region")
+WHOLE = -1  # number of the region that is the whole image
 
 
 @dataclass(frozen=True, eq=False)
@@ -25,6 +26,8 @@ class Table:
             of regions. With gradients if the pixels had them.
         times: a name for each image or frame. subjects: their names. references: of each subject, names.
         regions: of each time.
+        clips: the clip that each time belongs to; "" for a still image.
+        seconds: of each frame since its clip's first; NaN for a still image.
     """
 
     values: Tensor
@@ -32,6 +35,8 @@ class Table:
     subjects: tuple[str, ...]
     references: tuple[tuple[str, ...], ...]
     regions: tuple[tuple[Region, ...], ...]
+    clips: tuple[str, ...]
+    seconds: tuple[float, ...]
 
     axes = AXES
 

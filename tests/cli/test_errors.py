@@ -213,7 +213,7 @@ def test_mistakes_are_reported_before_anything_heavy_is_imported(tmp_path: Path)
         "bench --model tinny": "unknown model 'tinny'",
         "eval folder --data . --model hsv --model tinny": "unknown model 'tinny'",
         "eval folder --data . --model mine=tinny": "unknown model 'tinny'",
-        "eval photos --model untrained:tinny": "unknown model 'tinny'",
+        "eval folder --model untrained:tinny": "unknown model 'tinny'",
         "eval folder --data . --model dreamsim:dino": "unknown baseline 'dreamsim:dino': choose dreamsim, ",
         "eval folder --data . --model diffsim:nights": "unknown baseline 'diffsim:nights': choose diffsim, ",
         "eval folder --data . --model x=hsv --model x=ssim": "two models are called 'x'",

@@ -9,8 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from idmetric.cli.match import main
+from idmetric.cli.score import main as score
+from tests.clip_files import write_video
+from tests.match.films import film, sound
 from tests.match.scenes import ANN, REX, STRANGER, references, scene
 
 
@@ -71,6 +75,11 @@ def test_json_has_summary_worst_and_published_numbers(folder: Path, capsys: pyte
     assert nexus["form"] == "corrected"
 
 
+def test_html_writes_a_page(folder: Path, tmp_path: Path) -> None:
+    assert run(folder, "--regions", str(folder / "boxes.json"), "--html", str(tmp_path / "page.html")) == 0
+    assert "missing; nearest region at" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
 def test_the_table_ends_with_the_signature(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(folder, "--regions", str(folder / "boxes.json")) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -104,3 +113,99 @@ def test_an_image_with_a_box_outside_can_be_skipped(folder: Path, capsys: pytest
     printed = capsys.readouterr()
     assert "skipped" in printed.err
     assert {json.loads(line)["image"][-5:] for line in printed.out.splitlines()} == {"1.png"}
+
+
+# Clips
+
+
+@pytest.fixture(scope="module")
+def movie(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_video(tmp_path_factory.mktemp("clips") / "movie.mp4", film([(ANN, REX)] * 12), fps=4)
+
+
+def test_rows_of_frames_and_subjects(folder: Path, movie: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(folder, str(movie), "--frames", "1fps", "--format", "json") == 0
+    content = json.loads(capsys.readouterr().out)
+    names = list(dict.fromkeys(row["image"] for row in content["rows"]))
+    assert names[2:] == [f"{movie} @ {index}" for index in (0, 4, 8)]
+    assert [(row["clip"], row["subject"], row["frames"]) for row in content["over_time"]] == [
+        (str(movie), "ann", 3),
+        (str(movie), "rex", 3),
+    ]
+    assert {row["n"] for row in content["summary"]} == {5}
+
+
+def test_without_subjects_frames_are_compared_with_each_other(movie: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--model", "tiny", "--quiet", str(movie), "--frames", "4", "--published", "vbench-subject"]
+    assert main([*words, "--format", "json"]) == 0
+    content = json.loads(capsys.readouterr().out)
+    (row,) = content["rows"]
+    assert row["frames"] == 4
+    assert content["published"][0]["name"] == "vbench-subject"
+    for form in ("table", "csv", "jsonl"):
+        assert main([*words, "--format", form]) == 0
+        assert str(movie) in capsys.readouterr().out
+
+
+def test_grids_and_folders_of_frames(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "frames").mkdir()
+    pictures = film([(ANN, REX)] * 4)
+    sheet = Image.new("RGB", (640, 352))
+    for number, picture in enumerate(pictures):
+        picture.save(tmp_path / "frames" / f"{number}.png")
+        sheet.paste(picture, (number % 2 * 320, number // 2 * 176))
+    sheet.save(tmp_path / "sheet.png")
+    rows = []
+    for words in (["--clip", str(tmp_path / "frames")], ["--grid", "2x2", str(tmp_path / "sheet.png")]):
+        assert main(["--model", "tiny", "--quiet", *words, "--format", "jsonl"]) == 0
+        rows.append(json.loads(capsys.readouterr().out))
+    assert rows[0]["clip"] == str(tmp_path / "frames")
+    assert rows[1]["clip"] == str(tmp_path / "sheet.png")
+    assert rows[0]["mean"] == rows[1]["mean"] > 0
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "message"),
+    [
+        ([], 2, "no images: give files, folders or --clip"),
+        (["--grid", "2", "a.png"], 2, "'2' is not ROWSxCOLUMNS"),
+        (["--frames", "0", "movie.mp4"], 2, "unknown frames '0'"),
+        (["empty.mp4"], 1, "empty.mp4: the file is empty"),
+        (["nothing"], 1, "nothing"),
+    ],
+)
+def test_wrong_clips(
+    words: list[str],
+    status: int,
+    message: str,
+    movie: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(movie.parent)
+    Path("empty.mp4").write_bytes(b"")
+    try:
+        ended = main(["--model", "tiny", *words])
+    except SystemExit as stopped:
+        ended = stopped.code
+    assert ended == status
+    assert message in capsys.readouterr().err
+
+
+def test_a_clip_is_skipped_with_a_line(movie: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sound(tmp_path / "sound.mp4")
+    words = ["--model", "tiny", "--quiet", str(tmp_path / "sound.mp4"), str(movie), "--frames", "2"]
+    assert main([*words, "--on-error", "skip", "--format", "jsonl"]) == 4
+    printed = capsys.readouterr()
+    assert "sound.mp4: the file contains no video" in printed.err
+    assert json.loads(printed.out)["clip"] == str(movie)
+
+
+def test_score_says_in_one_line_that_clips_belong_here(movie: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = str(movie.with_name("image.png"))
+    film([(ANN, REX)])[0].save(image)
+    for paths in ([image, str(movie)], [str(movie), image]):
+        assert score(["--model", "tiny", "--quiet", *paths]) == 1
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "movie.mp4" in line
+        assert "it is a video: clips are compared by `idmetric match`" in line

@@ -15,10 +15,11 @@ from PIL import Image
 from pycocotools import mask as coco
 
 from idmetric.data.frames.choose import SAMPLINGS, Faults, Sampling, blur_score, candidates, choose, plan, positions
-from idmetric.data.frames.clips import Clip, ClipError, find_clips
+from idmetric.data.frames.clips import Clip, find_clips
 from idmetric.data.frames.extract import Extraction, extract, finished, folder_name, to_manifest
 from idmetric.data.frames.footage import Footage, Frame, open_clip, read_boxes
 from idmetric.data.manifest.table import read
+from idmetric.match.video import ClipError
 from idmetric.metric.images.read import ImageReadError
 from tests.clip_files import mask, number_of, picture, turn_video, write_folder, write_masks, write_video
 from tests.permissions import permissions_count
@@ -377,7 +378,7 @@ def test_frames_that_do_not_decode_are_listed_and_others_used(tmp_path: Path) ->
     picks = list(choose(footage, Sampling(fps=30, stride=1, annotated=1, parts=5), 0, faults))
     assert [number_of(p.image) for p in picks] == readable
     assert len(faults.unreadable) == 2
-    assert "a.mov, frame 33: it cannot be decoded" in faults.unreadable[0]
+    assert "a.mov @ 33: it cannot be decoded" in faults.unreadable[0]
 
 
 # Files

@@ -32,7 +32,7 @@ def photo() -> Image.Image:
 
 
 def test_the_box_is_the_best_of_transformers_own(remover: GroundedSam, photo: Image.Image) -> None:
-    processor, model = remover.models
+    processor, model = remover.finder.loaded
     for category, phrase in (("Red_Mug", "red mug."), ("cat", "cat.")):
         inputs = processor(text=phrase, images=photo, return_tensors="pt")
         with torch.no_grad():
@@ -51,7 +51,7 @@ def test_the_mask_is_sams_of_that_box(remover: GroundedSam, photo: Image.Image) 
     made = remover.mask(photo, "red mug")
     assert (made.size, made.mode, np.unique(made).tolist()) == (photo.size, "L", [0, 255])
 
-    _, model = remover.sam.model
+    _, model = remover.sam.model.loaded
     pixels = torch.from_numpy(np.asarray(photo.resize((64, 64), Image.Resampling.BILINEAR)).copy()).permute(2, 0, 1)
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
     corners = torch.tensor([[[box[0] * 64 / 60, box[1] * 64 / 40, box[2] * 64 / 60, box[3] * 64 / 40]]])

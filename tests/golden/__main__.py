@@ -92,7 +92,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
             "eval": [
                 [],
                 *(
-                    [[s] for s in ("folder", "photos", "nearid", "retrieval", "idsim")]
+                    [[s] for s in ("folder", "nearid", "retrieval", "idsim")]
                     + [["mveb"], ["sensitivity"], ["segmentation"], ["dreambench"], ["calibrate"]]
                 ),
             ],

@@ -126,13 +126,13 @@ def test_vbench_i2v_and_freeinit_against_loops():
     frames, image = unit(np.array([0.1, 0.3, 0.7])), unit(np.array([0.0]))[0]
     consecutive = [math.cos(0.2), math.cos(0.4)]
     expected = 0.4 * math.cos(0.1) + 0.3 * sum(consecutive) / 2 + 0.3 * min(consecutive)
-    assert published.vbench_i2v(frames, image) == pytest.approx(expected)
+    assert published.vbench_i2v(frames, frames @ image) == pytest.approx(expected)
     assert published.freeinit(frames) == pytest.approx((math.cos(0.2) + math.cos(0.6)) / 2)
 
 
 def test_vbench_long_restarts_every_two_seconds():
     frames = unit(np.array([0, 0, 1.5, 1.5]))
-    assert published.vbench_long(frames, np.array([0.0, 1.0, 2.0, 3.0])) == pytest.approx(1)
+    assert published.vbench_long([frames], [np.array([0.0, 1.0, 2.0, 3.0])]) == pytest.approx(1)
     assert published.vbench_subject([frames]) < 0.7
 
 

@@ -68,8 +68,9 @@ def run(args: Namespace) -> int:
     """Sample all clips; returns 4 if some were skipped."""
     from idmetric.data.frames.annotations import of_clips, with_codes
     from idmetric.data.frames.choose import SAMPLINGS as FULL
-    from idmetric.data.frames.clips import ClipError, find_clips
+    from idmetric.data.frames.clips import find_clips
     from idmetric.data.frames.extract import Extraction, to_manifest
+    from idmetric.match.video import ClipError
 
     # the clips, without the frames of a previous run
     check_output(args.out)
@@ -131,8 +132,8 @@ def _sam(args: Namespace) -> Sam | None:
 
 def _outcome(clip: Clip, folder: Path, extraction: Extraction, skip: bool) -> Record | str:
     """The record of a clip, or the reason why it has none."""
-    from idmetric.data.frames.clips import ClipError
     from idmetric.data.frames.extract import extract
+    from idmetric.match.video import ClipError
 
     try:
         return extract(clip, folder, extraction, skip)

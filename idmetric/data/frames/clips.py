@@ -13,19 +13,15 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
+from idmetric.match.video import ClipError
 from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.images.paths import walk
+from idmetric.metric.images.paths import VIDEO_ENDINGS, walk
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")  # fewer than elsewhere: a GIF is a preview
-VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts")
 INNER = ("img", "rgb_video")  # the folder and the video that their parent names, in LaSOT and uCO3D
 BOXES = "groundtruth.txt"  # LaSOT, GOT-10k: left, top, width, height of each frame
 Box = tuple[float, float, float, float]  # left, top, right, bottom
 Codes = dict[str, dict[int, Any]]  # name of a frame -> object -> run-length code of its mask
-
-
-class ClipError(ValueError):
-    """A clip that cannot be used; the message names the file and the reason."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +61,7 @@ def find_clips(root: StrPath, masks: StrPath | None = None) -> list[Clip]:
         is_mask = mask_root is not None and path.resolve().is_relative_to(mask_root.resolve())
         if is_mask or path.stem == "mask_video":
             continue
-        if path == root or path.suffix.lower() in VIDEOS:
+        if path == root or path.suffix.lower() in VIDEO_ENDINGS:
             sources.add(path)
         elif is_image(path):
             sources.add(path.parent)
@@ -73,7 +69,7 @@ def find_clips(root: StrPath, masks: StrPath | None = None) -> list[Clip]:
     clips = [_clip(path, root, mask_root) for path in sources]
     clips.sort(key=attrgetter("name", "frames"))
     if not clips:
-        raise ClipError(f"{root}: no images ({', '.join(IMAGES)}) and no videos ({', '.join(VIDEOS)}) found")
+        raise ClipError(f"{root}: no images ({', '.join(IMAGES)}) and no videos ({', '.join(VIDEO_ENDINGS)}) found")
     for clip, following in pairwise(clips):
         if clip.name == following.name:
             raise ClipError(f"{clip.frames} and {following.frames} are both the clip {clip.name!r}: rename one of them")
@@ -114,5 +110,5 @@ def _clip(path: Path, root: Path, mask_root: Path | None) -> Clip:
 
 def _masks_at(path: Path) -> Path | None:
     """A video of that name, or the folder or video itself."""
-    files = [path.with_name(path.name + ending) for ending in VIDEOS]
+    files = [path.with_name(path.name + ending) for ending in VIDEO_ENDINGS]
     return next(filter(Path.exists, [*files, path]), None)

@@ -26,15 +26,16 @@ from PIL import Image
 
 from idmetric.data.generate.compose import Bits, mask_image
 from idmetric.data.generate.jobs import Progress, require, short_hash
-from idmetric.data.generate.weights import AUTO, Place, Rejected, Weighted, Weights, load_transformer
+from idmetric.data.generate.weights import AUTO, Place, Rejected, Weighted, Weights
 from idmetric.data.manifest.table import Manifest
+from idmetric.match.detect_models import GroundingDino, Sam2
+from idmetric.match.regions import Box
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.output import replacing
 from idmetric.metric.images.read import ImageReadError
 
 SEGMENTER = Weights("facebook/sam2.1-hiera-large", "apache-2.0")
 Pixels = NDArray[np.float64]  # (..., 3)
-Box = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 @dataclass(frozen=True)
@@ -150,28 +151,20 @@ def _distances(colors: Pixels, others: Pixels) -> Pixels:
 
 @dataclass(frozen=True)
 class Sam(Weighted):
-    """SAM 2.1 from transformers (safetensors, Apache-2.0): the single mask that it predicts for a box."""
+    """SAM 2.1 (safetensors, Apache-2.0): the single mask that it predicts for a box."""
 
     base: Weights = SEGMENTER
 
     name = "sam"
 
     @cached_property
-    def model(self) -> tuple[Any, Any]:
-        """Processor and model."""
-        return load_transformer(self.base, self.place, "Sam2Processor", "Sam2Model")
+    def model(self) -> Sam2:
+        """The model; its weights are loaded at the first use."""
+        return Sam2(source=self.base.repo, revision=self.base.revision, device=self.place.device)
 
     def body(self, photo: Image.Image, box: Box) -> Bits:
         """The object in a box, (H, W)."""
-        import torch
-
-        processor, model = self.model
-        inputs = processor(images=photo, input_boxes=[[list(box)]], return_tensors="pt").to(model.device)
-        with torch.inference_mode():
-            logits = model(**inputs, multimask_output=False).pred_masks.float()
-        [masks] = processor.post_process_masks(logits.cpu(), inputs["original_sizes"].cpu())
-        body: Bits = masks[0, 0].numpy().astype(bool)
-        return body
+        return self.model.mask(photo, box)
 
 
 @dataclass(frozen=True)
@@ -190,12 +183,17 @@ class GroundedSam(Remover):
     name = "grounded_sam"
 
     def load(self) -> None:
-        _ = self.models, self.sam.model
+        _ = self.finder.loaded, self.sam.model.loaded
 
     @cached_property
-    def models(self) -> tuple[Any, Any]:
-        """Processor and model of the detector."""
-        return load_transformer(self.detector, self.place, "GroundingDinoProcessor", "GroundingDinoForObjectDetection")
+    def finder(self) -> GroundingDino:
+        """The detector, with all its boxes: the best one is reported whatever its probability."""
+        return GroundingDino(
+            source=self.detector.repo,
+            revision=self.detector.revision,
+            device=self.place.device,
+            threshold=0.0,
+        )
 
     @cached_property
     def sam(self) -> Sam:
@@ -219,22 +217,9 @@ class GroundedSam(Remover):
         category: str,
     ) -> tuple[Box, float]:
         """The most likely box of a category in pixels, and its probability."""
-        import torch
-
-        processor, model = self.models
-        words = category.replace("_", " ").casefold().split()
-        phrase = " ".join(words).rstrip(". ") + "."  # as it was trained
-        inputs = processor(text=phrase, images=photo, return_tensors="pt").to(model.device)
-        with torch.inference_mode():
-            outputs = model(**inputs)
-
-        scores = outputs.logits[0].float().sigmoid().amax(-1)  # of each query, over the phrase's tokens
-        best = int(scores.argmax())
-        x, y, width, height = outputs.pred_boxes[0, best].tolist()
-        sides = [x - width / 2, y - height / 2, x + width / 2, y + height / 2]
-        corners = np.clip(sides, 0, 1) * (photo.size * 2)
-        left, top, right, bottom = corners.tolist()
-        return (left, top, right, bottom), float(scores[best])
+        detections = self.finder.detect(photo, [category.replace("_", " ")])
+        left, top, right, bottom = detections.boxes[0].tolist()
+        return (left, top, right, bottom), float(detections.scores[0])
 
 
 REMOVERS: dict[str, type[Remover]] = {"clean": CleanBackground, "grounded_sam": GroundedSam}

@@ -12,7 +12,6 @@ from typing import Any, ClassVar, Self
 
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.hub import Hub, cached_file, fetch
-from idmetric.metric.files.hints import need
 from idmetric.metric.files.typed import accept, from_text
 
 Options = dict[str, Any]  # settings, or arguments of a pipeline, by name
@@ -237,25 +236,6 @@ def load_model(
         return getattr(diffusers, kind).from_pretrained(folder or weights.repo, use_safetensors=True, **options)
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
         raise CheckpointError(f"cannot load {weights} as {kind}: {_line(error)}") from error
-
-
-def load_transformer(
-    weights: Weights,
-    place: Place,
-    processor: str,
-    model: str,
-) -> tuple[Any, Any]:
-    """A processor and a model of transformers' classes of these names, on the device; errors as `load_pipeline`."""
-    need("generate", "generating images", transformers="transformers")
-    import transformers
-
-    source, revision = weights.repo, weights.revision
-    try:
-        preparation = getattr(transformers, processor).from_pretrained(source, revision=revision)
-        network = getattr(transformers, model).from_pretrained(source, revision=revision, use_safetensors=True)
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
-        raise CheckpointError(f"cannot load {weights} as {model}: {_line(error)}") from error
-    return preparation, network.eval().to(place.torch_device())
 
 
 def load_tensors(weights: Weights) -> dict[str, Any]:

@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import combinations, product
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from idmetric.evaluate.protocols.common.columns import Array
+from idmetric.evaluate.protocols.common.columns import Array, Ints
 from idmetric.evaluate.protocols.common.intervals import any_statistic
 from idmetric.evaluate.protocols.common.paper_numbers import (
     ALL_CATEGORIES,
@@ -36,23 +37,21 @@ from idmetric.evaluate.protocols.common.paper_numbers import (
     row_of,
 )
 from idmetric.evaluate.protocols.common.protocol import Protocol
-from idmetric.evaluate.protocols.common.result import Result, Row, Value
+from idmetric.evaluate.protocols.common.result import Result, Row, Value, numbers_of
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bind
 from idmetric.evaluate.protocols.common.table_columns import Column
-from idmetric.evaluate.protocols.dreambench import ratings as dreambench_ratings
 from idmetric.evaluate.protocols.dreambench.ratings import (
     CATEGORIES,
     Item,
     category_of,
-    from_manifest,
     humans,
     pairs,
     rated_methods,
+    read,
 )
-from idmetric.evaluate.statistics.agreement import fisher_mean, kendall, pearson, spearman
-from idmetric.evaluate.statistics.bootstrap import FEW, percentiles
-from idmetric.evaluate.statistics.resampled import draws, resampled_pearson
-from idmetric.metric.files.settings import Checked, option
+from idmetric.evaluate.settings import Checked, option
+from idmetric.evaluate.statistics.agreement import fisher_mean, kendall, spearman
+from idmetric.evaluate.statistics.bootstrap import FEW
 
 if TYPE_CHECKING:
     from idmetric.data.importers.dreambench import Ratings
@@ -69,7 +68,7 @@ class DreamBenchOptions(Checked):
         choices=tuple(CATEGORIES),
         repeated=True,
     )
-    ratings: Path | None = option(None, "the published folder of ratings (default: those of an imported manifest)")
+    ratings: Path | None = option(None, "the published folder of ratings")
 
 
 COLUMNS = {
@@ -106,26 +105,22 @@ class Rated:
         """The collection of each image."""
         return [collection for collection, _ in self.items]
 
-    def compared(self) -> list[tuple[Array, Array]]:
-        """Pairs of ratings to compare: each group's with the rater's, or each two groups'."""
-        if self.scores is None:
-            return list(combinations(self.groups, 2))
-        return [(group, self.scores) for group in self.groups]
-
-    def cell(self) -> tuple[float, float | None]:
-        """M-H, or for the humans themselves H-H, and half the range of the groups (None for one pair alone).
+    def correlations(self, chosen: Ints) -> Array:
+        """Pearson's r of each group with the rater, or of each two groups, over the chosen images (with repetitions).
 
         Raises:
-            ValueError: if one of them gave all images the same rating.
+            ValueError: if one of them gave all of these images the same rating.
         """
-        try:
-            correlations = [pearson(a, b) for a, b in self.compared()]
-        except ValueError as error:
-            raise ValueError(f"{self.method}, {category_of(self.items[0])}: {error}") from error
-        spread = None
-        if len(correlations) > 1:
-            spread = (max(correlations) - min(correlations)) / 2
-        return float(np.mean(correlations)), spread
+        ratings = self.groups[:, chosen]
+        if self.scores is not None:
+            ratings = np.vstack([ratings, self.scores[chosen]])
+        if (np.ptp(ratings, axis=1) == 0).any():
+            category = category_of(self.items[0])
+            raise ValueError(f"{self.method}, {category}: a rater gave the same rating to all {len(chosen)} images")
+        matrix = np.asarray(np.corrcoef(ratings))
+        if self.scores is None:
+            return np.asarray(matrix[np.triu_indices(len(matrix), 1)])
+        return np.asarray(matrix[-1, :-1])
 
 
 def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | None:
@@ -138,7 +133,7 @@ def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | No
     if rater == HUMAN and len(groups) < 2:
         raise ValueError("the agreement of humans with each other (H-H) needs two groups of them: group1, group2")
 
-    rated_by_people = set.intersection(*map(set, groups)) if groups else set()
+    rated_by_people = set(groups[0]).intersection(*groups)
     items = sorted(item for item in rated_by_people if category_of(item) == category)
     count = len(items)
     scores = None
@@ -148,9 +143,7 @@ def pair(ratings: Ratings, rater: str, method: str, category: str) -> Rated | No
         scores = np.array([rater_scores[item] for item in items])
     if not items:
         return None
-    group_scores = []
-    for group in groups:
-        group_scores.append([group[item] for item in items])
+    group_scores = [[group[item] for item in items] for group in groups]
     return Rated(method, items, np.array(group_scores), scores, count - len(items))
 
 
@@ -175,7 +168,6 @@ def rate(
     rows: list[Row] = []
     notes = []
     category_means = []
-    count = 0
     for category in options.category:
         rated = []
         for method in rated_methods(ratings):
@@ -185,8 +177,7 @@ def rate(
                 rows.append(_row(paper, category, method, [method_rated], settings))
         if len(rated) > 1:
             rows.append(_row(paper, category, FISHER_ROW, rated, settings))
-            category_means.append(_fisher([method_rated.cell()[0] for method_rated in rated])[0])
-            count += sum(len(method_rated.items) for method_rated in rated)
+            category_means.append(numbers_of(rows[-1])[_MH])
         missing = sum(method_rated.missing for method_rated in rated)
         if missing:
             notes.append(f"{category}: {missing} images that people rated have no score and are left out")
@@ -195,7 +186,9 @@ def rate(
         raise ValueError(f"no image of {', '.join(options.category)} is rated by both {rater} and the human groups")
     if len(category_means) == len(CATEGORIES):
         paper_value, _ = _printed(paper, ALL_CATEGORIES, FISHER_ROW)
-        overall = Value(_fisher(category_means)[0], None, None, count, paper_value)
+        mean, _ = _fisher([value.value for value in category_means])
+        count = sum(value.count for value in category_means)
+        overall = Value(mean, None, None, count, paper_value)
         rows.append({"category": ALL_CATEGORIES, "method": FISHER_ROW, _MH: overall})
     return rows, notes
 
@@ -220,38 +213,43 @@ def _row(
     settings: EvalSettings,
 ) -> Row:
     """A cell with the interval over collections, which all methods share; several methods give their Fisher-z mean."""
-    cells = [method_rated.cell() for method_rated in rated]
-    mean, spread = cells[0]
-    if method == FISHER_ROW:
-        mean, spread = _fisher([value for value, _ in cells])
+    counts = [len(method_rated.items) for method_rated in rated]
+    methods = np.repeat(np.arange(len(rated)), counts)  # the method of each image
+    images = np.concatenate([np.arange(count) for count in counts])  # its number in the method
 
-    low, high = _interval(rated, settings)
-    count = sum(len(method_rated.items) for method_rated in rated)
+    def mean(drawn_methods: Ints, drawn_images: Ints) -> float:
+        cells = []
+        for number, method_rated in enumerate(rated):
+            correlations = method_rated.correlations(drawn_images[drawn_methods == number])
+            cells.append(float(correlations.mean()))
+        if method == FISHER_ROW:
+            return _fisher(cells)[0]
+        return cells[0]
+
+    collections = np.concatenate([method_rated.collections for method_rated in rated])
+    settings = _of_enough(collections, settings)
     paper_mean, paper_spread = _printed(rater, category, method)
-    value = Value(mean, low, high, count, paper_mean)
+    value = any_statistic(mean, (methods, images), collections, settings, paper_mean)
     row: Row = {"category": category, "method": method, _MH: value}
+
+    correlations = [
+        method_rated.correlations(np.arange(count)) for method_rated, count in zip(rated, counts, strict=True)
+    ]
+    spread = None
+    if method == FISHER_ROW:
+        _, spread = _fisher([float(of_method.mean()) for of_method in correlations])
+    elif len(correlations[0]) > 1:
+        spread = float(np.ptp(correlations[0])) / 2
     if spread is not None:
-        row[_SPREAD] = Value(spread, None, None, count, paper_spread)
+        row[_SPREAD] = Value(spread, None, None, value.count, paper_spread)
     return row
 
 
-def _interval(rated: Sequence[Rated], settings: EvalSettings) -> tuple[float | None, float | None]:
-    """The interval of the Fisher-z mean over methods, by drawing collections; None without or of few collections."""
-    names = np.unique(np.concatenate([method_rated.collections for method_rated in rated]))
-    if not settings.bootstrap or len(names) < FEW:
-        return None, None
-    times = draws(len(names), settings.bootstrap, settings.seed)
-    drawn = []
-    for method_rated in rated:
-        number = np.searchsorted(names, method_rated.collections)
-        correlations = [resampled_pearson(a, b, number, times) for a, b in method_rated.compared()]
-        drawn.append(np.mean(correlations, 0))
-    means = drawn[0]
-    if len(drawn) > 1:
-        clipped = np.clip(drawn, -_LIMIT, _LIMIT)
-        means = np.tanh(np.arctanh(clipped).mean(0))
-    interval = percentiles(means, settings.bootstrap)
-    return interval or (None, None)
+def _of_enough(collections: NDArray[Any], settings: EvalSettings) -> EvalSettings:
+    """The settings, without a bootstrap of few collections."""
+    if len(np.unique(collections)) < FEW:
+        return replace(settings, bootstrap=0)
+    return settings
 
 
 def rank(ratings: Ratings, rater: str, settings: EvalSettings, paper_row: str | None = None) -> Row | None:
@@ -282,8 +280,7 @@ def rank(ratings: Ratings, rater: str, settings: EvalSettings, paper_row: str | 
         return None
 
     collections = np.concatenate([method_rated.collections for method_rated in rated])
-    if len(np.unique(collections)) < FEW:
-        settings = replace(settings, bootstrap=0)
+    settings = _of_enough(collections, settings)
     table = {"cls": "dreambench_fig_25", **dict.fromkeys(PATCHES, "dreambench_table_2b")}.get(settings.distance)
     paper = printed("idsim", table, paper_row) if table else {}
     row: Row = {"category": " + ".join(RANKED), "method": "pooled"}
@@ -306,7 +303,7 @@ def run(
     settings: EvalSettings = EvalSettings(),
     options: DreamBenchOptions = DreamBenchOptions(),
     *,
-    ratings: Ratings | None = None,
+    ratings: Ratings,
 ) -> list[Result]:
     """Score the generated images of a manifest with models, and correlate that with the ratings.
 
@@ -314,16 +311,11 @@ def run(
         data: pairs of a reference (anchor) and a generated image (candidate), as `idmetric data import dreambench_pp`
             makes them; only the first image of a prompt is rated.
         models: name -> model, see `scorers.bind`.
-        ratings: from `ratings.read`; None: those in the manifest.
+        ratings: from `ratings.read`.
 
     Raises:
-        ValueError: if there are no ratings, or no image of the manifest is rated.
+        ValueError: if no image of the manifest is rated.
     """
-    if ratings is None:
-        ratings = from_manifest(data)
-    if not humans(ratings):
-        raise ValueError("no human ratings: name their folder (--ratings), or import them with --option ratings=FOLDER")
-
     rated_pairs = [image for image in pairs(data, ratings) if category_of(image.item) in options.category]
     if not rated_pairs:
         engines = sorted({str(engine) for engine in data.column("engine") if engine})
@@ -385,14 +377,14 @@ def run_command(data: Manifest, models: Models, settings: EvalSettings, options:
     """Models' own scores of the data's images; without data, the published scores.
 
     Raises:
-        ValueError: for data without a model, a model without data, or neither data nor ratings.
+        ValueError: without ratings, for data without a model, or a model without data.
     """
-    if not len(data) and options.ratings is None:
-        raise ValueError("--ratings PATH is needed, or --data with an imported manifest that holds ratings")
+    if options.ratings is None:
+        raise ValueError("--ratings PATH is needed: the folder of published ratings")
     if bool(len(data)) != bool(models):
         raise ValueError("--model scores the images of --data: give both, or neither for the published scores alone")
-    ratings = None if options.ratings is None else dreambench_ratings.read(options.ratings)
-    if ratings is not None and not len(data):
+    ratings = read(options.ratings)
+    if not models:
         return published(ratings, settings, options)
     return run(data, models, settings, options, ratings=ratings)
 

@@ -1,6 +1,6 @@
 """The page of `idmetric gallery report`: duplicates to remove, identities, and the nearest images of each image.
 
-See `idmetric.evaluate.report.page` for the common parts of all pages.
+See `idmetric.match.page.render` for the common parts of all pages.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from idmetric.evaluate.report.page import render
-from idmetric.evaluate.report.pictures import webp_uri
 from idmetric.gallery import Gallery, Item
 from idmetric.gallery.index import file_of
 from idmetric.gallery.looks import Looks
 from idmetric.gallery.table import NEIGHBORS
+from idmetric.match.page.pictures import webp_uri
+from idmetric.match.page.render import render
 from idmetric.metric.scoring.records import Record, Records
 
 ROOM = 18_000_000  # bytes of all pictures; text adds a third
@@ -67,29 +67,18 @@ def gallery_page(
     images = []
     for name, index in number.items():
         item = ordered[index]
-        fault = faults.get(item.where, "")
-        picture = -1
-        near = ""
-        if not fault:
-            picture = picture_number.get(item.key, -1)
-        if index < shown:
-            near = neighbors[index]
-        elif not fault:
-            fault = "too many for one page"
-        manifest = ""
-        if item.place not in item.files:
-            manifest = file_of(item)
+        has_room = index < shown
         images.append(
             {
                 "path": name,
                 "name": item.name,
-                "picture": picture,
-                "fault": fault,
-                "manifest": manifest,
+                "picture": -1 if item.where in faults else picture_number.get(item.key, -1),
+                "fault": faults.get(item.where, "" if has_room else "too many for one page"),
+                "manifest": "" if item.place in item.files else file_of(item),
                 "width": item.width,
                 "height": item.height,
                 "bytes": item.size,
-                "near": near,
+                "near": neighbors[index] if has_room else "",
             }
         )
 
@@ -102,6 +91,7 @@ def gallery_page(
         "single": list(range(len(grouped), len(number))),
     }
     return render(
+        "idmetric.evaluate.report",
         "gallery",
         ("theme.js", "gallery.js"),
         {"record": record},

@@ -1,6 +1,6 @@
 """The page of `idmetric score --html`: images sorted by distance, a threshold to move, matched patches side by side.
 
-See `idmetric.evaluate.report.page` for the common parts of all pages.
+See `idmetric.match.page.render` for the common parts of all pages.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from idmetric.evaluate.report.chart import percent, round_step, ticks_of
 from idmetric.evaluate.report.heatmap import colors
-from idmetric.evaluate.report.page import render
+from idmetric.match.page.chart import percent, round_step, ticks_of
+from idmetric.match.page.render import render, short
 from idmetric.metric.scoring.references import ENOUGH
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
     number = {file: index for index, file in enumerate(references)}
     files = references + [entry.image for entry in entries]
     paths = [path for path, _ in files]
-    names = dict(zip(paths, _short(paths), strict=True))
+    names = dict(zip(paths, short(paths), strict=True))
     cards = []
     for entry in entries:
         path, reference_path = entry.image[0], entry.reference[0]
@@ -85,6 +85,7 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
 
     finite = [distance for distance in distances if math.isfinite(distance)] or [math.nan]
     return render(
+        "idmetric.evaluate.report",
         "score",
         ("theme.js", "score.js", "compare.js"),
         {"record": facts, "matches": _matches(entries)},
@@ -196,18 +197,6 @@ def _axis(
         height=round(max(36.0, gap * max(heights.values()) + 10)),
         real=[(name, percent(distance, low, high)) for name, distance in real.items()],
     )
-
-
-def _short(paths: Sequence[str]) -> list[str]:
-    """Remove the folders that all paths share."""
-    folders = [os.path.dirname(path) for path in paths]
-    try:
-        shared = os.path.commonpath(folders)
-    except ValueError:  # absolute and relative paths, several drives, or no paths
-        shared = ""
-    if not shared:
-        return list(paths)
-    return [os.path.relpath(path, shared) for path in paths]
 
 
 # Matched patches

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ from idmetric.metric.models.devices import at_least_float32
 from idmetric.metric.models.encode import SentenceEncoder
 from idmetric.metric.models.named import NamedScore
 from idmetric.metric.models.preprocessing import LoadedImage
+
+if TYPE_CHECKING:
+    from idmetric.match import Match  # see `Embedder.match`
 
 
 class Embedder(SentenceEncoder):
@@ -95,14 +98,13 @@ class Embedder(SentenceEncoder):
                 folder holds the masks at the images' paths, whole or without their first folders (`paths.mask_of`).
                 Patches are weighted by how much of them the mask covers, and `outside` says what becomes of the other
                 pixels.
-            mask_id: the label that is the subject in masks of several objects: a palette index or gray value, or a
-                color such as "#ff0000" (see `images.masks`; `Labeled(mask, mask_id)` sets it for one mask).
+            mask_id: the label that is the subject in masks of several objects: a palette index, gray value or color
+                such as "#ff0000" (`images.masks.Labeled(mask, mask_id)` sets it for one mask).
             outside: "black" or "white" paints pixels outside the mask, so that `cls` too sees the subject alone;
                 "crop" blacks them out and cuts the image to the mask's bounding box; "keep" leaves them: then only
                 patch distances use the mask.
             patches: False drops the patch tokens, to save memory where only `cls` distances are wanted.
-            workers: threads that read images while the model works on the batch before, for files on a machine with
-                cores to spare; they hold two more batches in memory. 0: read in turn.
+            workers: threads that read files ahead of the model, and hold two more batches in memory; 0: read in turn.
             progress: called with (images done, images in all) after each batch.
 
         Raises:
@@ -112,15 +114,9 @@ class Embedder(SentenceEncoder):
         """
         warn_of_lost_graph(images)
         with torch.no_grad():
-            return self._embed(
-                images,
-                labeled(masks, mask_id),
-                outside,
-                batch_size=batch_size,
-                patches=patches,
-                progress=progress,
-                workers=workers,
-            )
+            masks = labeled(masks, mask_id)
+            options = {"batch_size": batch_size, "patches": patches, "workers": workers, "progress": progress}
+            return self._embed(images, masks, outside, **options)
 
     def _embed(self, images: Any, masks: Masks, outside: Outside, **batching: Any) -> Embedding:
         """Embed images, with a graph if gradients are on; `batching`: see `in_batches`."""
@@ -227,10 +223,15 @@ class Embedder(SentenceEncoder):
         """
         patches = needs_patches(distance)
         x = self.as_embedding(a, labeled(masks_a, mask_id), outside, patches, batch_size)
-        y = None
-        if b is not None:
-            y = self.as_embedding(b, labeled(masks_b, mask_id), outside, patches, batch_size)
+        y = None if b is None else self.as_embedding(b, labeled(masks_b, mask_id), outside, patches, batch_size)
         return checked_distances(distance_matrix(x, y, distance, joint_weight=joint_weight), self.dtype)
+
+    def match(self, subjects: Any, images: Any, **options: Any) -> Match:
+        """Which of several subjects are where in images: `idmetric.match.match(metric, ...)`, with its options."""
+        # the one import of another room, late and for users alone: nothing in metric/ calls this method
+        from idmetric.match import match
+
+        return match(self, subjects, images, **options)
 
     def as_embedding(
         self, images: Images | Embedding, masks: Masks, outside: Outside, patches: bool, batch_size: int

@@ -23,18 +23,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
-from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from idmetric.metric.files.threads import in_order, one_thread
 
 Array = NDArray[np.float64]
+Bytes = NDArray[np.uint8]
 Single = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Truths = NDArray[np.bool_]
-Matches = tuple[Array, Ints]  # of P pairs, plain and mirrored (P, 2): best correlation, and the crop that has it
+Matches = Array  # (2, P, 2): best correlation of P pairs, and the crop that has it; each plain and mirrored
 SIZE = 96  # side in pixels at which images are compared; callers may resize them to it by a better filter
 THRESHOLD = 0.7  # from this agreement on, an image is a copy (measurements: benchmarks/reports/copies.md)
 MANY = 0.1  # above this share of copies, the scores of a set of images are those of its copies
@@ -59,7 +59,7 @@ _AT_ONCE = 16  # pairs in a batch: more do not fit into a processor's cache
 class Print:
     """An image, ready to be compared: pixels (SIZE, SIZE, 3), small gray ones, and crops of these, of unit length."""
 
-    pixels: Array
+    pixels: Bytes
     small: Array
     crops: Single
 
@@ -84,17 +84,14 @@ class Copy:
 
 
 @one_thread()
-def take_print(pixels: ArrayLike) -> Print:
+def take_print(pixels: Bytes) -> Print:
     """The print of an image, to compare with others.
 
     Args:
-        pixels: (H, W, 3) RGB, uint8, or floats in [0, 1]; squashed to SIZE x SIZE.
+        pixels: (SIZE, SIZE, 3) RGB, uint8.
     """
-    colors = _colors(np.asarray(pixels))
-    height, width = colors.shape[1:]
-    squashed = _separable(colors, _resizer(height, SIZE), _resizer(width, SIZE))
-    gray = _gray(squashed)
-    return Print(squashed.transpose(1, 2, 0), _reduced(gray), _crops(gray))
+    gray = _gray(_colors(pixels))
+    return Print(pixels, _reduced(gray), _crops(gray))
 
 
 @one_thread()
@@ -109,7 +106,7 @@ def compare(a: Print, b: Print) -> Copy:
 
 @one_thread()
 def compare_pairs(
-    pictures: NDArray[np.uint8],
+    pictures: Bytes,
     a: Ints,
     b: Ints,
     *,
@@ -133,25 +130,22 @@ def compare_pairs(
     # the crops of each image with all images that it is paired with, in either direction
     image = np.concatenate([a, b])
     partner = np.concatenate([b, a])
-    correlation = np.empty((len(image), 2))
-    crop = np.empty((len(image), 2), np.int64)
+    matches = np.empty((2, len(image), 2))
 
     def match(pairs: Ints) -> None:  # of one image
         crops = _crops(_gray(_colors(pictures[image[pairs[0]]])))
-        correlation[pairs], crop[pairs] = _matches(crops, small[partner[pairs]])
+        matches[:, pairs] = _matches(crops, small[partner[pairs]])
 
     order = np.argsort(image, kind="stable")
     ends = np.flatnonzero(np.diff(image[order])) + 1
     for _ in in_order(match, np.split(order, ends), threads=_THREADS, waiting=64):
         pass
-    count = len(a)
-    a_crops = correlation[:count], crop[:count]
-    b_crops = correlation[count:], crop[count:]
+    a_crops, b_crops = np.split(matches, 2, axis=1)
     return _agreements(pictures, a, b, a_crops, b_crops, copies_only, done)
 
 
 def _agreements(
-    pictures: NDArray[Any],
+    pictures: Bytes,
     a: Ints,
     b: Ints,
     a_crops: Matches,
@@ -168,17 +162,18 @@ def _agreements(
     # a part that is saturated or cut off in one image exists in the other alone
     unsure = np.flatnonzero((agreement >= THRESHOLD / 2) & (agreement < THRESHOLD))
     if len(unsure):
-        some_a_crops = a_crops[0][unsure], a_crops[1][unsure]
-        some_b_crops = b_crops[0][unsure], b_crops[1][unsure]
-        reverse, reverse_mirrored = _directed(pictures, b[unsure], a[unsure], some_b_crops, some_a_crops, copies_only)
+        reverse, reverse_mirrored = _directed(
+            pictures, b[unsure], a[unsure], b_crops[:, unsure], a_crops[:, unsure], copies_only
+        )
         is_better = reverse > agreement[unsure]
-        agreement[unsure[is_better]] = reverse[is_better]
-        mirrored[unsure[is_better]] = reverse_mirrored[is_better]
+        better = unsure[is_better]
+        agreement[better] = reverse[is_better]
+        mirrored[better] = reverse_mirrored[is_better]
     return agreement, mirrored
 
 
 def _directed(
-    pictures: NDArray[Any],
+    pictures: Bytes,
     reference: Ints,
     image: Ints,
     reference_crops: Matches,
@@ -219,13 +214,17 @@ def _directed(
 
 
 def _crop_poses() -> Array:
-    """(scale, y, x) of each of a print's crops."""
-    poses = []
+    """Poses (4, crops, 4): a crop of the reference shows the image, one of the image the reference; both mirrored."""
+    places = []
     for share in _CROPS:
         side = round(_SMALL / share)
         centers = [-1 + (2 * start + _SMALL) / side for start in range(side - _SMALL + 1)]
-        poses += [(_SMALL / side, y, x) for y, x in product(centers, centers)]
-    return np.array(poses)
+        places += [(_SMALL / side, y, x) for y, x in product(centers, centers)]
+    scale, y, x = np.array(places).T
+    of_reference = [scale, y, scale, x]
+    of_image = [1 / scale, -y / scale, 1 / scale, -x / scale]
+    of_mirrored = [1 / scale, -y / scale, 1 / scale, x / scale]
+    return np.array([of_reference, of_image, of_reference, of_mirrored]).transpose(0, 2, 1)
 
 
 _POSES = _crop_poses()
@@ -235,27 +234,17 @@ def _matches(crops: Single, small: Array) -> Matches:
     """Match the crops of one image with others (M, _SMALL, _SMALL), plain and mirrored."""
     turned = np.stack([small, small[:, :, ::-1]], axis=1).reshape(len(small), 2, -1)
     likeness = _unit(turned).astype(np.float32) @ crops.T
-    return likeness.max(-1).astype(np.float64), likeness.argmax(-1)
+    return np.array([likeness.max(-1), likeness.argmax(-1)])
 
 
 def _coarse(reference_crops: Matches, image_crops: Matches) -> tuple[Array, Truths, Array]:
     """Best correlation (P,), whether of the mirrored image (P,), and its pose (P, 4)."""
-    correlations, poses = [], []
-    for turn, side in ((0, -1), (1, 1)):
-        correlation, crop = reference_crops
-        scale, y, x = _POSES[crop[:, turn]].T
-        correlations.append(correlation[:, turn])
-        poses.append([scale, y, scale, x])
-        # the reference is a crop of the image
-        correlation, crop = image_crops
-        scale, y, x = _POSES[crop[:, turn]].T
-        correlations.append(correlation[:, turn])
-        poses.append([1 / scale, -y / scale, 1 / scale, side * x / scale])
-
-    values = np.array(correlations)
-    choice = (values >= values.max(0) - 1e-6).argmax(0)  # of equal ones the first
+    correlation, crop = np.stack([reference_crops, image_crops], axis=-1).reshape(2, -1, len(_POSES))
+    highest = correlation.max(1, keepdims=True)
+    choice = (correlation >= highest - 1e-6).argmax(1)  # of equal ones the first
     pairs = np.arange(len(choice))
-    return values[choice, pairs], choice >= 2, np.array(poses)[choice, :, pairs]
+    poses = _POSES[choice, crop[pairs, choice].astype(np.int64)]
+    return correlation[pairs, choice], choice >= 2, poses
 
 
 def _refined(reference: Array, image: Array, pose: Array) -> Array:
@@ -393,10 +382,9 @@ def _color(a: Array, b: Array, inside: Truths) -> Array:
 # Arrays: images are the last two axes
 
 
-def _colors(pixels: NDArray[Any]) -> Array:
+def _colors(pixels: Bytes) -> Array:
     """Pixels (..., H, W, 3) as floats (..., 3, H, W)."""
-    colors = np.moveaxis(pixels, -1, -3)
-    return colors / 255.0 if colors.dtype == np.uint8 else colors.astype(np.float64)
+    return np.moveaxis(pixels, -1, -3) / 255.0
 
 
 def _gray(colors: Array) -> Array:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.finite import NonFiniteError, shown
@@ -33,10 +34,9 @@ from idmetric.metric.scoring.records import Record
 from idmetric.metric.scoring.scores import File, ScoreSettings
 
 if TYPE_CHECKING:
-    from PIL import Image
-
     from idmetric.metric.models.embedder import Embedder
     from idmetric.metric.scoring.store import Store
+    from idmetric.metric.scoring.subject import Subject
 
 
 class Watcher(Protocol):
@@ -118,6 +118,17 @@ class Encoder:
                 results = self.see(batch)
                 for file in batch_files:
                     yield file, results.get(file)
+
+    def of_subject(self, subject: Subject) -> dict[File, Seen]:
+        """The references of a subject as if they were read: thumbnails stand for the photos."""
+        images: dict[File, Seen] = {}
+        for row, (name, thumbnail) in enumerate(zip(subject.references, subject.thumbnails, strict=True)):
+            file = (name, None)
+            if self._watcher is not None:
+                self._watcher.add_picture(file, Image.fromarray(thumbnail), None, "keep")
+            loaded = Loaded(file, small=thumbnail if self._settings.copies else None)
+            images[file] = self._seen(loaded, subject.embedding[[row]])
+        return images
 
     def pairs(self, pairs: Pairs) -> Iterator[tuple[Pair, Seen | None, Seen | None]]:
         """Yield the pairs in order, with their images: each is embedded once, and held until its last pair."""

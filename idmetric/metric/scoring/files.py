@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from idmetric.metric.files.output import file_id
 from idmetric.metric.images import paths
 from idmetric.metric.scoring.pairs import Pairs
 from idmetric.metric.scoring.scores import File, PathLike, RequestError
+
+if TYPE_CHECKING:
+    from idmetric.metric.scoring.subject import Subject
 
 
 @dataclass(frozen=True)
@@ -18,29 +22,52 @@ class Cross:
 
     Attributes:
         left_out: references among the candidates, which are not scored.
+        subject: holds the references, of which `references` are the names then; they are not read.
     """
 
     references: list[str]
     candidates: list[str]
     left_out: tuple[str, ...] = ()
+    subject: Subject | None = None
 
     @property
     def files(self) -> list[File]:
-        """References and candidates, without masks of their own."""
-        return [(path, None) for path in (*self.references, *self.candidates)]
+        """The files to read, references first, without masks of their own."""
+        references = self.references if self.subject is None else []
+        return [(path, None) for path in (*references, *self.candidates)]
 
     @property
     def pictures(self) -> int:
         """The number of pictures on a page of the scores."""
-        return len(self.files)
+        return len(self.references) + len(self.candidates)
+
+
+def subject_among(references: Any) -> Subject | None:
+    """The subject that stands for references, read if it is a file; None for photos.
+
+    Raises:
+        RequestError: for a file that is no subject, or a subject among other references.
+    """
+    sources = references if isinstance(references, list | tuple) else [references]
+    if all(isinstance(source, str) and not paths.is_subject_file(source) for source in sources):
+        return None  # without importing what reads them
+    from idmetric.metric.scoring.subject import Subject
+
+    subjects = [source for source in sources if isinstance(source, Subject) or paths.is_subject_file(source)]
+    if not subjects:
+        return None
+    if len(sources) > 1:
+        raise RequestError("a subject stands for all of its references: give one subject, or photos")
+    subject = subjects[0]
+    return subject if isinstance(subject, Subject) else Subject.load(subject)
 
 
 def cross(
-    references: PathLike | Iterable[PathLike],
+    references: PathLike | Iterable[PathLike] | Subject,
     images: PathLike | Iterable[PathLike],
     include_references: bool = False,
 ) -> Cross:
-    """List the files that references and images name: paths, folders, patterns, or lists of them.
+    """List the files that references and images name: paths, folders, patterns, or lists of them; or a subject.
 
     Args:
         include_references: keep references that are among the images.
@@ -48,15 +75,16 @@ def cross(
     Raises:
         RequestError: for a reference that is not a file, or if no candidate is left. InputError: as `all_listed`.
     """
-    reference_paths = _listed(references)
+    subject = subject_among(references)
+    reference_paths = _listed(references) if subject is None else list(subject.references)
     candidates = _listed(images)
     if not reference_paths or not candidates:
         raise RequestError("give a reference and at least one image")
     for path in reference_paths:
-        if not os.path.isfile(path):
+        if subject is None and not os.path.isfile(path):
             raise RequestError(f"the reference {path!r} is not a file, a folder or a pattern that matches")
     if include_references:
-        return Cross(reference_paths, candidates)
+        return Cross(reference_paths, candidates, subject=subject)
 
     reference_ids = {file_id(path) for path in reference_paths} - {None}
     left_out = dict.fromkeys(path for path in candidates if file_id(path) in reference_ids)
@@ -65,17 +93,11 @@ def cross(
         raise RequestError(
             "all candidates are references: name others, or score them too (--include-refs, include_references=True)"
         )
-    return Cross(reference_paths, candidates, tuple(left_out))
+    return Cross(reference_paths, candidates, tuple(left_out), subject)
 
 
-def _listed(images: PathLike | Iterable[PathLike]) -> list[str]:
+def _listed(images: Any) -> list[str]:
     return paths.all_listed([images] if isinstance(images, str | os.PathLike) else images)
-
-
-def absent_files(work: Cross | Pairs) -> list[str]:
-    """The images that do not exist; found without importing what reads them."""
-    images = dict.fromkeys(path for path, _ in work.files)
-    return [path for path in images if not os.path.exists(path) and not paths.is_address(path)]
 
 
 # Masks
@@ -105,12 +127,3 @@ def check_masks(work: Cross | Pairs, mask_dir: PathLike | None, has_label: bool,
     if not os.path.isdir(mask_dir):
         raise RequestError(f"there is no folder of masks {os.fspath(mask_dir)!r}")
     paths.masks_of(mask_dir, dict.fromkeys(path for path, mask in work.files if mask is None))
-
-
-def files_read(work: Cross | Pairs, mask_dir: PathLike | None) -> Iterator[str]:
-    """Yield images and masks in order."""
-    for file in work.files:
-        yield file[0]
-        mask = mask_path(mask_dir, file)
-        if mask:
-            yield mask

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.metric.distance.embedding import Embedding, concatenate
-from idmetric.metric.distance.finite import NonFiniteError, check_distances
+from idmetric.metric.distance.finite import check_distances
 from idmetric.metric.distance.matrix import distance as distance_of
 from idmetric.metric.distance.matrix import distance_matrix
 from idmetric.metric.distance.ties import comparable
@@ -27,8 +25,6 @@ from idmetric.metric.scoring.references import FEWEST, leave_one_out, percentile
 from idmetric.metric.scoring.scores import Baseline, File, NamedValue, Progress, ScoreSettings
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from idmetric.metric.models.embedder import Embedder
 
 _PRINTS = 256  # most prints in memory, of 0.8 MB
@@ -46,6 +42,7 @@ class RowMaker:
     Attributes:
         encoder: reads and embeds the files.
         baseline: with several references, set by `cross`.
+        threshold: the largest distance that passes, of the settings or of a subject.
         distances: of each image in turn to every reference, or of each pair, for published scores.
         consecutive: for scores of videos, distance of each image to the one before, or to the first reference.
     """
@@ -57,6 +54,7 @@ class RowMaker:
         self.progress = progress
         self.encoder = Encoder(metric, settings, watcher)
         self.baseline: Baseline | None = None
+        self.threshold = settings.threshold
         self.distances: list[list[float]] = []
         self.consecutive: list[float] = []
         self._print_of = lru_cache(_PRINTS)(_print_of)
@@ -66,7 +64,7 @@ class RowMaker:
 
     def cross(self, work: Cross) -> list[Record]:
         """Make a row for each readable candidate."""
-        reference_images = dict(self._images(work.references))
+        reference_images = self._references(work)
         if not reference_images:
             return []
         names = [path for path, _ in reference_images]
@@ -84,11 +82,10 @@ class RowMaker:
         while batch := list(islice(candidates, self.settings.batch_size)):
             embeddings = self._together([image for _, image in batch])
             matrix = distance_matrix(references, embeddings, self.settings.distance)
+            check_distances(matrix.mT, self.metric.dtype, [path for (path, _), _ in batch])
             for column, (file, image) in enumerate(batch):
                 path = file[0]
-                with _naming(path):
-                    check_distances(matrix[:, column : column + 1], self.metric.dtype)
-                distances = _numbers(matrix[:, column]).tolist()
+                distances = matrix[:, column].double().tolist()
                 nearest = int(comparable(distances).argmin())
 
                 row = self._cross_row(path, distances, names, nearest)
@@ -109,6 +106,16 @@ class RowMaker:
         warn_of_gray(gray)
         return rows
 
+    def _references(self, work: Cross) -> dict[File, Seen]:
+        """The references, embedded now or for a subject before, whose threshold holds unless the request has one."""
+        subject = work.subject
+        if subject is None:
+            return dict(self._images(work.references))
+        subject.check(self.metric.model_id, self.settings.distance)
+        if self.threshold is None:
+            self.threshold = subject.own_threshold(self.settings.distance, self.settings.aggregate)
+        return self.encoder.of_subject(subject)
+
     def _together(self, images: Iterable[Seen]) -> Embedding:
         """Return the embeddings of images, on the model's device."""
         return concatenate([image.embedding for image in images]).to(self.metric.device)
@@ -116,10 +123,10 @@ class RowMaker:
     def _compare_references(self, references: Embedding, names: list[str], prints: dict[str, Print | None]) -> None:
         """Set the baseline, and warn of references that are copies of each other."""
         # also refuses, before any work, a distance that this model cannot compute
-        matrix = _numbers(self.metric.pairwise(references, None, self.settings.distance))
+        matrix = self.metric.pairwise(references, None, self.settings.distance)
         if len(names) > 1:
             warn_of_repeated_references(prints)
-            distances = rounded(leave_one_out(matrix, self.settings.aggregate).tolist())
+            distances = rounded(leave_one_out(matrix.cpu().double(), self.settings.aggregate).tolist())
             distance_of_reference = dict(zip(names, distances, strict=True))
             self.baseline = Baseline(distance_of_reference, self.settings.aggregate)
 
@@ -156,8 +163,7 @@ class RowMaker:
     def _pair(self, pair: Pair, a: Seen, b: Seen) -> Record:
         # not by the metric, which would check for each pair that its weights have not changed since the embedding
         distances = distance_of(self._together([a]), self._together([b]), self.settings.distance)
-        with _naming(pair.b):
-            check_distances(distances, self.metric.dtype)
+        check_distances(distances, self.metric.dtype, [pair.b])
         distance = float(distances[0])
 
         row = self._row(pair.a, pair.b, [distance])
@@ -181,9 +187,11 @@ class RowMaker:
         return row
 
     def _print(self, image: Seen) -> Print | None:
-        return None if image.small is None else self._print_of(image.small.tobytes())
+        if image.small is None:
+            return None
+        return self._print_of(image.small.tobytes())
 
-    def named(self, work: Cross | Pairs, of_whole_images: bool) -> NamedValue | None:
+    def named(self, of_whole_images: bool) -> NamedValue | None:
         """Compute the number of the published score that the model was opened by; None for other models."""
         score = self.metric.named
         name = self.metric.name
@@ -202,26 +210,8 @@ class RowMaker:
         count = len(similarities)
         if score.references == "frames":
             return NamedValue(name, value, f"of {count + 1} frames in the order given; {score.source}")
-        factor = "" if score.scale == 1 else f"{score.scale:g} x "
-        compared = f"images x {len(similarities[0])} references" if isinstance(work, Cross) else "pairs"
-        clamp = ", at least 0" if score.clamp else ""
-        return NamedValue(name, value, f"{factor}mean cosine of {count} {compared}{clamp}; {score.source}")
+        return NamedValue(name, value, f"from {count} x {len(similarities[0])} cosines; {score.source}")
 
 
 def _print_of(small: bytes) -> Print:
     return take_print(np.frombuffer(small, np.uint8).reshape(SIZE, SIZE, 3))
-
-
-def _numbers(distances: Tensor | NDArray[Any]) -> NDArray[np.float64]:
-    if not isinstance(distances, np.ndarray):
-        distances = distances.cpu().double().numpy()
-    return distances.astype(np.float64)
-
-
-@contextmanager
-def _naming(path: str) -> Iterator[None]:
-    """Name the image in errors about distances that are not finite."""
-    try:
-        yield
-    except NonFiniteError as error:
-        raise NonFiniteError(f"{path}: {error}", error.rows) from error

@@ -27,11 +27,12 @@ if TYPE_CHECKING:
     from idmetric.metric.images.masks import MaskId
     from idmetric.metric.models.embedder import Embedder
     from idmetric.metric.scoring.encoder import Watcher
+    from idmetric.metric.scoring.subject import Subject
 
 
 def score(
     metric: Embedder,
-    references: PathLike | Iterable[PathLike],
+    references: PathLike | Iterable[PathLike] | Subject,
     images: PathLike | Iterable[PathLike],
     *,
     distance: str = "cls",
@@ -53,7 +54,8 @@ def score(
     """Compute distances of images to the references of one subject, sorted; lower = more surely the same identity.
 
     Args:
-        references: image files of the subject: a path, a folder, a pattern, or a list of them.
+        references: image files of the subject: a path, a folder, a pattern, or a list of them; or a `Subject`, or its
+            file, in which copies are looked for by the thumbnails.
         images: the files to score, given in the same way.
         aggregate: with several references, the distance to the nearest ("best") or the mean distance.
         include_references: also score references that are among the images.
@@ -65,7 +67,8 @@ def score(
             with the model. prior: the share of images with the same identity, in (0, 1); default: of the calibration.
         copies: look for images that repeat a reference's pixels, mark them, and give a `CopyWarning`; also give a
             `GrayWarning` for gray images against references in color.
-        threshold: the largest distance that passes, for `Scores.summary` and `Scores.failing`.
+        threshold: the largest distance that passes, for `Scores.summary` and `Scores.failing`; default: of a subject,
+            its own (`Subject.own_threshold`), else none.
         batch_size: images per pass. workers: threads that read images; default: one for each core, at most 8.
         progress: called with (images done, images in all).
 
@@ -160,9 +163,9 @@ def compare(
         metric.signature(settings.distance),
         skipped,
         maker.baseline,
-        threshold=settings.threshold,
+        threshold=maker.threshold,
         calibration=settings.calibration,
-        named=maker.named(work, of_whole_images=settings.distance == "cls" and True not in has_masks),
+        named=maker.named(of_whole_images=settings.distance == "cls" and True not in has_masks),
     )
     if isinstance(work, Pairs):
         return replace(scores, other=work.other)

@@ -2,6 +2,7 @@
 
 rex = Subject.of(metric, "refs/rex/", name="rex", word="dog")
 rex.save("rex.subject")
+score(metric, "rex.subject", "generated/")
 match(metric, ["rex.subject"], "generated.png")
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.distance.embedding import Embedding, same_model
 from idmetric.metric.distance.matrix import distance_matrix, needs_patches
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.output import refuse_irregular, replacing
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from idmetric.metric.images.masks import Images, Masks
     from idmetric.metric.models.embedder import Embedder
 
-SUFFIX = ".subject"
 _FORMAT = "idmetric-subject/1"
 
 
@@ -49,7 +49,7 @@ class Subject:
     Attributes:
         name: of the subject, such as "rex". word: what it is, such as "dog", or "".
         embedding: of the K references.
-        references: their names, K.
+        references: their names, K, each another one.
         thumbnails: the references at 96 x 96 pixels, (K, 96, 96, 3), in which copies of them are found.
         threshold: the largest distance at which an image counts as this subject; None: see `own_threshold`.
         signature: model, revision, distance, resolution, dtype and version that made the embedding.
@@ -106,7 +106,7 @@ class Subject:
         return cls(
             name=name,
             embedding=embedding,
-            references=tuple(describe(image) for image in images),
+            references=_names(images),
             thumbnails=np.stack(thumbnails),
             word=word,
             threshold=threshold,
@@ -124,13 +124,25 @@ class Subject:
         threshold: float | None = None,
         signature: Mapping[str, str],
     ) -> Subject:
-        """As `of`, by a function from RGB images to an Embedding."""
+        """As `of`, by a function from RGB images to an Embedding.
+
+        Raises:
+            RequestError: also for a photo with a vector of NaN, in which the function sees nothing.
+        """
         images = _references(name, references)
+        names = _names(images)
         pictures = [read_image(image) for image in images]
+        embedding = embed(pictures)
+        for photo, is_seen in zip(names, embedding.finite().tolist(), strict=True):
+            if not is_seen:
+                raise RequestError(
+                    f"the encoder {embedding.model} sees nothing, such as no face, in the reference {photo} of {name}: "
+                    "leave it out, or cut it larger"
+                )
         return cls(
             name=name,
-            embedding=embed(pictures),
-            references=tuple(describe(image) for image in images),
+            embedding=embedding,
+            references=names,
             thumbnails=np.stack([small_picture(picture) for picture in pictures]),
             word=word,
             threshold=threshold,
@@ -139,6 +151,23 @@ class Subject:
 
     def __len__(self) -> int:
         return len(self.embedding)
+
+    def check(self, model_id: str, distance: str) -> None:
+        """Refuse the embeddings of another model, or without the patches that a distance compares: RequestError.
+
+        Args:
+            model_id: model, revision and resolution, see `Named.model_id`.
+        """
+        if not same_model(self.embedding.model, model_id):
+            raise RequestError(
+                f"the subject {self.name} was made by {self.embedding.model}, this model is {model_id}: make it again "
+                "from its photos"
+            )
+        if needs_patches(distance) and self.embedding.patches is None:
+            raise RequestError(
+                f"the subject {self.name} was made for the distance {self.signature.get('distance', 'cls')!r} and has "
+                f"no patches, which {distance!r} compares: make it again with distance={distance!r}"
+            )
 
     def own_threshold(self, distance: str, aggregate: Aggregate = "best") -> float | None:
         """The threshold that was given, else the largest distance of a reference to the others (leave-one-out).
@@ -246,6 +275,9 @@ def _references(name: str, references: Images) -> list[ImageLike]:
     return images
 
 
-def is_subject_file(source: object) -> bool:
-    """Whether this is a path that ends in .subject."""
-    return isinstance(source, str | os.PathLike) and os.fspath(source).endswith(SUFFIX)
+def _names(images: Sequence[ImageLike]) -> tuple[str, ...]:
+    """A name for each image; images with equal names, as of two arrays in memory, are numbered."""
+    names = [describe(image) for image in images]
+    if len(set(names)) < len(names):
+        names = [f"{name} {number}" for number, name in enumerate(names)]
+    return tuple(names)

@@ -33,7 +33,6 @@ from idmetric.evaluate.protocols.dreambench.ratings import CATEGORIES
 from idmetric.evaluate.protocols.dreambench_nearid_table2 import DreamBenchOptions, rate
 from idmetric.evaluate.statistics.agreement import fisher_mean, pearson
 from idmetric.evaluate.statistics.bootstrap import bootstrap
-from idmetric.evaluate.statistics.resampled import resampled_pearson
 from tests.evaluate.protocols.parts import Drawn, Scripted
 
 ALL_FOUR = DreamBenchOptions()
@@ -220,7 +219,7 @@ def test_wrong_ratings_are_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="needs two groups"):
         rate({"group1": ratings["group1"]}, HUMAN, NONE, ALL_FOUR)
     ratings["gpt"] = {"emu2": dict.fromkeys(ratings["gpt"]["emu2"], 2.0)}
-    with pytest.raises(ValueError, match="emu2, object: y does not vary"):
+    with pytest.raises(ValueError, match="emu2, object: a rater gave the same rating to all 54"):
         rate(ratings, "gpt", NONE, ALL_FOUR)
     ratings["gpt"] = {}
     with pytest.raises(ValueError, match="no image of object, animal, human, style is rated by both gpt"):
@@ -228,13 +227,6 @@ def test_wrong_ratings_are_named(tmp_path: Path) -> None:
 
 
 # Intervals
-
-
-def test_a_sample_without_variation_is_undefined() -> None:
-    only = np.array([[2, 0], [1, 1]])  # the first sample holds one identity alone, whose x does not vary
-    found = resampled_pearson([1.0, 1.0, 2.0, 3.0], [1.0, 2.0, 2.0, 4.0], [0, 0, 1, 1], only)
-    assert np.isnan(found[0])
-    assert found[1] == pytest.approx(np.corrcoef([1, 1, 2, 3], [1, 2, 2, 4])[0, 1])
 
 
 def test_intervals_draw_whole_collections_for_all_methods_at_once(tmp_path: Path) -> None:
@@ -313,9 +305,6 @@ def test_a_models_similarities_are_correlated_with_the_ratings(tmp_path: Path, r
         assert value(result.rows, method).value == pytest.approx(np.mean(r), abs=1e-9)
         assert value(result.rows, method).count == 12
     assert "no score" in result.notes[0]
-    [own] = dreambench.run(imported(tmp_path, ratings=str(tmp_path / "ratings")), models, NONE)
-    assert own.rows[:2] == result.rows[:2]
-    assert score(own) == found
 
 
 def test_nearids_numbers_stand_beside_the_encoder_of_the_ratings_whatever_it_is_called(
@@ -342,8 +331,6 @@ def test_nearids_numbers_stand_beside_the_encoder_of_the_ratings_whatever_it_is_
 def test_images_that_cannot_be_used_are_named(tmp_path: Path, ratings: Any) -> None:
     models = {"hsv": open_model("hsv")}
     data = imported(tmp_path)
-    with pytest.raises(ValueError, match="name their folder"):
-        dreambench.run(data, models, NONE)
     with pytest.raises(ValueError, match=r"no image of animal is rated: images are of emu2_gs3"):
         dreambench.run(data, models, NONE, DreamBenchOptions(("animal",)), ratings=ratings)
     (tmp_path / "samples" / "emu2_seed43").symlink_to(tmp_path / "samples" / RUN)

@@ -1,9 +1,7 @@
 """Values of a table with intervals by identity.
 
-From `bootstrap.FEW` identities on, they are percentiles of bootstrap samples: `mean`, `ratio` and `auc` are fast
-(`idmetric.evaluate.statistics.resampled`); `any_statistic` calls any function of the items for each sample
-(`bootstrap`). Both give the same numbers for the same statistic and seed. Intervals of fewer
-identities are Student's (`bootstrap.student`).
+From `bootstrap.FEW` identities on, they are percentiles of bootstrap samples, of fewer Student's (`bootstrap.student`).
+`auc` is fast for millions of pairs (`idmetric.evaluate.statistics.resampled`).
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from idmetric.evaluate.protocols.common.result import Row, Value, numbers_of
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.statistics.bootstrap import FEW, bootstrap, percentiles, student
 from idmetric.evaluate.statistics.ranking import roc_auc
-from idmetric.evaluate.statistics.resampled import resampled_auc, resampled_ratio
+from idmetric.evaluate.statistics.resampled import resampled_auc
 
 Names = NDArray[Any]  # one for each item, equal for equal identities
 
@@ -64,7 +62,9 @@ def ratio(
         ValueError: if the wholes sum to 0.
     """
     value = _ratio(parts, wholes)
-    low, high = _interval(_ratio, (parts, wholes), identity, settings, resampled_ratio)
+    names, number = np.unique(identity, return_inverse=True)
+    sums = np.bincount(number, parts), np.bincount(number, wholes)  # of each identity: samples need no more
+    low, high = _interval(_ratio, sums, np.arange(len(names)), settings)
     are_counts = (parts == np.round(parts)) & (parts >= 0) & (parts <= wholes)
     if low is not None and high is not None and are_counts.all():
         # Student's interval may leave the range of shares
@@ -101,7 +101,11 @@ def auc(
     if same.all() or not same.any():
         return {}
     area = roc_auc(scores, same)
-    low, high = _interval(roc_auc, (scores, same), identity, settings, resampled_auc)
+    if settings.bootstrap > 1 and len(np.unique(identity)) >= FEW:
+        values = resampled_auc(scores, same, identity, samples=settings.bootstrap, seed=settings.seed)
+        low, high = percentiles(values, settings.bootstrap) or (None, None)
+    else:
+        low, high = _interval(roc_auc, (scores, same), identity, settings)
     return {"AUC": Value(area, low, high, len(scores), paper)}
 
 
@@ -167,23 +171,17 @@ def _interval(
     items: Sequence[NDArray[Any]],
     identity: Names,
     settings: EvalSettings,
-    resampled: Callable[..., Array] | None = None,
 ) -> tuple[float | None, float | None]:
-    """The interval of a statistic of columns of items; `resampled` makes its bootstrap samples faster."""
-    identities = len(np.unique(identity))
-    if settings.bootstrap < 2 or identities < 2:
+    """The interval of a statistic of columns of items."""
+    if settings.bootstrap < 2 or len(np.unique(identity)) < 2:
         return None, None
-    options = {"samples": settings.bootstrap, "seed": settings.seed}
-    if resampled is not None and identities >= FEW:
-        values = resampled(*items, identity, **options)
-        return percentiles(values, settings.bootstrap) or (None, None)
 
     def on_rows(rows: Ints) -> float:
         columns = [column[rows] for column in items]
         return statistic(*columns)
 
     try:
-        interval = bootstrap(on_rows, identity, **options)
+        interval = bootstrap(on_rows, identity, samples=settings.bootstrap, seed=settings.seed)
     except ValueError:  # undefined in too many samples, or without one of a few identities
         return None, None
     return interval.low, interval.high

@@ -79,22 +79,6 @@ def rated_methods(ratings: Ratings) -> list[str]:
     return sorted(methods, key=lambda method: (order.get(method, len(order)), method))
 
 
-def from_manifest(manifest: Manifest) -> Ratings:
-    """The ratings of the generated images in an imported manifest (`--option ratings=`)."""
-    from idmetric.data.importers.dreambench import method_of
-
-    ratings: Ratings = {}
-    for row in manifest.filter(slot="candidate"):
-        about = row.parameters or {}
-        if about.get("image", 0) == 0 and row.parent is not None:
-            item = _item(row)
-            method = method_of(row.engine or "", METHODS) or row.engine or ""
-            for rater, rating in about.get("ratings", {}).items():
-                ratings_of_rater = ratings.setdefault(_name(rater), {})
-                ratings_of_rater.setdefault(method, {})[item] = float(rating)
-    return ratings
-
-
 def category_of(item: Item) -> str:
     """animal, human, object or style.
 

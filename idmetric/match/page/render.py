@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -25,23 +26,28 @@ if TYPE_CHECKING:
     from jinja2 import Environment
     from markupsafe import Markup
 
+_SHARED = "idmetric.match.page"
 
-def render(name: str, scripts: Sequence[str], data: Mapping[str, Any], **values: Any) -> str:
+
+def render(package: str, name: str, scripts: Sequence[str], data: Mapping[str, Any], **values: Any) -> str:
     """Render a template with its scripts, one after the other, and with `data` as JSON that they read.
+
+    Args:
+        package: that has the template and its scripts in a folder `templates`; the shared ones lie in this package.
 
     Raises:
         ImportError: without jinja2.
     """
-    environment = _environment()
+    environment = _environment(package)
     from jinja2.utils import htmlsafe_json_dumps
     from markupsafe import Markup
 
     dumps = partial(json_file.text, separators=(",", ":"))
-    script = "\n".join(_text(file) for file in scripts)
+    script = "\n".join(_text(package, file) for file in scripts)
     digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
     return environment.get_template(f"{name}.html").render(
         version=__version__,
-        style=Markup(_text("style.css")),  # the package's files need no escape
+        style=Markup(_text(_SHARED, "style.css")),  # the package's files need no escape
         script=Markup(script),
         script_hash=f"sha256-{digest}",
         **{key: htmlsafe_json_dumps(value, dumps) for key, value in data.items()},
@@ -49,12 +55,16 @@ def render(name: str, scripts: Sequence[str], data: Mapping[str, Any], **values:
     )
 
 
-def _environment() -> Environment:
+def _environment(package: str) -> Environment:
     need("report", "an HTML page", jinja2="jinja2")
     from jinja2 import Environment, FunctionLoader, StrictUndefined
 
     environment = Environment(
-        loader=FunctionLoader(_text), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+        loader=FunctionLoader(partial(_text, package)),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
     environment.filters |= {"breaking": _breaking, "number": number}
     return environment
@@ -72,8 +82,24 @@ def _breaking(name: str) -> Markup:
     return Markup(re.sub("([/_])", r"\1<wbr>", str(escape(name))))
 
 
-def _text(name: str) -> str:
-    return (files("idmetric.evaluate.report") / "templates" / name).read_text(encoding="utf-8")
+def short(paths: Sequence[str]) -> list[str]:
+    """Remove the folders that all paths share."""
+    folders = [os.path.dirname(path) for path in paths]
+    try:
+        shared = os.path.commonpath(folders)
+    except ValueError:  # absolute and relative paths, several drives, or no paths
+        shared = ""
+    if not shared:
+        return list(paths)
+    return [os.path.relpath(path, shared) for path in paths]
+
+
+def _text(package: str, name: str) -> str:
+    """A template, script or style of a package, else the shared one."""
+    path = files(package) / "templates" / name
+    if not path.is_file():
+        path = files(_SHARED) / "templates" / name
+    return path.read_text(encoding="utf-8")
 
 
 def write_page(page: str, path: StrPath) -> None:
@@ -89,5 +115,5 @@ def check_page(path: StrPath) -> None:
         ImportError: without jinja2.
         OutputError: if the path is a folder, or its folder is absent or cannot be written to.
     """
-    _environment()
+    need("report", "an HTML page", jinja2="jinja2")
     check(path)

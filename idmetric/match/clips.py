@@ -1,0 +1,254 @@
+"""Clips: videos, animations, folders of frames and grids of panels, whose frames lie on the axis of time.
+
+    match(metric, subjects, ["clip.mp4", Clip("frames/", fps=24), Clip("story.png", grid=(2, 4))], frames="2fps")
+
+Videos and GIFs are clips by themselves; everything else is declared by `Clip`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageSequence
+
+from idmetric.match.video import ClipError, Video
+from idmetric.metric.files.hints import need
+from idmetric.metric.images import paths
+from idmetric.metric.images.kinds import ImageReadError, describe, is_image_like
+from idmetric.metric.images.opening import open_file, open_image
+from idmetric.metric.images.read import read_image, split_images
+from idmetric.metric.scoring.scores import RequestError
+
+Load = Callable[[], Any]  # -> an image of any kind
+_NO_DURATION = 100  # ms, as browsers show frames whose duration is 0
+_SMALL = (192, 108)  # size of the pictures in which cuts are looked for
+_SHORTEST_SHOT = "0.6s"
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Frames in order of time.
+
+    Attributes:
+        source: a video, or an animated GIF, WebP or PNG; a folder or a list of frames; with `grid`, one image.
+        fps: frames per second of a folder, a list or a grid. Videos and animations have their own times.
+        grid: number of rows and of columns of panels, which are read row by row.
+        name: in results; default: the path of the source, else "clip".
+    """
+
+    source: Any
+    fps: float = 1.0
+    grid: tuple[int, int] | None = None
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """What results call it."""
+        return self.name or (str(self.source) if _is_path(self.source) else "clip")
+
+
+class Stills:
+    """Images in order; `times` and `read` are as in `Video`, but for the images, which may be of any kind."""
+
+    def __init__(self, images: Sequence[Any], fps: float = 1.0) -> None:
+        self.images = images
+        self.times = np.arange(len(images)) / fps
+
+    def read(self, indices: Sequence[int]) -> Iterator[Load]:
+        """For each of these images, a function that returns it."""
+        for index in indices:
+            yield partial(self.images.__getitem__, index)
+
+
+class Animation:
+    """An animated image, decoded once for its times and once for each `read`; see `Video`."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        ends = [0.0]
+        try:
+            with open_file(path) as image:
+                for frame in ImageSequence.Iterator(image):
+                    frame.load()
+                    ends.append(ends[-1] + (frame.info.get("duration") or _NO_DURATION))
+        except Exception as error:  # plugins raise many kinds of error on damaged files
+            raise ClipError(f"{path}: damaged after {len(ends) - 1} frames, write it again ({error})") from error
+        self.times = np.array(ends[:-1]) / 1000
+
+    def read(self, indices: Sequence[int]) -> Iterator[Load]:
+        """For each of these ascending indices, a function that returns the frame."""
+        with open_file(self.path) as image:
+            for index in indices:
+                image.seek(index)
+                yield image.copy().copy
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A still image (no clip, NaN seconds) or a frame of a clip."""
+
+    name: str
+    clip: str = ""
+    seconds: float = math.nan
+
+
+@dataclass
+class Timeline:
+    """Images and frames in order, opened but not read.
+
+    Attributes:
+        parts: a still image, or a clip and the indices of its frames in use.
+        problems: clips that cannot be used, and why.
+    """
+
+    moments: list[Moment] = field(default_factory=list)
+    parts: list[tuple[Video | Animation | Stills, list[int]]] = field(default_factory=list)
+    problems: dict[str, str] = field(default_factory=dict)
+
+    def loads(self) -> Iterator[Load]:
+        """For each moment, a function that returns its image or raises `ImageReadError`."""
+        for frames, indices in self.parts:
+            yield from frames.read(indices)
+
+    def add(self, clip: Clip, frames: int | str) -> None:
+        """Open a clip, and add the frames in use; ClipError or ImageReadError for a clip without any."""
+        if any(clip.label == moment.clip for moment in self.moments):
+            raise RequestError(f"two clips are called {clip.label!r}: rename one of them by Clip(..., name=...)")
+        opened = _opened(clip)
+        indices = _chosen(opened, "all" if clip.grid else frames)
+        self.parts.append((opened, indices))
+        for index in indices:
+            name = f"{clip.label} @ {index}"
+            if isinstance(opened, Stills) and _is_path(opened.images[index]):
+                name = str(opened.images[index])
+            self.moments.append(Moment(name, clip.label, float(opened.times[index])))
+
+
+def timeline(sources: Sequence[Any], frames: int | str, on_error: str) -> Timeline:
+    """Images and clips of a request, in order.
+
+    Args:
+        sources: see `sources_of`.
+        frames: of each clip, see `match`.
+
+    Raises:
+        RequestError: for other `frames`, or two clips of one name. ClipError, ImageReadError: with on_error="fail", for
+            a clip that cannot be used.
+    """
+    line = Timeline()
+    for number, source in enumerate(sources):
+        if not isinstance(source, Clip):
+            name = describe(source)
+            if len(sources) > 1 and not _is_path(source):
+                name = f"{name} {number}"  # images in memory may be alike in kind and size
+            line.moments.append(Moment(name))
+            line.parts.append((Stills([source]), [0]))
+            continue
+        try:
+            line.add(source, frames)
+        except (ClipError, ImageReadError) as error:
+            if on_error == "fail":
+                raise
+            line.problems[source.label] = str(error)
+    return line
+
+
+def sources_of(images: Any) -> list[Any]:
+    """The images and `Clip`s of a request; videos and GIFs are clips, and a folder stands for what it holds.
+
+    Raises:
+        ImageReadError: for a folder or pattern that names nothing.
+    """
+    if isinstance(images, Clip):
+        return [images]
+    if isinstance(images, Iterable) and not is_image_like(images):
+        lists = map(sources_of, images)
+        return [source for sources in lists for source in sources]
+    if _is_path(images) and os.path.isdir(images):
+        files = [str(path) for path in paths.walk(Path(images)) if paths.is_image(path) or _is_clip(path)]
+        images = sorted(files, key=paths.natural) or images  # without any, reading the folder says so
+    return [Clip(image) if _is_clip(image) else image for image in split_images(images)]
+
+
+def _is_path(source: Any) -> bool:
+    return isinstance(source, str | os.PathLike)
+
+
+def _is_clip(source: Any) -> bool:
+    return _is_path(source) and os.path.splitext(source)[1].lower() in (*paths.VIDEO_ENDINGS, ".gif")
+
+
+def _opened(clip: Clip) -> Video | Animation | Stills:
+    if clip.grid is not None:
+        return Stills(_panels(clip.source, *clip.grid), clip.fps)
+    if not _is_path(clip.source) or paths.names_several(clip.source):
+        images = split_images(clip.source)
+        if not images:
+            raise ClipError(f"{clip.label}: a clip without frames")
+        return Stills(images, clip.fps)
+    path = str(clip.source)
+    if os.path.isfile(path) and not os.path.getsize(path):
+        raise ClipError(f"{path}: the file is empty: fetch or write it again")
+    return Animation(path) if paths.is_image(path) else Video(Path(path))
+
+
+def _panels(source: Any, rows: int, columns: int) -> list[Image.Image]:
+    """The panels of an image, row by row; sides that cannot be divided evenly are rounded."""
+    image = open_image(source)
+    if not (0 < rows <= image.height and 0 < columns <= image.width):
+        raise ClipError(f"{describe(source)}: {image.width} x {image.height} pixels are no {rows} x {columns} panels")
+    ys = np.linspace(0, image.height, rows + 1).round().astype(int).tolist()
+    xs = np.linspace(0, image.width, columns + 1).round().astype(int).tolist()
+    panels = []
+    for top, bottom in pairwise(ys):
+        for left, right in pairwise(xs):
+            panels.append(image.crop((left, top, right, bottom)))
+    return panels
+
+
+def _chosen(clip: Video | Animation | Stills, frames: int | str) -> list[int]:
+    """The frames of a clip that are used, ascending; a clip with fewer than were asked for gives all it has."""
+    count = len(clip.times)
+    wanted = str(frames)
+    rate = re.fullmatch("([0-9]*[.]?[0-9]+)fps", wanted)
+    if wanted == "all":
+        return [*range(count)]
+    if wanted == "shots":
+        return _middles_of_shots(clip)
+    if rate and float(rate[1]):
+        moments = np.arange(0, clip.times[-1] + 1e-6, 1 / float(rate[1]))
+        indices = np.searchsorted(clip.times, moments + 1e-6, side="right") - 1  # the frame that is shown then
+    elif wanted.isdecimal() and int(wanted):
+        indices = np.linspace(0, count - 1, int(wanted)).astype(int)
+    else:
+        raise RequestError(f"unknown frames {wanted!r}: give a number, a rate such as '2fps', 'all' or 'shots'")
+    chosen: list[int] = np.unique(indices).tolist()
+    return chosen
+
+
+def _middles_of_shots(clip: Video | Animation | Stills) -> list[int]:
+    """One frame from the middle of every shot; PySceneDetect finds the cuts in small copies of all frames."""
+    need("match", "frames='shots'", scenedetect="scenedetect-headless")
+    from scenedetect import ContentDetector, FrameTimecode
+
+    count = len(clip.times)
+    rate = (count - 1) / float(clip.times[-1]) if count > 1 else 1.0
+    detector = ContentDetector(min_scene_len=_SHORTEST_SHOT)
+    bounds = [0]
+    for index, load in enumerate(clip.read(range(count))):
+        try:
+            picture = read_image(load()).resize(_SMALL, Image.Resampling.BILINEAR)
+        except ImageReadError:  # a damaged frame belongs to the shot around it
+            continue
+        cuts = detector.process_frame(FrameTimecode(index, fps=rate), np.asarray(picture)[..., ::-1])
+        bounds += [cut.frame_num for cut in cuts]
+    return [(start + end - 1) // 2 for start, end in pairwise([*bounds, count])]

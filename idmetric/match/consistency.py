@@ -1,0 +1,153 @@
+"""Consistency without references: how alike the images of a set, or the frames of a clip, are to each other.
+
+result = consistency(IDSim(), "clip.mp4")
+result.rows[0]["mean"], result.rows[0]["outlier"]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from idmetric.match.clips import Clip
+from idmetric.match.encoders import ModelEncoder
+from idmetric.match.matching import Plan, measured
+from idmetric.match.named import PublishedValue
+from idmetric.match.regions import Cut, Regions
+from idmetric.match.result import Match, columns
+from idmetric.match.tracks import Motion, reduced, steps
+from idmetric.metric.files import StrPath, json_file
+from idmetric.metric.files.hints import need
+from idmetric.metric.files.tables import rounded
+from idmetric.metric.images.kinds import ImageLike
+from idmetric.metric.images.masks import Images
+from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.scoring.records import Record, Records
+from idmetric.metric.scoring.scores import Progress, RequestError
+
+
+@dataclass(frozen=True, eq=False)
+class Consistency:
+    """Images among each other, by 1 - cos of their global features.
+
+    Attributes:
+        images: the match of the images with no subjects; it has their names, features and signature.
+    """
+
+    images: Match
+
+    @property
+    def skipped(self) -> Mapping[str, str]:
+        """Image or clip -> why it has no rows."""
+        return self.images.skipped
+
+    @cached_property
+    def rows(self) -> Records:
+        """A row for each clip, and for all still images together.
+
+        Columns: clip ("" for still images), frames, mean (of all pairs), worst and worst_pair (the pair that differs
+        most), outlier and outlier_mean (the image with the largest mean distance to all others); of clips to_first and
+        to_previous as in `Match.over_time`, and stillness, flicker and cuts, see `Motion`.
+        """
+        groups = dict(self.images.times_of_clips)
+        stills = [time for time, clip in enumerate(self.images.table.clips) if not clip]
+        if stills:
+            groups[""] = stills
+        rows = [self._row(clip, times) for clip, times in groups.items()]
+        return Records(rows, tuple(rows[0]) if rows else ("clip", "frames"))
+
+    def _row(self, clip: str, times: Sequence[int]) -> Record:
+        shown = [time for time in times if (time, 0) in self.images.features[0]]
+        names = [self.images.table.times[time] for time in shown]
+        features = [self.images.features[0][time, 0].double().numpy() for time in shown]
+        row: Record = {"clip": clip, "frames": len(shown), "mean": None, "worst": None, "worst_pair": None}
+        row |= {"outlier": None, "outlier_mean": None}
+        if len(shown) > 1:
+            distances = 1 - np.stack(features) @ np.stack(features).T
+            pairs = np.triu_indices(len(shown), 1)
+            worst = int(distances[pairs].argmax())
+            means = (distances.sum(1) - distances.diagonal()) / (len(shown) - 1)
+            row["mean"] = float(distances[pairs].mean())
+            row["worst"] = float(distances[pairs][worst])
+            row["worst_pair"] = [names[pairs[0][worst]], names[pairs[1][worst]]]
+            row["outlier"] = names[int(means.argmax())]
+            row["outlier_mean"] = float(means.max())
+
+        to_first, to_previous = (reduced(values, names)[0] if clip else None for values in steps(features))
+        row |= {"to_first": to_first, "to_previous": to_previous}
+        return row | asdict(Motion.by_changes(np.array(self.images.changes)[times]))
+
+    def published(self, name: str, form: str = "released") -> PublishedValue:
+        """A published number that takes no references, such as "vbench-subject"; see `Match.published`."""
+        return self.images.published(name, form)
+
+    def to_pandas(self) -> Any:
+        """`rows` as a pandas DataFrame."""
+        return self.rows.to_pandas()
+
+    def to_csv(self) -> str:
+        """`rows` as CSV text."""
+        return self.rows.to_csv()
+
+    def to_jsonl(self) -> str:
+        """A JSON object for each row."""
+        return self.rows.to_jsonl()
+
+    def to_json(self, numbers: Sequence[PublishedValue] = ()) -> str:
+        """Rows, signature, and published numbers if they are given."""
+        content = {
+            "signature": dict(self.images.signature),
+            "rows": self.rows.to_records(),
+            "published": [asdict(number) for number in numbers],
+            "skipped": dict(self.skipped),
+        }
+        return json_file.text(rounded(content), indent=2) + "\n"
+
+    def to_table(self, numbers: Sequence[PublishedValue] = ()) -> str:
+        """Aligned columns for a terminal, then what all rows share."""
+        lines = columns(self.rows, ("frames", "mean", "worst", "stillness", "flicker", "cuts", "outlier", "clip"))
+        for row in self.rows:
+            if row["worst_pair"]:
+                lines.append(f"worst pair: {' and '.join(row['worst_pair'])}")
+        lines.append("  ".join(f"{name}={value}" for name, value in self.images.signature.items()))
+        lines += [str(number) for number in numbers]
+        return "\n".join(line.rstrip() for line in lines) + "\n"
+
+    def write(self, path: StrPath) -> None:
+        """Write the rows as .csv, .json or .jsonl, atomically; ValueError for another ending."""
+        self.rows.write(path)
+
+
+def consistency(
+    metric: Embedder,
+    images: Images | Clip | Sequence[Clip | ImageLike],
+    *,
+    regions: Regions = None,
+    frames: int | str = 16,
+    cut: Cut | None = None,
+    on_error: Literal["fail", "skip"] = "fail",
+    batch_size: int = 32,
+    workers: int | None = None,
+    progress: Progress | None = None,
+) -> Consistency:
+    """Compare images, or the frames of clips, with each other.
+
+    Args:
+        images, frames, cut, on_error, batch_size, workers, progress: as in `idmetric.match.match`.
+        regions: one of each image, where the subject is; default the whole image. An image without one is left out.
+
+    Raises:
+        RequestError: for an image with several regions; otherwise as `match`.
+    """
+    need("match", "consistency", scipy="SciPy")
+    encoder = ModelEncoder(metric, "cls", batch_size)
+    plan = Plan((), (encoder,), (), cut or Cut(), batch_size, on_error=on_error)
+    result = measured(metric, plan, images, frames, regions, workers, progress)
+    for name, image_regions in zip(result.table.times, result.table.regions, strict=True):
+        if len(image_regions) > 1:
+            raise RequestError(f"{name} has {len(image_regions)} regions: consistency compares one of each image")
+    return Consistency(result)

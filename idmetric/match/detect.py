@@ -1,0 +1,166 @@
+"""Detectors: where subjects may be in an image, found by words or by photos of the subject.
+
+    GroundingDino().detect("street.jpg", ["dog", "person"])  # boxes, scores, labels
+    match(metric, subjects, images, regions=DetectedRegions(GroundingDino(), ["dog", "person"]))
+
+The detectors are in `detect_models`, and in `detect_patches` the one that needs no further weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from idmetric.match.regions import Cut, Region
+from idmetric.metric.images.kinds import ImageLike
+from idmetric.metric.images.masks import Images, MaskLike, Masks, split_masks
+from idmetric.metric.images.read import read_image, split_images
+from idmetric.metric.scoring.scores import RequestError
+
+Photo = tuple[Image.Image, MaskLike | None]  # a picture of a subject, and its mask
+
+
+@dataclass(frozen=True, eq=False)
+class Detections:
+    """What a detector finds in an image.
+
+    Attributes:
+        boxes: (N, 4) left, top, right, bottom in pixels.
+        scores: (N,) in [0, 1].
+        labels: the word that each was found by; "" by a photo.
+        masks: bool (N, H, W), or None.
+    """
+
+    boxes: Tensor
+    scores: Tensor
+    labels: Sequence[str]
+    masks: Tensor | None = None
+
+    @property
+    def regions(self) -> list[Region]:
+        """As regions for `match`."""
+        regions = []
+        for number, label in enumerate(self.labels):
+            left, top, right, bottom = self.boxes[number].tolist()
+            mask = None
+            if self.masks is not None:
+                mask = Image.fromarray(self.masks[number].numpy().astype(np.uint8) * 255)
+            regions.append(Region((left, top, right, bottom), mask, label, float(self.scores[number])))
+        return regions
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detector:
+    """Base of detectors.
+
+    Attributes:
+        threshold: the lowest score of a detection.
+        overlap: of two boxes with a larger intersection over union the less confident one is dropped.
+    """
+
+    threshold: float = 0.0
+    overlap: float = 0.7
+
+    name: ClassVar[str] = ""
+    finds_by: ClassVar[tuple[str, ...]] = ("words",)  # "words", "photos"
+
+    @property
+    def weights(self) -> str:
+        """The name of exactly its weights."""
+        raise NotImplementedError
+
+    @property
+    def signature(self) -> str:
+        """Name, weights and settings."""
+        parts = [f"{self.name} {self.weights}"]
+        for setting in fields(self):
+            value = getattr(self, setting.name)
+            if isinstance(value, float):
+                parts.append(f"{setting.name.replace('_', ' ')} {value:g}")
+        return ", ".join(parts)
+
+    def detect(
+        self,
+        image: ImageLike,
+        words: Sequence[str] = (),
+        references: Images = (),
+        masks: Masks = None,
+    ) -> Detections:
+        """Find words, or the subject of photos, in an image.
+
+        Args:
+            words: what to look for, such as ["dog", "person"].
+            references: photos of the subject, instead of words. masks: of the subject in them.
+
+        Returns:
+            The detections within the image, most confident first.
+
+        Raises:
+            RequestError: without anything to look for, and for a detector that cannot look for it.
+            ImageReadError: naming the image that cannot be read.
+            CheckpointError: if the weights cannot be loaded.
+        """
+        words = self.checked(words, references)
+        queries = [] if words else [self.query(photos_of(references, masks))]
+        return self.find(read_image(image), words, queries)
+
+    def checked(self, words: Sequence[str], references: Images) -> tuple[str, ...]:
+        """The words; errors as in `detect`."""
+        words = [words] if isinstance(words, str) else words
+        words = tuple(" ".join(word.split()) for word in words)
+        photos = split_images(references)
+        if bool(words) == bool(photos) or not all(words):
+            raise RequestError('give words to look for, such as ["dog"], or photos of the subject')
+        kind = "words" if words else "photos"
+        if kind not in self.finds_by:
+            raise RequestError(f"{self.name} finds nothing by {kind}, but by {' or '.join(self.finds_by)}")
+        return words
+
+    def query(self, photos: Sequence[Photo]) -> Any:
+        """The photos of a subject, prepared once for all images; here cut to the boxes of their masks."""
+        return [Cut().cut(picture, Region(mask=mask))[0] for picture, mask in photos]
+
+    def find(self, image: Image.Image, words: Sequence[str], queries: Sequence[Any]) -> Detections:
+        """What is found of words, or of subjects by the photos that `query` prepared."""
+        with torch.inference_mode():
+            return _distinct(list(self.candidates(image, words, queries)), image, self.overlap)
+
+    def candidates(self, image: Image.Image, words: Sequence[str], queries: Sequence[Any]) -> Iterable[Detections]:
+        """Detections above the threshold, in any order, on the CPU; boxes may reach out of the image."""
+        raise NotImplementedError
+
+
+def photos_of(references: Images, masks: Masks) -> list[Photo]:
+    """The photos of a subject with their masks."""
+    photos = split_images(references)
+    return [(read_image(photo), mask) for photo, mask in zip(photos, split_masks(masks, photos), strict=True)]
+
+
+def _distinct(parts: Sequence[Detections], image: Image.Image, overlap: float) -> Detections:
+    """All detections within an image, without the less confident ones of two that overlap, most confident first."""
+    from torchvision.ops import clip_boxes_to_image, nms, remove_small_boxes
+
+    boxes = torch.cat([part.boxes for part in parts]).float()
+    boxes = clip_boxes_to_image(boxes, (image.height, image.width))
+    scores = torch.cat([part.scores for part in parts]).float()
+    labels = [label for part in parts for label in part.labels]
+    all_masks = [part.masks for part in parts if part.masks is not None]
+    masks = torch.cat(all_masks) if all_masks else None
+
+    rows = remove_small_boxes(boxes, min_size=1)
+    rows = rows[nms(boxes[rows], scores[rows], overlap)]
+    if masks is not None:  # one without a pixel in its box could not be cut out
+        rows = rows[[_selects(masks[row], boxes[row]) for row in rows.tolist()]]
+        masks = masks[rows]
+    return Detections(boxes[rows], scores[rows], [labels[row] for row in rows.tolist()], masks)
+
+
+def _selects(mask: Tensor, box: Tensor) -> bool:
+    left, top, right, bottom = map(round, box.tolist())
+    return bool(mask[top:bottom, left:right].any())

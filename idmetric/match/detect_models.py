@@ -1,0 +1,208 @@
+"""Detectors of transformers, with weights from the Hub or a folder (safetensors alone).
+
+| class | published weights | license | finds by | gives |
+|---|---|---|---|---|
+| `GroundingDino` (Liu et al., ECCV 2024) | IDEA-Research/grounding-dino-base, -tiny | Apache-2.0 | words | boxes |
+| `Owlv2` (Minderer et al., NeurIPS 2023) | google/owlv2-base-patch16-ensemble | Apache-2.0 | words, photos | boxes |
+| `Sam3` (Carion et al., 2025) | facebook/sam3 | SAM License, login needed | words | boxes, masks |
+| `Sam2` (Ravi et al., ICLR 2025) | facebook/sam2.1-hiera-large | Apache-2.0 | a box | its mask |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from idmetric.match.detect import Detections, Detector
+from idmetric.match.regions import Box
+from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.checkpoints.hub import Files, Hub, fetch_folder
+from idmetric.metric.checkpoints.revision import revision_of
+from idmetric.metric.checkpoints.weights import check_report
+from idmetric.metric.files.hints import need
+from idmetric.metric.models.devices import auto_device
+
+_FILES = ["*.json", "*.safetensors", "*.txt"]  # of a Hub repository: no code, no pickles
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pretrained:
+    """A model of transformers; its weights are loaded at the first use.
+
+    Attributes:
+        source: `owner/name` on the Hub, or a folder.
+        revision: commit, branch or tag on the Hub; default its main branch.
+        device: such as cuda:1, mps or cpu; default the best available.
+    """
+
+    source: str = ""
+    revision: str | None = None
+    device: str | None = None
+
+    processor_class: ClassVar[str] = ""
+    model_class: ClassVar[str] = ""
+
+    @cached_property
+    def files(self) -> Files:
+        """The files of its weights, all of one commit."""
+        return Files(self.source, Hub(self.revision))
+
+    @cached_property
+    def weights(self) -> str:
+        """The name of exactly these weights: repository and commit, or folder and a digest of its files."""
+        config = self.files["config.json"]
+        if not self.files.local:
+            return f"{self.source}@{revision_of(config)}"
+        return f"{config.parent.name}@{revision_of(config, *sorted(config.parent.glob('*.safetensors')))}"
+
+    @cached_property
+    def loaded(self) -> tuple[Any, Any]:
+        """Processor and model.
+
+        Raises:
+            MissingExtraError: without transformers.
+            CheckpointError: naming the weights, if they cannot be fetched, or do not fit the class.
+        """
+        need("detect", self.model_class, transformers="transformers")
+        import transformers
+
+        folder = fetch_folder(self.files, _FILES)
+        options = {"local_files_only": True, "trust_remote_code": False}
+        try:
+            processor = getattr(transformers, self.processor_class).from_pretrained(folder, **options)
+            model, report = getattr(transformers, self.model_class).from_pretrained(
+                folder, use_safetensors=True, output_loading_info=True, **options
+            )
+        except (OSError, ValueError, KeyError, RuntimeError) as error:
+            name = Path(self.source).name if self.files.local else self.source
+            raise CheckpointError(
+                f"cannot load {name} as {self.model_class}: {type(error).__name__}: {error}"
+            ) from error
+        check_report(report | {"unexpected_keys": []}, self.source)  # such as SAM 3's tracker, which is not used
+        device = torch.device(self.device) if self.device else auto_device()
+        return processor, model.eval().to(device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroundingDino(Pretrained, Detector):
+    """Grounding DINO, by one word or phrase after the other."""
+
+    source: str = "IDEA-Research/grounding-dino-base"
+    threshold: float = 0.25  # transformers' default
+
+    name = "grounding-dino"
+    processor_class = "GroundingDinoProcessor"
+    model_class = "GroundingDinoForObjectDetection"
+
+    def candidates(self, image: Image.Image, words: Sequence[str], queries: Sequence[Any]) -> Iterator[Detections]:
+        """See `Detector`."""
+        processor, model = self.loaded
+        for word in words:
+            prompt = word.casefold().rstrip(". ") + "."  # as it was trained
+            inputs = processor(text=prompt, images=image, return_tensors="pt").to(model.device)
+            [result] = processor.post_process_grounded_object_detection(
+                model(**inputs), inputs.input_ids, self.threshold, target_sizes=[(image.height, image.width)]
+            )
+            scores = result["scores"].cpu()
+            yield Detections(result["boxes"].cpu(), scores, [word] * len(scores))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Owlv2(Pretrained, Detector):
+    """OWLv2, by words, or by photos: the query of a photo is its box that stands out most.
+
+    Attributes:
+        photo_threshold: `threshold` of photos.
+    """
+
+    source: str = "google/owlv2-base-patch16-ensemble"
+    threshold: float = 0.1  # transformers' default
+    photo_threshold: float = 0.9  # of transformers' example
+    overlap: float = 0.5
+
+    name = "owlv2"
+    finds_by = ("words", "photos")
+    processor_class = "Owlv2Processor"
+    model_class = "Owlv2ForObjectDetection"
+
+    def candidates(self, image: Image.Image, words: Sequence[str], queries: Sequence[Any]) -> Iterator[Detections]:
+        """See `Detector`."""
+        processor, model = self.loaded
+        if words:
+            prompts = [f"a photo of a {word}" for word in words]
+            inputs = processor(text=[prompts], images=image, return_tensors="pt").to(model.device)
+            yield self._processed(model(**inputs), self.threshold, image, words)
+        for photo in chain(*queries):
+            inputs = processor(query_images=photo, images=image, return_tensors="pt").to(model.device)
+            outputs = model.image_guided_detection(**inputs)
+            outputs["pred_boxes"] = outputs["target_pred_boxes"]
+            # transformers' postprocessing of photos divides scores by the best one, which would then always be 1
+            yield self._processed(outputs, self.photo_threshold, image, [""])
+
+    def _processed(self, outputs: Any, threshold: float, image: Image.Image, words: Sequence[str]) -> Detections:
+        processor, _ = self.loaded
+        sizes = [(image.height, image.width)]
+        [result] = processor.image_processor.post_process_object_detection(outputs, threshold, sizes)
+        labels = [words[number] for number in result["labels"].tolist()]
+        return Detections(result["boxes"].cpu(), result["scores"].cpu(), labels)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sam3(Pretrained, Detector):
+    """SAM 3: all instances of each word, with masks.
+
+    Attributes:
+        mask_threshold: the lowest probability of a mask's pixels.
+    """
+
+    source: str = "facebook/sam3"
+    threshold: float = 0.3  # both are transformers' defaults
+    mask_threshold: float = 0.5
+
+    name = "sam3"
+    processor_class = "Sam3Processor"
+    model_class = "Sam3Model"
+
+    def candidates(self, image: Image.Image, words: Sequence[str], queries: Sequence[Any]) -> Iterator[Detections]:
+        """See `Detector`."""
+        processor, model = self.loaded
+        pixels = processor(images=image, return_tensors="pt").to(model.device)["pixel_values"]
+        vision = model.get_vision_features(pixels)  # of all words
+        for word in words:
+            tokens = processor.tokenizer(word, return_tensors="pt", padding="max_length", max_length=32)
+            outputs = model(vision_embeds=vision, **tokens.to(model.device))
+            [result] = processor.post_process_instance_segmentation(
+                outputs, self.threshold, self.mask_threshold, [(image.height, image.width)]
+            )
+            scores = result["scores"].cpu()
+            masks = result["masks"].bool().cpu() if len(scores) else None
+            yield Detections(result["boxes"].cpu(), scores, [word] * len(scores), masks)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sam2(Pretrained):
+    """SAM 2.1: the single mask that it predicts for a box."""
+
+    source: str = "facebook/sam2.1-hiera-large"
+
+    processor_class = "Sam2Processor"
+    model_class = "Sam2Model"
+
+    def mask(self, image: Image.Image, box: Box) -> NDArray[np.bool_]:
+        """The object in a box, (H, W)."""
+        processor, model = self.loaded
+        inputs = processor(images=image, input_boxes=[[list(box)]], return_tensors="pt").to(model.device)
+        with torch.inference_mode():
+            logits = model(**inputs, multimask_output=False).pred_masks.float()
+        [masks] = processor.post_process_masks(logits.cpu(), inputs["original_sizes"].cpu())
+        mask: NDArray[np.bool_] = masks[0, 0].numpy().astype(bool)
+        return mask

@@ -1,0 +1,171 @@
+"""Over time: tracks of regions, distances from frame to frame, and how much the picture changes.
+
+A clip that stands still is the most consistent one, so consistency is reported together with `Motion`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageChops, ImageStat
+
+Array = NDArray[np.float64]
+STILL = 0.005  # changes below it are those of compression
+CUT = 0.12  # changes above it are cuts
+_SAME_SPOT = 0.5  # overlap of boxes in consecutive frames that are one region, whatever it shows
+_NOT_LINKED = 10.0  # above all costs of pairs that may be linked
+
+
+def change(before: Any, after: Any) -> float:
+    """Mean absolute difference of two frames, RGB images or pixels in [0, 1]; in 0..1, NaN for other sizes."""
+    if isinstance(before, Image.Image) and isinstance(after, Image.Image):
+        if before.size != after.size:
+            return float("nan")
+        return float(np.mean(ImageStat.Stat(ImageChops.difference(before, after)).mean)) / 255
+    if getattr(before, "shape", None) != getattr(after, "shape", None):
+        return float("nan")
+    return float((before - after).detach().abs().mean())
+
+
+@dataclass(frozen=True)
+class Motion:
+    """How much the frames of a clip change.
+
+    Attributes:
+        stillness: share of consecutive frames that change by less than `STILL`, cuts left out; 1 = a still.
+        flicker: 1 - the mean change of consecutive frames, VBench's temporal_flickering if they are all of the video's
+            frames; 1 = no change at all.
+        cuts: number of changes above `CUT`.
+    """
+
+    stillness: float | None
+    flicker: float | None
+    cuts: int
+
+    @classmethod
+    def by_changes(cls, changes: Array) -> Motion:
+        """The motion of a clip by the changes from each frame to the next; NaN is left out."""
+        changes = changes[~np.isnan(changes)]
+        within_shots = changes[changes <= CUT]
+        stillness = float((within_shots < STILL).mean()) if len(within_shots) else None
+        flicker = 1 - float(changes.mean()) if len(changes) else None
+        return cls(stillness, flicker, len(changes) - len(within_shots))
+
+
+# Tracks
+
+
+@dataclass
+class Track:
+    """A region over time: its last feature, box and frame."""
+
+    feature: Array
+    box: Array
+    time: int
+
+
+def linked(features: Sequence[Array], boxes: Sequence[Array], is_cut: Sequence[bool], limit: float) -> list[list[int]]:
+    """Link the regions of a clip's frames to tracks.
+
+    In each frame, the assignment (`scipy.optimize.linear_sum_assignment`) with the least sum of 1 - cos + 1 - overlap
+    is taken: own distance of a region and the track's last feature, and intersection over union with its box in the
+    frame before. A region is linked if it is within the limit, or where the track was. A cut ends all tracks.
+
+    Args:
+        features: of each frame (R, D), of unit length. boxes: (R, 4). is_cut: from the frame before.
+        limit: the largest distance within a track; NaN: any.
+
+    Returns:
+        The number of the track of each region of each frame.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    tracks: list[Track] = []
+    first_open = 0
+    numbers: list[list[int]] = []
+    for time, vectors in enumerate(features):
+        if is_cut[time]:
+            first_open = len(tracks)
+        if len(vectors) == 0:
+            numbers.append([])
+            continue
+        open_tracks = tracks[first_open:]
+        cost = np.full((len(open_tracks), len(vectors)), np.nan)
+        for row, track in enumerate(open_tracks):
+            apart = 1 - vectors @ track.feature
+            overlap = overlaps(boxes[time], track.box) * (track.time == time - 1)
+            is_possible = ~(apart > limit) | (overlap > _SAME_SPOT)
+            cost[row] = apart + 1 - overlap + np.where(is_possible, 0, _NOT_LINKED)
+
+        frame_numbers = [-1] * len(vectors)
+        for row, region in zip(*linear_sum_assignment(cost), strict=True):
+            if cost[row, region] < _NOT_LINKED:
+                frame_numbers[region] = first_open + row
+        for region, number in enumerate(frame_numbers):
+            track = Track(vectors[region], boxes[time][region], time)
+            if number < 0:
+                frame_numbers[region] = len(tracks)
+                tracks.append(track)
+            else:
+                tracks[number] = track
+        numbers.append(frame_numbers)
+    return numbers
+
+
+def overlaps(boxes: Array, box: Array) -> Array:
+    """Intersection over union (R,) of boxes (R, 4) with one."""
+    sides = np.minimum(boxes[:, 2:], box[2:]) - np.maximum(boxes[:, :2], box[:2])
+    shared = sides.clip(0).prod(1)
+    areas = (boxes[:, 2:] - boxes[:, :2]).prod(1) + (box[2:] - box[:2]).prod()
+    overlap: Array = shared / (areas - shared)
+    return overlap
+
+
+def swaps(tracks: Sequence[Sequence[int]], shown: Sequence[Mapping[int, int]]) -> list[list[int]]:
+    """The subjects of each frame that are in a track that showed another subject before.
+
+    Args:
+        tracks: of each frame, of each region. shown: of each frame, region -> the subject that it is assigned to.
+    """
+    last_subject: dict[int, int] = {}
+    swapped = []
+    for numbers, frame in zip(tracks, shown, strict=True):
+        changed = []
+        for region, subject in frame.items():
+            if last_subject.setdefault(numbers[region], subject) != subject:
+                changed.append(subject)
+            last_subject[numbers[region]] = subject
+        swapped.append(sorted(changed))
+    return swapped
+
+
+def steps(features: Sequence[Array | None]) -> tuple[Array, Array]:
+    """Distances 1 - cos (T,) of a subject in each frame to the first frame that shows it, and to the previous one.
+
+    NaN in the first one, and in frames that do not show it.
+    """
+    to_first = np.full(len(features), np.nan)
+    to_previous = np.full(len(features), np.nan)
+    first: Array | None = None
+    previous: Array | None = None
+    for time, feature in enumerate(features):
+        if feature is None:
+            continue
+        if first is None or previous is None:
+            first = feature
+        else:
+            to_first[time] = 1 - feature @ first
+            to_previous[time] = 1 - feature @ previous
+        previous = feature
+    return to_first, to_previous
+
+
+def reduced(values: Array, times: Sequence[str]) -> tuple[float | None, float | None, str | None]:
+    """The mean of values, the worst (largest) one and its time; None without values."""
+    if np.isnan(values).all():
+        return None, None, None
+    return float(np.nanmean(values)), float(np.nanmax(values)), times[int(np.nanargmax(values))]

@@ -1,0 +1,128 @@
+"""Tracks, distances from frame to frame, and motion, of arrays with known answers."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from idmetric.match.tracks import CUT, STILL, Motion, change, linked, overlaps, reduced, steps, swaps
+
+NAN = float("nan")
+ANN, REX, LIKE_ANN = np.eye(3)[0], np.eye(3)[1], np.array([0.8, 0.6, 0.0])
+LEFT, MIDDLE, RIGHT = ([0.0, 0, 10, 10], [20.0, 0, 30, 10], [40.0, 0, 50, 10])
+
+
+def tracks(frames, limit=NAN, cuts=()):
+    """Tracks of frames that are lists of (feature, box)."""
+    features = [np.array([feature for feature, _ in frame]).reshape(-1, 3) for frame in frames]
+    boxes = [np.array([box for _, box in frame], float).reshape(-1, 4) for frame in frames]
+    return linked(features, boxes, [time in cuts for time in range(len(frames))], limit)
+
+
+def test_a_region_that_stays_keeps_its_track_whatever_it_shows():
+    frames = [[(ANN, LEFT), (REX, RIGHT)], [(REX, LEFT), (ANN, RIGHT)]]
+    assert tracks(frames) == [[0, 1], [0, 1]]
+    assert tracks(frames, limit=0.3) == [[0, 1], [0, 1]]
+
+
+def test_a_region_that_moves_is_followed_by_its_features():
+    assert tracks([[(ANN, LEFT), (REX, RIGHT)], [(REX, MIDDLE), (ANN, [60, 0, 70, 10])]]) == [[0, 1], [1, 0]]
+
+
+def test_a_subject_that_was_missing_gets_its_track_back_and_a_stranger_gets_a_new_one():
+    frames = [[(ANN, LEFT), (REX, RIGHT)], [(REX, RIGHT)], [], [(ANN, MIDDLE)], [(np.eye(3)[2], [80, 0, 90, 10])]]
+    assert tracks(frames, limit=0.3) == [[0, 1], [1], [], [0], [2]]
+
+
+def test_a_cut_ends_all_tracks():
+    frames = [[(ANN, LEFT), (REX, RIGHT)], [(REX, LEFT), (ANN, RIGHT)], [(REX, LEFT), (ANN, RIGHT)]]
+    assert tracks(frames, cuts=[1]) == [[0, 1], [2, 3], [2, 3]]
+
+
+def test_the_assignment_has_the_least_cost():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        vectors = rng.normal(size=(2, 4, 3))
+        vectors /= np.linalg.norm(vectors, axis=2, keepdims=True)
+        boxes = np.concatenate([corner := rng.uniform(0, 5, (2, 4, 2)), corner + rng.uniform(2, 6, (2, 4, 2))], 2)
+        _, numbers = linked(list(vectors), list(boxes), [False, False], NAN)
+
+        def cost(order, vectors=vectors, boxes=boxes):
+            total = 0.0
+            for region, track in enumerate(order):
+                total += 2 - vectors[1, region] @ vectors[0, track] - slow_overlap(boxes[1, region], boxes[0, track])
+            return total
+
+        assert cost(numbers) == pytest.approx(min(map(cost, itertools.permutations(range(4)))))
+
+
+def slow_overlap(first, second):
+    """Intersection over union, from the sides."""
+    width = min(first[2], second[2]) - max(first[0], second[0])
+    height = min(first[3], second[3]) - max(first[1], second[1])
+    shared = max(width, 0) * max(height, 0)
+    areas = [(box[2] - box[0]) * (box[3] - box[1]) for box in (first, second)]
+    return shared / (sum(areas) - shared)
+
+
+def test_overlaps_are_intersection_over_union():
+    boxes = np.array([[0, 0, 2, 2], [1, 1, 3, 3], [5, 5, 6, 6], [0, 0, 1, 4.0]])
+    assert overlaps(boxes, boxes[0]) == pytest.approx([slow_overlap(box, boxes[0]) for box in boxes])
+
+
+def test_swaps_are_changes_of_the_subject_of_a_track():
+    both, exchanged = {0: 0, 1: 1}, {0: 1, 1: 0}
+    assert swaps([[0, 1]] * 4, [both, both, exchanged, exchanged]) == [[], [], [0, 1], []]
+    assert swaps([[0, 1], [0, 1], [0], [0, 1]], [both, {}, {0: 0}, both]) == [[], [], [], []]
+    assert swaps([[0], [0], [1]], [{0: 0}, {0: 1}, {0: 0}]) == [[], [1], []]
+
+
+# From frame to frame
+
+
+def test_steps_are_distances_to_the_first_and_the_previous_frame_that_shows_the_subject():
+    to_first, to_previous = steps([None, ANN, LIKE_ANN, None, REX])
+    assert to_first == pytest.approx([NAN, NAN, 0.2, NAN, 1.0], nan_ok=True)
+    assert to_previous == pytest.approx([NAN, NAN, 0.2, NAN, 0.4], nan_ok=True)
+    assert all(np.isnan(values).all() for values in steps([None, ANN]))
+
+
+def test_reduced_names_the_worst_time():
+    assert reduced(np.array([0.1, NAN, 0.5, 0.3]), ["a", "b", "c", "d"]) == (pytest.approx(0.3), 0.5, "c")
+    assert reduced(np.array([NAN]), ["a"]) == (None, None, None)
+
+
+# Motion
+
+
+def test_change_is_the_mean_difference_of_pixels():
+    rng = np.random.default_rng(0)
+    before, after = rng.integers(0, 256, (2, 8, 6, 3)).astype(np.uint8)
+    expected = np.abs(before.astype(float) - after).mean() / 255
+    assert change(Image.fromarray(before), Image.fromarray(after)) == pytest.approx(expected)
+    pixels = [torch.from_numpy(image).permute(2, 0, 1) / 255 for image in (before, after)]
+    assert change(*pixels) == pytest.approx(expected)
+    assert np.isnan(change(Image.fromarray(before), Image.fromarray(after[:4])))
+    assert np.isnan(change(pixels[0], pixels[1][:, :4]))
+
+
+def test_motion_by_slow_counting():
+    changes = [NAN, 0.0, STILL / 2, 0.02, CUT + 0.1, 0.03]
+    motion = Motion.by_changes(np.array(changes))
+    assert motion.cuts == 1
+    assert motion.stillness == 2 / 4  # the cut is no motion
+    assert motion.flicker == pytest.approx(1 - sum(changes[1:]) / 5)
+    assert Motion.by_changes(np.array([NAN])) == Motion(None, None, 0)
+
+
+def test_flicker_is_vbenchs_temporal_flickering():
+    pictures = np.random.default_rng(0).integers(0, 256, (5, 8, 6, 3)).astype(np.uint8)
+    images = [Image.fromarray(pixels) for pixels in pictures]
+    changes = [change(before, after) for before, after in itertools.pairwise(images)]
+    differences = [np.abs(before.astype(int) - after).mean() for before, after in itertools.pairwise(pictures)]
+    expected = (255 - np.mean(differences)) / 255
+    assert Motion.by_changes(np.array(changes)).flicker == pytest.approx(expected)
