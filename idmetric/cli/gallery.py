@@ -141,11 +141,6 @@ def _add_rate(parser: Parser) -> None:
 
 def _add_dedupe(parser: Parser) -> None:
     _add_sources(parser)
-    parser.add_argument(
-        "--fast",
-        action="store_true",
-        help="compare perceptual hashes of the sources alone, without a model: misses crops, links similar pictures",
-    )
     _add_duplicates(parser)
 
 
@@ -186,14 +181,6 @@ def _add_report(parser: Parser) -> None:
     parser.add_argument("--output", "-o", metavar="FILE", required=True, help="write the page there")
 
 
-def _add_info(parser: Parser) -> None:
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="read all files to count the changed ones (default: compare size, times and inode)",
-    )
-
-
 def _add_prune(parser: Parser) -> None:
     parser.add_argument(
         "--others", action="store_true", help="also remove files in the folder of other models and weights"
@@ -231,7 +218,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[Parser], None]]] = {
     "dedupe": ("find near-duplicates, and which of them to keep", _add_dedupe),
     "cluster": ("group images by identity", _add_cluster),
     "report": ("make a page of duplicates, identities and neighbors", _add_report),
-    "info": ("describe a gallery without opening its model", _add_info),
+    "info": ("describe a gallery without opening its model", lambda parser: None),
     "prune": ("remove embeddings of images that are gone", _add_prune),
 }
 _PRINTED = ("query", "dedupe", "cluster", "info")  # have a result for stdout
@@ -246,7 +233,6 @@ _DEFAULTS: dict[str, Any] = {
     "patches": False,
     "mask_dir": None,
     "model": None,
-    "fast": False,
     "ray": False,
 }
 
@@ -258,12 +244,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric gallery") -> i
     """Run the command; returns the exit status."""
     parser = build_parser(prog)
     args = parser.parse_args(argv)
-    if args.fast and not args.sources:
-        parser.error(f"--fast needs {_SOURCES}")
     if not args.sources and not args.gallery:
         parser.error("give a folder, or --gallery")
-    if args.fast and (args.keep != "largest" or args.max_distance is not None or args.masked or args.mask_dir):
-        parser.error("--fast hashes whole images alone: leave out --keep, --max-distance, --masked and --mask-dir")
     if_stopped = "nothing was kept: with --gallery DIR the same command would resume"
     if args.gallery:
         if_stopped = f"embeddings in {args.gallery} are kept, and the same command resumes"
@@ -275,8 +257,6 @@ def _run(args: Namespace) -> int:
     with warnings_as_lines(args.quiet), fixable(RuntimeError, in_one_line=True), ExitStack() as stack:
         if args.command == "info":
             return _info(args)
-        if args.fast:
-            return _fast(args)
         args.folder = args.gallery or stack.enter_context(tempfile.TemporaryDirectory(prefix="idmetric-"))
         gallery = _open(args)
         status = 0
@@ -476,26 +456,11 @@ def _query(args: Namespace, gallery: Gallery) -> None:
 
 def _dedupe(args: Namespace, gallery: Gallery) -> None:
     duplicates = _near_duplicates(args, gallery)
-    note = f"{len(gallery)} images, {_counted(duplicates, 'of near-duplicates')}"
-    _print(args, duplicates, ("group", "keep", "reason", "width", "height", "image"), note, note)
-
-
-def _fast(args: Namespace) -> int:
-    from idmetric.gallery.fast import fast_duplicates
-
-    with Progress("images", not args.quiet, verb="hashed") as progress:
-        duplicates, problems = fast_duplicates(args.sources, progress=progress)
-    for image, reason in problems.items():
-        say(f"left out {image}: {reason}")
-    note = _counted(duplicates, "by hash alone")
-    _print(args, duplicates, ("group", "keep", "reason", "bits", "width", "height", "image"), note, note)
-    return status_of(problems)
-
-
-def _counted(duplicates: Records, kind: str) -> str:
     groups = len({row["group"] for row in duplicates})
     spare = sum(not row["keep"] for row in duplicates)
-    return f"{groups} {'group' if groups == 1 else 'groups'} {kind}, {spare} could go"
+    plural = "" if groups == 1 else "s"
+    note = f"{len(gallery)} images, {groups} group{plural} of near-duplicates, {spare} could go"
+    _print(args, duplicates, ("group", "keep", "reason", "width", "height", "image"), note, note)
 
 
 def _near_duplicates(args: Namespace, gallery: Gallery) -> Records:
@@ -544,7 +509,7 @@ def _report(args: Namespace, gallery: Gallery) -> None:
 def _info(args: Namespace) -> int:
     from idmetric.gallery.info import gallery_info
 
-    models = gallery_info(args.gallery, check=args.check)
+    models = gallery_info(args.gallery)
     if args.output or args.format not in (None, "table"):
         _print(args, models, models.columns, "", f"{len(models)} models")
         return 0

@@ -106,6 +106,11 @@ class Contents:
         """An image's place in answers: relative to the current folder if the last update's sources were relative."""
         return shown(item, self.relative)
 
+    def _check_model(self) -> None:
+        """Refuse a model with other weights or settings than when the gallery was opened."""
+        if self.masking.about(self.metric) != self.about:
+            raise GalleryError(f"{self.metric.label} has changed since the gallery was opened: open the gallery again")
+
     def _all(self) -> list[Item]:
         if self._damage is not None:
             raise self._damage

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from idmetric.data.look import check_share
-from idmetric.gallery.contents import Contents
 from idmetric.gallery.index import IMAGES, LOCK, locked_store, write_index
 from idmetric.gallery.prune import Pruned, prune_shards, remove_store, size_of
-from idmetric.gallery.search import search
+from idmetric.gallery.search import Searchable
 from idmetric.gallery.sources import MANIFESTS, GalleryError, Source, entries
 from idmetric.gallery.update import Update, current_items, difference
 from idmetric.metric.files import StrPath
@@ -24,12 +23,9 @@ from idmetric.metric.scoring.keys import stores_in
 
 if TYPE_CHECKING:
     from idmetric.gallery.scale import Cluster
-    from idmetric.metric.distance.embedding import Embedding
-    from idmetric.metric.images.masks import Images, Masks
-    from idmetric.metric.scoring.records import Records
 
 
-class Gallery(Contents):
+class Gallery(Searchable):
     """Images of folders and manifests, embedded by one model and kept in a folder.
 
     Args:
@@ -149,62 +145,6 @@ class Gallery(Contents):
             self.reload()
             return Pruned(count, before - size_of(self.folder), removed)
 
-    def query(
-        self,
-        images: Images | Embedding,
-        k: int = 10,
-        *,
-        masks: Masks = None,
-        distance: str = "cls",
-        rerank: int | None = None,
-        exclude_same: bool = False,
-        probability: bool = False,
-        unknown_above: float | None = None,
-        batch_size: int = 32,
-    ) -> Records:
-        """Find the k images nearest to each query, nearest first; equally near ones in the order of their names.
-
-        Files that are missing or have changed since they were embedded are left out, with a `StaleWarning`. Only
-        `update` finds new files, and changed ones that would be nearer now.
-
-        Args:
-            images: one or several, or their embedding (with patches for a rerank).
-            k: images for each query; fewer if the gallery has fewer.
-            masks: the queries' masks; pixels outside are replaced as in the gallery.
-            distance: the distance to rank by. Any but "cls" needs `rerank`.
-            rerank: length of the shortlist by `cls`, which is then ranked by `distance`.
-            exclude_same: leave out images with the query's own bytes.
-            probability: add the probability of the same identity, by the model's calibration.
-            unknown_above: add `answer`: the hit's identity, or "unknown" if its distance is above this.
-            batch_size: queries per pass.
-
-        Returns:
-            A row for each hit: query, rank, distance, image, name, identity, ..., and the settings behind the score.
-
-        Raises:
-            GalleryError: if this model has no gallery here, or the gallery is empty or damaged, or all its images are
-                missing.
-            ImageReadError: for a query that cannot be read. CalibrationError: for a probability without calibration.
-            ValueError: for arguments that do not fit.
-        """
-        self._check_model()
-        self._usable()
-        hits, faults = search(
-            self,
-            self._fault,
-            images,
-            masks,
-            k=k,
-            distance=distance,
-            rerank=rerank,
-            exclude_same=exclude_same,
-            probability=probability,
-            unknown_above=unknown_above,
-            batch_size=batch_size,
-        )
-        self._leave_out(faults)
-        return hits
-
     def to_parquet(self, path: StrPath) -> None:
         """Write image, name, identity, width, height, key and the unit vector of each image as a Parquet file.
 
@@ -227,8 +167,3 @@ class Gallery(Contents):
         table = pa.table(columns, schema=schema).append_column("embedding", embeddings)
         with replacing(Path(path)) as temporary:
             pq.write_table(table, temporary, write_page_checksum=True)
-
-    def _check_model(self) -> None:
-        """Refuse a model with other weights or settings than when the gallery was opened."""
-        if self.masking.about(self.metric) != self.about:
-            raise GalleryError(f"{self.metric.label} has changed since the gallery was opened: open the gallery again")

@@ -138,7 +138,7 @@ def interrupted(
     [
         ("score --model tiny in/ref.png in/endless.png in/other.png --on-error skip", 4),
         ("score --model tiny in/ref.png in/endless.png in/other.png", 1),
-        ("gallery build in --gallery g --model tiny", 4), ("gallery dedupe --fast in", 4),
+        ("gallery build in --gallery g --model tiny", 4),
     ],
 )  # fmt: skip
 def test_a_tiny_file_of_an_endless_image_is_named_by_every_command(
