@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from idmetric.data.look import check_share
 from idmetric.gallery.contents import Contents
 from idmetric.gallery.index import IMAGES, LOCK, locked_store, write_index
 from idmetric.gallery.prune import Pruned, prune_shards, remove_store, size_of
@@ -19,7 +20,6 @@ from idmetric.gallery.update import Update, current_items, difference
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.output import replacing, writing
-from idmetric.metric.images.masks import check_masks
 from idmetric.metric.scoring.keys import stores_in
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Gallery(Contents):
         wanted = list(entries([Source(path, masks) for path in paths], self.masking.masked))
         if self.masking.masked:
             masked = [entry for entry in wanted if entry.mask is not None]
-            check_masks(len(masked), len(wanted))
+            check_share(len(masked), len(wanted))
 
         with writing(self.folder):
             self.store.mkdir(parents=True, exist_ok=True)

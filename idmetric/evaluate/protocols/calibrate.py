@@ -29,6 +29,7 @@ from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Row, Value, numbers_of, slug
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bind
 from idmetric.evaluate.protocols.common.table_columns import Column
+from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.calibration.fitting import METHODS, Method, fit, held_out
 from idmetric.evaluate.statistics.calibration.quality import (
     brier_score,
@@ -40,7 +41,6 @@ from idmetric.evaluate.statistics.calibration.thresholds import accepted, thresh
 from idmetric.metric.calibration.apply import Calibration, CalibrationError, read
 from idmetric.metric.calibration.curves import from_log_odds
 from idmetric.metric.distance.ties import comparable
-from idmetric.metric.files.settings import Checked, option
 from idmetric.version import __version__
 
 if TYPE_CHECKING:

@@ -47,9 +47,9 @@ from idmetric.evaluate.protocols.generator.example import checkpoints_example
 from idmetric.evaluate.protocols.generator.images import Images, Names, are_cosines, score
 from idmetric.evaluate.protocols.generator.options import CopyingOptions, ReferencesOptions
 from idmetric.evaluate.protocols.generator.outputs import words
+from idmetric.evaluate.settings import option
 from idmetric.evaluate.statistics.paired import LEVEL, compare, smallest_p, subjects_needed
 from idmetric.metric.distance.ties import comparable
-from idmetric.metric.files.settings import option
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

@@ -49,9 +49,9 @@ from idmetric.evaluate.protocols.dreambench.ratings import (
     rated_methods,
     read,
 )
+from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.agreement import fisher_mean, kendall, spearman
 from idmetric.evaluate.statistics.bootstrap import FEW
-from idmetric.metric.files.settings import Checked, option
 
 if TYPE_CHECKING:
     from idmetric.data.importers.dreambench import Ratings

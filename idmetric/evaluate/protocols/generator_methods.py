@@ -49,9 +49,9 @@ from idmetric.evaluate.protocols.generator.layouts import LAYOUTS, Layout
 from idmetric.evaluate.protocols.generator.options import OUTPUTS_HELP, CopyingOptions, OutputsOptions
 from idmetric.evaluate.protocols.generator.outputs import open_outputs
 from idmetric.evaluate.protocols.generator.pattern import FLOOR
+from idmetric.evaluate.settings import option
 from idmetric.evaluate.statistics.paired import compare
 from idmetric.metric.distance.ties import comparable
-from idmetric.metric.files.settings import option
 from idmetric.metric.models.named import NamedScore
 from idmetric.metric.scoring.copies import MANY
 

@@ -28,7 +28,7 @@ from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.ranked import Search
 from idmetric.evaluate.protocols.common.result import Result
 from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, Model, Models, bind
-from idmetric.metric.files.settings import Checked, option
+from idmetric.evaluate.settings import Checked, option
 from idmetric.metric.models.visid_config import TASKS
 
 if TYPE_CHECKING:

@@ -39,8 +39,8 @@ from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.protocols.generator.images import Images
 from idmetric.evaluate.protocols.generator.options import OUTPUTS_HELP, OutputsOptions
 from idmetric.evaluate.protocols.generator.outputs import open_outputs
+from idmetric.evaluate.settings import option
 from idmetric.evaluate.statistics.sets import centroid_similarity, cmmd, frechet_distance
-from idmetric.metric.files.settings import option
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

@@ -31,9 +31,10 @@ from idmetric.evaluate.protocols.common.result import (
     slug,
 )
 from idmetric.evaluate.report.figure import new_figure, save_figure
+from idmetric.evaluate.statistics.checks import Truths
 from idmetric.evaluate.statistics.ranking import roc_auc
 from idmetric.evaluate.statistics.sensitivity import trend
-from idmetric.metric.distance.ties import Truths, comparable
+from idmetric.metric.distance.ties import comparable
 from idmetric.metric.files import StrPath
 
 if TYPE_CHECKING:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from idmetric.metric.distance.ties import comparable, numbers, paired
+from idmetric.evaluate.statistics.checks import paired
+from idmetric.metric.distance.ties import comparable, numbers
 
 
 def pearson(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> float:

@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.metric.distance.ties import STEP, comparable, labeled, truths
+from idmetric.evaluate.statistics.checks import labeled, truths
+from idmetric.metric.distance.ties import STEP, comparable
 from idmetric.metric.files.hints import need
 
 Array = NDArray[np.float64]

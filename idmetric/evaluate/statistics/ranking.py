@@ -14,7 +14,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.metric.distance.ties import Numbers, Truths, comparable, labeled, paired
+from idmetric.evaluate.statistics.checks import Truths, labeled, paired
+from idmetric.metric.distance.ties import Numbers, comparable
 from idmetric.metric.files.hints import need
 
 Ints = NDArray[np.int64]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.statistics.bootstrap import Interval, student
-from idmetric.metric.distance.ties import paired
+from idmetric.evaluate.statistics.checks import paired
 from idmetric.metric.files.hints import need
 
 Names = Sequence[Any] | NDArray[Any]

@@ -371,7 +371,7 @@ def test_every_probability_says_which_images_it_rests_on() -> None:
         (Platt, (float("nan"), 1.0), "slope must be above 0"),
         (Isotonic, ((0.9, 0.5), (0.1, 0.2)), "scores must increase"),
         (Isotonic, ((0.1, 0.5), (0.9, 0.2)), "probabilities must not decrease"),
-        (Isotonic, ((0.1, 0.5), (0.5,)), "as many scores as probabilities"),
+        (Isotonic, ((0.1, 0.5), (0.5,)), "as many probabilities"),
     ],
 )
 def test_a_curve_that_would_turn_scores_round_is_refused(curve: Any, values: tuple[Any, ...], says: str) -> None:

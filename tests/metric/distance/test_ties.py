@@ -17,10 +17,11 @@ from idmetric.evaluate.protocols.common.ranked import Search
 from idmetric.evaluate.report.plots import on_front
 from idmetric.evaluate.statistics import open_set, ranking
 from idmetric.evaluate.statistics.agreement import kendall, spearman
+from idmetric.evaluate.statistics.checks import first_highest
 from idmetric.evaluate.statistics.margins import margin_rates
 from idmetric.evaluate.statistics.resampled import resampled_auc
 from idmetric.evaluate.statistics.segmentation import mask_map
-from idmetric.metric.distance.ties import comparable, first_highest
+from idmetric.metric.distance.ties import comparable
 from idmetric.metric.scoring.references import percentile
 
 SEEDS = pytest.mark.parametrize("seed", range(8))

@@ -23,10 +23,11 @@ from idmetric.match.heatmaps import heatmaps
 from idmetric.metric.calibration.apply import CalibrationError
 from idmetric.metric.images.fit import SQUASH, Fit
 from idmetric.metric.images.opening import LEAST, MARGIN, checked
-from idmetric.metric.images.read import load_batch, read_image, to_image, to_pixels
+from idmetric.metric.images.read import read_image, to_image, to_pixels
 from idmetric.metric.models.vbench import VBenchDino
 from idmetric.metric.scoring.copy_warnings import small_picture
 from tests.conftest import random_model
+from tests.metric.images.batches import load_batch
 
 SIDE = 112  # of the model; twice that is more than LEAST
 

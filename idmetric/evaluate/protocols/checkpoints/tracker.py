@@ -15,7 +15,7 @@ import hashlib
 import operator
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
@@ -43,7 +43,6 @@ from idmetric.evaluate.protocols.generator.outputs import as_manifest
 from idmetric.evaluate.protocols.generator.pattern import GENERATED, ONLY, REFERENCE, TRAINING, Picture
 from idmetric.metric.distance.embedding import Embedding, serialized
 from idmetric.metric.distance.matrix import needs_patches
-from idmetric.metric.files.progress import check_writer, log_scalars
 from idmetric.metric.images.masks import Images
 from idmetric.metric.images.read import read_image, split_images
 from idmetric.metric.models.embedder import Embedder
@@ -61,7 +60,7 @@ class Tracker:
         references: photos of the subject that were held out from training; anything `Embedder.embed` takes, or a
             `Subject` or its file.
         training: photos that the LoRA is trained on, for copies and leaning.
-        writer: logs `prefix/NAME` for each number, see `idmetric.metric.files.progress.log_scalars`.
+        writer: logs `prefix/NAME` for each number, see `log_scalars`.
         clip: adds prompt fidelity.
         options: drift prompts, the rule of the best step. settings: distance, bootstrap, store; by default, embeddings
             are kept in a temporary folder for as long as the tracker lives.
@@ -212,3 +211,28 @@ class Tracker:
             if note.startswith("WARNING") and note not in self._warned:
                 self._warned.add(note)
                 warnings.warn(note.removeprefix("WARNING: "), stacklevel=3)
+
+
+def check_writer(writer: Any) -> None:
+    """Raise a TypeError unless a writer is of a kind that `log_scalars` takes."""
+    if not (hasattr(writer, "add_scalar") or hasattr(writer, "log") or callable(writer)):
+        raise TypeError(
+            f"cannot log to a {type(writer).__name__}: give a SummaryWriter, a run of wandb, an Accelerator, or a "
+            "function of (numbers, step)"
+        )
+
+
+def log_scalars(writer: Any, values: Mapping[str, float], step: int) -> None:
+    """Log numbers by name.
+
+    Args:
+        writer: TensorBoard's `SummaryWriter`; a run of Weights & Biases or an `Accelerator`, with
+            `log(numbers, step=...)`; or a function of (numbers, step).
+    """
+    if hasattr(writer, "add_scalar"):
+        for name, value in values.items():
+            writer.add_scalar(name, value, step)
+    elif hasattr(writer, "log"):
+        writer.log(dict(values), step=step)
+    else:
+        writer(dict(values), step)

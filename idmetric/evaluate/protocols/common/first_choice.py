@@ -15,8 +15,8 @@ from idmetric.evaluate.protocols.common.paper_numbers import printed
 from idmetric.evaluate.protocols.common.ranked import Search, measure
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Model, Scorer
+from idmetric.evaluate.statistics.checks import first_highest
 from idmetric.evaluate.statistics.ranking import precision_at_1
-from idmetric.metric.distance.ties import first_highest
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

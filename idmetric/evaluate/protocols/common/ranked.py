@@ -13,7 +13,8 @@ from idmetric.data.manifest.lineage import image_keys
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, known, listed, texts
 from idmetric.evaluate.protocols.common.intervals import codes
 from idmetric.evaluate.protocols.common.scorers import Scorer, slices
-from idmetric.metric.distance.ties import STEP, comparable, first_highest
+from idmetric.evaluate.statistics.checks import first_highest
+from idmetric.metric.distance.ties import STEP, comparable
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

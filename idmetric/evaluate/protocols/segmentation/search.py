@@ -20,8 +20,8 @@ from idmetric.evaluate.protocols.common.scorers import EvalSettings, Progress, V
 from idmetric.evaluate.protocols.segmentation.persam import PerSAM
 from idmetric.evaluate.statistics import segmentation as measures
 from idmetric.match.heatmaps import coverage, layout
+from idmetric.match.patches import Layout, on_grid, patch_tokens, prototypes, spread
 from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.distance.patches import Layout, on_grid, patch_tokens, prototypes, spread
 from idmetric.metric.images.masks import read_mask
 
 _SIDE = 512  # longer side at which masks are compared, in pixels
@@ -123,7 +123,7 @@ class Scene(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """A subject's prototype (D,), see `idmetric.metric.distance.patches`, and the mean token (1, D) of its box."""
+    """A subject's prototype (D,), see `idmetric.match.patches`, and the mean token (1, D) of its box."""
 
     prototype: Tensor
     mean_token: Tensor

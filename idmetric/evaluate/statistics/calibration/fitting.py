@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.statistics.calibration.thresholds import both_kinds
+from idmetric.evaluate.statistics.checks import Truths
 from idmetric.metric.calibration.curves import Curve, Isotonic, Platt, from_log_odds
-from idmetric.metric.distance.ties import Truths
 from idmetric.metric.files.hints import need
 
 Array = NDArray[np.float64]

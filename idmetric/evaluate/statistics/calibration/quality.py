@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.metric.distance.ties import Truths, paired, truths
+from idmetric.evaluate.statistics.checks import Truths, paired, truths
 
 
 def reliability(probabilities: ArrayLike, same: ArrayLike, bins: int = 15) -> dict[str, NDArray[Any]]:

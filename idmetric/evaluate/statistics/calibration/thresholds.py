@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.metric.distance.ties import STEP, Truths, comparable, labeled
+from idmetric.evaluate.statistics.checks import Truths, labeled
+from idmetric.metric.distance.ties import STEP, comparable
 from idmetric.metric.files.hints import need
 
 
