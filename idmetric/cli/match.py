@@ -82,6 +82,11 @@ def build_parser(prog: str = "idmetric match") -> Parser:
     )
     add_shared(parser, "--model", "--revision", "--distance", "--device")
     add_shared(parser, "--format", "--output")
+    parser.add_argument(
+        "--html",
+        metavar="PAGE",
+        help="also write a page: images with their regions, worst first, and timelines of clips",
+    )
     add_shared(parser, "--quiet")
     parser.add_version()
 
@@ -126,11 +131,17 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric match") -> int
 
 
 def _run(args: Namespace) -> int:
-    need("match", "idmetric match", scipy="SciPy")
+    need("match", "idmetric match", scipy="SciPy", jinja2="jinja2")
     check_output(args.output)
     if not args.images and not args.clip:
         raise UsageError("no images: give files, folders or --clip")
     subjects = _subjects(args.subject)
+    if args.html:
+        if not subjects:
+            raise UsageError("--html shows subjects: name them by --subject")
+        if not args.html.endswith(".html"):
+            raise UsageError(f"--html {args.html}: end the name of the page in .html")
+        check_output(args.html)
     numbers = _numbers(args.published)
     check_model(args.model)
     check_detection(args)
@@ -149,6 +160,10 @@ def _run(args: Namespace) -> int:
         for number in published:
             say(str(number))
     write(text, args.output)
+    if args.html:
+        result.write(args.html)
+        if not args.quiet:
+            say(f"wrote {args.html}")
     return status_of(result.skipped)
 
 

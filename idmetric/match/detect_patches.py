@@ -20,8 +20,8 @@ from torch import Tensor
 
 from idmetric.match.detect import Detections, Detector, Photo
 from idmetric.match.heatmaps import layout
+from idmetric.match.patches import on_grid, patch_similarity, patch_tokens, spread
 from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.distance.patches import on_grid, patch_similarity, patch_tokens, spread
 from idmetric.metric.files.hints import need
 from idmetric.metric.models.embedder import Embedder
 

@@ -86,15 +86,16 @@ class Files:
         """
         if self.local:
             path = Path(self.name, filename)
-            return path if path.is_file() else None
+            if path.is_file():
+                return path
+            return None
         from huggingface_hub import errors
 
         try:
             return self[filename]
         except CheckpointError as error:
             cause = error.__cause__
-            without_code = type(cause) is errors.HfHubHTTPError and _status(cause) == 404  # from a mirror
-            if isinstance(cause, errors.EntryNotFoundError) or without_code:
+            if isinstance(cause, errors.EntryNotFoundError) or _status(cause) == 404:  # which a mirror gives alone
                 return None
             raise
 
@@ -223,8 +224,14 @@ def _is_offline(hub: Hub) -> bool:
     return bool(hub.local_files_only or constants.HF_HUB_OFFLINE)
 
 
-def _reason(error: Exception, repo: str, hub: Hub) -> str:
-    import huggingface_hub
+_ADVICE = {  # for an HTTP status
+    403: "access is refused: give the token the right to read it, or check HF_ENDPOINT and proxy",
+    404: "it does not exist: check the name, the revision and HF_ENDPOINT",
+    429: "too many requests to the Hub: wait some minutes, or log in (`hf auth login`) for a higher limit",
+}
+
+
+def _reason(error: BaseException, repo: str, hub: Hub) -> str:
     from huggingface_hub import constants, errors
 
     page = f"{constants.ENDPOINT}/{repo}"
@@ -236,54 +243,28 @@ def _reason(error: Exception, repo: str, hub: Hub) -> str:
         return f"it is gated: accept its license at {page}, then {token}"
     if isinstance(error, errors.RevisionNotFoundError):
         return f"it has no revision {hub.revision!r}, see {page}/commits/main"
-    if isinstance(error, errors.LocalEntryNotFoundError) and _is_offline(hub):
-        cache = _cache(hub)
-        return f"the network is switched off (local_files_only or HF_HUB_OFFLINE) and the file is not in {cache}"
     if isinstance(error, errors.LocalEntryNotFoundError):
-        return _no_answer(error.__cause__ or error, hub)
-    if isinstance(error, errors.EntryNotFoundError):
+        if _is_offline(hub):
+            cache = _cache(hub)
+            return f"the network is switched off (local_files_only or HF_HUB_OFFLINE) and the file is not in {cache}"
+        error = error.__cause__ or error
+    elif isinstance(error, errors.EntryNotFoundError):
         return f"the repository has no such file, see {page}/tree/{hub.revision or 'main'}"
 
-    # A mirror or a proxy may leave out the code by which the client knows what is missing.
+    # a mirror or a proxy may leave out the code by which the client knows what is missing
     status = _status(error)
-    if status == 401 and (hub.token or huggingface_hub.get_token()):
-        return "HTTP 401, the token is refused: it may have expired, give another (token=, HF_TOKEN or `hf auth login`)"
     if isinstance(error, errors.RepositoryNotFoundError) or status == 401:
-        return f"there is no such repository, or it is private: check the name; for a private one {token}"
-    if status == 403:
-        return f"HTTP 403, access is refused: give the token the right to read {page}, or check HF_ENDPOINT and proxy"
-    if status == 404:
-        return f"HTTP 404, {page} does not exist: check the name, the revision and HF_ENDPOINT"
+        return f"there is no such repository, it is private, or the token is refused: check the name, and {token}"
     if status:
-        return _no_answer(error, hub)
-    return _text(error)
-
-
-def _no_answer(error: BaseException, hub: Hub) -> str:
-    """What happened where the Hub could not be reached, and what to do."""
-    from huggingface_hub import constants
-
-    status = _status(error)
-    if status == 429:
-        return (
-            "HTTP 429, too many requests to the Hub: wait some minutes, or log in (`hf auth login`) for a higher limit"
-        )
-    if status:
-        return f"HTTP {status}, an error of the server {constants.ENDPOINT}: try again later"
-    return (
-        f"{constants.ENDPOINT} did not answer ({_text(error)}) and the file is not in {_cache(hub)}: check the "
-        "network, HTTPS_PROXY and HF_ENDPOINT"
-    )
-
-
-def _text(error: BaseException) -> str:
-    """An error's message in one line, after its type unless that is ValueError."""
+        advice = _ADVICE.get(status, "an error of the server: try again later")
+        return f"HTTP {status} for {page}, {advice}"
     text = " ".join(str(error).split())[:200]
-    if not text:
-        return type(error).__name__
     if isinstance(error, ValueError):
         return text
-    return f"{type(error).__name__}: {text}"
+    return (
+        f"{constants.ENDPOINT} did not answer ({type(error).__name__}: {text}) and the file is not in {_cache(hub)}: "
+        "check the network, HTTPS_PROXY and HF_ENDPOINT"
+    )
 
 
 def cached_file(repo: str, filename: str, hub: Hub = Hub()) -> Path | None:
