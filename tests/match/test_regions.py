@@ -171,9 +171,9 @@ def test_coco_run_length_codes_are_masks(tmp_path, form, sides):
         mask = pytest.importorskip("pycocotools.mask")
         code["counts"] = mask.encode(np.asfortranarray(MASK.astype(np.uint8)))["counts"].decode()
     ((region,),) = read(coded(tmp_path, code, **sides), ["a.png"])
-    _, cover = Cut().cut(PICTURE, region)
+    cover = Cut().cut(PICTURE, region).cover
     assert np.array_equal(cover.numpy() > 0.5, MASK[5:35, 10:50])
-    _, cover = Cut().cut(PICTURE.resize((160, 80)), region)
+    cover = Cut().cut(PICTURE.resize((160, 80)), region).cover
     assert np.array_equal(cover.numpy() > 0.5, MASK.repeat(2, 0).repeat(2, 1)[10:70, 20:100])
 
 
@@ -183,7 +183,7 @@ def test_coco_run_length_codes_are_masks(tmp_path, form, sides):
         ({"counts": [0, 3200]}, "size"),
         ({"size": [40], "counts": [0, 3200]}, "size"),
         ({"size": [20, 40], "counts": [0, 800]}, "its run-length code is of 40 x 20"),
-        ("0 5", "its mask is none"),
+        ("0 5", "its mask cannot be used"),
     ],
 )
 def test_bad_run_length_codes_name_their_annotation(tmp_path, code, message):
