@@ -293,7 +293,9 @@ def _region(
     except RequestError as error:
         raise RequestError(f"{where}: {error}") from error
     except (AttributeError, TypeError, ValueError) as error:
-        raise RequestError(f"{where}: {list(sides)} is not a box x,y,w,h, or its mask is none: {error}") from error
+        raise RequestError(
+            f"{where}: {list(sides)} is not a box x,y,w,h, or its mask cannot be used: {error}"
+        ) from error
 
 
 def _outline(polygon: Sequence[Any]) -> list[float]:

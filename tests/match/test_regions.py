@@ -183,7 +183,7 @@ def test_coco_run_length_codes_are_masks(tmp_path, form, sides):
         ({"counts": [0, 3200]}, "size"),
         ({"size": [40], "counts": [0, 3200]}, "size"),
         ({"size": [20, 40], "counts": [0, 800]}, "its run-length code is of 40 x 20"),
-        ("0 5", "its mask is none"),
+        ("0 5", "its mask cannot be used"),
     ],
 )
 def test_bad_run_length_codes_name_their_annotation(tmp_path, code, message):

@@ -46,7 +46,7 @@ def subject_among(references: Any) -> Subject | None:
     """The subject that stands for references, read if it is a file; None for photos.
 
     Raises:
-        RequestError: for a file that is no subject, or a subject among other references.
+        RequestError: for a damaged file, or a subject among other references.
     """
     sources = references if isinstance(references, list | tuple) else [references]
     if all(isinstance(source, str) and not paths.is_subject_file(source) for source in sources):

@@ -107,7 +107,7 @@ class RowMaker:
         return rows
 
     def _references(self, work: Cross) -> dict[File, Seen]:
-        """The references, embedded now or for a subject before, whose threshold holds unless the request has one."""
+        """The references, embedded now or before by a subject; its threshold holds unless the request has one."""
         subject = work.subject
         if subject is None:
             return dict(self._images(work.references))

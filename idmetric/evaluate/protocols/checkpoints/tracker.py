@@ -178,7 +178,7 @@ class Tracker:
         return pictures
 
     def _subject_photos(self, subject: Subject) -> list[Picture]:
-        """Thumbnails as files, whose embeddings in the store are the subject's."""
+        """Thumbnails as files; the store has the embeddings of the subject under their keys."""
         subject.check(self.metric.model_id, self.settings.distance)
         patches = needs_patches(self.settings.distance)
         embedding = subject.embedding.cpu()
