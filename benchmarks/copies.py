@@ -1,19 +1,15 @@
 """How often copy detection fires: on genuine photos, on rendered objects in one context, and on copies.
 
     python benchmarks/copies.py DATA [WORLD/manifest.parquet]
-    python benchmarks/copies.py --hashes PHOTOS
 
 DATA holds manifest.csv with the split "dev" (see the README's numbers). The script prints the tables of
-reports/copies.md in a few minutes on one core. PHOTOS is the folder that curation.py makes: in it, `dedupe --fast`
-is compared with the PHash of imagededup, if that is installed.
+reports/copies.md in a few minutes on one core.
 """
 
 from __future__ import annotations
 
 import argparse
 import io
-import os
-import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -21,7 +17,6 @@ import numpy as np
 from PIL import Image
 
 from idmetric.data.manifest.table import Manifest, read
-from idmetric.gallery.fast import MOST_BITS, fast_duplicates
 from idmetric.metric.scoring.copies import SIZE, THRESHOLD, Print, compare, take_print
 
 COPIED = 100  # photos of each set that are copied
@@ -30,14 +25,9 @@ COPIED = 100  # photos of each set that are copied
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("data", type=Path, nargs="?")
+    parser.add_argument("data", type=Path)
     parser.add_argument("world", type=Path, nargs="?")
-    parser.add_argument("--hashes", type=Path, metavar="PHOTOS")
     args = parser.parse_args()
-    if args.hashes:
-        hashes(args.hashes)
-    if not args.data:
-        return
     photos = read(args.data / "manifest.csv").filter(split="dev")
     sets = {name: photos.filter(dataset=name) for name in dict.fromkeys(photos.column("dataset"))}
     for name, data in sets.items():
@@ -48,38 +38,6 @@ def main() -> None:
         sets["world"] = rendered.filter(role="real")
     for name, data in sets.items():
         copied(name, data)
-
-
-def hashes(folder: Path) -> None:
-    """Print the time of both hashes, the edits that they find, and the pairs of other photos that they link."""
-    for name, bits in (("dedupe --fast", MOST_BITS), ("imagededup", MOST_BITS), ("imagededup", 10)):
-        wall, used = time.perf_counter(), sum(os.times()[:4])
-        if name == "imagededup":
-            try:
-                from imagededup.methods import PHash
-            except ImportError:
-                return
-            found = PHash(verbose=False).find_duplicates(image_dir=str(folder), max_distance_threshold=bits)
-            linked = {image: set(others) for image, others in found.items()}
-        else:
-            rows, _ = fast_duplicates([folder], most_bits=bits)
-            groups = defaultdict(set)
-            for row in rows:
-                groups[row["group"]].add(row["name"])
-            linked = {image: group for group in groups.values() for image in group}
-        wall, used = time.perf_counter() - wall, sum(os.times()[:4]) - used
-
-        number = {path.name: path.stem.partition("-") for path in folder.iterdir()}
-        original = {own: image for image, (own, _, edit) in number.items() if not edit}
-        hits = defaultdict(list)
-        for image, (own, _, edit) in number.items():
-            if edit:
-                hits[edit].append(original[own] in linked.get(image, ()))
-        others = sum(number[a][0] < number[b][0] for a in linked for b in linked[a])
-        shares = ", ".join(f"{edit} {np.mean(values):.1%}" for edit, values in sorted(hits.items()))
-        print(
-            f"{name}, {bits} bits: {wall:.1f} s, {used:.1f} s of CPU; found: {shares}; {others} pairs of other photos"
-        )
 
 
 def print_of(image: Image.Image) -> Print:

@@ -1,4 +1,4 @@
-"""Images per second and memory of `idmetric score` on thousands of generated images (benchmarks/reports/scale.md).
+"""Images per second and memory of galleries and scores of thousands of generated images (benchmarks/reports/scale.md).
 
     python benchmarks/scale.py [--images 1000 5000] [--model tiny] [--ray]
 
@@ -62,11 +62,11 @@ def main() -> None:
             lines = [f"{photos.name}/{a:06}.jpg,{photos.name}/{(a * 7 + 1) % count:06}.jpg" for a in range(count)]
             (root / f"{count}.csv").write_text("\n".join(lines) + "\n")
             shared = ["--model", args.model, "--device", args.device, "--quiet"]
+            build = ["gallery", "build", str(photos), "--gallery"]
             runs = {
-                "embed": ["embed", str(photos), "--out", str(root / f"out{count}"), *shared],
-                "embed, again": ["embed", str(photos), "--out", str(root / f"out{count}"), *shared],
-                "embed --patches --half": ["embed", str(photos), "--out", str(root / f"half{count}"), "--patches",
-                                           "--half", *shared],
+                "build": [*build, str(root / f"out{count}"), *shared],
+                "build, again": [*build, str(root / f"out{count}"), *shared],
+                "build --patches": [*build, str(root / f"patches{count}"), "--patches", *shared],
                 "--pairs": ["score", "--pairs", str(root / f"{count}.csv"), "--format", "csv", "--output",
                             str(root / "scores"),
                             "--no-copies", "--cache", str(root / f"kept{count}"), *shared],
@@ -78,7 +78,7 @@ def main() -> None:
                                              *shared],
             }  # fmt: skip
             if args.ray:
-                runs["embed --ray"] = ["embed", str(photos), "--out", str(root / f"ray{count}"), "--ray", *shared]
+                runs["build --ray"] = [*build, str(root / f"ray{count}"), "--ray", *shared]
             for title, words in runs.items():
                 seconds, megabytes = measure(*words)
                 print(f"| {title} | {count} | {seconds:.1f} | {count / seconds:.0f} | {megabytes:.0f} |", flush=True)

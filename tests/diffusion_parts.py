@@ -23,11 +23,12 @@ def _letters(*special: str) -> dict[str, int]:
     return {w: i for i, w in enumerate(dict.fromkeys(words))}
 
 
-def clip_tokenizer() -> Any:
+def clip_tokenizer(length: int = 77, *special: str) -> Any:
+    """CLIP's tokenizer of single characters; special tokens come before its own."""
     from transformers import CLIPTokenizer
 
-    vocab = _letters("<|startoftext|>", "<|endoftext|>")
-    return CLIPTokenizer(vocab=vocab, merges=[], model_max_length=77)
+    vocab = _letters(*special, "<|startoftext|>", "<|endoftext|>")
+    return CLIPTokenizer(vocab=vocab, merges=[], model_max_length=length)
 
 
 def clip_text(hidden: int = 16, projection: int | None = None) -> Any:

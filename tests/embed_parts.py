@@ -1,4 +1,4 @@
-"""Images to embed many of, and what is compared of folders of embeddings."""
+"""Images to embed, shards with embeddings, and a count of the images in memory."""
 
 from __future__ import annotations
 
@@ -34,27 +34,6 @@ def stored(folder: Path, keys: Sequence[str], embedding: Embedding, patches: boo
     store.add(keys, embedding)
     store.save()
     return store
-
-
-def rows_of(folder: Path) -> dict[str, dict[str, Any]]:
-    """Image -> its row; no image twice."""
-    pq = pytest.importorskip("pyarrow.parquet", reason="Parquet files need pyarrow: pip install 'idmetric[data]'")
-    found = [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
-    assert len({row["image"] for row in found}) == len(found)
-    return {row["image"]: row for row in found}
-
-
-def same_rows(a: dict[str, dict[str, Any]], b: dict[str, dict[str, Any]], atol: float = 0.0) -> None:
-    """The same images, and of each the same values; numbers up to `atol`."""
-    assert a.keys() == b.keys()
-    for image, row in a.items():
-        assert row.keys() == b[image].keys()
-        for name, value in row.items():
-            other = b[image][name]
-            if isinstance(value, list) and atol:
-                np.testing.assert_allclose(value, other, atol=atol, rtol=0)
-            else:
-                assert value == other, (image, name)
 
 
 class Live:

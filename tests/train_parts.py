@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from idmetric import Backbone
 from idmetric.cli.train import build_parser
 from idmetric.data.manifest.table import Manifest, Row, read
-from idmetric.metric.files.settings import option
+from idmetric.evaluate.settings import option
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.loop import Stopped, TrainError, TrainSettings, fit
 from idmetric.train.processes import OtherFailed, Processes

@@ -22,12 +22,13 @@ from world.rendered import rendered_objects
 
 from idmetric import load
 from idmetric.data.manifest.table import read
-from idmetric.evaluate.protocols import calibrate, matches, photos
+from idmetric.evaluate.protocols import calibrate, folder, matches
 from idmetric.evaluate.protocols.calibrate import CalibrateOptions
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.metric.models.embedder import Embedder
 
+SPLITS = ("dev", "dev2")  # of the photos, in the order of their age
 RATES = (0.01, 0.001)
 IMAGES = 40
 
@@ -68,8 +69,8 @@ def main() -> None:
 
     torch.set_num_threads(2)
     models: dict[str, Any] = {name: load(name, device="cpu") for name in args.model}
-    data = read(args.data / "manifest.csv").filter(split=photos.SPLITS)
-    dev, dev2 = (data.filter(split=split) for split in photos.SPLITS)
+    data = read(args.data / "manifest.csv").filter(split=SPLITS)
+    dev, dev2 = (data.filter(split=split) for split in SPLITS)
     bench = protocol.bench(args.out / "world", WorldOptions(grids=0))
     settings = EvalSettings(bootstrap=0, store=args.out / "embeddings")
     by_patches = replace(settings, distance="patch")
@@ -77,8 +78,8 @@ def main() -> None:
     lines = [
         ("MB in half precision", [f"{sum(p.numel() for p in m.parameters()) * 2 / 1e6:.1f}" for m in models.values()]),
         ("ms for an image", [f"{ms:.0f}" for ms in milliseconds(models)]),
-        *rows("photos, dev", photos.run(dev, models, settings), ("mAP",)),
-        *rows("photos, dev2", photos.run(dev2, models, settings), ("mAP",)),
+        *rows("photos, dev", folder.run(dev, models, settings), ("mAP",)),
+        *rows("photos, dev2", folder.run(dev2, models, settings), ("mAP",)),
         *rows("world, class features", protocol.run(bench, models, settings), ("SSR",)),
         *rows("world, patches", protocol.run(bench, models, by_patches), ("SSR",)),
     ]

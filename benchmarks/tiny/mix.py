@@ -31,12 +31,13 @@ from world.protocol import WorldOptions
 from world.rendered import rendered_objects
 
 from idmetric.data.manifest.table import Manifest, read
-from idmetric.evaluate.protocols import matches, photos
+from idmetric.evaluate.protocols import folder, matches
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.metric.models.idsim import IDSim
 
 # commits and folders with the weights that training ended with
+SPLITS = ("dev", "dev2")  # of the photos, in the order of their age
 TRAINED = ("a76cbfe", WEIGHTS)
 LITE2 = ("490ffaf", "benchmarks/tiny/lite2")
 
@@ -101,7 +102,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     models = {spec: write(spec, trained, args.out, images) for spec in args.mix}
     settings = EvalSettings(bootstrap=0, store=args.out / "embeddings")
 
-    parts = [photos.run(data.filter(split=split), models, settings) for split in photos.SPLITS]
+    parts = [folder.run(data.filter(split=split), models, settings) for split in SPLITS]
     found = [[values(result, "mAP") for result in results] for results in zip(*parts, strict=True)]
     rest = [[] for _ in models] if args.photos_only else others(args.out, data, models, settings)
     sets = [name for scores in found[0] for name in scores if name != "mean"]
@@ -121,7 +122,7 @@ def others(out: Path, data: Manifest, models: dict[str, IDSim], settings: EvalSe
     """SSR by strength and the share of matches on the subject, of each model."""
     bench = protocol.bench(out / "world", WorldOptions(grids=0))
     by_strength = [values(result, "SSR", bench="distractors") for result in protocol.run(bench, models, settings)]
-    of_photos = matches.run(data.filter(split=photos.SPLITS[0]), models, settings)
+    of_photos = matches.run(data.filter(split=SPLITS[0]), models, settings)
     of_things = matches.run(rendered_objects(out), models, settings)
     return [
         [

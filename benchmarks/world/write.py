@@ -24,6 +24,7 @@ from typing import Any
 
 from PIL import Image
 
+from idmetric.data.manifest.files import json_lines
 from idmetric.data.manifest.table import PATHS, Manifest, Row
 from idmetric.metric.files import json_file
 from idmetric.metric.files.lock import locked
@@ -167,7 +168,7 @@ def read_rows(folder: Path, number: int) -> list[Row]:
     place = place_of(number)
     file = folder / place / ROWS
     try:
-        given = json_file.lines(file)
+        given = json_lines(file)
         return [Row(**values | {c: f"{place}/{values[c]}" for c in PATHS if c in values}) for values in given]
     except (ValueError, TypeError) as error:
         says = f"{file} is damaged ({error}): delete its folder and run the same command again to render it"

@@ -9,7 +9,7 @@ from idmetric.metric.files.lazy import lazy
 if TYPE_CHECKING:
     from idmetric.adapters.columns import EmbedColumn, ScoreColumns
     from idmetric.adapters.metrics import IdentityRetrieval, IdentitySimilarity
-    from idmetric.adapters.rewards import reward
+    from idmetric.adapters.rewards import reward, reward_of_subjects
 
 _LAZY = {
     "EmbedColumn": "idmetric.adapters.columns",
@@ -17,9 +17,10 @@ _LAZY = {
     "IdentitySimilarity": "idmetric.adapters.metrics",
     "ScoreColumns": "idmetric.adapters.columns",
     "reward": "idmetric.adapters.rewards",
+    "reward_of_subjects": "idmetric.adapters.rewards",
 }
 
-__all__ = ["EmbedColumn", "IdentityRetrieval", "IdentitySimilarity", "ScoreColumns", "reward"]
+__all__ = ["EmbedColumn", "IdentityRetrieval", "IdentitySimilarity", "ScoreColumns", "reward", "reward_of_subjects"]
 
 
 __getattr__, __dir__ = lazy(__name__, _LAZY)

@@ -20,6 +20,8 @@ from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.matrix import needs_patches
 from idmetric.metric.images.read import ImageReadError
 from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.scoring.files import subject_among
+from idmetric.metric.scoring.subject import Subject
 
 OnError = Literal["raise", "none"]
 _CELLS = (str, bytes, os.PathLike, Image.Image, Mapping)  # types of a single image
@@ -140,7 +142,8 @@ class ScoreColumns(_Columns):
     """Adds the distance between the images of two columns; lower = more surely the same identity.
 
     Args:
-        metric: the model. a, b: the columns compared. distance: see `idmetric.metric.distance.matrix`.
+        metric: the model. a: a column. b: the column to compare with, or a `Subject` or its file, of which the nearest
+            reference counts. distance: see `idmetric.metric.distance.matrix`.
         output: the new column. on_error: as for `EmbedColumn`.
     """
 
@@ -148,16 +151,24 @@ class ScoreColumns(_Columns):
         self,
         metric: Embedder,
         a: str,
-        b: str,
+        b: str | os.PathLike[str] | Subject,
         distance: str = "cls",
         output: str = "distance",
         *,
         on_error: OnError = "raise",
     ) -> None:
-        super().__init__(metric, [a, b], output, on_error)
+        self.subject = subject_among(b)
+        if self.subject is not None:
+            self.subject.check(metric.model_id, distance)
+        super().__init__(metric, [a, str(b)] if self.subject is None else [a], output, on_error)
         self.distance, self.patches = distance, needs_patches(distance)
 
     def _values(self, *embeddings: Embedding) -> Sequence[Any]:
-        a, b = embeddings
-        values: list[float] = self.metric(a, b, self.distance).tolist()
-        return values
+        if self.subject is None:
+            a, b = embeddings
+            values: list[float] = self.metric(a, b, self.distance).tolist()
+            return values
+        (a,) = embeddings
+        to_references = self.metric.pairwise(a, self.subject.embedding.to(self.metric.device), self.distance)
+        nearest: list[float] = to_references.amin(1).tolist()
+        return nearest

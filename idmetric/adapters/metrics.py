@@ -22,7 +22,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from idmetric.adapters.rewards import References, grouped
+from idmetric.adapters.references import References, SubjectPhoto, embedded, grouped, with_subjects
 from idmetric.evaluate.statistics import ranking
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.finite import check_distances
@@ -169,7 +169,7 @@ class IdentitySimilarity(_WithEmbedder):
         Args:
             preds: images of any kind (see `idmetric.metric.images`); tensors (B, 3, H, W) in [0, 1] or uint8.
             target: one reference for each image or one for all; or several for each, as a list of lists or a tensor
-                (B, R, 3, H, W).
+                (B, R, 3, H, W). A `Subject` or its file stands for a list.
             masks, target_masks: subject masks in the same arrangement.
 
         Raises:
@@ -222,12 +222,19 @@ class IdentitySimilarity(_WithEmbedder):
         count: int,
     ) -> tuple[Embedding, list[list[int]]]:
         """Return all references, and the rows among them that belong to each image."""
+        target = with_subjects(target, self.metric, self.distance)
         if isinstance(target, str | os.PathLike):  # of a folder, one for each
             target = split_images(target)
         elif not is_single(target):
             target = list(target)  # type: ignore[arg-type]  # an iterable, then
-        images, groups = grouped(target, count)
-        if masks is None or not isinstance(target, list):
+        references, groups = grouped(target, count)
+        if masks is None:
+            patches = needs_patches(self.distance)
+            return embedded(references, lambda images: self._embed(images, None), patches), groups
+        images = [reference for reference in references if not isinstance(reference, SubjectPhoto)]
+        if len(images) < len(references):
+            raise ValueError("masks were given with a subject: give them to Subject.of")
+        if not isinstance(target, list):
             return self._embed(images, masks), groups
         if all(map(is_single, target)):
             return self._embed(images, masks), groups

@@ -11,28 +11,36 @@ from __future__ import annotations
 import hashlib
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Literal
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor
 
+from idmetric.adapters.references import Reference, References, SubjectPhoto, grouped, with_subjects
+from idmetric.match import Cut, Match, match
+from idmetric.match.assignment import UNASSIGNED
+from idmetric.match.regions import Regions
+from idmetric.match.rewards import assigned_similarities, umo_reward
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.matrix import check_name, needs_patches
 from idmetric.metric.images.kinds import is_array, is_image_like
 from idmetric.metric.images.masks import Images
-from idmetric.metric.images.read import ImageLike, is_single, split_images
+from idmetric.metric.images.paths import is_subject_file
+from idmetric.metric.images.read import ImageLike, is_single, split_images, to_image
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.scoring.calibrations import calibration_of
 from idmetric.metric.scoring.copies import Print, compare, take_print
 from idmetric.metric.scoring.copy_warnings import small_picture
+from idmetric.metric.scoring.subject import Subject
 
-# references of N images: one for all, one for each, or a list for each (a list of one list is for all)
-References = Images | Sequence[Sequence[ImageLike]]
 Reward = Callable[[Images, References], list[float]]
+SubjectsReward = Callable[[Images, Mapping[str, Images | Subject], Regions], list[float]]
 
 _REMEMBERED = 256  # most references in memory: a vector or patches, and a print of 0.8 MB
 
@@ -51,9 +59,10 @@ def reward(
 
     The function takes images of any kind and of different sizes: tensors or arrays (N, 3, H, W), lists of them, PIL
     images, files; several references as a list for each image, a list of one list for all images, or a tensor
-    (N, R, 3, H, W). It works in batches and without gradients, and raises `ImageReadError` for images that cannot be
-    read, `ValueError` if the numbers of images and references do not fit, or a flat list of several references leaves
-    open which image they belong to. References of the last calls are embedded once.
+    (N, R, 3, H, W); a `Subject` or its file stands for a list. It works in batches and without gradients, and raises
+    `ImageReadError` for images that cannot be read, `ValueError` if the numbers of images and references do not fit, or
+    a flat list of several references leaves open which image they belong to. References of the last calls are embedded
+    once.
 
     Args:
         metric: the model.
@@ -87,8 +96,10 @@ def reward(
 
     @torch.no_grad()
     def score(images: Images, references: References) -> list[float]:
-        if not is_image_like(references):  # a column of a table and an array of paths are lists as well
+        # a column of a table and an array of paths are lists as well
+        if not is_image_like(references) and not isinstance(references, Subject):
             references = list(references)  # type: ignore[arg-type]  # an iterable, then
+        references = with_subjects(references, metric, distance)
         _refuse_flat_list(references)
         pictures = [_opened(metric, image) for image in split_images(images)]
         singles, groups = grouped(references, len(pictures))
@@ -117,6 +128,84 @@ def reward(
     return score
 
 
+def reward_of_subjects(
+    metric: Embedder,
+    *,
+    over: Literal["worst", "mean", "umo"] = "worst",
+    distance: str = "cls",
+    aggregate: Literal["best", "mean"] = "best",
+    cut: Cut | None = None,
+    copy_penalty: float = 1.0,
+    batch_size: int = 32,
+) -> SubjectsReward:
+    """Return a function (images, subjects, regions) -> rewards of images that should show several subjects.
+
+    The function takes images as `reward` does, references of each subject by its name, and regions in any form of
+    `idmetric.match.match`. Each subject is assigned to at most one region. References are embedded in each call, unless
+    they are a `Subject` or its file. `idmetric.match.rewards` has the same with gradients.
+
+    Args:
+        metric: the model.
+        over: over subjects, the "worst" similarity or the "mean", in [0, 1], 0 for a subject without a region; or
+            "umo", UMO's matching reward in [-1, 1], which may prefer a picture in which a subject is missing.
+        distance, aggregate, batch_size: see `reward`. cut: see `idmetric.match.match`.
+        copy_penalty: the share of its similarity that a subject loses if its region repeats the pixels of one of its
+            references; of "umo", the share of the reward of an image with such a region.
+
+    Raises:
+        ValueError: if `over`, `distance` or `copy_penalty` is unknown or out of range.
+        ImportError: without SciPy, which the extra `match` brings.
+    """
+    check_name(distance)
+    if over not in ("worst", "mean", "umo"):
+        raise ValueError(f"over must be 'worst', 'mean' or 'umo', got {over!r}")
+    if not 0 <= copy_penalty <= 1:
+        raise ValueError(f"copy_penalty must be from 0 to 1, got {copy_penalty}")
+
+    @torch.no_grad()
+    def score(images: Images, subjects: Mapping[str, Images | Subject], regions: Regions) -> list[float]:
+        roster = []
+        for name, source in subjects.items():
+            subject = Subject.load(source) if is_subject_file(source) else source
+            if not isinstance(subject, Subject):
+                subject = Subject.of(metric, subject, name=name, distance=distance, batch_size=batch_size)
+            roster.append(replace(subject, name=name))
+        found = match(
+            metric,
+            roster,
+            images,
+            regions=regions,
+            distance=distance,
+            aggregate=aggregate,
+            cut=cut,
+            batch_size=batch_size,
+        )
+        kept = torch.ones(found.table.shape[:2])  # the share of its similarity that a subject keeps
+        if copy_penalty:
+            pictures = [metric.read_image(image) for image in split_images(images)]
+            for time, number in _copied(found, roster, pictures):
+                kept[time, number] = 1 - copy_penalty
+        if over == "umo":
+            return (umo_reward(found.table, aggregate).cpu() * kept.amin(1)).tolist()
+        similarities = assigned_similarities(found.table, aggregate).cpu().clamp(0, 1) * kept
+        return (similarities.amin(1) if over == "worst" else similarities.mean(1)).tolist()
+
+    return score
+
+
+def _copied(found: Match, roster: Sequence[Subject], pictures: Sequence[Image.Image]) -> Iterator[tuple[int, int]]:
+    """Yield image and subject of each region that repeats the pixels of a reference of its subject."""
+    for time, (picture, assignment) in enumerate(zip(pictures, found.assignments, strict=True)):
+        for number, region in enumerate(assignment.region.tolist()):
+            if region == UNASSIGNED:
+                continue
+            piece = Cut().cut(picture, found.table.regions[time][region]).pixels
+            piece_print = take_print(small_picture(to_image(piece, None)))
+            thumbnails = roster[number].thumbnails
+            if any(compare(take_print(thumbnail), piece_print).found for thumbnail in thumbnails):
+                yield time, number
+
+
 class _ReferenceMemory:
     """Embeddings and prints of the latest references: training asks for the same ones again and again."""
 
@@ -128,10 +217,10 @@ class _ReferenceMemory:
 
     def get(
         self,
-        images: list[ImageLike],
+        references: list[Reference],
         partner: Embedding,
     ) -> tuple[Embedding, list[Print]]:
-        """Return the embeddings and prints of images, of which only new ones are embedded.
+        """Return the embeddings and prints of references, of which only new photos are embedded.
 
         Args:
             partner: an embedding by the metric as it is now. Embeddings of other weights, on another device or of
@@ -140,11 +229,18 @@ class _ReferenceMemory:
         origin = partner.model, partner.cls.device, partner.cls.dtype
         keys: list[Hashable] = []
         fresh: dict[Hashable, ImageLike] = {}
-        for image in images:
-            picture = image
-            if not isinstance(image, str | os.PathLike):  # a file is read only if it is new
-                picture = _opened(self.metric, image)
-            key: Hashable = (origin, _content(picture))
+        for reference in references:
+            if isinstance(reference, SubjectPhoto):
+                embedding = reference.embedding(self.patches).to(partner.cls.device)
+                key: Hashable = (origin, _content(embedding.cls), reference.thumbnail.tobytes())
+                keys.append(key)
+                if key not in self._entries:
+                    self._entries[key] = embedding, take_print(reference.thumbnail)
+                continue
+            picture = reference
+            if not isinstance(picture, str | os.PathLike):  # a file is read only if it is new
+                picture = _opened(self.metric, picture)
+            key = (origin, _content(picture))
             keys.append(key)
             if key not in self._entries:
                 fresh[key] = picture
@@ -200,29 +296,3 @@ def _refuse_flat_list(references: References) -> None:
             f"{count} references in a flat list: give [[a, b]] if all show the subject of every image, or "
             "[[a], [b]] for one each (of a tensor x, x[None] or x[:, None])"
         )
-
-
-def grouped(references: References, count: int) -> tuple[list[ImageLike], list[list[int]]]:
-    """All references as one list, and the rows in it that belong to each of `count` images.
-
-    Raises:
-        ValueError: if they are not one or `count` references or lists of references, or a list is empty.
-    """
-    if isinstance(references, Tensor | np.ndarray) and references.ndim == 5:
-        references = list(references)
-    if isinstance(references, str | os.PathLike):  # an image, a folder or a pattern: for all
-        lists = [split_images(references)]
-    elif isinstance(references, list | tuple) and not all(map(is_single, references)):
-        lists = [split_images(entry) for entry in references]
-    else:
-        lists = [[image] for image in split_images(references)]  # type: ignore[arg-type]  # it is flat
-    if len(lists) not in (1, count) or not all(lists):
-        raise ValueError(f"{count} images and {len(lists)} references: give one, or one (or a list) for each image")
-
-    groups: list[list[int]] = []
-    images: list[ImageLike] = []
-    for entry in lists:
-        start = len(images)
-        images += entry
-        groups.append(list(range(start, len(images))))
-    return images, groups * count if len(groups) == 1 else groups

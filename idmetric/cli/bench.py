@@ -178,9 +178,12 @@ def prepared(metric: Embedder, photos: list[Any]) -> Tensor:
 
 def pixels_of(metric: Embedder, photos: list[Any]) -> Tensor:
     """Turn decoded images into the model's pixels (B, 3, *image_size) in [0, 1], on its device."""
-    from idmetric.metric.images.read import load_batch
+    import torch
 
-    return load_batch(photos, metric.image_size, device=metric.device, **metric.reading)
+    from idmetric.metric.images.read import to_pixels
+
+    pixels = [to_pixels(photo, metric.image_size, **metric.reading) for photo in photos]
+    return torch.stack(pixels).to(metric.device)
 
 
 def trunk(metric: Embedder) -> Any:
@@ -270,7 +273,7 @@ def open_model(name: str, *, random_weights: bool = False, **options: Any) -> Em
     else:
         names = ", ".join([*released.IDSIM, *released.NEARID])
         raise ValueError(f"no random weights for {name!r}: they can be made for {names} and timm:NAME")
-    model.name = f"{name}, random weights"
+    model.name = model.short_name = f"{name}, random weights"
     return model
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import errno
 import io
 import os
 import re
@@ -17,8 +18,9 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import MissingExtraError
-from idmetric.metric.files.output import check, refuse_inputs, replacing
+from idmetric.metric.files.output import OutputError, check, file_id, replacing
 from idmetric.metric.files.tables import printable
 from idmetric.version import __version__
 
@@ -262,6 +264,39 @@ def check_output(output: str | None, instead: str = "name a file with --output")
             check(output)
     except OSError as error:
         raise UsageError(str(error)) from error
+
+
+def refuse_inputs(outputs: Mapping[str, StrPath | None], inputs: Iterable[StrPath]) -> None:
+    """Refuse, before the work, to write over a file that is read.
+
+    Args:
+        outputs: the file that each option names; None where it is not given.
+        inputs: files to be read. They are only looked at if an output exists.
+    """
+    existing = {}
+    for option, path in outputs.items():
+        if path is not None and file_id(path) is not None:
+            existing[file_id(path)] = (option, os.fspath(path))
+    if not existing:
+        return
+
+    for path in inputs:
+        option, output = existing.get(file_id(path), ("", ""))
+        if option:
+            spelling = ""
+            if output != os.fspath(path):
+                spelling = f" ({os.fspath(path)!r})"
+            message = f"{option} {output!r} is an input{spelling} and would be overwritten: name another file"
+            raise OutputError(errno.EEXIST, message, output)
+
+
+def files_among(values: Iterable[Any]) -> Iterator[StrPath]:
+    """The paths among a command's options, those in lists too."""
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from files_among(value)
+        elif isinstance(value, str | os.PathLike):
+            yield value
 
 
 def check_not_read(outputs: Mapping[str, str | None], inputs: Iterable[str]) -> None:

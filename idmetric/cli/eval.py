@@ -21,17 +21,19 @@ from idmetric.cli.command import (
     check_output,
     codes,
     ended,
+    files_among,
     fixable,
     parser_of,
+    refuse_inputs,
     say,
     warnings_as_lines,
     write,
 )
 from idmetric.cli.data.common import of_splits, read_data
 from idmetric.evaluate.protocols.common.protocol import Protocol, find, modules
+from idmetric.evaluate.settings import Checked, add_options, values_of
 from idmetric.metric.files.hints import need_all
 from idmetric.metric.files.progress import Progress
-from idmetric.metric.files.settings import Checked, add_options, values_of
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -85,7 +87,7 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     files.add_argument(
         "--plots",
         choices=("png", "svg"),
-        help="also draw plots into --out: ROC, precision and recall, distributions, sensitivity, ...",
+        help="also draw plots into --out: ROC, distributions, sensitivity, ...",
     )
     files.add_argument(
         "--html",
@@ -251,7 +253,7 @@ def _need_packages(
 
 def _check_files(protocol: Protocol[Checked], args: argparse.Namespace) -> None:
     """Check the data and the outputs before data and models are opened."""
-    from idmetric.metric.files.output import check, files_among, refuse_inputs
+    from idmetric.metric.files.output import check
 
     if args.data is None and protocol.needs_data:
         raise ValueError("--data PATH is needed: a manifest, or a folder with a folder for each identity")
@@ -284,7 +286,6 @@ def _measured(
 ) -> tuple[Manifest, list[Result]]:
     """Open data and models, and run the protocol."""
     from idmetric.evaluate.protocols.common.scorers import Judge
-    from idmetric.metric.files.output import refuse_inputs
 
     _check_files(protocol, args)
     settings = _settings(args, stack)

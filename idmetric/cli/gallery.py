@@ -44,6 +44,7 @@ IMAGES = "images.jsonl"  # of each model in a gallery; a literal, as a mistyped 
 _EXAMPLES = """examples:
   idmetric gallery build photos/ --gallery index/ --model tiny
   idmetric gallery build photos/ --gallery index/          again: embeds what is new or changed
+  idmetric gallery build photos/ --gallery index/ --ray --gpus 1
   idmetric gallery query who.jpg --gallery index/ -k 5
   idmetric gallery dedupe photos/ --model tiny --output duplicates.csv
   idmetric gallery cluster --gallery index/ --threshold 0.3 --output identities.csv
@@ -91,6 +92,12 @@ def _add_build(parser: Parser) -> None:
     add("--patches", action="store_true", help="keep patch tokens for --rerank: megabytes per image")
     add("--parquet", metavar="FILE", help="also write images and vectors there")
 
+    add = parser.add_argument_group("many machines", "pip install 'idmetric[scale]'").add_argument
+    add("--ray", action="store_true", help="embed on a Ray cluster, or by several processes of this machine")
+    add("--address", help="address of the cluster; 'auto': the one of this machine (default: start Ray here)")
+    add("--cpus", type=float, default=1, metavar="N", help="CPUs per process (default: 1)")
+    add("--gpus", type=float, default=0, metavar="N", help="GPUs per process (default: 0)")
+
 
 def _add_query(parser: Parser) -> None:
     add = parser.add_argument
@@ -134,11 +141,6 @@ def _add_rate(parser: Parser) -> None:
 
 def _add_dedupe(parser: Parser) -> None:
     _add_sources(parser)
-    parser.add_argument(
-        "--fast",
-        action="store_true",
-        help="compare perceptual hashes of the sources alone, without a model: misses crops, links similar pictures",
-    )
     _add_duplicates(parser)
 
 
@@ -179,14 +181,6 @@ def _add_report(parser: Parser) -> None:
     parser.add_argument("--output", "-o", metavar="FILE", required=True, help="write the page there")
 
 
-def _add_info(parser: Parser) -> None:
-    parser.add_argument(
-        "--check",
-        action="store_true",
-        help="read all files to count the changed ones (default: compare size, times and inode)",
-    )
-
-
 def _add_prune(parser: Parser) -> None:
     parser.add_argument(
         "--others", action="store_true", help="also remove files in the folder of other models and weights"
@@ -224,7 +218,7 @@ _COMMANDS: dict[str, tuple[str, Callable[[Parser], None]]] = {
     "dedupe": ("find near-duplicates, and which of them to keep", _add_dedupe),
     "cluster": ("group images by identity", _add_cluster),
     "report": ("make a page of duplicates, identities and neighbors", _add_report),
-    "info": ("describe a gallery without opening its model", _add_info),
+    "info": ("describe a gallery without opening its model", lambda parser: None),
     "prune": ("remove embeddings of images that are gone", _add_prune),
 }
 _PRINTED = ("query", "dedupe", "cluster", "info")  # have a result for stdout
@@ -239,7 +233,7 @@ _DEFAULTS: dict[str, Any] = {
     "patches": False,
     "mask_dir": None,
     "model": None,
-    "fast": False,
+    "ray": False,
 }
 
 
@@ -250,12 +244,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric gallery") -> i
     """Run the command; returns the exit status."""
     parser = build_parser(prog)
     args = parser.parse_args(argv)
-    if args.fast and not args.sources:
-        parser.error(f"--fast needs {_SOURCES}")
     if not args.sources and not args.gallery:
         parser.error("give a folder, or --gallery")
-    if args.fast and (args.keep != "largest" or args.max_distance is not None or args.masked or args.mask_dir):
-        parser.error("--fast hashes whole images alone: leave out --keep, --max-distance, --masked and --mask-dir")
     if_stopped = "nothing was kept: with --gallery DIR the same command would resume"
     if args.gallery:
         if_stopped = f"embeddings in {args.gallery} are kept, and the same command resumes"
@@ -267,8 +257,6 @@ def _run(args: Namespace) -> int:
     with warnings_as_lines(args.quiet), fixable(RuntimeError, in_one_line=True), ExitStack() as stack:
         if args.command == "info":
             return _info(args)
-        if args.fast:
-            return _fast(args)
         args.folder = args.gallery or stack.enter_context(tempfile.TemporaryDirectory(prefix="idmetric-"))
         gallery = _open(args)
         status = 0
@@ -293,6 +281,8 @@ def _check(args: Namespace) -> None:
     if args.parquet:
         packages = {"pyarrow": "pyarrow"}
     need("gallery", f"gallery {args.command}", **packages)
+    if args.ray:
+        need("scale", "a cluster", ray="Ray")
     try:
         args.sources = [path for source in args.sources for path in matches(source) or [source]]
         args.images = [path for image in args.images for path in listed(image)]
@@ -359,7 +349,8 @@ def _open(args: Namespace) -> Gallery:
         decode=args.decode or built.get("decode"),
         preprocessing=json.loads(built.get("settings", "{}")).get("preprocessing"),
     )
-    metric = load(source, **model_options)
+    args.open_model = partial(load, source, **model_options)
+    metric = args.open_model()
     if args.calibration and args.calibration != "stored":
         metric.calibrate_with(args.calibration)
     return Gallery(
@@ -396,6 +387,11 @@ def _built(args: Namespace) -> dict[str, str]:
 
 def _update(args: Namespace, gallery: Gallery) -> int:
     """Bring the gallery up to date with the sources; returns the exit status."""
+    cluster = None
+    if args.ray:
+        from idmetric.gallery.scale import Cluster
+
+        cluster = Cluster(args.open_model, args.address, args.cpus, args.gpus)
     with Progress("images", not args.quiet, verb="embedded") as progress:
         update = gallery.update(
             *args.sources,
@@ -404,6 +400,7 @@ def _update(args: Namespace, gallery: Gallery) -> int:
             batch_size=args.batch_size,
             workers=args.workers,
             progress=progress,
+            cluster=cluster,
         )
     for image, reason in update.unreadable.items():
         say(f"left out {image}: {reason}")
@@ -459,26 +456,11 @@ def _query(args: Namespace, gallery: Gallery) -> None:
 
 def _dedupe(args: Namespace, gallery: Gallery) -> None:
     duplicates = _near_duplicates(args, gallery)
-    note = f"{len(gallery)} images, {_counted(duplicates, 'of near-duplicates')}"
-    _print(args, duplicates, ("group", "keep", "reason", "width", "height", "image"), note, note)
-
-
-def _fast(args: Namespace) -> int:
-    from idmetric.gallery.fast import fast_duplicates
-
-    with Progress("images", not args.quiet, verb="hashed") as progress:
-        duplicates, problems = fast_duplicates(args.sources, progress=progress)
-    for image, reason in problems.items():
-        say(f"left out {image}: {reason}")
-    note = _counted(duplicates, "by hash alone")
-    _print(args, duplicates, ("group", "keep", "reason", "bits", "width", "height", "image"), note, note)
-    return status_of(problems)
-
-
-def _counted(duplicates: Records, kind: str) -> str:
     groups = len({row["group"] for row in duplicates})
     spare = sum(not row["keep"] for row in duplicates)
-    return f"{groups} {'group' if groups == 1 else 'groups'} {kind}, {spare} could go"
+    plural = "" if groups == 1 else "s"
+    note = f"{len(gallery)} images, {groups} group{plural} of near-duplicates, {spare} could go"
+    _print(args, duplicates, ("group", "keep", "reason", "width", "height", "image"), note, note)
 
 
 def _near_duplicates(args: Namespace, gallery: Gallery) -> Records:
@@ -527,7 +509,7 @@ def _report(args: Namespace, gallery: Gallery) -> None:
 def _info(args: Namespace) -> int:
     from idmetric.gallery.info import gallery_info
 
-    models = gallery_info(args.gallery, check=args.check)
+    models = gallery_info(args.gallery)
     if args.output or args.format not in (None, "table"):
         _print(args, models, models.columns, "", f"{len(models)} models")
         return 0

@@ -13,7 +13,6 @@ COMMANDS = {
     "score": ("idmetric.cli.score", "distances of images to references, or of listed pairs"),
     "match": ("idmetric.cli.match", "several subjects in images: who is where"),
     "gallery": ("idmetric.cli.gallery", "search a folder, find duplicates, group identities"),
-    "embed": ("idmetric.cli.embed", "embeddings of very many images as Parquet files"),
     "eval": ("idmetric.cli.eval", "run the papers' evaluation protocols, calibrate"),
     "train": ("idmetric.cli.train", "train the papers' models"),
     "data": ("idmetric.cli.data", "make, check and convert manifests"),

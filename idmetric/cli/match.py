@@ -23,6 +23,7 @@ from idmetric.cli.command import (
     warnings_as_lines,
     write,
 )
+from idmetric.cli.match_detect import add_detection, check_detection, detected_regions, with_words
 from idmetric.cli.options import add_shared, check_model, load_options
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.progress import Progress
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """examples:
   idmetric match --subject ann=refs/ann --subject rex=rex.subject images/ --regions boxes.json
+  idmetric match --subject ann:person=refs/ann --subject rex:dog=refs/rex images/ --detect person,dog
   idmetric match --subject ann=refs/ann images/ --regions boxes.csv --published xverse-ip,umo-reward
   idmetric match --subject ann=refs/ann clip.mp4 --frames 2fps
   idmetric match clip.mp4 --frames all --published vbench-subject"""
@@ -52,9 +54,9 @@ def build_parser(prog: str = "idmetric match") -> Parser:
         "--subject",
         action="append",
         default=[],
-        metavar="NAME=PATH",
-        help="a subject's references: an image, folder or pattern, or a .subject file; may be repeated; without any, "
-        "images and frames are compared with each other",
+        metavar="NAME[:WORD]=PATH",
+        help="a subject's references: an image, folder or pattern, or a .subject file; WORD, such as dog, limits it to "
+        "regions of that label; may be repeated; without any, images and frames are compared with each other",
     )
     parser.add_argument(
         "--clip",
@@ -80,9 +82,15 @@ def build_parser(prog: str = "idmetric match") -> Parser:
     )
     add_shared(parser, "--model", "--revision", "--distance", "--device")
     add_shared(parser, "--format", "--output")
+    parser.add_argument(
+        "--html",
+        metavar="PAGE",
+        help="also write a page: images with their regions, worst first, and timelines of clips",
+    )
     add_shared(parser, "--quiet")
     parser.add_version()
 
+    add_detection(parser)
     rules = parser.add_argument_group("rules")
     rules.add_argument(
         "--missing",
@@ -123,13 +131,20 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric match") -> int
 
 
 def _run(args: Namespace) -> int:
-    need("match", "idmetric match", scipy="SciPy")
+    need("match", "idmetric match", scipy="SciPy", jinja2="jinja2")
     check_output(args.output)
     if not args.images and not args.clip:
         raise UsageError("no images: give files, folders or --clip")
     subjects = _subjects(args.subject)
+    if args.html:
+        if not subjects:
+            raise UsageError("--html shows subjects: name them by --subject")
+        if not args.html.endswith(".html"):
+            raise UsageError(f"--html {args.html}: end the name of the page in .html")
+        check_output(args.html)
     numbers = _numbers(args.published)
     check_model(args.model)
+    check_detection(args)
     with warnings_as_lines(), fixable(RuntimeError, in_one_line=True):
         try:
             result = _matched(args, subjects)
@@ -145,6 +160,10 @@ def _run(args: Namespace) -> int:
         for number in published:
             say(str(number))
     write(text, args.output)
+    if args.html:
+        result.write(args.html)
+        if not args.quiet:
+            say(f"wrote {args.html}")
     return status_of(result.skipped)
 
 
@@ -159,7 +178,7 @@ def _matched(args: Namespace, subjects: dict[str, str]) -> Match | Consistency:
     metric = load(args.model, **load_options(args))
     with Progress("images", not args.quiet, verb="matched") as progress:
         shared: dict[str, Any] = {
-            "regions": args.regions,
+            "regions": detected_regions(args, metric, subjects) or args.regions,
             "frames": args.frames,
             "cut": Cut(margin=args.margin, square=args.square, outside=outside),
             "on_error": args.on_error,
@@ -171,7 +190,7 @@ def _matched(args: Namespace, subjects: dict[str, str]) -> Match | Consistency:
             return consistency(metric, images, **shared)
         return match(
             metric,
-            subjects,
+            with_words(metric, subjects, args.distance),
             images,
             missing=args.missing,
             distance=args.distance,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from argparse import Namespace
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import chain
@@ -30,12 +30,12 @@ from idmetric.cli.command import (
 )
 from idmetric.cli.options import check_model, load_options
 from idmetric.cli.score_parser import ALIAS, build_parser, refuse_misuse
+from idmetric.evaluate.settings import values_of
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.progress import Progress
-from idmetric.metric.files.settings import values_of
 from idmetric.metric.files.tables import first_few
-from idmetric.metric.images.paths import ABSENT, InputError
-from idmetric.metric.scoring.files import Cross, absent_files, check_masks, cross, files_read
+from idmetric.metric.images.paths import ABSENT, InputError, is_address
+from idmetric.metric.scoring.files import Cross, check_masks, cross, mask_path
 from idmetric.metric.scoring.pairs import Pairs, read_pairs
 from idmetric.metric.scoring.scores import RequestError, Scores, ScoreSettings
 
@@ -83,10 +83,10 @@ def _check_files(args: Namespace, work: Cross | Pairs) -> None:
     inputs = [path for path in (args.pairs, args.calibration, args.model) if path]
     if os.path.isdir(args.model):
         inputs += [entry.path for entry in os.scandir(args.model)]
-    check_not_read({"--output": args.output, "--html": args.html}, chain(inputs, files_read(work, args.mask_dir)))
+    check_not_read({"--output": args.output, "--html": args.html}, chain(inputs, _files_read(work, args.mask_dir)))
 
     check_masks(work, args.mask_dir, args.mask_id is not None, args.preprocessing or "standard")
-    absent = absent_files(work) if args.on_error == "fail" else []
+    absent = _absent_files(work) if args.on_error == "fail" else []
     if absent:
         reasons = "; ".join(first_few([f"cannot read image {path}: {ABSENT}" for path in absent], 20))
         if len(absent) > 1:
@@ -94,6 +94,21 @@ def _check_files(args: Namespace, work: Cross | Pairs) -> None:
         raise CommandError(f"{reasons}{_SKIP}")
     if args.calibration and args.calibration != "stored" and not os.path.exists(args.calibration):
         raise CommandError(f"cannot read {args.calibration!r}: there is no such file")
+
+
+def _absent_files(work: Cross | Pairs) -> list[str]:
+    """The images that do not exist; found without importing what reads them."""
+    images = dict.fromkeys(path for path, _ in work.files)
+    return [path for path in images if not os.path.exists(path) and not is_address(path)]
+
+
+def _files_read(work: Cross | Pairs, mask_dir: str | None) -> Iterator[str]:
+    """Yield images and masks in order."""
+    for file in work.files:
+        yield file[0]
+        mask = mask_path(mask_dir, file)
+        if mask:
+            yield mask
 
 
 def _scored(args: Namespace, work: Cross | Pairs) -> int:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric.cli.command import CommandError, codes, ended, fixable, parser_of, say
 from idmetric.cli.options import add_shared
+from idmetric.evaluate.settings import add_options, from_file, values_of
 from idmetric.metric.files.hints import need
-from idmetric.metric.files.settings import add_options, from_file, values_of
 from idmetric.train.options import TrainSettings
 
 if TYPE_CHECKING:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -44,13 +45,11 @@ class Look:
         """Warn if only some images have the masks that are needed; a ValueError if none has one."""
         if not self.masked:
             return
-        from idmetric.metric.images.masks import check_masks
-
         valid = {
             name: np.asarray(manifest.table[name].is_valid()) for name in ("path", "image_bytes", "mask", "mask_bytes")
         }
         has_image, has_mask = valid["path"] | valid["image_bytes"], valid["mask"] | valid["mask_bytes"]
-        check_masks(int((has_image & has_mask).sum()), int(has_image.sum()))
+        check_share(int((has_image & has_mask).sum()), int(has_image.sum()))
 
     def folder(self, model: Any) -> str:
         """The folder of a model's embeddings: its name, and a digest of everything that they depend on."""
@@ -71,3 +70,15 @@ class UnreadableError(ValueError):
             f"{len(lines)} images cannot be used; fix them, or leave them out (--on-error skip):\n  {listed}"
         )
         self.problems = dict(problems)
+
+
+def check_share(masks: int, images: int) -> None:
+    """Warn if only some of the images have masks, as the others are seen whole; a ValueError if none has one."""
+    if not masks:
+        raise ValueError("subjects alone are to be seen, but no row has a mask: fill column mask (idmetric data masks)")
+    if masks < images:
+        from idmetric.metric.images.masks import MaskWarning
+
+        warnings.warn(
+            f"{images - masks} of {images} images have no mask: they are seen whole", MaskWarning, stacklevel=3
+        )

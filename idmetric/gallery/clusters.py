@@ -8,23 +8,19 @@ No image is ever deleted or moved.
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.data.nearest import Double, Ints, distances
 from idmetric.gallery.index import by_key, row_of
 from idmetric.gallery.linkage import Linkage, cluster, members
 from idmetric.gallery.looks import Looks
 from idmetric.metric.distance.ties import comparable
-from idmetric.metric.images.opening import open_file
-from idmetric.metric.scoring.copies import THRESHOLD, compare, take_print
-from idmetric.metric.scoring.copy_warnings import small_picture
+from idmetric.metric.scoring.copies import THRESHOLD
 from idmetric.metric.scoring.records import Record, Records
 
 if TYPE_CHECKING:
@@ -38,8 +34,7 @@ DUPLICATES = (
     "copy_agreement", "mirrored",
 )  # fmt: skip
 IDENTITIES = ("group", "size", "center", "distance", "image", "name", "identity", "width", "height")
-_MOST_FRAMES = 1000
-FIRST_FRAME = "first frame only"  # the reason where other frames or pages differ from the kept file's
+FIRST_FRAME = "first frame only"  # the reason for animations and files of several pages, which are not compared whole
 SAME_FILE = "same file"  # the reason of a link to a kept file, or of another mask of it
 _AS_SHARP = 0.8  # share of the greatest sharpness that counts as sharp
 
@@ -75,18 +70,15 @@ def near_duplicates(
     Returns:
         A row for each image of a group, large groups first. `keep` is true for one image of each group; `distance`,
         `copy_agreement` and `mirrored` compare the others with it; `reason` is "kept", "same bytes", "copy" or "near".
-        Copies of several frames or pages repeat all of them; else `reason` is "first frame only", and `keep` is true.
-        So it is for links to a file that is kept, and other masks of it, of the reason "same file".
+        Of files with several frames or pages only the first is compared: unless they have the same bytes, `reason` is
+        "first frame only", and `keep` is true. So it is for links to a file that is kept, and other masks of it, of the
+        reason "same file".
 
     Images that are missing or have changed since the last update are left out, see `Gallery.current`.
 
     Raises:
-        GalleryError: if all images are missing, or one changes meanwhile. ValueError: for arguments out of range.
+        GalleryError: if all images are missing, or one changes meanwhile.
     """
-    if neighbors < 1 or keep not in ("largest", "sharpest"):
-        raise ValueError(f"neighbors must be at least 1 and keep largest or sharpest, got {neighbors} and {keep!r}")
-    if max_distance is not None and not max_distance >= 0:
-        raise ValueError(f"max_distance must be at least 0, got {max_distance}")
     if not len(gallery):
         return Records([], DUPLICATES)
 
@@ -115,10 +107,10 @@ def near_duplicates(
             images += items.get(key, ())
         groups += _groups(images, gallery, looks, keep, max_distance)
     looks.save()
-    return numbered(groups, DUPLICATES)
+    return _numbered(groups)
 
 
-def numbered(groups: list[list[Record]], columns: tuple[str, ...]) -> Records:
+def _numbered(groups: list[list[Record]]) -> Records:
     """The rows of groups, large groups first; a file that is kept by one path or mask is kept by all."""
     all_rows = list(chain.from_iterable(groups))
     kept_files = {os.path.realpath(row["image"]) for row in all_rows if row["keep"]}
@@ -130,7 +122,7 @@ def numbered(groups: list[list[Record]], columns: tuple[str, ...]) -> Records:
     rows: list[Record] = []
     for number, group in enumerate(groups, 1):
         rows += [{"group": number, "size": len(group), **row} for row in group]
-    return Records(rows, columns)
+    return Records(rows, DUPLICATES)
 
 
 def _groups(
@@ -173,7 +165,7 @@ def _rows(
             reason = "same bytes"
         elif agreement < THRESHOLD and not is_near:
             reason = ""
-        elif not _later_frames_agree(first, image, gallery, looks):
+        elif looks.animated[first.key] or looks.animated[image.key]:
             reason = FIRST_FRAME
         else:
             reason = "copy" if agreement >= THRESHOLD else "near"
@@ -190,42 +182,6 @@ def _rows(
             }
         )
     return rows
-
-
-def _later_frames_agree(
-    a: Item,
-    b: Item,
-    gallery: Gallery,
-    looks: Looks,
-) -> bool:
-    """Whether two files have as many frames or pages, and those after the first are copies of each other.
-
-    Files of more than `_MOST_FRAMES` are not compared: counted as different.
-    """
-    if looks.animated[a.key] != looks.animated[b.key]:
-        return False
-    if not looks.animated[a.key]:
-        return True
-
-    def later_frames(item: Item) -> Iterator[NDArray[np.uint8]]:
-        with open_file(io.BytesIO(gallery.read(item)[0])) as image:
-            for number in range(1, _MOST_FRAMES):
-                try:
-                    image.seek(number)
-                except EOFError:  # there are no more
-                    return
-                yield small_picture(gallery.metric.read_image(image))
-            raise ValueError("too many frames")
-
-    try:
-        for frame, other_frame in zip(later_frames(a), later_frames(b), strict=True):
-            if np.array_equal(frame, other_frame):  # plain colors have no print that agrees
-                continue
-            if not compare(take_print(frame), take_print(other_frame)).found:
-                return False
-    except (ValueError, EOFError, OSError, SyntaxError):  # more frames in one of them, or a damaged frame
-        return False
-    return True
 
 
 def _image_to_keep(

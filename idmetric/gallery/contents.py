@@ -24,6 +24,7 @@ from idmetric.gallery.index import (
     shown,
     stamp_of,
 )
+from idmetric.gallery.read import Masking
 from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError, Source, StaleError, StaleWarning, entries
 from idmetric.gallery.table import Table
 from idmetric.metric.files import StrPath
@@ -55,21 +56,14 @@ class Contents:
     ) -> None:
         self.folder = Path(folder)
         self.metric = metric
-        self.masked = masked
+        self.masking = Masking(masked, outside, mask_id if masked else None)
         self.patches = patches
-        self.outside: Outside = outside
-        self.mask_id = mask_id if masked else None
         self.opened = opened or metric.name
         self.opened_revision = opened_revision
-        self.about = self._about()
+        self.about = self.masking.about(metric)
         self.store = self.folder / folder_name(self.about)
         self.stale: dict[Where, str] = {}
         self.reload()
-
-    def _about(self) -> dict[str, str]:
-        """The model, its weights and its settings as they are now."""
-        outside = self.outside if self.masked else None
-        return self.metric.about(outside, self.mask_id)
 
     def reload(self) -> None:
         """Read the files again, which another process may have changed."""
@@ -111,6 +105,11 @@ class Contents:
     def shown(self, item: Item) -> str:
         """An image's place in answers: relative to the current folder if the last update's sources were relative."""
         return shown(item, self.relative)
+
+    def _check_model(self) -> None:
+        """Refuse a model with other weights or settings than when the gallery was opened."""
+        if self.masking.about(self.metric) != self.about:
+            raise GalleryError(f"{self.metric.label} has changed since the gallery was opened: open the gallery again")
 
     def _all(self) -> list[Item]:
         if self._damage is not None:
@@ -180,7 +179,7 @@ class Contents:
             if entry is None:
                 raise StaleError(item.place, "missing")
             image = entry.image()
-            mask = entry.mask() if self.masked and entry.mask is not None else None
+            mask = entry.mask() if self.masking.masked and entry.mask is not None else None
         except FileNotFoundError as error:
             raise StaleError(item.place, "missing") from error
         except OSError as error:
@@ -241,6 +240,6 @@ class Contents:
             return None
         version = (manifest, stamp_of([manifest]))
         if version not in self._manifests:
-            listed = entries([Source(manifest)], self.masked)
+            listed = entries([Source(manifest)], self.masking.masked)
             self._manifests[version] = {entry.where: entry for entry in listed}
         return self._manifests[version].get(item.where)

@@ -6,28 +6,26 @@ import contextlib
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from idmetric.gallery.contents import Contents
+from idmetric.data.look import check_share
 from idmetric.gallery.index import IMAGES, LOCK, locked_store, write_index
 from idmetric.gallery.prune import Pruned, prune_shards, remove_store, size_of
-from idmetric.gallery.search import search
+from idmetric.gallery.search import Searchable
 from idmetric.gallery.sources import MANIFESTS, GalleryError, Source, entries
 from idmetric.gallery.update import Update, current_items, difference
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.output import replacing, writing
-from idmetric.metric.images.masks import check_masks
 from idmetric.metric.scoring.keys import stores_in
 
 if TYPE_CHECKING:
-    from idmetric.metric.distance.embedding import Embedding
-    from idmetric.metric.images.masks import Images, Masks
-    from idmetric.metric.scoring.records import Records
+    from idmetric.gallery.scale import Cluster
 
 
-class Gallery(Contents):
+class Gallery(Searchable):
     """Images of folders and manifests, embedded by one model and kept in a folder.
 
     Args:
@@ -50,6 +48,7 @@ class Gallery(Contents):
         batch_size: int = 32,
         workers: int | None = None,
         progress: Callable[[int, int], None] | None = None,
+        cluster: Cluster | None = None,
     ) -> Update:
         """Make this the gallery of the images in the sources; only images with new content are embedded.
 
@@ -62,6 +61,7 @@ class Gallery(Contents):
                 read. A file system that does not keep times of change reliably needs the slow way.
             batch_size: images per pass. workers: threads that read images (default: one per core, at most 8).
             progress: called with (images done, images in all).
+            cluster: embeds the images on many machines, with the same result.
 
         Raises:
             GalleryError: if a source is missing. OutputError: if the gallery cannot be written. ValueError: if subjects
@@ -72,15 +72,15 @@ class Gallery(Contents):
         if not sources:
             raise GalleryError("name the gallery's sources: folders, images or manifests")
         paths = [os.path.abspath(source) for source in sources]
-        if self.masked and mask_dir is None and not all(path.endswith(MANIFESTS) for path in paths):
+        if self.masking.masked and mask_dir is None and not all(path.endswith(MANIFESTS) for path in paths):
             raise GalleryError("a gallery of masked subjects needs the masks of its folders: mask_dir=, --mask-dir")
-        if mask_dir is not None and not (self.masked and os.path.isdir(mask_dir)):
+        if mask_dir is not None and not (self.masking.masked and os.path.isdir(mask_dir)):
             raise GalleryError(f"mask_dir={os.fspath(mask_dir)!r} must be a folder, and needs masked=True")
         masks = None if mask_dir is None else os.path.abspath(mask_dir)
-        wanted = list(entries([Source(path, masks) for path in paths], self.masked))
-        if self.masked:
+        wanted = list(entries([Source(path, masks) for path in paths], self.masking.masked))
+        if self.masking.masked:
             masked = [entry for entry in wanted if entry.mask is not None]
-            check_masks(len(masked), len(wanted))
+            check_share(len(masked), len(wanted))
 
         with writing(self.folder):
             self.store.mkdir(parents=True, exist_ok=True)
@@ -91,11 +91,12 @@ class Gallery(Contents):
                 self._shards.check()
             damaged = self._shards.mend()
             try:
-                after = current_items(
-                    self,
+                embed_entries = partial(current_items, self.metric) if cluster is None else cluster.current_items
+                after = embed_entries(
                     self._shards,
                     wanted,
                     {} if not quick else before,
+                    self.masking,
                     batch_size=batch_size,
                     workers=workers,
                     progress=progress,
@@ -144,62 +145,6 @@ class Gallery(Contents):
             self.reload()
             return Pruned(count, before - size_of(self.folder), removed)
 
-    def query(
-        self,
-        images: Images | Embedding,
-        k: int = 10,
-        *,
-        masks: Masks = None,
-        distance: str = "cls",
-        rerank: int | None = None,
-        exclude_same: bool = False,
-        probability: bool = False,
-        unknown_above: float | None = None,
-        batch_size: int = 32,
-    ) -> Records:
-        """Find the k images nearest to each query, nearest first; equally near ones in the order of their names.
-
-        Files that are missing or have changed since they were embedded are left out, with a `StaleWarning`. Only
-        `update` finds new files, and changed ones that would be nearer now.
-
-        Args:
-            images: one or several, or their embedding (with patches for a rerank).
-            k: images for each query; fewer if the gallery has fewer.
-            masks: the queries' masks; pixels outside are replaced as in the gallery.
-            distance: the distance to rank by. Any but "cls" needs `rerank`.
-            rerank: length of the shortlist by `cls`, which is then ranked by `distance`.
-            exclude_same: leave out images with the query's own bytes.
-            probability: add the probability of the same identity, by the model's calibration.
-            unknown_above: add `answer`: the hit's identity, or "unknown" if its distance is above this.
-            batch_size: queries per pass.
-
-        Returns:
-            A row for each hit: query, rank, distance, image, name, identity, ..., and the settings behind the score.
-
-        Raises:
-            GalleryError: if this model has no gallery here, or the gallery is empty or damaged, or all its images are
-                missing.
-            ImageReadError: for a query that cannot be read. CalibrationError: for a probability without calibration.
-            ValueError: for arguments that do not fit.
-        """
-        self._check_model()
-        self._usable()
-        hits, faults = search(
-            self,
-            self._fault,
-            images,
-            masks,
-            k=k,
-            distance=distance,
-            rerank=rerank,
-            exclude_same=exclude_same,
-            probability=probability,
-            unknown_above=unknown_above,
-            batch_size=batch_size,
-        )
-        self._leave_out(faults)
-        return hits
-
     def to_parquet(self, path: StrPath) -> None:
         """Write image, name, identity, width, height, key and the unit vector of each image as a Parquet file.
 
@@ -222,8 +167,3 @@ class Gallery(Contents):
         table = pa.table(columns, schema=schema).append_column("embedding", embeddings)
         with replacing(Path(path)) as temporary:
             pq.write_table(table, temporary, write_page_checksum=True)
-
-    def _check_model(self) -> None:
-        """Refuse a model with other weights or settings than when the gallery was opened."""
-        if self._about() != self.about:
-            raise GalleryError(f"{self.metric.label} has changed since the gallery was opened: open the gallery again")

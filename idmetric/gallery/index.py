@@ -131,13 +131,18 @@ def read_index(store: Path) -> tuple[dict[str, Any], list[Item]] | None:
     with _damage_named(path):
         first, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
         head = _head(path, first)
-        items = [_item(line) for line in lines]
+        items = [parse_item(line) for line in lines]
         if len(items) != head["images"]:
             raise ValueError(f"{len(items)} images instead of {head['images']}")
     return head, items
 
 
-def _item(line: str) -> Item:
+def as_line(item: Item) -> str:
+    """Return an image as a line of the list."""
+    return json.dumps(asdict(item))
+
+
+def parse_item(line: str) -> Item:
     """Return the image of a line, which may come from somebody else."""
     values = json_file.parse(line)
     values["stamp"] = tuple(tuple(map(int, stamp)) for stamp in values["stamp"])
@@ -158,7 +163,7 @@ def write_index(
 ) -> None:
     """Write the list atomically."""
     lines = [json.dumps({"kind": KIND, "format": FORMAT, **head, "images": len(items)})]
-    lines += [json.dumps(asdict(item)) for item in items]
+    lines += [as_line(item) for item in items]
     with replacing(store / IMAGES) as path:
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 

@@ -13,7 +13,7 @@ from idmetric.gallery.index import IMAGES, Item, files_of, read_index, stamp_of
 from idmetric.gallery.prune import size_of
 from idmetric.gallery.sources import GalleryError
 from idmetric.metric.files import StrPath
-from idmetric.metric.scoring.keys import MASKED, key_of, stores_in
+from idmetric.metric.scoring.keys import stores_in
 from idmetric.metric.scoring.records import Record, Records
 from idmetric.metric.scoring.store import Store
 
@@ -23,11 +23,8 @@ INFO = (
 )  # fmt: skip
 
 
-def gallery_info(folder: StrPath, *, check: bool = False) -> Records:
+def gallery_info(folder: StrPath) -> Records:
     """Return one row for each model of a gallery.
-
-    Args:
-        check: compare the content of all files with the embedded content; otherwise only size, times and inode.
 
     Returns:
         Rows with the model and its settings, the number of usable, unreadable, missing and changed images, `dimension`
@@ -40,17 +37,17 @@ def gallery_info(folder: StrPath, *, check: bool = False) -> Records:
     stores = stores_in(folder, IMAGES)
     if not stores:
         raise GalleryError(f"{str(folder)!r} is not a gallery")
-    return Records([_row(store, check) for store in stores], INFO)
+    return Records([_row(store) for store in stores], INFO)
 
 
-def _row(store: Path, check: bool) -> Record:
+def _row(store: Path) -> Record:
     index = read_index(store)
     if index is None:
         raise GalleryError(f"{str(store)!r} holds no gallery any more")
     head, items = index
     about = head["about"]
     usable = [item for item in items if not item.problem]
-    faults = list(filter(None, [_fault(item, check) for item in usable]))
+    faults = [_fault(item) for item in usable]
 
     shards, with_patches = Store(store), Store(store, patches=True)
     keys = [item.key for item in usable if item.key in shards]
@@ -62,7 +59,7 @@ def _row(store: Path, check: bool) -> Record:
         "images": len(usable),
         "unreadable": len(items) - len(usable),
         "missing": faults.count("missing"),
-        "changed": len(faults) - faults.count("missing"),
+        "changed": faults.count("changed"),
         "distance": "cls",
         "resolution": about.get("resolution"),
         "dtype": about.get("dtype"),
@@ -77,21 +74,9 @@ def _row(store: Path, check: bool) -> Record:
     }
 
 
-def _fault(item: Item, check: bool) -> str:
-    """Return "missing", "changed" or why a file cannot be read; empty if it is as it was embedded.
-
-    Bytes inside a manifest are not compared.
-    """
+def _fault(item: Item) -> str:
+    """Return "missing", "changed" (by size, times of change or inode), or "" for a file that is as it was embedded."""
     files = files_of(item)
     if not all(map(os.path.lexists, files)):
         return "missing"
-    if not check:
-        return "" if stamp_of(files) == item.stamp else "changed"
-    if item.place not in item.files:
-        return ""
-    image, *masks = item.files
-    mask = masks[0] if masks and item.key.endswith(MASKED) else None
-    try:
-        return "" if key_of(image, mask) == item.key else "changed"
-    except OSError as error:
-        return f"cannot be read: {error.strerror or error}"
+    return "" if stamp_of(files) == item.stamp else "changed"

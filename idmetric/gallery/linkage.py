@@ -38,12 +38,8 @@ def cluster(
 
     Raises:
         ImportError: without SciPy.
-        ValueError: for another linkage, a threshold below 0, or a component too large for average or complete.
+        ValueError: for a component too large for average or complete.
     """
-    if linkage not in ("average", "complete", "single") or not threshold >= 0:
-        raise ValueError(
-            f"linkage is average, complete or single, a threshold at least 0; got {linkage!r}, {threshold}"
-        )
     need("gallery", "clustering", scipy="SciPy")
     from scipy.cluster import hierarchy
     from scipy.spatial.distance import squareform

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from idmetric.gallery.index import Item
@@ -19,6 +19,19 @@ if TYPE_CHECKING:
     from idmetric.metric.models.embedder import Embedder
 
 
+@dataclass(frozen=True)
+class Masking:
+    """Whether a gallery sees subjects alone, where images have masks. outside, mask_id: see `Embedder.embed`."""
+
+    masked: bool
+    outside: Outside
+    mask_id: MaskId | None
+
+    def about(self, metric: Embedder) -> dict[str, str]:
+        """Everything that embeddings depend on: the model, its weights as they are now, and these settings."""
+        return metric.about(self.outside if self.masked else None, self.mask_id)
+
+
 def source_of(image: Entry | Item, data: bytes, mask: bytes | None) -> Source:
     """The bytes of an image and its mask, with the names of their files."""
     mask_name = image.files[-1] if image.files else f"of {image.place}"
@@ -30,28 +43,24 @@ def load(
     entry: Entry,
     item: Item,
     is_known: Callable[[str], bool],
-    *,
-    masked: bool,
-    outside: Outside = "keep",
-    mask_id: MaskId | None = None,
+    masking: Masking,
 ) -> Input[Item]:
     """Read an image and prepare it for the model.
 
     Args:
         item: the item so far; it is returned with key, size and problem.
         is_known: whether content of a key is embedded already, and needs no pixels.
-        masked: whether only the subject is embedded, where there is a mask. outside, mask_id: see `Embedder.embed`.
     """
     try:
         data = entry.image()
-        mask = entry.mask() if masked and entry.mask is not None else None
+        mask = entry.mask() if masking.masked and entry.mask is not None else None
         source = source_of(entry, data, mask)
         item = replace(item, key=source.key, size=len(data))
         with suppress(Exception), open_file(io.BytesIO(data)) as opened:  # only its head; load_image reports the reason
             item = replace(item, width=opened.width, height=opened.height)
         if is_known(item.key):
             return Input(item, item.key)
-        pixels, cover = metric.load_image(source.image, source.mask, outside, mask_id=mask_id)
+        pixels, cover = metric.load_image(source.image, source.mask, masking.outside, mask_id=masking.mask_id)
         return Input(item, item.key, pixels, cover)
     except ImageReadError as error:
         item = replace(item, problem=problem_of(error, entry.place))

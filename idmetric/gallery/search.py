@@ -24,6 +24,7 @@ from idmetric.metric.scoring.records import Record, Records
 from idmetric.metric.scoring.store import Store
 
 if TYPE_CHECKING:
+    from idmetric.metric.calibration.apply import Calibration
     from idmetric.metric.images.masks import Images, Masks
 
 COLUMNS = (
@@ -34,120 +35,122 @@ UNKNOWN = "unknown"
 _RERANKED = 16  # images without stored patches that are embedded at once
 
 Hits = list[tuple[Item, float]]
-Faults = dict[Where, str]  # `Item.where` -> why the image is not as it was embedded, or ""
 
 
-def search(
-    contents: Contents,
-    fault_of: Callable[[Item], str],
-    images: Images | Embedding,
-    masks: Masks,
-    *,
-    k: int,
-    distance: str,
-    rerank: int | None,
-    exclude_same: bool,
-    probability: bool,
-    unknown_above: float | None,
-    batch_size: int,
-) -> tuple[Records, Faults]:
-    """Return the hits of all queries (`Gallery.query`), and the faults of the images that were looked at.
+class Searchable(Contents):
+    """A gallery that is searched; `Gallery` describes the arguments."""
 
-    Args:
-        fault_of: returns why an image is not as it was embedded, or "".
-    """
-    _check_options(k, distance, rerank, unknown_above)
-    metric, calibration = contents.metric, None
-    if probability:
-        calibration = metric.calibration
-        if calibration is None:
-            raise ValueError(f"{metric.label} has no calibration: give it one by calibrate_with(file)")
-        calibration.check_distance(distance)
-        calibration.check_outside(contents.about["outside"])
+    def query(
+        self,
+        images: Images,
+        k: int = 10,
+        *,
+        masks: Masks = None,
+        distance: str = "cls",
+        rerank: int | None = None,
+        exclude_same: bool = False,
+        probability: bool = False,
+        unknown_above: float | None = None,
+        batch_size: int = 32,
+    ) -> Records:
+        """Find the k images nearest to each query, nearest first; equally near ones in the order of their names.
 
-    table = contents.table()
-    masks = labeled(masks, contents.mask_id)
-    names, queries = _embedded(contents, images, masks, needs_patches(distance), batch_size)
-    own_keys = [""] * len(queries)
-    if exclude_same and not isinstance(images, Embedding):
+        Files that are missing or have changed since they were embedded are left out, with a `StaleWarning`. Only
+        `update` finds new files, and changed ones that would be nearer now.
+
+        Args:
+            images: one or several.
+            k: images for each query; fewer if the gallery has fewer.
+            masks: the queries' masks; pixels outside are replaced as in the gallery.
+            distance: the distance to rank by. Any but "cls" needs `rerank`.
+            rerank: length of the shortlist by `cls`, which is then ranked by `distance`.
+            exclude_same: leave out images with the query's own bytes.
+            probability: add the probability of the same identity, by the model's calibration.
+            unknown_above: add `answer`: the hit's identity, or "unknown" if its distance is above this.
+            batch_size: queries per pass.
+
+        Returns:
+            A row for each hit: query, rank, distance, image, name, identity, ..., and the settings behind the score.
+
+        Raises:
+            GalleryError: if this model has no gallery here, or the gallery is empty or damaged, or all its images are
+                missing.
+            ImageReadError: for a query that cannot be read. CalibrationError: for a probability without calibration.
+            ValueError: for arguments that do not fit.
+        """
+        self._check_model()
+        self._usable()
+        _check_rerank(k, distance, rerank)
+        calibration = self._calibration(distance) if probability else None
+        table = self.table()
+        masks = labeled(masks, self.masking.mask_id)
         singles = split_images(images)
-        own_keys = list(map(_key, singles, split_masks(masks, singles)))
-    faults: Faults = {}
-    vectors = queries.cls.float().numpy()
+        covers = split_masks(masks, singles)
+        queries = self.metric.embed(
+            singles,
+            masks=covers if any(cover is not None for cover in covers) else None,
+            outside=self.masking.outside,
+            patches=needs_patches(distance),
+            batch_size=batch_size,
+        ).cpu()
+        own_keys = [""] * len(queries)
+        if exclude_same:
+            own_keys = list(map(_key, singles, covers))
 
-    def is_current(item: Item) -> bool:
-        if item.where not in faults:
-            faults[item.where] = fault_of(item)
-        return not faults[item.where]
+        faults: dict[Where, str] = {}
 
-    shortlists = _shortlists(table, by_key(contents.items), is_current, vectors, own_keys, rerank or k)
+        def is_current(item: Item) -> bool:
+            if item.where not in faults:
+                faults[item.where] = self._fault(item)
+            return not faults[item.where]
 
-    columns = list(COLUMNS)
-    if unknown_above is not None:
-        columns.insert(3, "answer")
-    if calibration is not None:
-        columns.insert(3, "probability")
-        columns.append("probability_basis")
-    signature = metric.signature(distance)
-    signature["distance_name"] = signature.pop("distance")
+        vectors = queries.cls.float().numpy()
+        shortlists = _shortlists(table, by_key(self.items), is_current, vectors, own_keys, rerank or k)
 
-    rows: list[Record] = []
-    for name, query, hits in zip(names, queries, shortlists, strict=True):
-        if rerank is not None:
-            hits = _reranked(contents, query, hits, distance)
-        for rank, (item, value) in enumerate(hits[:k], 1):
-            row: Record = {"query": name, "rank": rank, "distance": value, **signature}
-            row |= row_of(item, contents.relative)
-            if unknown_above is not None:
-                is_unknown = comparable(value) > comparable(unknown_above)
-                row["answer"] = UNKNOWN if is_unknown else item.identity
-            if calibration is not None:
-                row["probability"] = float(calibration.probability(value))
-                row["probability_basis"] = calibration.basis
-            rows.append({column: row[column] for column in columns})
-    return Records(rows, tuple(columns)), faults
+        columns = list(COLUMNS)
+        if unknown_above is not None:
+            columns.insert(3, "answer")
+        if calibration is not None:
+            columns.insert(3, "probability")
+            columns.append("probability_basis")
+        signature = self.metric.signature(distance)
+        signature["distance_name"] = signature.pop("distance")
+
+        rows: list[Record] = []
+        for image, query, hits in zip(singles, queries, shortlists, strict=True):
+            if rerank is not None:
+                hits = _reranked(self, query, hits, distance)
+            for rank, (item, value) in enumerate(hits[:k], 1):
+                row: Record = {"query": describe(image), "rank": rank, "distance": value, **signature}
+                row |= row_of(item, self.relative)
+                if unknown_above is not None:
+                    is_unknown = comparable(value) > comparable(unknown_above)
+                    row["answer"] = UNKNOWN if is_unknown else item.identity
+                if calibration is not None:
+                    row["probability"] = float(calibration.probability(value))
+                    row["probability_basis"] = calibration.basis
+                rows.append({column: row[column] for column in columns})
+        self._leave_out(faults)
+        return Records(rows, tuple(columns))
+
+    def _calibration(self, distance: str) -> Calibration:
+        """Return the calibration of the model, which must be for this distance and way of masking."""
+        calibration = self.metric.calibration
+        if calibration is None:
+            raise ValueError(f"{self.metric.label} has no calibration: give it one by calibrate_with(file)")
+        calibration.check_distance(distance)
+        calibration.check_outside(self.about["outside"])
+        return calibration
 
 
-def _check_options(
-    k: int,
-    distance: str,
-    rerank: int | None,
-    unknown_above: float | None,
-) -> None:
-    """Raise ValueError for options that do not fit."""
-    if k < 1:
-        raise ValueError(f"k must be at least 1, got {k}")
-    if unknown_above is not None and not 0 <= unknown_above < float("inf"):
-        raise ValueError(f"unknown_above must be a distance, at least 0 and finite, got {unknown_above}")
+def _check_rerank(k: int, distance: str, rerank: int | None) -> None:
+    """Raise ValueError for a shortlist that does not fit the distance."""
     if needs_patches(distance) and rerank is None:
         raise ValueError(f"distance {distance!r} ranks a shortlist: say how long, rerank=50 or more")
     if rerank is not None and not needs_patches(distance):
         raise ValueError("rerank needs the distance to rank by: distance='joint' or 'patch'")
     if rerank is not None and rerank < k:
         raise ValueError(f"rerank={rerank} is a shortlist of fewer than the k={k} images asked for")
-
-
-def _embedded(
-    contents: Contents, images: Images | Embedding, masks: Masks, patches: bool, batch_size: int
-) -> tuple[list[str], Embedding]:
-    """Return names and embeddings of the queries."""
-    metric, outside = contents.metric, contents.outside
-    if isinstance(images, Embedding):
-        queries = metric.as_embedding(images, masks, outside, patches, batch_size).cpu()
-        names = [f"query {number}" for number in range(1, len(queries) + 1)]
-        queries.check_finite(names, queries.cls.dtype)
-        return names, queries
-
-    singles = split_images(images)
-    covers = split_masks(masks, singles)
-    queries = metric.embed(
-        singles,
-        masks=covers if any(cover is not None for cover in covers) else None,
-        outside=outside,
-        patches=patches,
-        batch_size=batch_size,
-    )
-    return [describe(image) for image in singles], queries.cpu()
 
 
 def _key(image: Any, mask: Any) -> str:
@@ -211,14 +214,14 @@ def _reranked(
 
 def _with_patches(contents: Contents, items: list[Item]) -> Embedding:
     """Return embeddings with patches, from the store or computed now."""
-    metric = contents.metric
+    metric, masking = contents.metric, contents.masking
     store = Store(contents.store, True, metric.model_id)
     embeddings = store.readable([item.key for item in items])
 
     def read(item: Item) -> Input[Item]:
         image, mask = contents.read(item)
         source = source_of(item, image, mask)
-        pixels, cover = metric.load_image(source.image, source.mask, contents.outside, mask_id=contents.mask_id)
+        pixels, cover = metric.load_image(source.image, source.mask, masking.outside, mask_id=masking.mask_id)
         return Input(item, item.key, pixels, cover)
 
     missing = {item.key: item for item in items if item.key not in embeddings}

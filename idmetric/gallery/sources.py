@@ -95,9 +95,13 @@ def entries(sources: Sequence[Source], masked: bool) -> Iterator[Entry]:
 def _entries(source: Source, masked: bool) -> Iterator[Entry]:
     path = Path(source.path)
     if path.is_dir():
-        for file in walk(path):
-            if inputs.is_image(file):
-                yield _file(file, file.relative_to(path).as_posix(), source, masked)
+        try:
+            files = list(filter(inputs.is_image, inputs.walk(path)))
+        except OSError as error:
+            folder = str(error.filename or path)
+            raise GalleryError(f"cannot list the folder {folder!r}: {error.strerror or error}") from error
+        for file in files:
+            yield _file(file, file.relative_to(path).as_posix(), source, masked)
     elif path.suffix in MANIFESTS and path.is_file():
         manifest = _manifest(path)
         names = zip(manifest.column("id"), manifest.column("identity"), strict=True)
@@ -132,20 +136,6 @@ def _manifest(path: Path) -> Manifest:
         return manifest.replace(identity=identities)
     except ValueError as error:
         raise GalleryError(f"{error} (idmetric data import {kind} makes a manifest of other tables)") from error
-
-
-def walk(folder: Path) -> Iterator[Path]:
-    """Walk a folder as `paths.walk` does, raising errors of galleries.
-
-    Raises:
-        GalleryError: naming a folder that cannot be listed.
-    """
-    try:
-        yield from inputs.walk(folder)
-    except OSError as error:
-        raise GalleryError(
-            f"cannot list the folder {str(error.filename or folder)!r}: {error.strerror or error}"
-        ) from error
 
 
 def mask_of(folder: str, image: str) -> str:

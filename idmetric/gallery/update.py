@@ -7,15 +7,15 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from idmetric.gallery.contents import Contents
 from idmetric.gallery.index import Item, Where, files_of, stamp_of
-from idmetric.gallery.read import load
+from idmetric.gallery.read import Masking, load
 from idmetric.metric.scoring.keys import MASKED
 from idmetric.metric.scoring.pipeline import Input, batches, embed, keep
 from idmetric.metric.scoring.store import Store
 
 if TYPE_CHECKING:
     from idmetric.gallery.sources import Entry
+    from idmetric.metric.models.embedder import Embedder
 
 
 @dataclass(frozen=True)
@@ -87,39 +87,31 @@ def difference(
 
 
 def current_items(
-    gallery: Contents,
+    metric: Embedder,
     store: Store,
     entries: Sequence[Entry],
     before: Mapping[Where, Item],
+    masking: Masking,
     *,
     batch_size: int,
     workers: int | None,
-    progress: Callable[[int, int], None] | None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> list[Item]:
     """Return the current items of the entries; content that the store lacks is embedded, or gets a problem.
 
     Args:
         before: items of the previous update; files that have not changed since are not read.
     """
-    metric = gallery.metric
 
     def read(entry: Entry) -> Input[Item]:
         stamp = stamp_of(files_of(entry))
         item = before.get(entry.where)
         if item is not None and stamp and stamp == item.stamp:
-            is_embedded = item.key.endswith(MASKED) == gallery.masked and item.key in store
+            is_embedded = item.key.endswith(MASKED) == masking.masked and item.key in store
             if is_embedded or item.problem:
                 return Input(replace(item, name=entry.name, identity=entry.identity))
         item = Item(entry.name, entry.place, entry.files, "", entry.identity, stamp=stamp)
-        return load(
-            metric,
-            entry,
-            item,
-            store.__contains__,
-            masked=gallery.masked,
-            outside=gallery.outside,
-            mask_id=gallery.mask_id,
-        )
+        return load(metric, entry, item, store.__contains__, masking)
 
     items: list[Item] = []
     problems: dict[str, str] = {}  # of content without a usable embedding

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from idmetric.match.heatmaps import layout, pictures_of
-from idmetric.metric.distance.patches import Layout, on_grid, spread
+from idmetric.match.patches import Layout, on_grid, spread
 from idmetric.metric.images.masks import Images
 from idmetric.metric.models.embedder import Embedder
 

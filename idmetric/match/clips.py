@@ -195,7 +195,7 @@ def _opened(clip: Clip) -> Video | Animation | Stills:
         if not images:
             raise ClipError(f"{clip.label}: a clip without frames")
         return Stills(images, clip.fps)
-    path = paths.existing(str(clip.source))
+    path = str(clip.source)
     if os.path.isfile(path) and not os.path.getsize(path):
         raise ClipError(f"{path}: the file is empty: fetch or write it again")
     return Animation(path) if paths.is_image(path) else Video(Path(path))

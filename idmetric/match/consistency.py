@@ -20,7 +20,7 @@ from idmetric.match.named import PublishedValue
 from idmetric.match.regions import Cut, Regions
 from idmetric.match.result import Match, columns
 from idmetric.match.tracks import Motion, reduced, steps
-from idmetric.metric.files import json_file
+from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.tables import rounded
 from idmetric.metric.images.kinds import ImageLike
@@ -119,6 +119,10 @@ class Consistency:
         lines.append("  ".join(f"{name}={value}" for name, value in self.images.signature.items()))
         lines += [str(number) for number in numbers]
         return "\n".join(line.rstrip() for line in lines) + "\n"
+
+    def write(self, path: StrPath) -> None:
+        """Write the rows as .csv, .json or .jsonl, atomically; ValueError for another ending."""
+        self.rows.write(path)
 
 
 def consistency(

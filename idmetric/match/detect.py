@@ -17,13 +17,13 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from idmetric.match.regions import Cut, Picture, Region
+from idmetric.match.regions import Cut, Region
 from idmetric.metric.images.kinds import ImageLike
-from idmetric.metric.images.masks import Images, Masks, split_masks
+from idmetric.metric.images.masks import Images, MaskLike, Masks, split_masks
 from idmetric.metric.images.read import read_image, split_images
 from idmetric.metric.scoring.scores import RequestError
 
-Photo = tuple[Picture, Tensor | None]  # cut to the box of its mask, and the mask's coverage (h, w)
+Photo = tuple[Image.Image, MaskLike | None]  # a picture of a subject, and its mask
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class Detections:
         return regions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Detector:
     """Base of detectors.
 
@@ -107,7 +107,7 @@ class Detector:
             CheckpointError: if the weights cannot be loaded.
         """
         words = self.checked(words, references)
-        queries = [self.query(photo) for photo in photos_of(references, masks)]
+        queries = [] if words else [self.query(photos_of(references, masks))]
         return self.find(read_image(image), words, queries)
 
     def checked(self, words: Sequence[str], references: Images) -> tuple[str, ...]:
@@ -122,12 +122,12 @@ class Detector:
             raise RequestError(f"{self.name} finds nothing by {kind}, but by {' or '.join(self.finds_by)}")
         return words
 
-    def query(self, photo: Photo) -> Any:
-        """A photo, prepared once for all images."""
-        return photo[0]
+    def query(self, photos: Sequence[Photo]) -> Any:
+        """The photos of a subject, prepared once for all images; here cut to the boxes of their masks."""
+        return [Cut().cut(picture, Region(mask=mask))[0] for picture, mask in photos]
 
     def find(self, image: Image.Image, words: Sequence[str], queries: Sequence[Any]) -> Detections:
-        """What is found of words, or of photos that `query` prepared."""
+        """What is found of words, or of subjects by the photos that `query` prepared."""
         with torch.inference_mode():
             return _distinct(list(self.candidates(image, words, queries)), image, self.overlap)
 
@@ -137,12 +137,9 @@ class Detector:
 
 
 def photos_of(references: Images, masks: Masks) -> list[Photo]:
-    """Each photo of a subject, cut to the box of its mask where it has one."""
-    singles = split_images(references)
-    photos = []
-    for photo, mask in zip(singles, split_masks(masks, singles), strict=True):
-        photos.append(Cut().cut(read_image(photo), Region(mask=mask)))
-    return photos
+    """The photos of a subject with their masks."""
+    photos = split_images(references)
+    return [(read_image(photo), mask) for photo, mask in zip(photos, split_masks(masks, photos), strict=True)]
 
 
 def _distinct(parts: Sequence[Detections], image: Image.Image, overlap: float) -> Detections:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,7 +34,7 @@ from idmetric.metric.models.devices import auto_device
 _FILES = ["*.json", "*.safetensors", "*.txt"]  # of a Hub repository: no code, no pickles
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Pretrained:
     """A model of transformers; its weights are loaded at the first use.
 
@@ -53,7 +54,7 @@ class Pretrained:
     @cached_property
     def files(self) -> Files:
         """The files of its weights, all of one commit."""
-        return Files(self.source, Hub(self.revision))
+        return Files(self.source, Hub(self.revision), advice="in the shell --detector NAME=FOLDER")
 
     @cached_property
     def weights(self) -> str:
@@ -91,7 +92,7 @@ class Pretrained:
         return processor, model.eval().to(device)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class GroundingDino(Pretrained, Detector):
     """Grounding DINO, by one word or phrase after the other."""
 
@@ -115,7 +116,7 @@ class GroundingDino(Pretrained, Detector):
             yield Detections(result["boxes"].cpu(), scores, [word] * len(scores))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Owlv2(Pretrained, Detector):
     """OWLv2, by words, or by photos: the query of a photo is its box that stands out most.
 
@@ -126,6 +127,7 @@ class Owlv2(Pretrained, Detector):
     source: str = "google/owlv2-base-patch16-ensemble"
     threshold: float = 0.1  # transformers' default
     photo_threshold: float = 0.9  # of transformers' example
+    overlap: float = 0.5
 
     name = "owlv2"
     finds_by = ("words", "photos")
@@ -139,7 +141,7 @@ class Owlv2(Pretrained, Detector):
             prompts = [f"a photo of a {word}" for word in words]
             inputs = processor(text=[prompts], images=image, return_tensors="pt").to(model.device)
             yield self._processed(model(**inputs), self.threshold, image, words)
-        for photo in queries:
+        for photo in chain(*queries):
             inputs = processor(query_images=photo, images=image, return_tensors="pt").to(model.device)
             outputs = model.image_guided_detection(**inputs)
             outputs["pred_boxes"] = outputs["target_pred_boxes"]
@@ -154,7 +156,7 @@ class Owlv2(Pretrained, Detector):
         return Detections(result["boxes"].cpu(), result["scores"].cpu(), labels)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sam3(Pretrained, Detector):
     """SAM 3: all instances of each word, with masks.
 
@@ -186,7 +188,7 @@ class Sam3(Pretrained, Detector):
             yield Detections(result["boxes"].cpu(), scores, [word] * len(scores), masks)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Sam2(Pretrained):
     """SAM 2.1: the single mask that it predicts for a box."""
 

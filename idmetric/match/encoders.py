@@ -17,7 +17,8 @@ from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.scoring.scores import RequestError
 from idmetric.metric.scoring.subject import Subject
 
-VectorFunction = Callable[[list[Image.Image]], Any]  # N RGB images -> an array or tensor (N, D)
+# N RGB images -> an array or tensor (N, D), or a list of N vectors (D,); NaN or None where it sees nothing, as no face
+VectorFunction = Callable[[list[Image.Image]], Any]
 
 
 class Encoder(Protocol):
@@ -86,41 +87,60 @@ class ModelEncoder:
 
 
 class FunctionEncoder:
-    """A function from RGB images to vectors, compared by 1 - cos."""
+    """A function from RGB images to vectors, compared by 1 - cos; an image in which it sees nothing is not compared."""
 
     distance = "cls"
 
     def __init__(self, function: VectorFunction, name: str) -> None:
         self.function = function
         self.signature: dict[str, str] = {"model": name, "distance": self.distance}
+        self._dimension = 1  # of the vectors; only a batch in which it sees nothing leaves it open
 
     def load(self, picture: Picture, cover: Tensor | None) -> Image.Image:
         """See `Encoder.load`. The function sees the region's pixels alone, not its mask."""
         return to_image(picture, None) if isinstance(picture, Tensor) else picture
 
     def embed(self, loaded: Sequence[Image.Image]) -> Embedding:
-        """See `Encoder.embed`."""
-        vectors = torch.as_tensor(self.function(list(loaded))).float().cpu()  # where subjects of files are
+        """See `Encoder.embed`; rows of NaN where the function sees nothing."""
+        vectors = self._vectors(self.function(list(loaded)))
         if vectors.ndim != 2 or len(vectors) != len(loaded):
             raise RequestError(
                 f"the encoder {self.signature['model']} gave an array of shape {tuple(vectors.shape)} for "
                 f"{len(loaded)} images: (N, D) is needed"
             )
-        if not bool(torch.isfinite(vectors).all()):
-            raise RequestError(f"the encoder {self.signature['model']} gave vectors that are NaN or infinite")
+        is_usable = vectors.isfinite().all(1) | vectors.isnan().all(1)
+        if not bool(is_usable.all()):
+            raise RequestError(
+                f"the encoder {self.signature['model']} gave vectors that are partly NaN, or infinite: a row of NaN, "
+                "or None, stands for an image in which it sees nothing"
+            )
         return Embedding(vectors, model=self.signature["model"])
 
+    def _vectors(self, result: Any) -> Tensor:
+        """What the function gave, float32 on the CPU, where subjects of files are."""
+        if not isinstance(result, list | tuple):
+            return torch.as_tensor(result).float().cpu()
+        rows = [None if row is None else torch.as_tensor(row).float().cpu() for row in result]
+        seen = [row for row in rows if row is not None]
+        nothing = torch.full_like(seen[0], torch.nan) if seen else torch.full((self._dimension,), torch.nan)
+        return torch.stack([nothing if row is None else row for row in rows])
+
     def subject(self, name: str, references: Any) -> Subject:
-        """See `Encoder.subject`."""
+        """See `Encoder.subject`; RequestError names a reference in which the function sees nothing."""
         return Subject.of_vectors(self.embed, references, name=name, signature=self.signature)
 
     def check(self, subject: Subject) -> None:
         """See `Encoder.check`."""
         subject.check(self.signature["model"], self.distance)
+        self._dimension = subject.embedding.cls.shape[1]
 
     def distances(self, subject: Subject, embedding: Embedding) -> Tensor:
         """See `Encoder.distances`."""
-        return distance_matrix(subject.embedding, embedding)
+        distances = torch.full((len(subject), len(embedding)), torch.nan)
+        is_seen = embedding.finite()
+        if is_seen.any():
+            distances[:, is_seen] = distance_matrix(subject.embedding, embedding[is_seen.nonzero()[:, 0]])
+        return distances
 
 
 def encoder_of(encoder: Embedder | VectorFunction, distance: str, batch_size: int) -> Encoder:

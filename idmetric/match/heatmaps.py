@@ -2,7 +2,7 @@
 
     maps = heatmaps(metric, "mug.jpg", ["desk.jpg", "shelf.jpg"], masks="mug_mask.png")  # each (H, W), its image's size
 
-`idmetric.metric.distance.patches` lists the kinds of `match`. Higher = more surely the subject; in [-1, 1].
+`idmetric.match.patches` lists the kinds of `match`. Higher = more surely the subject; in [-1, 1].
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
+from idmetric.match.patches import Layout, Match, on_grid, patch_similarity, patch_tokens, spread
 from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.distance.patches import Layout, Match, on_grid, patch_similarity, patch_tokens, spread
 from idmetric.metric.images.fit import SQUASH
 from idmetric.metric.images.masks import Images, MaskId, Masks, labeled, read_mask
 from idmetric.metric.images.read import ImageLike, Outside, split_images

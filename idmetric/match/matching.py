@@ -20,9 +20,11 @@ from torch import Tensor
 
 from idmetric.match.assignment import assigned
 from idmetric.match.clips import Clip, Load, Moment, Timeline, sources_of, timeline
+from idmetric.match.detected import DetectedRegions
 from idmetric.match.encoders import Encoder, VectorFunction, encoder_of
+from idmetric.match.page.thumbnails import Thumbnail, thumbnail_of
 from idmetric.match.region_files import regions_for
-from idmetric.match.regions import Box, Cut, Picture, Region, Regions
+from idmetric.match.regions import Box, Cut, Picture, Piece, Region, Regions, size_of
 from idmetric.match.result import Match, Missing
 from idmetric.match.table import WHOLE, Table
 from idmetric.match.tracks import change
@@ -113,6 +115,7 @@ class Cutouts:
         boxes: of the regions, in pixels. picture: of a frame, until the next one was compared with it.
         change: from the frame before, see `Match`.
         problem: why the image cannot be used.
+        thumbnail: a small picture for pages.
     """
 
     moment: Moment
@@ -122,6 +125,7 @@ class Cutouts:
     picture: Picture | None = None
     change: float = math.nan
     problem: str = ""
+    thumbnail: Thumbnail | None = None
 
 
 def match(
@@ -228,7 +232,10 @@ def measured(
             return Cutouts(moment, problem=error.reason if is_own else f"{error.source}: {error.reason}")
 
     with closing(in_order(read, enumerate(line.loads()), threads=threads(workers), waiting=_AHEAD)) as stream:
-        return _compared(plan, stream, line, progress)
+        result = _compared(plan, stream, line, progress)
+    if isinstance(regions, DetectedRegions):
+        return replace(result, signature={**result.signature, "detector": regions.signature})
+    return result
 
 
 # Subjects
@@ -326,18 +333,17 @@ def _picture(metric: Embedder, image: Any) -> Picture:
 
 def _cutouts(plan: Plan, moment: Moment, picture: Picture, regions: Sequence[Region]) -> Cutouts:
     """Cut an image into its regions, and prepare them for each encoder."""
-    pieces: list[tuple[Picture, Tensor | None]] = []
-    boxes = []
-    for region in regions:
-        pixels, cover, box = plan.cut.cut_with_box(picture, region, moment.name)
-        pieces.append((pixels, cover))
-        boxes.append(box)
+    pieces = [plan.cut.cut(picture, region, moment.name) for region in regions]
+    boxes = [piece.box for piece in pieces]
+    thumbnail = thumbnail_of(picture)
     if plan.with_whole:
-        pieces.append((picture, None))
+        height, width = size_of(picture)
+        pieces.append(Piece(picture, None, (0, 0, width, height)))
     loaded = {}
     for encoder in plan.distinct_encoders:
-        loaded[encoder] = [encoder.load(pixels, cover) for pixels, cover in pieces]
-    return Cutouts(moment, list(regions), loaded, boxes, picture if moment.clip else None)
+        loaded[encoder] = [encoder.load(piece.pixels, piece.cover) for piece in pieces]
+    frame = picture if moment.clip else None
+    return Cutouts(moment, list(regions), loaded, boxes, frame, thumbnail=thumbnail)
 
 
 def _compared(plan: Plan, stream: Iterable[Cutouts], line: Timeline, progress: Progress | None) -> Match:
@@ -383,6 +389,7 @@ def _compared(plan: Plan, stream: Iterable[Cutouts], line: Timeline, progress: P
         features=tuple(features[encoder] for encoder in plan.encoders),
         boxes=tuple(np.array(cutouts.boxes).reshape(-1, 4) for cutouts in images),
         changes=tuple(cutouts.change for cutouts in images),
+        thumbnails=tuple(cutouts.thumbnail for cutouts in images if cutouts.thumbnail is not None),
         skipped=skipped,
         signature=_signature(plan),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -51,6 +51,11 @@ class Similarities:
         return [np.stack([values[time] for time in times]) for times in self.videos if len(times) > 1]
 
     @property
+    def frames_of_clips(self) -> list[Array]:
+        """Features (N, D) of the frames of each clip."""
+        return self.by_video(self.frames or [])
+
+    @property
     def best(self) -> list[Array]:
         """Similarities (S, R) to the nearest reference."""
         return [published.best_region(similarity.swapaxes(1, 2)) for similarity in self.to_references]
@@ -72,19 +77,27 @@ class Published:
     """A published number.
 
     Attributes:
-        compute: from similarities and a form to the number.
+        formula: from similarities, and from the form if there are two, to the number, or to numbers with this mean.
         source: repository, commit and file. detector, encoder: the ones of the source.
+        reads: the attribute of `Similarities` that the formula takes; "" = all of them.
         has_corrected: whether there is a "corrected" form. needs_whole: whether whole images are compared.
         needs_frames: whether whole images are compared with each other, without references.
     """
 
-    compute: Callable[[Similarities, Form], float]
+    formula: Callable[..., Any]
     source: str
     detector: str
     encoder: str
+    reads: Literal["", "to_references", "aggregated", "best", "mean", "frames_of_clips"] = ""
     has_corrected: bool = False
     needs_whole: bool = False
     needs_frames: bool = False
+
+    def compute(self, similarities: Similarities, form: Form) -> float:
+        """The number of a form that it has."""
+        values = getattr(similarities, self.reads) if self.reads else similarities
+        result = self.formula(values, form) if self.has_corrected else self.formula(values)
+        return float(np.mean(result))
 
 
 @dataclass(frozen=True)
@@ -93,7 +106,7 @@ class PublishedValue:
 
     Attributes:
         name, form: of the number. value: NaN where the source defines none.
-        source, detector, encoder: as published. used: the model, the distance and the cut that were used instead.
+        source, detector, encoder: as published. used: model, distance, cut and detector in their place.
     """
 
     name: str
@@ -128,6 +141,9 @@ def published_value(similarities: Similarities, name: str, form: str, signature:
     elif not similarities.features:
         raise RequestError(f"{name} compares images with references: give subjects")
     kind: Form = "corrected" if form == "corrected" else "released"
+    used = [signature["model"], f"distance {signature['distance']}", signature["cut"]]
+    if "detector" in signature:
+        used.append(signature["detector"])
     return PublishedValue(
         name=name,
         form=form,
@@ -135,7 +151,7 @@ def published_value(similarities: Similarities, name: str, form: str, signature:
         source=number.source,
         detector=number.detector,
         encoder=number.encoder,
-        used=f"{signature['model']}, distance {signature['distance']}, {signature['cut']}",
+        used=", ".join(used),
     )
 
 
@@ -156,17 +172,6 @@ def _psr(similarities: Similarities, form: Form) -> float:
     return published.psr(similarities.best, whole, similarities.scores if form == "corrected" else None)
 
 
-def _multiid(similarities: Similarities, form: Form) -> float:
-    values = published.multiid_similarities(similarities.aggregated)
-    if not len(values):
-        return float("nan")
-    return published.without_outliers(values) if form == "released" else float(values.mean())
-
-
-def _umo_reward(similarities: Similarities, form: Form) -> float:
-    return float(np.mean([published.umo_reward(similarity) for similarity in similarities.aggregated]))
-
-
 def _vistory_self(similarities: Similarities, form: Form) -> float:
     """Of the regions that ViStoryBench assigns, whatever the thresholds."""
     cells = [published.assigned_cells(similarity) for similarity in similarities.best]
@@ -179,33 +184,28 @@ def _vistory_self(similarities: Similarities, form: Form) -> float:
     return published.vistory_self(matched, form)
 
 
-def _nexus(similarities: Similarities, form: Form) -> float:
-    """The mean of the clips' scores."""
+def _nexus(similarities: Similarities, form: Form) -> list[float]:
+    """Of each clip."""
     scores = []
     for times in similarities.videos:
         scores.append(published.nexus([similarities.aggregated[time] for time in times], form))
-    return float(np.mean(scores))
+    return scores
 
 
-def _vbench_i2v(similarities: Similarities, form: Form) -> float:
+def _vbench_i2v(similarities: Similarities) -> list[float]:
     to_image = similarities.by_video(similarities.whole or [])
     if to_image[0].shape[1:] != (1, 1):
         raise RequestError("vbench-i2v takes one subject with one reference, the input image of the clips")
-    frames = similarities.by_video(similarities.frames or [])
-    values = [published.vbench_i2v(*video) for video in zip(frames, (cos[:, 0, 0] for cos in to_image), strict=True)]
-    return float(np.mean(values))
+    frames = similarities.frames_of_clips
+    return [published.vbench_i2v(*video) for video in zip(frames, (cos[:, 0, 0] for cos in to_image), strict=True)]
 
 
 def _vbench_long(similarities: Similarities, form: Form) -> float:
     seconds = similarities.by_video(similarities.seconds)
-    return published.vbench_long(similarities.by_video(similarities.frames or []), seconds, form)
+    return published.vbench_long(similarities.frames_of_clips, seconds, form)
 
 
-def _freeinit(similarities: Similarities, form: Form) -> float:
-    return float(np.mean([published.freeinit(frames) for frames in similarities.by_video(similarities.frames or [])]))
-
-
-def _occm(similarities: Similarities, form: Form) -> float:
+def _occm(similarities: Similarities) -> float:
     subjects = len(similarities.aggregated[0])
     counts = [similarity.shape[1] for similarity in similarities.aggregated]
     return published.occm(counts, [subjects] * len(counts))
@@ -213,22 +213,25 @@ def _occm(similarities: Similarities, form: Form) -> float:
 
 PUBLISHED: dict[str, Published] = {
     "xverse-ip": Published(
-        lambda similarities, form: published.xverse_ip(similarities.best),
+        published.xverse_ip,
         "bytedance/XVerse 65e2581 eval/tools/idip_sam-dino_score.py",
         "Florence-2 and SAM 2 by label, first 3 instances, outside white, padded to a white square",
         "dino-vits16, class token, 256 bicubic, center 224",
+        reads="best",
     ),
     "umo-id-conf": Published(
-        lambda similarities, form: published.umo_id_conf(similarities.best),
+        published.umo_id_conf,
         "bytedance/UMO aada3dc eval/id_conf_xversebench.py",
         "facer RetinaFace, box x 1.3",
         "ArcFace ir_se50",
+        reads="best",
     ),
     "umo-reward": Published(
-        _umo_reward,
+        published.umo_rewards,
         "bytedance/UMO aada3dc reward_models/MIMR/multi_id_matching_reward.py",
         "facexlib RetinaFace, five-point warp to 112",
         "ArcFace r50",
+        reads="aggregated",
     ),
     "psr": Published(
         _psr,
@@ -239,35 +242,38 @@ PUBLISHED: dict[str, Published] = {
         needs_whole=True,
     ),
     "uno-distill": Published(
-        lambda similarities, form: float(published.uno_distill(similarities.best).mean()),
+        published.uno_distill,
         "wenshare71/UNO ed4b3966 distill/filter_data.py",
         "grounding-dino-tiny, top 6, 12 % context on both sides",
         "dino_vits16, 256, center 224",
+        reads="best",
     ),
     "multiid": Published(
-        _multiid,
+        published.multiid,
         "Doby-Xu/WithAnyone 996d152 MultiID-Bench/eval.py",
         "buffalo_l, .45",
         "ArcFace, AdaFace ir_50, FaceNet",
+        reads="aggregated",
         has_corrected=True,
     ),
     "vistory-cross": Published(
-        lambda similarities, form: published.vistory_cross(similarities.to_references, form),
-        "vistorybench/vistorybench 514cc31 vistorybench/bench/content/cids_evaluator.py",
+        published.vistory_cross,
+        "ViStoryBench/vistorybench 514cc31 vistorybench/bench/content/cids_evaluator.py",
         "Grounding DINO SwinT-OGC, 'character', .25",
         "CLIP ViT-L/14; of real people the mean of ArcFace, AdaFace and FaceNet",
+        reads="to_references",
         has_corrected=True,
     ),
     "vistory-self": Published(
         _vistory_self,
-        "vistorybench/vistorybench 514cc31 vistorybench/bench/content/cids_evaluator.py",
+        "ViStoryBench/vistorybench 514cc31 vistorybench/bench/content/cids_evaluator.py",
         "Grounding DINO SwinT-OGC, 'character', .25",
         "CLIP ViT-L/14; of real people the mean of ArcFace, AdaFace and FaceNet",
         has_corrected=True,
     ),
     "vistory-occm": Published(
         _occm,
-        "vistorybench/vistorybench 514cc31 vistorybench/bench/content/cids_evaluator.py",
+        "ViStoryBench/vistorybench 514cc31 vistorybench/bench/content/cids_evaluator.py",
         "Grounding DINO SwinT-OGC, 'character', .25",
         "none",
     ),
@@ -279,17 +285,19 @@ PUBLISHED: dict[str, Published] = {
         has_corrected=True,
     ),
     "msrvtt-subject": Published(
-        lambda similarities, form: published.msrvtt_subject(similarities.mean, form),
+        published.msrvtt_subject,
         "snap-research/MSRVTT-Personalization ce8acfa distributed_subject_dino_similarity.py",
         "Grounding DINO .4, one box for each tag, SAM ViT-B above .9, outside white, padded to a white square",
         "dino_vitb16, 224 bicubic",
+        reads="mean",
         has_corrected=True,
     ),
     "vbench-subject": Published(
-        lambda similarities, form: published.vbench_subject(similarities.by_video(similarities.frames or []), form),
+        published.vbench_subject,
         "Vchitect/VBench 45e79ec vbench/subject_consistency.py",
         "none, whole frames",
         "dino_vitb16, 224 bilinear without antialiasing; all frames",
+        reads="frames_of_clips",
         has_corrected=True,
         needs_frames=True,
     ),
@@ -310,10 +318,11 @@ PUBLISHED: dict[str, Published] = {
         needs_frames=True,
     ),
     "freeinit": Published(
-        _freeinit,
+        published.freeinits,
         "TianxingWu/FreeInit issue 16",
         "none, whole frames",
         "dino_vits16",
+        reads="frames_of_clips",
         needs_frames=True,
     ),
 }

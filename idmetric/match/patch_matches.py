@@ -27,8 +27,8 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from idmetric.match.patches import Layout, covered
 from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.distance.patches import Layout, covered
 
 NOBODY = 65535  # the partner of a patch without one
 

@@ -80,6 +80,11 @@ def umo_reward(similarity: Array) -> float:
     return float(np.nanmean(signs * similarity))
 
 
+def umo_rewards(images: Sequence[Array]) -> Array:
+    """`umo_reward` (N,) of each image."""
+    return np.array([umo_reward(similarity) for similarity in images])
+
+
 def psr(images: Sequence[Array], whole: Sequence[Array], scores: Sequence[Array] | None = None) -> float:
     """PSRBench's subject consistency: the mean over images and subjects of the similarity of one region.
 
@@ -133,6 +138,14 @@ def multiid_similarities(images: Sequence[Array]) -> Array:
         if len(cells) == len(similarity):
             means.append(cells.mean())
     return np.array(means)
+
+
+def multiid(images: Sequence[Array], form: Form = "released") -> float:
+    """MultiID-Bench's similarity: as released, the mean of images without outliers; corrected, of all."""
+    values = multiid_similarities(images)
+    if not len(values):
+        return float("nan")
+    return without_outliers(values) if form == "released" else float(values.mean())
 
 
 def copy_geo(generated_to_target: float, generated_to_reference: float, target_to_reference: float) -> float:
@@ -291,3 +304,8 @@ def vbench_long(videos: Sequence[Array], seconds: Sequence[Array], form: Form = 
 def freeinit(frames: Array) -> float:
     """FreeInit's consistency: the mean cosine of the first frame to each later one."""
     return float((frames[1:] @ frames[0]).mean())
+
+
+def freeinits(videos: Sequence[Array]) -> Array:
+    """`freeinit` (N,) of each video."""
+    return np.array([freeinit(frames) for frames in videos])

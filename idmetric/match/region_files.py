@@ -2,7 +2,7 @@
 
 regions=[(40, 60, 220, 300), (0.5, 0.1, 0.9, 0.8)]  # of one image; of several, a list of such lists
 regions={"street/01.jpg": [(40, 60, 220, 300)]}     # the end of an image's path -> its regions; also "clip.mp4 @ 12"
-regions="boxes.json"                                # COCO: boxes, and polygons as masks
+regions="boxes.json"                                # COCO: boxes, and polygons or run-length codes as masks
 regions="boxes.csv"                                 # columns path,x,y,w,h[,label]
 regions="masks/"                                    # masks/IMAGE/LABEL.png, or masks/IMAGE.png
 """
@@ -15,9 +15,13 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, Literal
 
+from idmetric.match.codes import RunLengths
+from idmetric.match.detected import DetectedRegions
 from idmetric.match.regions import Picture, Polygons, Region, Regions, as_region, is_box
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.tables import first_few
@@ -48,6 +52,8 @@ def regions_for(
     """
     if regions is None:
         return lambda number, picture: [Region()]
+    if isinstance(regions, DetectedRegions):
+        return partial(_detected, regions, labels)
     if callable(regions):
         detector = regions
         return lambda number, picture: [as_region(region) for region in detector(picture)]
@@ -73,6 +79,11 @@ def regions_for(
     parsed = [[as_region(region) for region in image_regions] for image_regions in lists]
     _check_labels(parsed, labels)
     return lambda number, picture: parsed[number]
+
+
+def _detected(regions: DetectedRegions, labels: Collection[str], number: int, picture: Picture) -> list[Region]:
+    """What a detector finds; a word that no subject has as its name or class word leaves its regions open to all."""
+    return [region if region.label in labels else replace(region, label="") for region in regions(picture)]
 
 
 def _check_labels(parsed: Sequence[Sequence[Region]], labels: Collection[str]) -> None:
@@ -222,7 +233,7 @@ def _of_table(path: str) -> dict[str, list[Region]]:
 
 
 def _of_coco(path: str) -> dict[str, list[Region]]:
-    """The annotations of a COCO file. Polygons become masks; crowds, which show several objects, are left out."""
+    """The annotations of a COCO file, with their masks; crowds, which show several objects, are left out."""
     content = json_file.read(path)
     if isinstance(content, list):
         raise RequestError(
@@ -264,17 +275,25 @@ def _region(
     segmentation: Any = None,
     image_size: tuple[int, int] | None = None,
 ) -> Region:
-    """A region by left, top, width and height, and by a COCO segmentation if it holds polygons."""
-    polygons = None
+    """A region by left, top, width and height, and by a COCO segmentation: polygons, or a run-length code."""
+    mask: Polygons | RunLengths | None = None
     try:
         left, top, width, height = (float(side) for side in sides)
         if segmentation and isinstance(segmentation, list):
-            polygons = Polygons([_outline(polygon) for polygon in segmentation])
-        return Region((left, top, left + width, top + height), polygons, label, image_size=image_size)
+            mask = Polygons([_outline(polygon) for polygon in segmentation])
+        elif segmentation:
+            mask = RunLengths(segmentation)
+            image_size = image_size or mask.image_size
+            if mask.image_size != image_size:
+                raise RequestError(
+                    f"its run-length code is of {mask.image_size[0]} x {mask.image_size[1]} pixels, its image has "
+                    f"{image_size[0]} x {image_size[1]}"
+                )
+        return Region((left, top, left + width, top + height), mask, label, image_size=image_size)
     except RequestError as error:
         raise RequestError(f"{where}: {error}") from error
-    except (TypeError, ValueError) as error:
-        raise RequestError(f"{where}: {list(sides)} is not a box x,y,w,h, or has no polygon: {error}") from error
+    except (AttributeError, TypeError, ValueError) as error:
+        raise RequestError(f"{where}: {list(sides)} is not a box x,y,w,h, or its mask is none: {error}") from error
 
 
 def _outline(polygon: Sequence[Any]) -> list[float]:

@@ -10,12 +10,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
 
+from idmetric.match.codes import RunLengths
 from idmetric.metric.images.kinds import (
     STORED,
     WHITE,
@@ -72,7 +73,7 @@ class Region:
     """
 
     box: Box | None = None
-    mask: MaskLike | Polygons | None = None
+    mask: MaskLike | Polygons | RunLengths | None = None
     label: str = ""
     score: float = 1.0
     image_size: tuple[int, int] | None = None
@@ -130,6 +131,20 @@ def is_box(region: Any) -> bool:
 # Cutting
 
 
+class Piece(NamedTuple):
+    """A region, cut out of its image.
+
+    Attributes:
+        pixels: with the context, mask and padding of its `Cut`. Pixels of a tensor keep their graph.
+        cover: the mask's coverage (h, w) of them; None without a mask.
+        box: of the region in pixels of its image, without context.
+    """
+
+    pixels: Picture
+    cover: Tensor | None
+    box: Box
+
+
 @dataclass(frozen=True)
 class Cut:
     """How regions are cut out of their images.
@@ -162,10 +177,8 @@ class Cut:
             parts.append(f"square #{red:02x}{green:02x}{blue:02x}")
         return ", ".join(parts)
 
-    def cut(self, picture: Picture, region: Region, name: str = "") -> tuple[Picture, Tensor | None]:
-        """The pixels of a region, and its mask's coverage (h, w) of them, or None without a mask.
-
-        Pixels of a tensor keep their graph.
+    def cut(self, picture: Picture, region: Region, name: str = "") -> Piece:
+        """Cut a region out of its image.
 
         Args:
             name: of the image, for messages.
@@ -174,17 +187,15 @@ class Cut:
             ImageReadError: for a box outside of the image, and for a mask that cannot be read, or selects nothing of
                 the box.
         """
-        piece, cover, _ = self.cut_with_box(picture, region, name)
-        return piece, cover
-
-    def cut_with_box(self, picture: Picture, region: Region, name: str = "") -> tuple[Picture, Tensor | None, Box]:
-        """As `cut`; last the region's box in pixels of the image, without margin."""
         name = name or describe(picture)
         height, width = size_of(picture)
         box = pixel_box(region, height, width, name)
         mask = region.mask
-        if isinstance(mask, Polygons):
-            mask = mask.drawn(height, width, region.image_size or (width, height))
+        if isinstance(mask, Polygons | RunLengths):
+            try:
+                mask = mask.drawn(height, width, region.image_size or (width, height))
+            except ValueError as error:
+                raise ImageReadError(name, f"the mask of {region}: {error}") from error
         cover: Tensor | None = None
         if mask is not None:
             picture, cover = cut_out(picture, mask, self.outside)
@@ -203,7 +214,7 @@ class Cut:
                 raise ImageReadError(name, f"the mask of {region} selects nothing within its box")
         if self.square:
             picture, cover = self._squared(picture, cover)
-        return picture, cover, box
+        return Piece(picture, cover, box)
 
     def _with_margin(self, box: Box, height: int, width: int) -> tuple[int, int, int, int]:
         """A box with its context, in whole pixels within the image; at least a pixel."""

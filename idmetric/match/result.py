@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -14,6 +16,9 @@ from torch import Tensor
 
 from idmetric.match.assignment import UNASSIGNED, Assignment, State
 from idmetric.match.named import PublishedValue, Similarities, published_value
+from idmetric.match.page.render import write_page
+from idmetric.match.page.subjects import Content, match_page
+from idmetric.match.page.thumbnails import Thumbnail
 from idmetric.match.table import WHOLE, Table
 from idmetric.match.tracks import CUT, Motion, linked, reduced, steps, swaps
 from idmetric.metric.files import StrPath, json_file
@@ -41,6 +46,7 @@ class Match:
         boxes: of each image's regions (R, 4), in pixels.
         changes: of each frame, the mean absolute difference of its pixels to the previous frame of its clip, in 0..1;
             NaN without one.
+        thumbnails: small pictures for the page.
         skipped: image -> why it has no rows.
         signature: what the distances depend on.
     """
@@ -54,6 +60,7 @@ class Match:
     features: tuple[Mapping[tuple[int, int], Tensor], ...] = ()
     boxes: tuple[Array, ...] = ()
     changes: tuple[float, ...] = ()
+    thumbnails: tuple[Thumbnail, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
     signature: Mapping[str, str] = field(default_factory=dict)
 
@@ -157,9 +164,8 @@ class Match:
         if self.missing == "zero":
             distances[is_missing] = 1.0
         elif self.missing == "whole" and self.whole is not None:
-            whole = self.whole.detach().cpu().double().numpy()
-            over_references = np.nanmean(whole, 2) if self.aggregate == "mean" else np.nanmin(whole, 2)
-            distances[is_missing] = over_references[is_missing]
+            whole = replace(self.table, values=self.whole[..., None]).over_references(self.aggregate)
+            distances[is_missing] = whole[..., 0].detach().cpu().double().numpy()[is_missing]
         elif self.missing == "skip":
             distances[is_missing.any(1)] = np.nan
         return distances
@@ -172,6 +178,12 @@ class Match:
         return dict(zip(self.table.subjects, self.is_found.mean(0).tolist(), strict=True))
 
     @property
+    def badness(self) -> Array:
+        """How bad each subject in each image is, (T, S): by the distance, a missing subject before all others."""
+        badness: Array = np.where(np.isnan(self.nearest), np.inf, self.nearest)
+        return np.where(self.is_found, badness, badness + _MISSING_FIRST)
+
+    @property
     def worst(self) -> dict[str, Any]:
         """The image and the subject with the largest distance, a missing subject before all others.
 
@@ -180,9 +192,7 @@ class Match:
         """
         if not self.nearest.size:
             return {}
-        badness = np.where(np.isnan(self.nearest), np.inf, self.nearest)
-        badness = np.where(self.is_found, badness, badness + _MISSING_FIRST)
-        time, subject = np.unravel_index(int(badness.argmax()), badness.shape)
+        time, subject = np.unravel_index(int(self.badness.argmax()), self.badness.shape)
         return {
             "image": self.table.times[time],
             "subject": self.table.subjects[subject],
@@ -377,9 +387,36 @@ class Match:
         lines += [str(number) for number in numbers]
         return "\n".join(line.rstrip() for line in lines) + "\n"
 
+    def to_html(self) -> str:
+        """A page that opens from disk: images with their regions, the worst first, and timelines of clips.
+
+        Raises:
+            ImportError: without jinja2, which the extra `match` brings.
+        """
+        content = Content(
+            table=self.table,
+            rows=self.rows,
+            summary=self.summary,
+            worst=self.worst,
+            by_region=self.by_region,
+            badness=self.badness,
+            surplus=self.surplus,
+            boxes=self.boxes,
+            thumbnails=self.thumbnails,
+            skipped=self.skipped,
+            signature=self.signature,
+        )
+        return match_page(content)
+
     def write(self, path: StrPath) -> None:
-        """Write the rows as .csv, .json or .jsonl, atomically; ValueError for another ending."""
-        self.rows.write(path)
+        """Write the rows as .csv, .json or .jsonl, or the page as .html, atomically; ValueError for another ending."""
+        ending = Path(path).suffix
+        if ending == ".html":
+            write_page(self.to_html(), path)
+        elif ending in (".csv", ".json", ".jsonl"):
+            self.rows.write(path)
+        else:
+            raise ValueError(f"{os.fspath(path)!r} ends in none of .csv, .json, .jsonl, .html")
 
 
 def columns(records: Records, names: Sequence[str]) -> list[str]:

@@ -90,6 +90,9 @@ def linked(features: Sequence[Array], boxes: Sequence[Array], is_cut: Sequence[b
     for time, vectors in enumerate(features):
         if is_cut[time]:
             first_open = len(tracks)
+        if len(vectors) == 0:
+            numbers.append([])
+            continue
         open_tracks = tracks[first_open:]
         cost = np.full((len(open_tracks), len(vectors)), np.nan)
         for row, track in enumerate(open_tracks):

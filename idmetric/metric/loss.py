@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.finite import NonFiniteError
 from idmetric.metric.distance.matrix import check_name, distance_matrix, needs_patches, self_terms
-from idmetric.metric.images.kinds import SLACK
+from idmetric.metric.images.arrays import check_pixels
 from idmetric.metric.images.masks import Images, MaskId, Masks, labeled
 from idmetric.metric.images.read import Outside
 from idmetric.metric.images.regions import Boxes, subject_of
@@ -151,16 +151,11 @@ class IdentityLoss(nn.Module):
         subject = subject_among(references)
         if subject is not None:
             subject.check(self._metric.model_id, self.distance)
-            references = subject.embedding
+        source: Images | Embedding = references if subject is None else subject.embedding  # type: ignore[assignment]
         with self._precision(self._metric.device):
-            embedding = self._metric.as_embedding(references, masks, self.outside, with_patches, 32)
+            embedding = self._metric.as_embedding(source, masks, self.outside, with_patches, 32)
         if not len(embedding):
             raise ValueError("no images: give at least one reference of the subject")
-        if with_patches and embedding.patches is None:
-            raise ValueError(
-                f"distance {self.distance!r} compares patch tokens, which these references lack: embed them with "
-                "patches=True, or choose distance='cls'"
-            )
         if not embedding.finite().all():
             raise NonFiniteError("the references' embedding holds NaN or infinity: embed them again, in float32")
         if not with_patches:
@@ -251,32 +246,16 @@ class IdentityLoss(nn.Module):
         x = at_least_float32(pixels)
         # looking at values waits for the device, and would break a compiled graph
         if not self.clamp and not torch.compiler.is_compiling():
-            self._check_values(x)
+            hint = "clamp=True allows what merely overshoots"
+            if low == 0:
+                hint += "; a decoder's images want IdentityLoss(..., value_range=(-1, 1), clamp=True)"
+            check_pixels(x, low, high, hint)
         if (low, high) != (0, 1):
             x = (x - low) / (high - low)
         if self.clamp:
             zero = x.detach() - x.detach()  # NaN where x is NaN or infinite, which a clamp would hide
             x = x.clamp(0, 1) + zero
         return x
-
-    def _check_values(self, x: Tensor) -> None:
-        low, high = self.value_range
-        least, most = torch.stack(torch.aminmax(x.detach())).tolist()
-        value_range = f"[{least:.4g}, {most:.4g}]"
-        if not (math.isfinite(least) and math.isfinite(most)):
-            raise ValueError(
-                f"pixels hold NaN or infinity (range found: {value_range}): look at the learning rate, and at half "
-                "precision in the decoder (the SDXL VAE overflows in float16)"
-            )
-        slack = SLACK * (high - low)
-        if least >= low - slack and most <= high + slack:
-            return
-        advice = "clamp=True allows what merely overshoots"
-        if (low, high) == (0, 1) and least < -0.2:
-            advice = "a decoder's images want IdentityLoss(..., value_range=(-1, 1), clamp=True)"
-        elif most > 2 * high + 1:
-            advice = "divide by 255"
-        raise ValueError(f"pixels must lie in [{low:g}, {high:g}], found {value_range}: {advice}")
 
     def _embed(self, views: list[Tensor], covers: list[Tensor] | None) -> Embedding:
         """Embed images with their masks; images of one size in one pass."""
@@ -329,10 +308,9 @@ def _checkpoint_blocks(metric: Embedder) -> None:
     """Let the backbone recompute its blocks; changes the metric in place."""
     trunk: Any = getattr(metric, "backbone", None)
     if hasattr(trunk, "set_grad_checkpointing"):  # timm
-        trunk.set_grad_checkpointing(True)
-        second: Any = getattr(metric, "second", None)  # `TinyConfig.second`
-        if second is not None:
-            second.set_grad_checkpointing(True)
+        for encoder in (trunk, getattr(metric, "second", None)):  # `TinyConfig.second`
+            if encoder is not None:
+                encoder.set_grad_checkpointing(True)
     elif hasattr(trunk, "gradient_checkpointing_enable"):  # transformers
         trunk.gradient_checkpointing_enable({"use_reentrant": False})
         for layer in trunk.modules():
@@ -351,10 +329,10 @@ def _reference_weights(weights: Sequence[float] | Tensor | None, features: Tenso
     if weights is None:
         return features.new_full((count,), 1 / count)
     values = torch.as_tensor(weights, dtype=torch.float64).detach().flatten()
-    if len(values) != count:
-        raise ValueError(f"{len(values)} weights for {count} references: give one for each")
-    if not values.isfinite().all() or (values < 0).any() or not values.sum() > 0:
-        raise ValueError(f"weights of references must be finite and nonnegative with a positive sum: {values.tolist()}")
+    if len(values) != count or not values.isfinite().all() or (values < 0).any() or not values.sum() > 0:
+        raise ValueError(
+            f"weights of references must be {count} nonnegative numbers with a positive sum, got {values.tolist()}"
+        )
     return (values / values.sum()).to(features)
 
 
@@ -363,9 +341,7 @@ def _check_shape(pixels: Tensor) -> None:
         kind = getattr(pixels, "dtype", type(pixels).__name__)
         raise ValueError(f"pixels must be a floating tensor (B, 3, H, W), got {kind}: nothing else has a gradient")
     if pixels.ndim != 4 or pixels.shape[1] != 3 or 0 in pixels.shape:
-        hint = ""
-        if pixels.ndim == 3:
-            hint = ": add a batch dimension, pixels[None]"
-        elif pixels.ndim == 4 and pixels.shape[1] in (4, 16):
-            hint = ": decode latents first"
-        raise ValueError(f"pixels must have shape (B, 3, H, W), got {tuple(pixels.shape)}{hint}")
+        raise ValueError(
+            f"pixels must have shape (B, 3, H, W), got {tuple(pixels.shape)}: add a missing batch dimension by "
+            "pixels[None], and decode latents first"
+        )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from idmetric.metric.files.settings import option
+from idmetric.evaluate.settings import option
 
 Precision = Literal["no", "bf16", "fp16"]  # of mixed precision
 RANDOM = "random"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -15,9 +15,13 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 
 from idmetric import IDSim
-from idmetric.adapters import reward, rewards
+from idmetric.adapters import reward, reward_of_subjects, rewards
+from idmetric.match import published
 from idmetric.metric.calibration.apply import CalibrationError
+from idmetric.metric.scoring.subject import Subject
 from tests.docs.test_code import NOT_RUN, blocks
+from tests.match import scenes
+from tests.match.scenes import ANN, REX, STRANGER, scene
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "images"
@@ -247,3 +251,66 @@ def test_files_that_are_read_once_and_folders_are_taken(tiny: IDSim, tmp_path: P
     assert reward(tiny)(MUGS[1:], str(tmp_path)) == pytest.approx(expected, abs=1e-5)  # all for each
     with pytest.raises(ValueError, match="prior needs a calibration"):
         reward(tiny, prior=0.5)
+
+
+def test_a_subject_stands_for_its_photos(tiny: IDSim, tmp_path: Path) -> None:
+    mug = Subject.of(tiny, MUGS[:2], name="mug")
+    mug.save(tmp_path / "mug.subject")
+    box = Subject.of(tiny, BOX, name="box")
+    images = [Image.open(MUGS[2]), ImageOps.mirror(Image.open(MUGS[0]))]
+    for penalty in (0.0, 1.0):
+        score = reward(tiny, copy_penalty=penalty)
+        by_photos = score(images, [MUGS[:2]])
+        for subject in (mug, [mug], str(tmp_path / "mug.subject"), tmp_path / "mug.subject"):
+            assert score(images, subject) == pytest.approx(by_photos, abs=1e-6)
+        mixed = score(images, [mug, [BOX, MUGS[0]]])
+        assert mixed == pytest.approx(score(images, [MUGS[:2], [BOX, MUGS[0]]]), abs=1e-6)
+        assert score(images, [mug, box]) == pytest.approx(score(images, [MUGS[:2], [BOX]]), abs=1e-6)
+    assert by_photos[1] == 0  # its mirror image is found by the thumbnail too
+    foreign = replace(mug, embedding=replace(mug.embedding, model="another"))
+    with pytest.raises(ValueError, match="made by another"):
+        score(images, foreign)
+    with pytest.raises(ValueError, match=r"'cls' and has no patches, which 'patch'"):
+        reward(tiny, distance="patch")(images, mug)
+
+
+def test_rewards_of_several_subjects(tiny: IDSim) -> None:
+    shown = [(ANN, REX), (REX, ANN), (ANN, STRANGER), (ANN, None)]
+    pictures, boxes = zip(*(scene(badges, seed=number) for number, badges in enumerate(shown)), strict=True)
+    photos = {"ann": scenes.references(ANN, 3), "rex": scenes.references(REX, 3)}
+    crops = [[picture.crop(box) for box in of_image] for picture, of_image in zip(pictures, boxes, strict=True)]
+    tables = []
+    for of_image in crops:
+        near = [(1 - tiny.pairwise(photos[name], of_image)).amax(0).tolist() for name in photos]
+        tables.append(np.array(near))
+    best, umo = [], []
+    for table in tables:
+        if table.shape[1] == 1:
+            best.append([table[0, 0], 0])
+        else:
+            best.append(max([[table[0, 0], table[1, 1]], [table[0, 1], table[1, 0]]], key=sum))
+        umo.append(published.umo_reward(table))
+
+    expected = {"worst": np.min(best, 1), "mean": np.mean(best, 1), "umo": umo}
+    subjects = {name: Subject.of(tiny, images, name="photos") for name, images in photos.items()}
+    for over, values in expected.items():
+        score = reward_of_subjects(tiny, over=over)  # type: ignore[arg-type]
+        for sources in (photos, subjects):
+            assert score(list(pictures), sources, list(map(list, boxes))) == pytest.approx(values, abs=1e-5)
+    assert expected["worst"][0] > expected["worst"][2] > expected["worst"][3] == 0
+
+
+def test_a_region_that_copies_a_reference_loses_the_penalty(tiny: IDSim) -> None:
+    picture, boxes = scene((ANN, REX))
+    photos = {"ann": scenes.references(ANN, 2), "rex": scenes.references(REX, 2)}
+    picture.paste(photos["rex"][1], boxes[1][:2])
+    [without], [half], [nothing] = (
+        reward_of_subjects(tiny, over="mean", copy_penalty=penalty)(picture, photos, boxes) for penalty in (0, 0.5, 1)
+    )
+    ann = reward_of_subjects(tiny, over="worst", copy_penalty=0)(picture, {"ann": photos["ann"]}, boxes)[0]
+    assert without == pytest.approx((ann + 1) / 2, abs=1e-4)
+    assert half == pytest.approx((ann + 0.5) / 2, abs=1e-4)
+    assert nothing == pytest.approx(ann / 2, abs=1e-4)
+    for wrong in ({"over": "best"}, {"copy_penalty": 2.0}, {"distance": "near"}):
+        with pytest.raises(ValueError, match=next(iter(wrong)) if "over" in wrong else "must be|unknown"):
+            reward_of_subjects(tiny, **wrong)  # type: ignore[arg-type]

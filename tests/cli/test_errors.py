@@ -70,7 +70,6 @@ SLOW_IMPORTS = pytest.mark.parametrize(
         ("eval", "folder --data .", "idmetric.data.manifest.table", "with --out DIR the same command would resume"),
         ("score", "a.png b.png", "idmetric.metric.models.names", "with --cache DIR the same command would resume"),
         ("score", "a.png b.png --cache c", "idmetric.metric.models.names", "embeddings in c are kept"),
-        ("embed", ". --out vectors", "idmetric.metric.models.names", "finished files are in vectors"),
         ("gallery", "build . --gallery g", "idmetric.metric.models.load", "embeddings in g are kept"),
     ],
 )
@@ -139,8 +138,7 @@ def interrupted(
     [
         ("score --model tiny in/ref.png in/endless.png in/other.png --on-error skip", 4),
         ("score --model tiny in/ref.png in/endless.png in/other.png", 1),
-        ("gallery build in --gallery g --model tiny", 4), ("gallery dedupe --fast in", 4),
-        ("embed in --out vectors --model tiny --on-error skip", 4),
+        ("gallery build in --gallery g --model tiny", 4),
     ],
 )  # fmt: skip
 def test_a_tiny_file_of_an_endless_image_is_named_by_every_command(
@@ -210,13 +208,12 @@ def test_mistakes_are_reported_before_anything_heavy_is_imported(tmp_path: Path)
         "score a.png b.png --model gone/run/": "'gone/run/' is neither an existing folder nor a Hub repository",
         "score a.png b.png --model tiny --calibration gone.json": "cannot read 'gone.json'",
         "score a.png b.png --model tiny --output gone/x.csv": "cannot write 'gone/x.csv'",
-        "embed a.png --out out --model tinny": "unknown model 'tinny'",
         "gallery build a.png --gallery index --model tinny": "unknown model 'tinny'",
         "export --model tinny --out tinny.onnx": "unknown model 'tinny'",
         "bench --model tinny": "unknown model 'tinny'",
         "eval folder --data . --model hsv --model tinny": "unknown model 'tinny'",
         "eval folder --data . --model mine=tinny": "unknown model 'tinny'",
-        "eval photos --model untrained:tinny": "unknown model 'tinny'",
+        "eval folder --model untrained:tinny": "unknown model 'tinny'",
         "eval folder --data . --model dreamsim:dino": "unknown baseline 'dreamsim:dino': choose dreamsim, ",
         "eval folder --data . --model diffsim:nights": "unknown baseline 'diffsim:nights': choose diffsim, ",
         "eval folder --data . --model x=hsv --model x=ssim": "two models are called 'x'",

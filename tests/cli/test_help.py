@@ -105,8 +105,7 @@ def test_missing_extras_are_one_line_before_any_work(tmp_path: Path) -> None:
         "score a.png b.png --html page.html": "report",
         "gallery cluster . --threshold 0.3": "gallery",
         "gallery build . -g index --parquet x.parquet": "gallery",
-        "embed . --out vectors": "data",
-        "embed . --out vectors --ray": "data,scale",
+        "gallery build . -g index --ray": "scale",
         "export --model tiny --out tiny.onnx": "onnx",
     }
     for words, status, out, err, loaded in ran(optional_modules(), [line.split() for line in runs], tmp_path):

@@ -75,6 +75,12 @@ def test_json_has_summary_worst_and_published_numbers(folder: Path, capsys: pyte
     assert nexus["form"] == "corrected"
 
 
+def test_html_writes_a_page(folder: Path, tmp_path: Path) -> None:
+    assert run(folder, "--regions", str(folder / "boxes.json"), "--html", str(tmp_path / "page.html")) == 0
+    assert "missing; nearest region at" in (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert run(folder, "--html", str(tmp_path / "page.htm")) == 2
+
+
 def test_the_table_ends_with_the_signature(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(folder, "--regions", str(folder / "boxes.json")) == 0
     lines = capsys.readouterr().out.splitlines()

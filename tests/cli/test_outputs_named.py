@@ -19,7 +19,7 @@ EVAL = "eval folder --data . --model hsv --bootstrap 0 --device cpu --out out --
         ("score 0/0.png 1/0.png --model tiny --device cpu --output scores.json --html page.html", None),
         (EVAL, "sklearn"),
         ("gallery build . --gallery index --model tiny --device cpu --parquet index.parquet", "pyarrow"),
-        ("gallery dedupe . --fast --output copies.csv", None),
+        ("gallery dedupe . --model tiny --output copies.csv", None),
     ],
 )
 def test_each_written_file_is_named_once(

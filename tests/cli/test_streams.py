@@ -88,7 +88,7 @@ def test_stderr_on_a_full_disk_costs_messages_and_no_scores(
         (SCORE, "name a file with --output"),
         ("score --list-models", "leave it open"),
         ("gallery cluster . --model tiny", "name a file with --output"),
-        ("gallery dedupe . --fast", "name a file with --output"),
+        ("gallery dedupe . --model tiny", "name a file with --output"),
         ("eval folder --data . --model hsv", "keep the result by --out DIR"),
         ("bench", "name a file with --json"),
         ("data info .", "leave it open"),

@@ -15,7 +15,7 @@ import torch
 
 from idmetric import load
 from idmetric.cli import train as cli
-from idmetric.metric.files.settings import add_options, from_file, option, values_of
+from idmetric.evaluate.settings import add_options, from_file, option, values_of
 from idmetric.train.processes import OtherFailed
 from tests import train_parts
 from tests.runner import Runner

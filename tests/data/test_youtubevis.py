@@ -12,10 +12,11 @@ from PIL import Image
 from pycocotools import mask as coco
 
 from idmetric.cli.data import main
-from idmetric.data.frames.annotations import decode, with_codes
+from idmetric.data.frames.annotations import with_codes
 from idmetric.data.frames.clips import find_clips
 from idmetric.data.frames.footage import open_clip
 from idmetric.data.manifest.table import read
+from idmetric.match.codes import decode
 from idmetric.match.video import ClipError
 
 

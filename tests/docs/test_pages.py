@@ -88,8 +88,10 @@ def extras_of(words: list[str]) -> set[str]:
     elif program == "gallery":
         found = {"gallery"} if rest[0] in ("cluster", "report") else set()
     else:
-        found = {{"eval": "eval", "train": "train", "embed": "data", "export": "onnx"}.get(program, "")} - {""}
-    if "--html" in rest or "--plots" in rest:
+        found = {{"eval": "eval", "train": "train", "export": "onnx"}.get(program, "")} - {""}
+    if program == "match":
+        found = {"match"}  # it brings what a page needs
+    elif "--html" in rest or "--plots" in rest:
         found.add("report")
     if "--ray" in rest:
         found.add("scale")

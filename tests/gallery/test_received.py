@@ -243,8 +243,8 @@ def test_a_closed_gallery_is_named_and_not_called_none(run: Runner, photos: Path
     assert contents(index) == before
 
 
-@pytest.mark.parametrize("command", ["score", "score --pairs", "score --calibration", "gallery build", "embed",
-                                     "eval folder", "data info"])  # fmt: skip
+@pytest.mark.parametrize("command", ["score", "score --pairs", "score --calibration", "gallery build", "eval folder",
+                                     "data info"])  # fmt: skip
 def test_closed_files_and_folders_are_named_with_what_to_do(
     run: Runner, photos: Path, model: Path, command: str
 ) -> None:
@@ -258,7 +258,6 @@ def test_closed_files_and_folders_are_named_with_what_to_do(
         "score --pairs": ("score", "--pairs", manifest, *words),
         "score --calibration": ("score", first, second, "--calibration", manifest, *words),
         "gallery build": ("gallery", "build", closed, "--gallery", photos.parent / "index", *words),
-        "embed": ("embed", closed / "0000.png", "--out", photos.parent / "out", *words),
         "eval folder": ("eval", "folder", "--data", closed, "--model", model),
         "data info": ("data", "info", manifest),
     }[command]

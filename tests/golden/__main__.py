@@ -59,7 +59,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "idmetric",
         "gallery cluster --gallery gallery-build/index --threshold 0.3 --output {o}/identities.csv",
     ),
-    "embed": ("idmetric", "embed images/ --model tiny --out {o}/embeddings"),
     "data-folder": ("idmetric", "data import folder photos -o {o}/photos.parquet"),
     "data-info": ("idmetric", "data info data-folder/photos.parquet --decode"),
     "data-split": (
@@ -93,7 +92,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
             "eval": [
                 [],
                 *(
-                    [[s] for s in ("folder", "photos", "nearid", "retrieval", "idsim")]
+                    [[s] for s in ("folder", "nearid", "retrieval", "idsim")]
                     + [["mveb"], ["sensitivity"], ["segmentation"], ["dreambench"], ["calibrate"]]
                 ),
             ],

@@ -12,8 +12,8 @@ from PIL import Image
 
 from idmetric import Backbone, IDSim
 from idmetric.match.heatmaps import coverage, heatmaps, layout
+from idmetric.match.patches import MATCHES, Layout, Match, patch_similarity, spread
 from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.distance.patches import MATCHES, Layout, Match, patch_similarity, spread
 
 
 def picture(height: int, width: int, seed: int = 0) -> Image.Image:

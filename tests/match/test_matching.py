@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from PIL import Image
 
 from idmetric import IDSim
@@ -16,7 +18,7 @@ from idmetric.metric.calibration.curves import Platt
 from idmetric.metric.images.read import ImageReadError
 from idmetric.metric.scoring.scores import RequestError
 from tests.conftest import random_model
-from tests.match.scenes import ANN, REX, SIDE, STRANGER, references, scene
+from tests.match.scenes import ANN, REX, SIDE, STRANGER, panel, references, scene
 
 THRESHOLD = 0.25
 
@@ -236,6 +238,36 @@ def test_bad_requests(metric, subjects):
         match(metric, subjects, [picture, picture], regions=[boxes])
 
 
+@pytest.mark.parametrize("subjects", [{}, []], ids=["dict", "list"])
+def test_a_request_without_subjects_is_refused(metric, subjects):
+    with pytest.raises(RequestError, match="no subjects"):
+        match(metric, subjects, scene((ANN, REX))[0], regions=[(0, 0, 20, 20)])
+
+
+@pytest.mark.parametrize("form", ["file", "array"])
+def test_an_empty_mask_is_refused_or_skipped_with_its_reason(metric, subjects, tmp_path, form):
+    picture, boxes = scene((ANN, REX))
+    mask = np.zeros((picture.height, picture.width), np.uint8)
+    if form == "file":
+        mask = tmp_path / "empty.png"
+        Image.new("L", picture.size).save(mask)
+    with pytest.raises(ImageReadError, match=r"empty|selects nothing"):
+        match(metric, subjects, picture, regions=[Region(mask=mask)])
+    masked = [[Region(boxes[0], mask=mask)], boxes]
+    found = match(metric, subjects, [picture, picture], regions=masked, on_error="skip")
+    assert len(found.rows) == 2  # of the image with boxes
+    assert len(found.skipped) == 1
+
+
+def test_an_unknown_label_among_others_is_stated_and_its_region_not_compared(metric, subjects):
+    picture, boxes = scene((ANN, REX))
+    labeled = [Region(boxes[0], label="cat"), Region(boxes[1], label="rex")]
+    with pytest.warns(UserWarning, match="labeled cat are compared with no subject"):
+        found = match(metric, subjects, picture, regions=labeled)
+    assert found.table.values[0, :, :, 0].isnan().all()
+    assert not found.table.values[0, 1, :, 1].isnan().any()
+
+
 def test_a_box_outside_can_be_skipped(metric, subjects):
     picture, boxes = scene((ANN, REX))
     found = match(metric, subjects, [picture, picture], regions=[[(0, 0, 900, 20)], boxes], on_error="skip")
@@ -342,6 +374,55 @@ def test_thresholds_of_another_encoder_are_its_own(metric):
     found = match(metric, few, picture, regions=boxes, encoders={"rex": mean_color}, calibration=calibration)
     assert found.thresholds[0] == pytest.approx(0.31)
     assert np.isnan(found.thresholds[1])  # the calibration is of the metric
+
+
+def of_saturated(images, as_list=True, nothing=None):
+    """The mean color; nothing of gray images."""
+    vectors = []
+    for image in images:
+        pixels = np.asarray(image).reshape(-1, 3).astype(float)
+        vectors.append(pixels.mean(0) if np.ptp(pixels, axis=1).max() > 0 else nothing)
+    return vectors if as_list else np.array(vectors)
+
+
+def of_saturated_in_an_array(images):
+    return of_saturated(images, as_list=False, nothing=np.full(3, np.nan))
+
+
+@pytest.mark.parametrize("function", [of_saturated, of_saturated_in_an_array])
+@pytest.mark.parametrize("missing", ["missing", "whole"])
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_a_region_in_which_an_encoder_sees_nothing_is_not_compared(metric, function, missing, batch_size):
+    picture, _ = scene((None, ANN, None))
+    boxes = [(SIDE * number, 0, SIDE * (number + 1), SIDE) for number in range(3)]
+    options = {"encoders": {"ann": function}, "missing": missing, "threshold": 0.5, "batch_size": batch_size}
+    gray = Image.new("RGB", picture.size, (90, 90, 90))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = match(metric, {"ann": references(ANN, 2)}, [gray, picture], regions=[boxes, boxes], **options)
+        assert found.states == [["missing"], ["matched"]]
+        assert np.isnan(found.distances[0, 0])  # also the whole image shows nothing
+    values = np.asarray(found.table)[:, 0]
+    assert np.isnan(values[0]).all()
+    assert np.isnan(values[1][:, [0, 2]]).all()
+    expected = [F.normalize(torch.tensor(mean_color([image])), dim=1) for image in references(ANN, 2)]
+    region = F.normalize(torch.tensor(mean_color([picture.crop(boxes[1])])), dim=1)
+    assert values[1][:, 1] == pytest.approx([1 - float((photo * region).sum()) for photo in expected], abs=1e-5)
+    assert found.published("vistory-self").value == 1  # seen once
+
+
+def test_a_reference_in_which_an_encoder_sees_nothing_is_named(metric, tmp_path):
+    picture, boxes = scene((ANN, REX))
+    Image.new("RGB", (30, 30), (9, 9, 9)).save(tmp_path / "gray.png")
+    panel(ANN, 5).save(tmp_path / "ann.png")
+    with pytest.raises(RequestError, match=r"of_saturated sees nothing, .*gray\.png of ann"):
+        match(metric, {"ann": tmp_path}, picture, regions=boxes, encoders={"ann": of_saturated})
+
+    def partly(images):
+        return np.array([[1.0, np.nan]] * len(images))
+
+    with pytest.raises(RequestError, match="partly NaN"):
+        match(metric, {"ann": tmp_path / "ann.png"}, picture, regions=boxes, encoders={"ann": partly})
 
 
 def test_a_threshold_of_another_distance_and_missing_patches_are_refused(metric):

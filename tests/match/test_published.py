@@ -182,3 +182,14 @@ def test_xverse_counts_a_subject_that_is_not_found_as_0():
 
 def test_id_confidence_is_0_for_a_similarity_of_at_most_0_and_1_at_most():
     assert published.id_confidence(np.array([[-0.1, -0.2], [0.5, -0.5]])) == pytest.approx([0, 1])
+
+
+def test_multiid_with_and_without_outliers():
+    """Six alike images, an outlier, and one with fewer regions than subjects, which is left out."""
+    similar = [np.array([[0.8 + 0.01 * number, 0.1], [0.1, 0.8]]) for number in range(6)]
+    outlier = np.array([[0.1, 0.0], [0.0, 0.1]])
+    images = [*similar, outlier, np.array([[0.9], [0.2]])]
+    means = [0.8 + 0.005 * number for number in range(6)]
+    assert published.multiid(images) == pytest.approx(np.mean(means))
+    assert published.multiid(images, "corrected") == pytest.approx(np.mean([*means, 0.1]))
+    assert math.isnan(published.multiid(images[-1:]))

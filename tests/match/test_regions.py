@@ -25,7 +25,7 @@ def read(regions, images=(PICTURE,), kind="image", labels=("ann", "rex")):
 
 
 def size(region: Region, picture=PICTURE) -> tuple[int, int]:
-    pixels, _ = Cut().cut(picture, region)
+    pixels = Cut().cut(picture, region).pixels
     return pixels.size
 
 
@@ -97,9 +97,9 @@ def test_a_cut_of_a_turned_photo_is_upright(tmp_path):
     mask = Image.new("L", PICTURE.size)
     mask.paste(255, (10, 5, 40, 20))
     region = Region((10, 5, 40, 35), mask)
-    expected, expected_cover = Cut().cut(PICTURE, region)
+    expected, expected_cover, _ = Cut().cut(PICTURE, region)
     for form in (mask, mask.transpose(Image.Transpose.ROTATE_90)):
-        pixels, cover = Cut().cut(turned, Region(region.box, form))
+        pixels, cover, _ = Cut().cut(turned, Region(region.box, form))
         assert np.array_equal(pixels, expected)
         assert torch.equal(cover, expected_cover)
         assert "stored_orientation" not in pixels.info  # else the square mask would be taken for a stored one
@@ -129,7 +129,7 @@ def test_coco_polygons_are_drawn_at_the_size_of_the_image(tmp_path):
     annotation = {"bbox": [20, 10, 80, 60], "segmentation": [outline]}
     ((region,),) = read(coco(tmp_path, [annotation], width=160, height=80), ["a.png"])
     assert isinstance(region.mask, Polygons)  # a drawn mask for each annotation of a large file fills the memory
-    _, cover = Cut().cut(PICTURE, region)
+    cover = Cut().cut(PICTURE, region).cover
     assert cover.shape == (30, 40)
     assert float(cover.mean()) == 1
     ((region,),) = read(coco(tmp_path, [annotation | {"bbox": [20, 10, 60, 30]}]), ["a.png"])  # no size in the file
@@ -141,6 +141,61 @@ def test_bad_polygons_name_their_annotation(tmp_path, polygon):
     path = coco(tmp_path, [{"bbox": [0, 0, 9, 9], "segmentation": [polygon]}], width=80, height=40)
     with pytest.raises(RequestError, match=r"boxes\.json, annotation 7"):
         read(path, ["a.png"])
+
+
+MASK = np.zeros((40, 80), bool)  # a ring
+MASK[5:35, 10:50] = True
+MASK[15:25, 20:40] = False
+
+
+def runs(mask):
+    """The lengths of runs of 0 and 1 in turn, down the columns: COCO's code, by a slow loop."""
+    lengths, is_inside = [0], False
+    for value in mask.T.ravel().tolist():
+        if value != is_inside:
+            lengths.append(0)
+            is_inside = value
+        lengths[-1] += 1
+    return lengths
+
+
+def coded(folder, segmentation, **image):
+    return coco(folder, [{"bbox": [10, 5, 40, 30], "segmentation": segmentation}], **image)
+
+
+@pytest.mark.parametrize("form", ["numbers", "text"])
+@pytest.mark.parametrize("sides", [{}, {"width": 80, "height": 40}], ids=["without size", "with size"])
+def test_coco_run_length_codes_are_masks(tmp_path, form, sides):
+    code = {"size": [40, 80], "counts": runs(MASK)}
+    if form == "text":
+        mask = pytest.importorskip("pycocotools.mask")
+        code["counts"] = mask.encode(np.asfortranarray(MASK.astype(np.uint8)))["counts"].decode()
+    ((region,),) = read(coded(tmp_path, code, **sides), ["a.png"])
+    _, cover = Cut().cut(PICTURE, region)
+    assert np.array_equal(cover.numpy() > 0.5, MASK[5:35, 10:50])
+    _, cover = Cut().cut(PICTURE.resize((160, 80)), region)
+    assert np.array_equal(cover.numpy() > 0.5, MASK.repeat(2, 0).repeat(2, 1)[10:70, 20:100])
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        ({"counts": [0, 3200]}, "size"),
+        ({"size": [40], "counts": [0, 3200]}, "size"),
+        ({"size": [20, 40], "counts": [0, 800]}, "its run-length code is of 40 x 20"),
+        ("0 5", "its mask is none"),
+    ],
+)
+def test_bad_run_length_codes_name_their_annotation(tmp_path, code, message):
+    with pytest.raises(RequestError, match="annotation 7.*" + message):
+        read(coded(tmp_path, code, width=80, height=40), ["a.png"])
+
+
+@pytest.mark.parametrize("counts", [[0, 5], "##", None], ids=["too short", "no code", "null"])
+def test_damaged_run_length_codes_name_image_and_region(tmp_path, counts):
+    ((region,),) = read(coded(tmp_path, {"size": [40, 80], "counts": counts}), ["a.png"])
+    with pytest.raises(ImageReadError, match=r"a\.png: the mask of region \(10, 5, 50, 35\): not a run-length code"):
+        Cut().cut(PICTURE, region, "a.png")
 
 
 @pytest.mark.parametrize(

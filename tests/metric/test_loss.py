@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from idmetric import Embedding, IdentityLoss, IDSim
 from idmetric.metric.distance.matrix import DISTANCES
-from idmetric.metric.images.regions import subject_of
 from idmetric.metric.models.idsim import IDSimConfig
 from idmetric.metric.models.visid import VisIDEmbed
 from idmetric.train.visme import small_qwen
@@ -102,12 +101,6 @@ def test_masks_of_another_size_are_averaged_to_the_pixels(metric: IDSim) -> None
     small = torch.nn.functional.adaptive_avg_pool2d(masks(), (26, 22))
     doubled = small.repeat_interleave(2, 1).repeat_interleave(2, 2)
     torch.testing.assert_close(loss(x, masks=small), loss(x, masks=doubled), rtol=0, atol=1e-6)
-
-
-@pytest.mark.parametrize("box", [(0, 0, None, 5), ("0", "0", "5", "5"), (0, 0, 5.5, 5)])
-def test_a_box_that_is_not_of_whole_numbers_is_named(box: Any) -> None:
-    with pytest.raises(ValueError, match=r"box 0 must be .* in whole pixels"):
-        subject_of(torch.rand(1, 3, 8, 8), None, [box], "crop")
 
 
 def test_boxes_cut_the_subject_out(metric: IDSim) -> None:
@@ -523,7 +516,7 @@ def test_pixels_without_a_graph_are_refused_where_gradients_are_on(metric: IDSim
         (lambda x: 2 * x - 1, r"value_range=\(-1, 1\)"),
         (lambda x: 255 * x, "divide by 255"),
         (lambda x: 1.1 * x + 0.1, "clamp=True"),
-        (lambda x: x / 0 * 0, "NaN or infinity.*half precision"),
+        (lambda x: x / 0 * 0, "NaN or infinity"),
         (lambda x: x[0], r"pixels\[None\]"),
         (lambda x: x[:, :1], r"\(B, 3, H, W\)"),
         (lambda x: torch.cat([x, x[:, :1]], 1), "decode latents"),
@@ -556,13 +549,12 @@ def test_clamping_does_not_hide_nan(metric: IDSim, value: float) -> None:
         ({"masks": torch.ones(3, 8, 8)}, r"shape \(2, h, w\)"),
         ({"masks": torch.ones(2, 8, 8) * 255}, "divide by 255"),
         ({"masks": torch.stack([torch.ones(8, 8), torch.zeros(8, 8)])}, r"images \[1\] are empty"),
-        ({"boxes": [(0, 0, 9, 9)]}, "1 boxes for 2 images"),
+        ({"boxes": [(0, 0, 9, 9)]}, r"shape \(2, 4\), got \(1, 4\)"),
         ({"boxes": [(0, 0, 9, 9), (0, 0, 99, 9)]}, "box 1 .* within 44 x 52"),
         ({"boxes": [(0, 0, 9, 9), (5, 5, 5, 9)]}, "box 1"),
-        ({"boxes": [(0.5, 0, 9, 9), (5, 5, 8, 9)]}, "box 0.*round"),
-        ({"boxes": torch.full((2, 4), torch.nan)}, "box 0.*round"),
+        ({"boxes": [(0.5, 0, 9, 9), (5, 5, 8, 9)]}, "box 0.*whole"),
+        ({"boxes": torch.full((2, 4), torch.nan)}, "box 0.*whole"),
         ({"boxes": torch.tensor([0, 0, 9, 9])}, r"shape \(2, 4\)"),
-        ({"masks": [torch.ones(8, 8)] * 2}, "must be a tensor.*stack"),
         ({"boxes": [(0, 0, 4, 4)] * 2, "masks": masks()}, "image 0 selects nothing inside"),
     ],
 )
@@ -588,7 +580,7 @@ def test_masks_and_boxes_that_do_not_fit_are_named(metric: IDSim, extra: dict[st
         ({"value_range": (1, 0)}, "value_range"),
         ({"value_range": (0, torch.inf)}, "value_range"),
         ({"value_range": (1,)}, "value_range"),
-        ({"weights": [1, 2]}, "2 weights for 3 references"),
+        ({"weights": [1, 2]}, "3 nonnegative numbers"),
         ({"weights": [1, -2, 3]}, "nonnegative"),
         ({"weights": [0, 0, 0]}, "positive sum"),
         ({"weights": [1, 1, 1], "aggregate": "min"}, "aggregate='mean'"),

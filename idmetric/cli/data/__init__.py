@@ -10,7 +10,7 @@ from fnmatch import fnmatch
 from functools import partial
 from pathlib import Path
 
-from idmetric.cli.command import Parser, codes, ended, fixable, warnings_as_lines
+from idmetric.cli.command import Parser, codes, ended, files_among, fixable, refuse_inputs, warnings_as_lines
 from idmetric.data.importers import KINDS
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.paths import walk
@@ -77,8 +77,6 @@ def _run(args: Namespace) -> int:
 
 def _keep_inputs(args: Namespace) -> None:
     """Refuse an output that is an input, or a table in an input folder."""
-    from idmetric.metric.files.output import files_among, refuse_inputs
-
     inputs = list(files_among(value for name, value in vars(args).items() if name not in ("out", "command")))
     if args.command == "import" and not KINDS[args.kind].local:
         for folder in filter(os.path.isdir, args.sources):

@@ -9,19 +9,14 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.data.frames.clips import Clip, Codes, read_text
 from idmetric.match.video import ClipError
 from idmetric.metric.files import json_file
-from idmetric.metric.files.hints import need
 
 Categories = dict[tuple[str, int], str]  # (clip, object) -> category
 
@@ -52,22 +47,6 @@ def with_codes(clips: Sequence[Clip], path: Path) -> tuple[list[Clip], Categorie
 
     masked = [replace(clip, masks=masks.get(clip.name)) for clip in clips]
     return masked, categories
-
-
-def decode(code: Mapping[str, Any]) -> NDArray[np.bool_]:
-    """The mask (H, W) of COCO's run-length code {"size": [H, W], "counts": ...}, as text or a list of numbers."""
-    need("data", "reading run-length codes", pycocotools="pycocotools")
-    from pycocotools import mask
-
-    try:
-        height, width = code["size"]
-        if isinstance(code["counts"], list):
-            if sum(code["counts"]) != height * width:  # pycocotools would leave pixels as they are in memory
-                raise ValueError
-            code = mask.frPyObjects(code, height, width)
-        return np.asarray(mask.decode(code), dtype=bool)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"not a run-length code with size and counts: {str(code)[:60]}") from error
 
 
 def of_clips(clips: Sequence[Clip]) -> Categories:

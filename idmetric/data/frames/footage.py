@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.frames.annotations import decode
 from idmetric.data.frames.clips import BOXES, Box, Clip, is_image, read_text
+from idmetric.match.codes import decode
 from idmetric.match.video import ClipError, Video
 from idmetric.metric.images.masks import SeveralLabels, read_mask
 from idmetric.metric.images.paths import natural

@@ -160,7 +160,7 @@ class Sam(Weighted):
     @cached_property
     def model(self) -> Sam2:
         """The model; its weights are loaded at the first use."""
-        return Sam2(self.base.repo, self.base.revision, self.place.device)
+        return Sam2(source=self.base.repo, revision=self.base.revision, device=self.place.device)
 
     def body(self, photo: Image.Image, box: Box) -> Bits:
         """The object in a box, (H, W)."""

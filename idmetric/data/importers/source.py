@@ -277,7 +277,7 @@ def _opened(path: Path) -> tuple[Any, int, Iterable[Any]]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from idmetric.data.manifest.files import read_csv
+    from idmetric.data.manifest.files import json_lines, read_csv
 
     if path.suffix == ".parquet":
         # a small buffer instead of reading ahead: else all row groups come into memory with their images
@@ -289,7 +289,7 @@ def _opened(path: Path) -> tuple[Any, int, Iterable[Any]]:
     elif path.suffix == ".csv":
         table = read_csv(path)
     else:
-        rows = list(json_file.lines(path))
+        rows = list(json_lines(path))
         names: dict[str, None] = {}
         for row in rows:
             names |= dict.fromkeys(row)

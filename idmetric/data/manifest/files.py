@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import csv
 import json
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
 from idmetric.data.manifest.schema import SCHEMA, ManifestError, array_of, plain
-from idmetric.metric.files import json_file
+from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.output import refuse_irregular, replacing
 
 FORMATS = (".parquet", ".csv", ".jsonl")
@@ -22,6 +24,26 @@ def check_extension(path: Path) -> None:
     """Raise a `ManifestError` unless the file's extension is one of `FORMATS`."""
     if path.suffix not in FORMATS:
         raise ManifestError(f"{path}: a manifest ends in {', '.join(FORMATS)}")
+
+
+def json_lines(path: StrPath) -> Iterator[dict[str, Any]]:
+    """The objects in a file of JSON lines; blank lines are skipped.
+
+    Raises:
+        OSError: if the file cannot be read.
+        ValueError: naming the line, if it is not a JSON object.
+    """
+    with open(path, encoding="utf-8-sig") as file:
+        for number, line in enumerate(file, 1):
+            if not line.strip():
+                continue
+            try:
+                row = json_file.parse(line)
+            except ValueError as error:  # also raised for numbers with thousands of digits
+                raise ValueError(f"line {number} is not JSON: {error}") from error
+            if not isinstance(row, dict):
+                raise ValueError(f"line {number} is not an object of columns")
+            yield row
 
 
 def read_table(path: Path) -> pa.Table:
@@ -35,7 +57,7 @@ def read_table(path: Path) -> pa.Table:
             table = pyarrow.parquet.read_table(path)
             table.validate(full=True)  # also checks that text is UTF-8, which reading does not
             return table
-        rows = list(json_file.lines(path))
+        rows = list(json_lines(path))
     except FileNotFoundError as error:
         raise ManifestError(f"{path}: no such file") from error
     except (pa.ArrowException, OSError, ValueError, csv.Error) as error:

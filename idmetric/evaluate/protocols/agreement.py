@@ -14,23 +14,22 @@ Intervals are by identity: the identities of both images of a pair, and the anch
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.data.manifest.lineage import image_keys
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, groups, texts
 from idmetric.evaluate.protocols.common.intervals import any_statistic, auc, codes, mean
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Value
-from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind
+from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, answered, bind
 from idmetric.evaluate.protocols.common.table_columns import Column
+from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.agreement import kendall, spearman
 from idmetric.evaluate.statistics.ranking import average_precision
-from idmetric.metric.files.settings import Checked, option
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -163,14 +162,9 @@ def _measure(
     scores = scorer.pairs(sides[0], sides[1])
     if task == "triplets":
         scores = scores - scorer.pairs(sides[0], sides[2])  # how much more similar left is
-    has_answer = np.isfinite(scores)
-    if not has_answer.any():
-        raise ValueError(f"{task}: none of {len(scores)} has an answer")
-    if not has_answer.all():
-        lost = int((~has_answer).sum())
-        result.notes.append(f"{lost} of {len(has_answer)} {task} have no answer and are left out")
-
-    is_agreed: Truths = np.maximum(shares, 1 - shares)[has_answer] >= options.agreement - _ROUNDING
+    has_answer = answered(scores, task, result.notes)
+    scores, share, owner = scores[has_answer], shares[has_answer], units[has_answer]
+    is_agreed: Truths = np.maximum(share, 1 - share) >= options.agreement - _ROUNDING
     if not is_agreed.all():
         undecided = "are left out"
         if task == "pairs":
@@ -180,76 +174,42 @@ def _measure(
         result.notes.append(f"people agree by less than {options.agreement:g} on {count}, which {undecided}")
 
     names = texts(data, "id")
-    answered = Answered(
-        scores=scores[has_answer],
-        share=shares[has_answer],
-        owner=units[has_answer],
-        is_agreed=is_agreed,
-        ids={slot: names[side[has_answer]] for slot, side in zip(SLOTS[task], sides, strict=True)},
-    )
+    ids = {slot: names[side[has_answer]] for slot, side in zip(SLOTS[task], sides, strict=True)}
     if task == "triplets":
-        _add_triplets(answered, settings, result)
-    else:
-        _add_pairs(answered, settings, options, result)
+        margin = np.where(share >= 0.5, scores, -scores)  # of the image that people chose
+        result.keep("triplets", margin=margin, share=share, **ids)
+        if is_agreed.any():
+            won = (margin > 0)[is_agreed].astype(np.float64)
+            result.rows.append({"task": "triplets", "2AFC": mean(won, owner[is_agreed], settings)})
+        return
 
-
-@dataclass(frozen=True)
-class Answered:
-    """Pairs or triplets with a score of the model.
-
-    Attributes:
-        scores: similarity, or how much more similar left is. share: of votes for "same", or for left.
-        owner: see `owners`. is_agreed: whether people agree enough. ids: slot -> names of the images.
-    """
-
-    scores: Array
-    share: Array
-    owner: Ints
-    is_agreed: Truths
-    ids: Mapping[str, NDArray[Any]]
-
-
-def _add_triplets(answered: Answered, settings: EvalSettings, result: Result) -> None:
-    """Add 2AFC of triplets."""
-    margin = np.where(answered.share >= 0.5, answered.scores, -answered.scores)  # of the image that people chose
-    result.keep("triplets", margin=margin, share=answered.share, **answered.ids)
-    if answered.is_agreed.any():
-        won = (margin > 0)[answered.is_agreed].astype(np.float64)
-        value = mean(won, answered.owner[answered.is_agreed], settings)
-        result.rows.append({"task": "triplets", "2AFC": value})
-
-
-def _add_pairs(answered: Answered, settings: EvalSettings, options: AgreementOptions, result: Result) -> None:
-    """Add AP and AUC of the pairs that people agree on, and rank correlations of all."""
-    scores, share, owner = answered.scores, answered.share, answered.owner
     same = share >= options.agreement - _ROUNDING
-    is_used = answered.is_agreed
-    if options.undecided == "different":
-        is_used = np.ones_like(is_used)
-    row: dict[str, Value] = {}
-    used_same = same[is_used]
-    if used_same.any() and not used_same.all():
-        row["AP"] = any_statistic(average_precision, (scores[is_used], used_same), owner[is_used], settings)
-        row |= auc(scores[is_used], used_same, owner[is_used], settings)
-    else:
-        result.notes.append(f"AP and AUC need pairs of both kinds: people found {same.sum()} of {len(same)} the same")
-    if len(scores) > 1 and np.ptp(share) and np.ptp(scores):
-        row["Spearman"] = any_statistic(spearman, (scores, share), owner, settings)
-        row["Kendall"] = any_statistic(kendall, (scores, share), owner, settings)
-    else:
-        result.notes.append("no rank correlation: scores or shares of votes do not vary")
-    result.rows.append({"task": "pairs", **row})
-
-    a, b = answered.ids.values()
+    is_used = is_agreed | (options.undecided == "different")
+    a, b = ids.values()
     result.keep(
         "pairs",
         a=a[is_used],
         b=b[is_used],
         score=scores[is_used],
-        same=used_same,
+        same=same[is_used],
         share=share[is_used],
     )
     result.keep("votes", a=a, b=b, score=scores, share=share)
+
+    # AP and AUC of the pairs that people agree on, and rank correlations of all
+    row: dict[str, Value] = {}
+    areas = auc(scores[is_used], same[is_used], owner[is_used], settings)
+    if areas:
+        row["AP"] = any_statistic(average_precision, (scores[is_used], same[is_used]), owner[is_used], settings)
+        row |= areas
+    else:
+        result.notes.append(f"AP and AUC need pairs of both kinds: people found {same.sum()} of {len(same)} the same")
+    if np.ptp(share) and np.ptp(scores):
+        row["Spearman"] = any_statistic(spearman, (scores, share), owner, settings)
+        row["Kendall"] = any_statistic(kendall, (scores, share), owner, settings)
+    else:
+        result.notes.append("no rank correlation: scores or shares of votes do not vary")
+    result.rows.append({"task": "pairs", **row})
 
 
 PROTOCOL = Protocol(

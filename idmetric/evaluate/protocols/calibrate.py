@@ -16,7 +16,6 @@ out" measure a curve and thresholds made from the other datasets.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +27,9 @@ from idmetric.evaluate.protocols.common.intervals import any_statistic, auc
 from idmetric.evaluate.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Row, Value, numbers_of, slug
-from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, Models, bind
+from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bind
 from idmetric.evaluate.protocols.common.table_columns import Column
+from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.calibration.fitting import METHODS, Method, fit, held_out
 from idmetric.evaluate.statistics.calibration.quality import (
     brier_score,
@@ -37,11 +37,10 @@ from idmetric.evaluate.statistics.calibration.quality import (
     log_loss,
     reliability,
 )
-from idmetric.evaluate.statistics.calibration.thresholds import accepted, threshold_at_false_accept, threshold_intervals
+from idmetric.evaluate.statistics.calibration.thresholds import accepted, threshold_at_false_accept
 from idmetric.metric.calibration.apply import Calibration, CalibrationError, read
 from idmetric.metric.calibration.curves import from_log_odds
 from idmetric.metric.distance.ties import comparable
-from idmetric.metric.files.settings import Checked, option
 from idmetric.version import __version__
 
 if TYPE_CHECKING:
@@ -59,7 +58,6 @@ class CalibrateOptions(Checked):
         "is better where identities are few",
     )
     rates: tuple[float, ...] = option((0.1, 0.05, 0.01), "false-accept rates to find thresholds for", metavar="RATE")
-    pairs: int = option(10, "of one identity, at most", least=1)
     strangers: int = option(
         0, "further pairs of two identities, which only thresholds see: low rates such as 0.001 need thousands", least=0
     )
@@ -98,80 +96,32 @@ def run(
     """A result for each model, and its calibration, in `settings.out` as MODEL.calibration.json.
 
     Raises:
-        ValueError: as `calibrations`.
+        ValueError: if a model's weights have no revision, or there are too few identities or pairs.
         CalibrationError: if the calibration to check is absent, or for another model or distance.
     """
+    embedders = check_models(models)
+    checked = {}
     if options.check is not None:
-        return _checked(data, models, settings, options)
+        checked = {name: _to_check(name, metric, options.check, settings) for name, metric in embedders.items()}
+
+    labeled = usable(data)
+    draw_pairs(labeled, seed=settings.seed)  # before anything is embedded
+    bound = bind(labeled, models, settings)
+    pairs = draw_pairs(bound.manifest, seed=settings.seed, strangers=options.strangers)
+    about = {**settings.as_dict(), "method": options.method, "pairs": pairs.counts()}
+    if options.check is not None:
+        about["check"] = options.check
+
     results = []
-    for name, (calibration, result) in calibrations(data, models, settings, options).items():
-        if settings.out is not None:
-            calibration.write(settings.out / f"{slug(name)}.calibration.json")
-        results.append(result)
-    return results
-
-
-def calibrations(
-    data: Manifest,
-    models: Models,
-    settings: EvalSettings,
-    options: CalibrateOptions,
-) -> dict[str, tuple[Calibration, Result]]:
-    """The calibration of each model, and its measurements.
-
-    Raises:
-        ValueError: if a model's weights have no revision, or there are too few identities or pairs.
-    """
-    embedders = check_models(models)
-    bound, pairs = _bound(data, models, settings, options)
-    made = {}
-    for name, scorer in bound.models.items():
+    for scorer, result in bound.results("calibrate", about, _notes(pairs)):
         scores = scorer.pairs(pairs.a, pairs.b)
-        made[name] = _calibrated(name, embedders[name], bound, pairs, scores, settings, options)
-    return made
-
-
-def _checked(
-    data: Manifest,
-    models: Models,
-    settings: EvalSettings,
-    options: CalibrateOptions,
-) -> list[Result]:
-    """Measure the calibrations named by `options.check` on pairs of this data; errors as in `run`."""
-    embedders = check_models(models)
-    calibrations: dict[str, Calibration] = {}
-    for name, metric in embedders.items():
-        calibration = metric.calibration
-        if options.check not in (None, STORED):
-            calibration = read(options.check)
-        if calibration is None:
-            raise CalibrationError(f"{name} has no calibration in its folder: name a file, --check FILE")
-        calibration.check_model(metric.calibrated_model())
-        calibration.check_distance(settings.distance)
-        calibration.check_outside(settings.outside)
-        calibrations[name] = calibration
-
-    bound, pairs = _bound(data, models, settings, options)
-    is_even = pairs.even()
-    even = pairs.take(is_even)
-    about = {**settings.as_dict(), "check": options.check, "pairs": pairs.counts()}
-    results = []
-    for name, scorer in bound.models.items():
-        calibration = calibrations[name]
-        scores = scorer.pairs(pairs.a, pairs.b)
-        probability = calibration.probability(1 - scores[is_even])
-        quality = quality_row("as given", probability, even, settings)
-        quality |= auc(scores, pairs.same, pairs.family, settings)
-        rows = [quality]
-        for threshold in calibration.thresholds:
-            rate, distance = float(threshold["false_accept_rate"]), float(threshold["distance"])
-            rows.append(decision_row(rate, distance, scores, pairs, settings))
-
-        origin = f"calibration: {calibration.data.get('about', 'of unknown data')}"
-        notes = [origin, calibration.basis, *bound.notes, *_notes(pairs)]
-        signature = embedders[name].signature(settings.distance)
-        result = Result("calibrate", name, rows, signature, about, notes=notes)
-        _keep(result, bound.manifest, even, scores[is_even], probability)
+        if result.model in checked:
+            _check(checked[result.model], scores, pairs, bound.manifest, settings, result)
+        else:
+            metric = embedders[result.model]
+            calibration = calibrate(metric, scores, pairs, bound.manifest, settings, options, result)
+            if settings.out is not None:
+                calibration.write(settings.out / f"{slug(result.model)}.calibration.json")
         results.append(result)
     return results
 
@@ -194,41 +144,79 @@ def check_models(models: Models) -> dict[str, Embedder]:
     return embedders
 
 
-def _bound(
-    data: Manifest,
-    models: Models,
-    settings: EvalSettings,
-    options: CalibrateOptions,
-) -> tuple[Bound, Pairs]:
-    labeled = usable(data)
-    draw_pairs(labeled, options.pairs, settings.seed)  # before anything is embedded
-    bound = bind(labeled, models, settings)
-    return bound, draw_pairs(bound.manifest, options.pairs, settings.seed, options.strangers)
+def _notes(pairs: Pairs) -> list[str]:
+    counts = ", ".join(f"{count} {kind}" for kind, count in pairs.counts().items())
+    notes = [f"pairs: {counts}"]
+    families = len(np.unique(pairs.family))
+    if families < 50:
+        notes.append(f"{families} families of identities are few: intervals are wide, and --method platt needs fewer")
+    return notes
 
 
-def _calibrated(
-    name: str,
-    metric: Embedder,
-    bound: Bound,
-    pairs: Pairs,
+# A calibration to check
+
+
+def _to_check(name: str, metric: Embedder, check: str, settings: EvalSettings) -> Calibration:
+    """The calibration of a file, or the model's own (`STORED`)."""
+    calibration = metric.calibration
+    if check != STORED:
+        calibration = read(check)
+    if calibration is None:
+        raise CalibrationError(f"{name} has no calibration in its folder: name a file, --check FILE")
+    calibration.check_model(metric.calibrated_model())
+    calibration.check_distance(settings.distance)
+    calibration.check_outside(settings.outside)
+    return calibration
+
+
+def _check(
+    calibration: Calibration,
     scores: Array,
+    pairs: Pairs,
+    data: Manifest,
+    settings: EvalSettings,
+    result: Result,
+) -> None:
+    """Add the quality of a calibration's probabilities, and the decisions of its thresholds."""
+    is_even = pairs.even()
+    even = pairs.take(is_even)
+    probability = calibration.probability(1 - scores[is_even])
+    quality = quality_row("as given", probability, even, settings)
+    quality |= auc(scores, pairs.same, pairs.family, settings)
+    result.rows.append(quality)
+    for threshold in calibration.thresholds:
+        rate, distance = float(threshold["false_accept_rate"]), float(threshold["distance"])
+        result.rows.append(decision_row(rate, distance, scores, pairs, settings))
+    result.notes.append(f"calibration: {calibration.data.get('about', 'of unknown data')}")
+    result.notes.append(calibration.basis)
+    _keep(result, data, even, scores[is_even], probability)
+
+
+# A new calibration
+
+
+def calibrate(
+    metric: Embedder,
+    scores: Array,
+    pairs: Pairs,
+    data: Manifest,
     settings: EvalSettings,
     options: CalibrateOptions,
-) -> tuple[Calibration, Result]:
-    """The calibration of a model whose similarities (P,) of the pairs are `scores`, and its measurements."""
+    result: Result,
+) -> Calibration:
+    """The calibration of a model whose similarities (P,) of the pairs are `scores`; adds its measurements."""
     import sklearn
 
-    facts = _facts(bound.manifest, pairs, settings)
+    facts = _facts(data, pairs, settings)
     limit = 1 / (facts["families"] + 2)  # pairs of one family are not independent
     is_even = pairs.even()
     even = pairs.take(is_even)
     even_scores = scores[is_even]
 
     # quality on identities that the curve was not fitted to
-    rows = {}
-    probabilities = {}
+    quality_facts: dict[str, Any] = {"folds": FOLDS}
     for method in METHODS:
-        probabilities[method] = held_out(
+        probability = held_out(
             even_scores,
             even.same,
             even.family,
@@ -237,50 +225,40 @@ def _calibrated(
             folds=FOLDS,
             seed=settings.seed,
         )
-        rows[method] = quality_row(method, probabilities[method], even, settings)
-    quality = rows[options.method]
-    quality |= auc(scores, pairs.same, pairs.family, settings)
-    quality_facts: dict[str, Any] = {}
-    for column, value in numbers_of(quality).items():
-        quality_facts[column] = {"value": value.value, "low": value.low, "high": value.high}
-    quality_facts["folds"] = FOLDS
+        row = quality_row(method, probability, even, settings)
+        if method == options.method:
+            row |= auc(scores, pairs.same, pairs.family, settings)
+            for column, value in numbers_of(row).items():
+                quality_facts[column] = {"value": value.value, "low": value.low, "high": value.high}
+            _keep(result, data, even, even_scores, probability)
+        result.rows.append(row)
+    result.notes.append("probabilities of the pairs come from curves fitted without their identities")
 
     # decisions by thresholds, and everything again with each dataset left out
-    threshold_rows, thresholds = _thresholds(scores, pairs, options.rates, settings)
-    dataset = texts(bound.manifest, "dataset", "unnamed")[pairs.a]
-    left_out = left_out_rows(
-        scores,
-        pairs,
-        dataset,
-        options.method,
-        limit,
-        options.rates,
-        settings,
-    )
+    thresholds = []
+    for rate in options.rates:
+        row, threshold = _threshold(scores, pairs, rate, settings)
+        result.rows.append(row)
+        thresholds.append(threshold)
+    dataset = texts(data, "dataset", "unnamed")[pairs.a]
+    result.rows.extend(left_out_rows(scores, pairs, dataset, limit, settings, options))
 
-    signature = metric.signature(settings.distance)
-    calibration = Calibration(
+    return Calibration(
         curve=fit(even_scores, even.same, options.method, limit),
         model=metric.calibrated_model(),
         distance=settings.distance,
         prior=float(even.same.mean()),
         outside=settings.outside,
-        name=name,
+        name=result.model,
         thresholds=tuple(thresholds),
         held_out=quality_facts,
         data=facts,
-        versions={"idmetric": __version__, "scikit-learn": sklearn.__version__, "dtype": signature["dtype"]},
+        versions={
+            "idmetric": __version__,
+            "scikit-learn": sklearn.__version__,
+            "dtype": result.signature["dtype"],
+        },
     )
-    result = Result(
-        "calibrate",
-        name,
-        [*rows.values(), *threshold_rows, *left_out],
-        signature,
-        {**settings.as_dict(), "method": options.method, "pairs": pairs.counts()},
-        notes=[*bound.notes, *_notes(pairs, "; probabilities come from curves fitted without the pair's identities")],
-    )
-    _keep(result, bound.manifest, even, even_scores, probabilities[options.method])
-    return calibration, result
 
 
 def _facts(data: Manifest, pairs: Pairs, settings: EvalSettings) -> dict[str, Any]:
@@ -299,15 +277,6 @@ def _facts(data: Manifest, pairs: Pairs, settings: EvalSettings) -> dict[str, An
     }
 
 
-def _notes(pairs: Pairs, remark: str = "") -> list[str]:
-    counts = ", ".join(f"{count} {kind}" for kind, count in pairs.counts().items())
-    notes = [f"pairs: {counts}{remark}"]
-    families = len(np.unique(pairs.family))
-    if families < 50:
-        notes.append(f"{families} families of identities are few: intervals are wide, and --method platt needs fewer")
-    return notes
-
-
 def quality_row(
     method: str,
     probability: Array,
@@ -322,51 +291,39 @@ def quality_row(
     return row
 
 
-def _thresholds(
+def _threshold(
     scores: Array,
     pairs: Pairs,
-    rates: Sequence[float],
+    rate: float,
     settings: EvalSettings,
-) -> tuple[list[Row], list[dict[str, Any]]]:
-    """A row for each false-accept rate, and its threshold as the calibration's file keeps it."""
-    rows: list[Row] = []
-    entries = []
-    for chosen in threshold_intervals(
-        scores,
-        pairs.same,
-        pairs.family,
-        rates,
-        samples=settings.bootstrap,
-        seed=settings.seed,
-    ):
-        point = chosen.point
-        distance = Value(1 - point.threshold, None, None, len(scores))
-        if chosen.threshold is not None:
-            low, high = chosen.threshold.low, chosen.threshold.high
-            distance = replace(distance, low=1 - high, high=1 - low)
-        true_accept = Value(point.true_accept, None, None, len(scores))
-        if chosen.true_accept is not None:
-            low, high = chosen.true_accept.low, chosen.true_accept.high
-            true_accept = replace(true_accept, low=low, high=high)
+) -> tuple[Row, dict[str, Any]]:
+    """The row of a false-accept rate, and its threshold as the calibration's file keeps it."""
 
-        false_accepts = _false_accepts(point.threshold, scores, pairs)
-        row: Row = {"what": f"threshold at {chosen.rate:g} false accepts"}
-        row |= {"distance": distance, "true accept": true_accept, **false_accepts}
-        rows.append(row)
-        entries.append(
-            {
-                "false_accept_rate": chosen.rate,
-                "distance": distance.value,
-                "low": distance.low,
-                "high": distance.high,
-                "true_accept": point.true_accept,
-                "false_accept": point.false_accept,
-                "false_accept_by_kind": {
-                    column.removeprefix(OF_KIND): share.value for column, share in false_accepts.items()
-                },
-            }
+    def measured(name: str) -> Value:
+        """An attribute of the operating point; each bootstrap sample chooses its own threshold."""
+        return any_statistic(
+            lambda drawn, same: getattr(threshold_at_false_accept(drawn, same, rate), name),
+            (scores, pairs.same),
+            pairs.family,
+            settings,
         )
-    return rows, entries
+
+    threshold, true_accept = measured("threshold"), measured("true_accept")
+    distance = replace(threshold, value=1 - threshold.value)
+    if threshold.low is not None and threshold.high is not None:
+        distance = replace(distance, low=1 - threshold.high, high=1 - threshold.low)
+    false_accepts = _false_accepts(threshold.value, scores, pairs)
+    row: Row = {"what": f"threshold at {rate:g} false accepts", "distance": distance, "true accept": true_accept}
+    entry = {
+        "false_accept_rate": rate,
+        "distance": distance.value,
+        "low": distance.low,
+        "high": distance.high,
+        "true_accept": true_accept.value,
+        "false_accept": accepted(scores[~pairs.same], threshold.value),
+        "false_accept_by_kind": {column.removeprefix(OF_KIND): share.value for column, share in false_accepts.items()},
+    }
+    return row | false_accepts, entry
 
 
 def decision_row(
@@ -407,15 +364,14 @@ def left_out_rows(
     scores: Array,
     pairs: Pairs,
     dataset: NDArray[Any],
-    method: Method,
     limit: float,
-    rates: Sequence[float],
     settings: EvalSettings,
+    options: CalibrateOptions,
 ) -> list[Row]:
     """Each dataset's pairs, by a curve and thresholds made from those of the other datasets; none for one dataset.
 
     Args:
-        dataset: of each pair (P,). method, limit: see `fitting.fit`.
+        dataset: of each pair (P,). limit: see `fitting.fit`.
     """
     is_even = pairs.even()
     rows = []
@@ -426,15 +382,14 @@ def left_out_rows(
         fitted_same = pairs.same[is_fitted]
         if len(set(pairs.same[is_measured])) < 2 or len(set(fitted_same)) < 2:
             continue  # an error or a threshold needs pairs of both kinds
-        curve = fit(scores[is_fitted], fitted_same, method, limit)
+        curve = fit(scores[is_fitted], fitted_same, options.method, limit)
         probability = from_log_odds(curve.log_odds(scores[is_measured]))
         label = f", {name} left out"
-        measured = pairs.take(is_measured)
-        rows.append(quality_row(f"{method}{label}", probability, measured, settings))
-        left_out = pairs.take(is_left_out)
-        for rate in rates:
+        rows.append(quality_row(f"{options.method}{label}", probability, pairs.take(is_measured), settings))
+        for rate in options.rates:
             point = threshold_at_false_accept(scores[~is_left_out], pairs.same[~is_left_out], rate)
             distance = 1 - point.threshold
+            left_out = pairs.take(is_left_out)
             rows.append(decision_row(rate, distance, scores[is_left_out], left_out, settings, label))
     return rows
 
@@ -457,13 +412,7 @@ def _keep(
         same=pairs.same,
         probability=probability,
     )
-    for group in reliability(probability, pairs.same):
-        result.keep(
-            "reliability",
-            probability=[group.probability],
-            share=[group.share],
-            count=[group.count],
-        )
+    result.keep("reliability", **reliability(probability, pairs.same))
 
 
 def run_command(

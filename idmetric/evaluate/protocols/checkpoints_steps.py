@@ -24,7 +24,7 @@ from numpy.typing import ArrayLike
 
 from idmetric.evaluate.protocols.checkpoints.reading import BASE, read
 from idmetric.evaluate.protocols.common import intervals
-from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, listed, texts
+from idmetric.evaluate.protocols.common.columns import Array, Truths, listed, texts
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind
@@ -47,9 +47,9 @@ from idmetric.evaluate.protocols.generator.example import checkpoints_example
 from idmetric.evaluate.protocols.generator.images import Images, Names, are_cosines, score
 from idmetric.evaluate.protocols.generator.options import CopyingOptions, ReferencesOptions
 from idmetric.evaluate.protocols.generator.outputs import words
+from idmetric.evaluate.settings import option
 from idmetric.evaluate.statistics.paired import LEVEL, compare, smallest_p, subjects_needed
 from idmetric.metric.distance.ties import comparable
-from idmetric.metric.files.settings import option
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -183,19 +183,6 @@ def drift_of(cosines: ArrayLike) -> Array:
     return drift.clip(0, 1)  # cosines are rounded
 
 
-def pairs_with_base(images: Images) -> tuple[Ints, Ints]:
-    """The images (P,) of checkpoints that have an image of the base model at their place, and these (P,).
-
-    Both are numbers below the number of images; a place is a subject, prompt and seed.
-    """
-    places = images.places()
-    is_base = images.method == str(BASE)
-    base_at = {places[index]: index for index in np.flatnonzero(is_base)}
-    checkpoints = [index for index in np.flatnonzero(~is_base) if places[index] in base_at]
-    base = [base_at[places[index]] for index in checkpoints]
-    return np.array(checkpoints, dtype=np.int64), np.array(base, dtype=np.int64)
-
-
 def open_data(data: Path | None, settings: EvalSettings, options: CheckpointsOptions) -> Manifest:
     """The manifest of the command's samples and references, or of the painted example."""
     if data is None:
@@ -289,21 +276,25 @@ def _add_drift(
     result: Result, rows: Mapping[int, Row], images: Images, scorer: Scorer, ids: Names, settings: EvalSettings
 ) -> None:
     """Add the drift of the images to the rows of steps and to the items, or a note on why there is none."""
-    checkpoints, base = pairs_with_base(images)
-    if not len(checkpoints):
+    places = images.places()
+    is_base = images.method == str(BASE)
+    base_at = {places[index]: index for index in np.flatnonzero(is_base)}
+    checkpoints = [index for index in np.flatnonzero(~is_base) if places[index] in base_at]
+    if not checkpoints:
         result.notes.append("no drift: there are no images of the base model (--base DIR, or step 0)")
         return
     if not are_cosines(scorer):
         result.notes.append("no drift: it needs a model with cosines, and --distance cls")
         return
 
-    image_rows, base_rows = images.rows[checkpoints], images.rows[base]
+    image_rows = images.rows[checkpoints]
+    base_rows = images.rows[[base_at[places[index]] for index in checkpoints]]
     drift = drift_of(scorer.pairs(image_rows, base_rows))
     steps = images.method[checkpoints].astype(np.int64)
     unit, _ = _units(images)
     for step in np.intersect1d(steps, list(rows)):
         at_step = steps == step
-        rows[int(step)]["drift"] = intervals.mean(drift[at_step], unit[checkpoints[at_step]], settings)
+        rows[int(step)]["drift"] = intervals.mean(drift[at_step], unit[checkpoints][at_step], settings)
     result.keep("drift", image=ids[image_rows], base=ids[base_rows], drift=drift, step=steps)
 
 
@@ -323,11 +314,11 @@ def _check(images: Images, data: Manifest, options: CheckpointsOptions) -> None:
     """Refuse drift prompts and images that do not fit."""
     is_base = images.method == str(BASE)
     is_drifting = np.zeros_like(is_base)
-    if options.drift_prompt:
-        is_drifting = _drifting(images, data, options.drift_prompt)
     for prompt in options.drift_prompt:
-        if not _drifting(images, data, [prompt]).any():
+        shows_prompt = _drifting(images, data, [prompt])
+        if not shows_prompt.any():
             raise ValueError(f"--drift-prompt {prompt!r}: no images of this prompt; there are {listed(images.prompt)}")
+        is_drifting |= shows_prompt
     if options.drift_prompt and not (is_base & is_drifting).any():
         raise ValueError("--drift-prompt: no images of the base model for these prompts: give --base DIR, or step 0")
     if (is_base | is_drifting).all():

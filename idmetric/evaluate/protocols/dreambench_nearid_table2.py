@@ -49,9 +49,9 @@ from idmetric.evaluate.protocols.dreambench.ratings import (
     rated_methods,
     read,
 )
+from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.agreement import fisher_mean, kendall, spearman
 from idmetric.evaluate.statistics.bootstrap import FEW
-from idmetric.metric.files.settings import Checked, option
 
 if TYPE_CHECKING:
     from idmetric.data.importers.dreambench import Ratings
@@ -117,7 +117,7 @@ class Rated:
         if (np.ptp(ratings, axis=1) == 0).any():
             category = category_of(self.items[0])
             raise ValueError(f"{self.method}, {category}: a rater gave the same rating to all {len(chosen)} images")
-        matrix = np.corrcoef(ratings)
+        matrix = np.asarray(np.corrcoef(ratings))
         if self.scores is None:
             return np.asarray(matrix[np.triu_indices(len(matrix), 1)])
         return np.asarray(matrix[-1, :-1])

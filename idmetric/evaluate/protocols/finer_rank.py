@@ -24,7 +24,7 @@ import numpy as np
 from idmetric.evaluate.protocols.common.columns import listed, named, texts
 from idmetric.evaluate.protocols.common.intervals import averages, mean
 from idmetric.evaluate.protocols.common.protocol import NoOptions, Protocol
-from idmetric.evaluate.protocols.common.ranked import Measure, Search, measure
+from idmetric.evaluate.protocols.common.ranked import Measure, Search, measure, query_items
 from idmetric.evaluate.protocols.common.result import Result, Row
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind
 from idmetric.evaluate.statistics.ranking import average_precision, precision_at_1
@@ -120,23 +120,14 @@ def _measure(
     result: Result,
 ) -> Row:
     """The row of a task; adds its queries to the result."""
-    queries = task.search.queries
-    ids = texts(data, "id")
-    owner = task.search.identity[queries]
+    owner = task.search.identity[task.search.queries]
     measured, nearest = measure(scorer, task.search, MEASURES)
     row: Row = {"method": task.method, "species": task.species}
     for name, values in measured.items():
         measured[name] = np.nan_to_num(values)
         row[name] = mean(measured[name], owner, settings)
-    result.keep(
-        "queries",
-        method=[task.method] * len(queries),
-        species=[task.species] * len(queries),
-        id=ids[queries],
-        identity=texts(data, "identity")[queries],
-        **measured,
-        **nearest.columns(ids),
-    )
+    columns = query_items(data, task.search, measured, nearest, method=task.method, species=task.species)
+    result.keep("queries", **columns)
     return row
 
 

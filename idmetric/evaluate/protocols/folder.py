@@ -22,11 +22,11 @@ import numpy as np
 from idmetric.evaluate.protocols.common.columns import listed, named, texts
 from idmetric.evaluate.protocols.common.intervals import auc, averages, mean
 from idmetric.evaluate.protocols.common.protocol import Protocol
-from idmetric.evaluate.protocols.common.ranked import Measure, Search, searched
+from idmetric.evaluate.protocols.common.ranked import Measure, Search, query_items, searched
 from idmetric.evaluate.protocols.common.result import Result, Row
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind
+from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.ranking import average_precision, hit_at_k, precision_at_1, recall_at_k
-from idmetric.metric.files.settings import Checked, option
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -102,10 +102,9 @@ def _measure(
     """Add the row of a dataset, its queries with a positive, and all pairs."""
     measured, nearest, pairs = searched(scorer, search, measures(ks), settings.seed)
     has_positive = search.positives() > 0
-    queries = search.queries[has_positive]
     measured = {name: values[has_positive] for name, values in measured.items()}
-
-    owner = search.identity[queries]
+    queried = search.only(has_positive)
+    owner = search.identity[queried.queries]
     row: Row = {"dataset": dataset}
     for name, values in measured.items():
         row[name] = mean(values, owner, settings)
@@ -114,14 +113,8 @@ def _measure(
     result.rows.append(row)
 
     ids = texts(data, "id")
-    result.keep(
-        "queries",
-        dataset=[dataset] * len(queries),
-        id=ids[queries],
-        identity=texts(data, "identity")[queries],
-        **measured,
-        **nearest.take(has_positive).columns(ids),
-    )
+    nearest = nearest.take(has_positive)
+    result.keep("queries", **query_items(data, queried, measured, nearest, dataset=dataset))
     result.keep(
         "pairs",
         dataset=[dataset] * len(pairs.a),

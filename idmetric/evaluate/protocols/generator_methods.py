@@ -29,6 +29,7 @@ from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bin
 from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.protocols.generator.columns import (
     CLIP,
+    NO_SCR,
     NOT_CHECKED,
     SEVERAL,
     agreements,
@@ -43,17 +44,21 @@ from idmetric.evaluate.protocols.generator.columns import (
 )
 from idmetric.evaluate.protocols.generator.columns import COLUMNS as generator_columns
 from idmetric.evaluate.protocols.generator.example import example
-from idmetric.evaluate.protocols.generator.images import Images, Names, Scores, score
+from idmetric.evaluate.protocols.generator.images import Images, Names, Scores, on_places, score, sizes_of
+from idmetric.evaluate.protocols.generator.layouts import LAYOUTS, Layout
 from idmetric.evaluate.protocols.generator.options import OUTPUTS_HELP, CopyingOptions, OutputsOptions
 from idmetric.evaluate.protocols.generator.outputs import open_outputs
+from idmetric.evaluate.protocols.generator.pattern import FLOOR
+from idmetric.evaluate.settings import option
 from idmetric.evaluate.statistics.paired import compare
 from idmetric.metric.distance.ties import comparable
-from idmetric.metric.files.settings import option
 from idmetric.metric.models.named import NamedScore
 from idmetric.metric.scoring.copies import MANY
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
+    from idmetric.evaluate.protocols.generator.regions import RegionsOf
+    from idmetric.match.named import Similarities
 
 
 @dataclass(frozen=True)
@@ -71,9 +76,29 @@ class GeneratorOptions(CopyingOptions, OutputsOptions):
     )
     calibration: Path | None = option(None, "calibration for SCR (default: the model's own)", metavar="FILE")
     rate: float = option(0.05, "false-accept rate of the calibration's threshold")
+    regions: str | None = option(
+        None,
+        "boxes or masks of subjects, as for `idmetric match`: each subject is compared in its region",
+        metavar="FILE",
+    )
+    threshold: float | None = option(None, "largest distance at which a region shows a subject (for states)")
+    floor: Path | None = option(
+        None, "images of the same prompts generated without references, named as in --data", metavar="FOLDER"
+    )
 
 
 COLUMNS = {
+    "coverage": Column("share of subjects that are found in a region of their image (--regions)"),
+    "matched": Column("share of subjects with exactly one region within their threshold"),
+    "missing": Column("share of subjects without a region within their threshold", -1),
+    "doubled": Column("share of subjects with several regions within their threshold", -1),
+    "blended": Column("share of subjects with a region that is also within another subject's threshold", -1),
+    "xverse-ip": Column("XVerseBench's IP similarity, of regions", 1, "XVerse"),
+    "uno-distill": Column("lowest of an image's subjects in their best region, mean over images", 1, "UNO, distill"),
+    "psr": Column("PSRBench's subject consistency, of regions, as released", 1, "PSR"),
+    "multiid": Column("similarity of assigned regions without outliers, as released", 1, "MultiID-Bench"),
+    "floor": Column("mean identity of images that the same prompts give without references", 0),
+    "above floor": Column("share (identity - floor) / (real - floor): 0 = as by the prompt alone, 1 = as real photos"),
     "weakest": Column("mean over images of the lowest identity of their subjects, in -1..1"),
     "worst": Column("lowest mean identity of a subject, in -1..1"),
     "SCR": Column("share of subjects with a mean identity under the threshold", -1, "SCR@tau"),
@@ -129,17 +154,31 @@ def by_place(method: Names, places: Sequence[tuple[str, ...]], values: Array) ->
 # Published numbers
 
 
-def published(model: Any, images: Images, settings: EvalSettings) -> tuple[NamedScore | None, list[str]]:
+def published(
+    model: Any, images: Images, settings: EvalSettings, in_regions: bool = False
+) -> tuple[NamedScore | None, list[str]]:
     """The published score that a model names, if it is defined for these images, and otherwise a note on the reason."""
     named: NamedScore | None = getattr(model, "named", None)
     if named is None:
         return None, []
-    if settings.distance != "cls" or settings.look.masked or named.references == "frames":
+    if settings.distance != "cls" or in_regions or settings.look.masked or named.references == "frames":
         return None, ["no published number: it is of whole images and photos of subjects, by --distance cls"]
     several = sum(len(images.references[subject]) > 1 for subject in set(images.subject))
     if named.references == "own" and several:
         return None, [f"no published number: it has one reference of each subject, and {several} have several"]
     return named, []
+
+
+def _published_in_regions(similarities: Similarities, layout: Layout) -> Row:
+    """The published numbers of a layout, as released."""
+    from idmetric.match.named import PUBLISHED
+
+    row: Row = {}
+    for name in layout.numbers:
+        number = PUBLISHED[name].compute(similarities, "released")
+        if np.isfinite(number):
+            row[name] = Value(number, None, None, len(similarities.aggregated))
+    return row
 
 
 def value_of(named: NamedScore, identity: Array, subject: Names, settings: EvalSettings) -> Value:
@@ -163,7 +202,7 @@ def open_data(data: Path | None, settings: EvalSettings, options: GeneratorOptio
         if settings.out is None:
             raise ValueError("--out DIR is needed: the example is painted there (or give outputs: --data PATH)")
         return example(settings.out / "example")
-    return open_outputs(data, settings, options, options.training)
+    return open_outputs(data, settings, options, options.training, options.floor, options.regions is not None)
 
 
 def with_property(options: GeneratorOptions, names: tuple[str, ...]) -> GeneratorOptions:
@@ -197,40 +236,71 @@ def run(
     if options.against is not None and options.against not in images.methods:
         raise ValueError(f"--against {options.against!r}: no such method; there are {', '.join(images.methods)}")
     _groups(images, data, options.by)  # refuses unknown columns before anything is embedded
+    regions: RegionsOf | None = None
+    if options.regions is not None:
+        from idmetric.evaluate.protocols.generator.regions import read_regions, sightings
+
+        _refuse_without_regions(models, settings)
+        regions = read_regions(options.regions, [images, Images.of(data, FLOOR)], data)
+    layout = LAYOUTS[options.layout] if options.layout else Layout("")
     limits = {name: _limits(model, settings, options) for name, model in models.items()}
 
     bound = bind(data, models, settings)
     images = Images.of(bound.manifest)
-    notes = notes_on(bound.manifest, images, options.held_out)
+    floor = Images.of(bound.manifest, FLOOR)
+    has_floor = options.floor is not None or len(floor.rows) > 0
+    notes = notes_on(bound.manifest, images, options.held_out, floor=floor if has_floor else None)
     missing = images.missing()
     images, compared_on = images.on_shared_places()
     groups = _groups(images, bound.manifest, options.by)
     several = images.have_several_subjects
+    is_unchecked = several and regions is None
     copies = None
     notes += compared_on
-    if options.copies and not several:
-        copies, gray = agreements(images, bound.manifest, settings)
+    sizes = sizes_of(images, bound.manifest)
+    if len(set(sizes.values())) > 1:
+        listing = ", ".join(f"{method} {size}" for method, size in sizes.items())
+        notes.append(
+            f"WARNING: images differ in size ({listing}), which alone changes similarities: compare methods at one size"
+        )
+    if options.copies and not is_unchecked:
+        copies, gray = agreements(images, bound.manifest, settings, regions)
         notes += gray
     fidelity = prompt_fidelity(images, bound, models, notes)
 
     about = {**settings.as_dict(), "by": list(options.by), "held_out": options.held_out}
+    if regions is not None:
+        about |= {"margin": layout.margin, "square": layout.square, "threshold": options.threshold}
     results = []
     for scorer, result in bound.results("generator", about, notes):
         scores = score(images, scorer, copies, fidelity)
+        floor_identity = score(floor, scorer).identity if len(floor.rows) else np.empty(0)
+        if regions is not None:
+            model: Any = models[result.model]
+            how = (model, regions, layout, settings, options.threshold)
+            seen = sightings(images, bound.manifest, *how)
+            scores = replace(scores, identity=seen.identity, seen=seen)
+            floor_identity = sightings(floor, bound.manifest, *how).identity
+        scores = replace(scores, floor=on_places(images, floor, floor_identity))
         taus, limit_notes = limits[result.model]
-        if several:  # the calibration is of pairs of images of one subject
-            taus, limit_notes = by_label(options.scr, "SCR@"), [SEVERAL]
+        if several or regions is not None:  # the calibration is of pairs of images of one subject
+            taus, limit_notes = by_label(options.scr, "SCR@"), [SEVERAL if is_unchecked else NO_SCR]
         if "SCR" in taus:
             result = replace(result, settings={**result.settings, "scr": taus["SCR"]})
-        named, published_notes = published(models[result.model], images, settings)
+        named, published_notes = published(models[result.model], images, settings, regions is not None)
         result.notes.extend([*limit_notes, *published_notes])
 
         for method, (group, members) in product(images.methods, groups.items()):
             chosen = members & (images.method == method)
             if not chosen.any():
                 continue
-            row: Row = {"method": method, "group": group, **_values(images, scores, chosen, taus, settings)}
-            if several and options.copies:
+            row: Row = {"method": method, "group": group}
+            if group == "all":
+                row["image size"] = sizes[method]
+            row |= _values(images, scores, chosen, taus, settings)
+            if group == "all" and scores.seen is not None:
+                row |= _published_in_regions(scores.seen.similarities[method], layout)
+            if is_unchecked and options.copies:
                 row["copies"] = NOT_CHECKED
             if named is not None:
                 row["published"] = value_of(named, scores.identity[chosen], images.subject[chosen], settings)
@@ -246,6 +316,17 @@ def run(
         keep_missing(missing, result, "method")
         results.append(result)
     return results
+
+
+def _refuse_without_regions(models: Models, settings: EvalSettings) -> None:
+    """Refuse what cannot be compared in regions."""
+    from idmetric.metric.models.embedder import Embedder
+
+    others = [name for name, model in models.items() if name != CLIP and not isinstance(model, Embedder)]
+    if others:
+        raise ValueError(f"{', '.join(others)}: regions are compared by models, not by baselines; leave them out")
+    if settings.look.masked:
+        raise ValueError("--regions and --subject both say where subjects are: leave one out")
 
 
 def _groups(images: Images, data: Manifest, by: Sequence[str]) -> dict[str, Truths]:
@@ -302,8 +383,9 @@ def _values(images: Images, scores: Scores, chosen: Truths, taus: Mapping[str, f
         row["weakest"] = intervals.mean(np.array(lowest), np.array(together, dtype=object), settings)
     row["worst"] = Value(min(means.values()), None, None, len(means))
 
-    if "real" in shared:
-        row["real"] = shared.pop("real")
+    for name in ("real", "floor", "above floor"):
+        if name in shared:
+            row[name] = shared.pop(name)
     real = {name: scores.real[name] for name in means if name in scores.real}
     for column, tau in taus.items():
         row[column] = _failure_rate(means, tau, settings)
@@ -340,7 +422,7 @@ PROTOCOL = Protocol(
     open_data=open_data,
     data_help=OUTPUTS_HELP,
     needs_data=False,
-    data_options=("pattern", "layout", "benchmark", "references", "training", "clip_t"),
+    data_options=("pattern", "layout", "benchmark", "references", "training", "clip_t", "floor", "regions"),
     packages={"clip_t": "transformers"},
     group_by=with_property,
     compares="method",

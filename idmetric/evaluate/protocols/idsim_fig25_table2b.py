@@ -25,19 +25,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.look import UnreadableError
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, texts
 from idmetric.evaluate.protocols.common.intervals import any_statistic, auc, average, codes, mean, owners
 from idmetric.evaluate.protocols.common.paper_numbers import PAPER_HELP, printed, row_of, rows
 from idmetric.evaluate.protocols.common.protocol import Protocol
-from idmetric.evaluate.protocols.common.ranked import Measure, Search, answerable, searched
+from idmetric.evaluate.protocols.common.ranked import Measure, Search, answerable, query_items, searched
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
-from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind, left_out
+from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, answered, bind
 from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.protocols.idsim.plan import BENCHMARKS, BenchmarkPlan, members, plans
+from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.ranking import average_precision, ndcg, precision_at_1, roc_auc
 from idmetric.metric.distance.ties import comparable
-from idmetric.metric.files.settings import Checked, option
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -73,26 +72,19 @@ def run(
         ValueError: naming a benchmark without queries, pairs or triplets, or with a query that has no positive (unless
             settings.on_error is "skip").
     """
-    skip = settings.on_error == "skip"
-    notes: list[str] = []
-    while True:
-        planned = plans(data, members(data, options.set), settings.seed)
-        searches, search_notes = _searches(data, planned, skip)  # before anything is embedded
-        sides: list[Ints] = []
-        for plan in planned.values():
-            sides += plan.sides
-        needed = np.unique(np.concatenate(sides))
-        try:
-            bound = bind(data, models, settings, needed)
-            break
-        except UnreadableError as error:
-            if not skip:
-                raise
-            data = left_out(data, error, notes)
-    for plan in planned.values():
-        notes += plan.notes
-    notes += search_notes
 
+    def planned_of(data: Manifest) -> dict[str, BenchmarkPlan]:
+        return plans(data, members(data, options.set), settings.seed)
+
+    def needed(data: Manifest) -> Ints:
+        planned = planned_of(data)
+        _searches(data, planned, settings)  # before anything is embedded
+        return np.unique(np.concatenate([side for plan in planned.values() for side in plan.sides]))
+
+    bound = bind(data, models, settings, needed)
+    data = bound.manifest
+    planned = planned_of(data)
+    searches, notes = _searches(data, planned, settings)
     results = []
     for scorer, result in bound.results("idsim", settings.as_dict(), notes):
         papers = _paper_values(options.paper, result, settings)
@@ -111,15 +103,17 @@ def run(
 def _searches(
     data: Manifest,
     planned: Mapping[str, BenchmarkPlan],
-    skip: bool,
+    settings: EvalSettings,
 ) -> tuple[dict[str, Search], list[str]]:
-    """The searches over queries with a positive, and notes on queries without one."""
+    """The searches over queries with a positive, and notes on plans and on queries without one."""
     searches: dict[str, Search] = {}
     notes: list[str] = []
+    for plan in planned.values():
+        notes += plan.notes
     for name, plan in planned.items():
         if plan.kind == "search":
             search = Search.of(data, *plan.sides)
-            searches[name], lost = answerable(search, name, data.column("id"), skip=skip)
+            searches[name], lost = answerable(search, name, data.column("id"), skip=settings.on_error == "skip")
             notes += lost
     return searches, notes
 
@@ -164,14 +158,7 @@ def _add_search(bench: Bench, name: str, search: Search) -> None:
     row |= auc(pairs.score, pairs.same, pair_owners, bench.settings, bench.papers.get((name, "AUC")))
     bench.result.rows.append(row)
 
-    bench.result.keep(
-        "queries",
-        dataset=[name] * len(owner),
-        id=bench.ids[search.queries],
-        identity=texts(bench.data, "identity")[search.queries],
-        **measured,
-        **nearest.columns(bench.ids),
-    )
+    bench.result.keep("queries", **query_items(bench.data, search, measured, nearest, dataset=name))
     _keep_pairs(bench, name, pairs.a, pairs.b, pairs.score, pairs.same)
 
 
@@ -197,7 +184,7 @@ def _add_pairs(bench: Bench, name: str, plan: BenchmarkPlan) -> None:
     """Add average precision and AUC of labeled pairs, of all and of each value of the benchmark's column."""
     assert plan.same is not None
     scores = bench.scorer.pairs(*plan.sides)
-    has_score = _has_score(bench, name, scores)
+    has_score = answered(scores, name, bench.result.notes)
     a, b = (side[has_score] for side in plan.sides)
     scores = scores[has_score]
     same = plan.same[has_score]
@@ -244,7 +231,7 @@ def _add_triplets(bench: Bench, name: str, plan: BenchmarkPlan) -> None:
     anchor, positive, negative = plan.sides
     to_positive = bench.scorer.pairs(anchor, positive)
     to_negative = bench.scorer.pairs(anchor, negative)
-    has_score = _has_score(bench, name, to_positive + to_negative)
+    has_score = answered(to_positive + to_negative, name, bench.result.notes)
     anchor, positive, negative = (side[has_score] for side in plan.sides)
     to_positive = to_positive[has_score]
     to_negative = to_negative[has_score]
@@ -262,17 +249,6 @@ def _add_triplets(bench: Bench, name: str, plan: BenchmarkPlan) -> None:
         near=to_positive,
         far=to_negative,
     )
-
-
-def _has_score(bench: Bench, name: str, scores: Array) -> Truths:
-    """Which comparisons have a score; a judge may have given none of some."""
-    has_score = np.isfinite(scores)
-    if not has_score.any():
-        raise ValueError(f"{name}: none of {len(scores)} comparisons has an answer")
-    if not has_score.all():
-        lost = int((~has_score).sum())
-        bench.result.notes.append(f"{name}: {lost} of {len(scores)} comparisons have no answer and are left out")
-    return has_score
 
 
 PROTOCOL = Protocol(

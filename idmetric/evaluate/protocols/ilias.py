@@ -28,12 +28,12 @@ import numpy as np
 from idmetric.evaluate.protocols.common.columns import Array, Ints, free, known, named, texts
 from idmetric.evaluate.protocols.common.intervals import mean
 from idmetric.evaluate.protocols.common.protocol import Protocol
-from idmetric.evaluate.protocols.common.ranked import Found, Search, answerable, blocks, ranking
+from idmetric.evaluate.protocols.common.ranked import Found, Search, answerable, blocks, query_items, ranking
 from idmetric.evaluate.protocols.common.result import Result, Row
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind
 from idmetric.evaluate.protocols.common.table_columns import Column
+from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.ranking import average_precision, precision_at_1, recall_at_k
-from idmetric.metric.files.settings import Checked, option
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -115,11 +115,9 @@ def _measure(
 
     for block in blocks(scorer, search):
         found.add(block)
-        lines = zip(block.scores, block.own, block.hidden, strict=True)
-        for query, (scores, positives, hidden) in enumerate(lines, block.part.start):
-            is_negative = np.ones(len(scores), dtype=bool)
-            is_negative[positives] = False
-            is_negative[hidden] = False
+        lines = zip(block.scores, block.same, block.other, strict=True)
+        for query, (scores, is_positive, is_negative) in enumerate(lines, block.part.start):
+            positives = np.flatnonzero(is_positive)
             for name, groups in group_of.items():  # `_per_scale`, `_per_clutter` of ILIAS's evaluation/src/dataset.py
                 groups_of_positives = groups[positives]
                 for group in np.unique(groups_of_positives[groups_of_positives >= 0]).tolist():
@@ -138,15 +136,7 @@ def _measure(
             items[f"{column}, {name} {label}"] = known(values)
     result.rows.extend(_categories(found.values[column], data, search, settings, column))
 
-    ids = texts(data, "id")
-    result.keep(
-        "queries",
-        id=ids[search.queries],
-        identity=texts(data, "identity")[search.queries],
-        **found.values,
-        **items,
-        **found.near.columns(ids),
-    )
+    result.keep("queries", **query_items(data, search, found.values, found.near), **items)
 
 
 def _binned(values: list[float | str | None], edges: tuple[float, ...]) -> Ints:

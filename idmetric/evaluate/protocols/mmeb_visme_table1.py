@@ -14,15 +14,12 @@ data and the papers' numbers.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection
 from dataclasses import dataclass
-from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from idmetric.data.importers.mmeb_sets import SETS
-from idmetric.data.look import UnreadableError
 from idmetric.data.manifest.lineage import image_keys
 from idmetric.evaluate.protocols.common.columns import Ints
 from idmetric.evaluate.protocols.common.first_choice import Benchmark, Questions, measure_sets, reads_words
@@ -31,7 +28,7 @@ from idmetric.evaluate.protocols.common.paper_numbers import PAPER_HELP, rows, v
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bind
-from idmetric.metric.files.settings import Checked, option
+from idmetric.evaluate.settings import Checked, option
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -69,36 +66,33 @@ def run(
             "use a VisIDEmbed or dual:REPO"
         )
 
-    text = data.column("text")
-    unusable: set[int] = set()
-    while True:  # leaves out the questions on images that turn out to be unreadable
-        sets, notes = ask(data, unusable)
-        rows_of_sets = [questions.rows() for questions in sets]
-        rows = np.unique(np.concatenate(rows_of_sets))
-        words = {row: text[row] for row in rows.tolist() if text[row]}
-        try:
-            bound = bind(data, models, settings, rows, words=words)
-            break
-        except UnreadableError as error:
-            if settings.on_error != "skip":
-                raise
-            unusable |= set(error.problems)
+    data = data.replace(group=data.column("id"))  # candidates of a group do not need each other
+    skip = settings.on_error == "skip"
 
+    def needed(manifest: Manifest) -> Ints:
+        sets, _ = ask(manifest, skip)
+        return np.unique(np.concatenate([questions.rows() for questions in sets]))
+
+    def words(manifest: Manifest) -> dict[int, str]:
+        return {row: text for row, text in enumerate(manifest.column("text")) if text}
+
+    bound = bind(data, models, settings, needed, words)
+    sets, notes = ask(bound.manifest, skip)
     results = []
     for scorer, result in bound.results("mmeb", settings.as_dict(), notes):
         paper = options.paper or visme_row("mmeb", result.signature)
-        measure_sets(scorer, data, sets, MMEB, settings, paper, result)
+        measure_sets(scorer, bound.manifest, sets, MMEB, settings, paper, result)
         results.append(result)
     return results
 
 
-def ask(data: Manifest, unusable: Collection[int] = ()) -> tuple[list[Questions], list[str]]:
+def ask(data: Manifest, skip: bool = False) -> tuple[list[Questions], list[str]]:
     """The questions of each data set of a manifest from `idmetric data import mmeb`, and notes on those left out.
 
     Queries of one image are one unit of intervals.
 
     Args:
-        unusable: rows that cannot be embedded; questions that need one are left out, with a note.
+        skip: leave out questions with a candidate that has no row, with a note.
 
     Raises:
         ValueError: if there are no questions, or a candidate has no row.
@@ -109,33 +103,28 @@ def ask(data: Manifest, unusable: Collection[int] = ()) -> tuple[list[Questions]
     datasets = [name or "" for name in data.column("dataset")]
     splits = [name or "" for name in data.column("split")]
     units = codes(image_keys(data))
-    rows_left_out = set(unusable)
-
-    @cache
-    def candidate(dataset: str, split: str, number: int) -> int:
-        name = candidate_id(dataset, split, number)
-        if name not in row_of:
-            raise ValueError(f"a query lists the candidate {name}, which has no row in the manifest")
-        return row_of[name]
 
     queries: dict[str, list[int]] = defaultdict(list)  # data set -> rows
     candidates: dict[str, list[Ints]] = defaultdict(list)  # data set -> rows for each of its queries
     lost: Counter[str] = Counter()
     numbers, ends = _candidate_numbers(data)
     for row in np.flatnonzero(np.diff(ends)).tolist():
-        ranked = []
+        ids = []
         for number in numbers[ends[row] : ends[row + 1]].tolist():
-            ranked.append(candidate(datasets[row], splits[row], number))
+            ids.append(candidate_id(datasets[row], splits[row], number))
+        missing = [candidate for candidate in ids if candidate not in row_of]
+        if missing and not skip:
+            raise ValueError(f"a query lists the candidate {missing[0]}, which has no row in the manifest")
         name = MMEB.known_name(datasets[row]) or datasets[row]
-        if rows_left_out.isdisjoint([row, *ranked]):
-            queries[name].append(row)
-            candidates[name].append(np.array(ranked, dtype=np.int64))
-        else:
+        if missing:
             lost[name] += 1
+        else:
+            queries[name].append(row)
+            candidates[name].append(np.array([row_of[candidate] for candidate in ids], dtype=np.int64))
 
     notes = []
     for name, count in lost.items():
-        notes.append(f"{name}: questions left out, as they need rows that cannot be used: {count}")
+        notes.append(f"{name}: questions left out, as they need rows that are missing: {count}")
     if not queries:
         raise ValueError("no questions: " + ("; ".join(notes) or f"column {COLUMN} is empty"))
 

@@ -14,12 +14,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from idmetric.data.look import UnreadableError
 from idmetric.data.manifest.lineage import image_keys
 from idmetric.evaluate.protocols.common.columns import Group, Ints, Truths
 from idmetric.evaluate.protocols.common.first_choice import Benchmark, Questions, measure_sets, reads_words
@@ -28,8 +27,8 @@ from idmetric.evaluate.protocols.common.paper_numbers import PAPER_HELP, rows, v
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.ranked import Search
 from idmetric.evaluate.protocols.common.result import Result
-from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, Model, Models, Scorer, bind, left_out
-from idmetric.metric.files.settings import Checked, option
+from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, Model, Models, bind
+from idmetric.evaluate.settings import Checked, option
 from idmetric.metric.models.visid_config import TASKS
 
 if TYPE_CHECKING:
@@ -82,7 +81,8 @@ def run(
         ValueError: if there are no questions, or a candidate is neither right nor wrong.
     """
     tasks = _tasks(options)
-    sets, notes, bound = _bind(data, models, settings, tasks)
+    bound = _bind(data, models, settings, tasks)
+    sets, notes = ask(bound.manifest, tasks)
     results = []
     for scorer, result in bound.results("mveb", {**settings.as_dict(), "tasks": tasks}, notes):
         row = options.paper or visme_row("mveb", result.signature)
@@ -182,59 +182,58 @@ def _questions(
             "and an identity in both rows"
         )
 
-    asked: list[Question] = []
+    queries: list[int] = []
+    candidates: list[Ints] = []
+    right: list[Truths] = []
     for members in groups:
-        queries = [row for row in members if slot[row] == "query"]
-        if len(queries) != 1:
+        asked = [row for row in members if slot[row] == "query"]
+        if len(asked) != 1:
             continue
-        candidates = [row for row in members if slot[row] != "query"]
-        right = np.array([is_right(queries[0], row) for row in candidates], dtype=bool)
-        if right.any():
-            asked.append(Question(queries[0], np.array(candidates, dtype=np.int64), right))
+        ranked = [row for row in members if slot[row] != "query"]
+        are_right = np.array([is_right(asked[0], row) for row in ranked], dtype=bool)
+        if are_right.any():
+            queries.append(asked[0])
+            candidates.append(np.array(ranked, dtype=np.int64))
+            right.append(are_right)
 
-    if len(asked) < len(groups):
-        incomplete = len(groups) - len(asked)
+    if len(queries) < len(groups):
+        incomplete = len(groups) - len(queries)
         notes.append(f"{dataset}: {incomplete} groups are without one query and a right candidate, and left out")
-    with_choice = [question for question in asked if not question.right.all()]
-    if asked and not with_choice:
+    with_choice = [number for number, are_right in enumerate(right) if not are_right.all()]
+    if queries and not with_choice:
         notes.append(f"{dataset}: no query has a wrong candidate of its own, so all targets of the set are ranked")
-        return _pooled(data, dataset, task, asked)
-    if len(with_choice) < len(asked):
-        count = len(asked) - len(with_choice)
+        return _pooled(data, dataset, task, queries, candidates)
+    if len(with_choice) < len(queries):
+        count = len(queries) - len(with_choice)
         notes.append(f"{dataset}: {count} queries without a wrong candidate are left out")
     if not with_choice:
         return None
-    query_rows = np.array([question.query for question in with_choice], dtype=np.int64)
+    query_rows = np.array(queries, dtype=np.int64)[with_choice]
     return Questions(
         dataset,
         task,
         query_rows,
         owners(codes(name), query_rows),
-        [question.candidates for question in with_choice],
-        [question.right for question in with_choice],
+        [candidates[number] for number in with_choice],
+        [right[number] for number in with_choice],
     )
 
 
-@dataclass(frozen=True)
-class Question:
-    """The row of a query, the rows of its candidates, and which of these are right."""
-
-    query: int
-    candidates: Ints
-    right: Truths
-
-
-def _pooled(data: Manifest, dataset: str, task: str | None, asked: Sequence[Question]) -> Questions:
+def _pooled(
+    data: Manifest,
+    dataset: str,
+    task: str | None,
+    queries: Sequence[int],
+    candidates: Sequence[Ints],
+) -> Questions:
     """Questions that rank all targets; right are a query's own targets and those of its identity."""
     identity = codes(data.column("identity"))
-    for question in asked:
-        if identity[question.query] < 0:
-            identity[question.query] = identity.max() + 1
-        identity[question.candidates] = identity[question.query]
+    for query, targets in zip(queries, candidates, strict=True):
+        if identity[query] < 0:
+            identity[query] = identity.max() + 1
+        identity[targets] = identity[query]
 
-    queries = np.array([question.query for question in asked], dtype=np.int64)
-    gallery = np.concatenate([question.candidates for question in asked])
-    search = Search(queries, gallery, identity, codes(image_keys(data)))
+    search = Search(np.array(queries), np.concatenate(candidates), identity, codes(image_keys(data)))
     search = search.only(search.positives() > 0)
     return Questions(dataset, task, search.queries, search.identity[search.queries], pool=search)
 
@@ -261,30 +260,31 @@ def _tasks(options: MVEBOptions) -> dict[str, str]:
     return tasks
 
 
-def _bind(
-    data: Manifest, models: Models, settings: EvalSettings, tasks: Mapping[str, str]
-) -> tuple[list[Questions], list[str], Bound]:
-    """Models bound to the questions; with on_error "skip", unreadable images are left out with their questions."""
-    lost: list[str] = []
-    dual: dict[str, Model] = {}
-    instructable: dict[str, Model] = {}
-    for name, model in models.items():
-        group = dual if _follows(model) == "edits" else instructable
-        group[name] = model
-    while True:
-        sets, notes = ask(data, tasks)
-        needed = np.unique(np.concatenate([questions.rows() for questions in sets]))
-        scorers: dict[str, Scorer] = {}
-        try:
-            words_of_groups = (instructable, instructed(data, sets)), (dual, edits(data, sets))
-            for group, words in words_of_groups:
-                if group:
-                    scorers |= bind(data, group, settings, needed, words=words).models
-            return sets, notes, Bound(data, {name: scorers[name] for name in models}, lost)
-        except UnreadableError as error:
-            if settings.on_error != "skip":
-                raise
-            data = left_out(data, error, lost)
+def _bind(data: Manifest, models: Models, settings: EvalSettings, tasks: Mapping[str, str]) -> Bound:
+    """Models bound to the questions, each with the texts that it takes."""
+
+    def needed(manifest: Manifest) -> Ints:
+        sets, _ = ask(manifest, tasks)
+        return np.unique(np.concatenate([questions.rows() for questions in sets]))
+
+    def instructions_of(manifest: Manifest) -> dict[int, str]:
+        sets, _ = ask(manifest, tasks)
+        return instructed(manifest, sets)
+
+    def edits_of(manifest: Manifest) -> dict[int, str]:
+        sets, _ = ask(manifest, tasks)
+        return edits(manifest, sets)
+
+    dual = {name: model for name, model in models.items() if _follows(model) == "edits"}
+    others = {name: model for name, model in models.items() if name not in dual}
+    bound = Bound(data, {}, [])
+    if others:
+        bound = bind(data, others, settings, needed, instructions_of)
+    if dual:
+        bound_dual = bind(bound.manifest, dual, settings, needed, edits_of)
+        assert bound_dual.manifest is bound.manifest or not others  # both read the same rows
+        bound = Bound(bound_dual.manifest, bound.models | bound_dual.models, bound.notes + bound_dual.notes)
+    return replace(bound, models={name: bound.models[name] for name in models})
 
 
 PROTOCOL = Protocol(

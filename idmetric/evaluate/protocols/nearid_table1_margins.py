@@ -28,7 +28,7 @@ from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind
 from idmetric.evaluate.protocols.common.table_columns import Column
-from idmetric.metric.files.settings import Checked, option
+from idmetric.evaluate.settings import Checked, option
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

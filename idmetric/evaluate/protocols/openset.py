@@ -24,14 +24,14 @@ import numpy as np
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, listed, named, texts
 from idmetric.evaluate.protocols.common.intervals import any_statistic, averages
 from idmetric.evaluate.protocols.common.protocol import Protocol
-from idmetric.evaluate.protocols.common.ranked import Search, blocks
+from idmetric.evaluate.protocols.common.ranked import Search, measure
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind, by_label, calibrated
 from idmetric.evaluate.protocols.common.table_columns import Column
+from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics import open_set
 from idmetric.evaluate.statistics.open_set import Answers
-from idmetric.metric.distance.ties import first_highest
-from idmetric.metric.files.settings import Checked, option
+from idmetric.metric.distance.ties import comparable
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -217,17 +217,13 @@ def _split(whole: Search, share: float, seed: int) -> Search:
 
 
 def nearest(scorer: Scorer, search: Search) -> tuple[Ints, Array]:
-    """The gallery row (Q,) nearest to each query, and its similarity (Q,), block by block."""
-    rows = np.empty(len(search.queries), np.int64)
-    scores = np.empty(len(search.queries))
-    for block in blocks(scorer, search):
-        similarity = np.fmax(block.scores, -np.inf)  # NaN: no answer of a judge
-        for line, hidden in zip(similarity, block.hidden, strict=True):
-            line[hidden] = -np.inf  # its own image
-        best = np.array([first_highest(line) for line in similarity])
-        rows[block.part] = search.gallery[best]
-        scores[block.part] = similarity[np.arange(len(best)), best]
-    return rows, scores
+    """The gallery row (Q,) nearest to each query, and its similarity (Q,); of equally similar ones the first row."""
+    _, near = measure(scorer, search, {})
+    wrong, wrong_score = near.wrong[:, 0], np.nan_to_num(near.wrong_score[:, 0], nan=-np.inf)
+    right_score = np.nan_to_num(near.right_score, nan=-np.inf)
+    lead = comparable(right_score) - comparable(wrong_score)
+    is_right = (lead > 0) | ((lead == 0) & (near.right < wrong))
+    return np.where(is_right, near.right, wrong), np.where(is_right, right_score, wrong_score)
 
 
 def _measure(
@@ -260,12 +256,12 @@ def _measure(
     answers = Answers.of(score, is_right, is_known, identity)
     everyone = np.ones_like(is_known)
 
-    def value(measure: Callable[[Answers], float], queries: Truths) -> Value:
+    def value(statistic: Callable[[Answers], float], queries: Truths) -> Value:
         """A measure of some queries, with its interval over their identities."""
         chosen = answers.rows(queries)
         owner = identity[queries]
         return any_statistic(
-            lambda rows: measure(chosen.rows(rows)),
+            lambda rows: statistic(chosen.rows(rows)),
             [np.arange(len(owner))],
             owner,
             settings,

@@ -28,11 +28,11 @@ from idmetric.evaluate.protocols.common.columns import Ints, named, parameters, 
 from idmetric.evaluate.protocols.common.intervals import average, mean
 from idmetric.evaluate.protocols.common.paper_numbers import PAPER_HELP, printed, row_of, rows
 from idmetric.evaluate.protocols.common.protocol import Protocol
-from idmetric.evaluate.protocols.common.ranked import Measure, Search, answerable, measure
+from idmetric.evaluate.protocols.common.ranked import Measure, Search, answerable, measure, query_items
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bind
+from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.ranking import average_precision, precision_at_1, trapezoid_average_precision
-from idmetric.metric.files.settings import Checked, option
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -69,8 +69,6 @@ def run(
     bound = bind(data, models, settings)
     searches, notes = tasks(bound.manifest, settings.on_error == "skip")
     about = {**settings.as_dict(), "k": options.k}
-    ids = texts(bound.manifest, "id")
-    identities = texts(bound.manifest, "identity")
     results = []
     for scorer, result in bound.results("retrieval", about, notes):
         # a checkpoint of `idmetric train ilgen` does not name its training data: --paper does
@@ -85,14 +83,7 @@ def run(
             precision = mean(values["mAP"], owner, settings, paper.get(name))
             first = mean(values["P@1"], owner, settings)
             result.rows.append({"dataset": name, "measure": label, "mAP": precision, "P@1": first})
-            result.keep(
-                "queries",
-                dataset=[name] * len(owner),
-                id=ids[search.queries],
-                identity=identities[search.queries],
-                **values,
-                **near.columns(ids),
-            )
+            result.keep("queries", **query_items(bound.manifest, search, values, near, dataset=name))
         result.rows.extend(_summaries(result.rows, paper))
         results.append(result)
 

@@ -32,10 +32,10 @@ from idmetric.evaluate.protocols.common.columns import Array, free, groups, para
 from idmetric.evaluate.protocols.common.intervals import student_mean
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
-from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, bind
+from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, answered, bind
 from idmetric.evaluate.protocols.common.table_columns import Column
+from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.sensitivity import Fit, fits
-from idmetric.metric.files.settings import Checked, option
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -221,12 +221,9 @@ def measure(scorer: Scorer, grid: Sequence[Cell], settings: EvalSettings, result
     rows = [cell.row for cell in grid]
     anchors = [cell.anchor for cell in grid]
     scores = scorer.pairs(rows, anchors)
-    has_score = np.isfinite(scores)
-    if not has_score.all():
-        lost = int((~has_score).sum())
-        result.notes.append(f"{lost} of {len(scores)} comparisons of edit grids have no answer and are left out")
-        grid = [grid[number] for number in np.flatnonzero(has_score).tolist()]
-        scores = scores[has_score]
+    has_score = answered(scores, "edit grids", result.notes)
+    grid = [grid[number] for number in np.flatnonzero(has_score).tolist()]
+    scores = scores[has_score]
     result.keep(
         "grid",
         instance=[cell.instance for cell in grid],

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +39,8 @@ from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.protocols.generator.images import Images
 from idmetric.evaluate.protocols.generator.options import OUTPUTS_HELP, OutputsOptions
 from idmetric.evaluate.protocols.generator.outputs import open_outputs
+from idmetric.evaluate.settings import option
 from idmetric.evaluate.statistics.sets import centroid_similarity, cmmd, frechet_distance
-from idmetric.metric.files.settings import option
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -174,23 +175,23 @@ def _lines(
         for subject, rows in rows_of.items():
             photos = scorer.vectors(real[subject])
             images = scorer.vectors(rows) if len(rows) else None
-            scores: dict[str, Array] = {}
+
+            # number of images -> measure -> scores and floors of the draws
+            numbers: dict[str, tuple[dict[str, Array], dict[str, Array]]] = {}
             n = 2
             while n <= min(len(photos) // 2, len(rows) or len(photos)):
-                if images is not None:
-                    scores = _drawn(images, photos, n, (seed, n, 1), draws)
-                for measure, values in floor(subject, n).items():
-                    summary = _summary(scores.get(measure), values, measure)
-                    lines[method].append(
-                        {"method": method, "subject": subject, "measure": measure, "n": str(n), **summary}
-                    )
+                scores = {} if images is None else _drawn(images, photos, n, (seed, n, 1), draws)
+                numbers[str(n)] = scores, floor(subject, n)
                 n *= 2
             if images is not None:
-                for measure, statistic in MEASURES.items():
-                    summary = _summary(np.array([statistic(images, photos)]), None, measure)
-                    lines[method].append(
-                        {"method": method, "subject": subject, "measure": measure, "n": ALL, **summary}
-                    )
+                whole = {measure: np.array([statistic(images, photos)]) for measure, statistic in MEASURES.items()}
+                numbers[ALL] = whole, {}
+
+            for number, (scores, floors) in numbers.items():
+                for measure in MEASURES:
+                    labels = {"method": method, "subject": subject, "measure": measure, "n": number}
+                    summary = _summary(scores.get(measure), floors.get(measure), measure)
+                    lines[method].append(labels | summary)
     return lines
 
 
@@ -232,14 +233,10 @@ def _summary(score: Array | None, real: Array | None, measure: str) -> dict[str,
 
 def _rows(method: str, lines: Sequence[Mapping[str, Any]], settings: EvalSettings) -> list[Row]:
     """A row for each measure and number of images: means over the subjects that have so many."""
-    cells: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for line in lines:
-        cells.setdefault((line["measure"], line["n"]), []).append(line)
-
-    order = list(MEASURES)
+    numbers = sorted({line["n"] for line in lines}, key=lambda n: (n == ALL, n.zfill(12)))
     rows: list[Row] = []
-    for measure, n in sorted(cells, key=lambda cell: (order.index(cell[0]), cell[1] == ALL, cell[1].zfill(12))):
-        members = cells[measure, n]
+    for measure, n in product(MEASURES, numbers):
+        members = [line for line in lines if (line["measure"], line["n"]) == (measure, n)]
         row: Row = {"method": method, "measure": measure, "n images": n}
         for name in ("score", "real", "beyond"):
             if members[0][name] is not None:

@@ -6,7 +6,6 @@ See `idmetric.match.page.render` for the common parts of all pages.
 from __future__ import annotations
 
 import base64
-import math
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -18,7 +17,6 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.evaluate.protocols.common.grids import meanings_of
 from idmetric.evaluate.protocols.common.protocol import compared_rows
@@ -50,7 +48,7 @@ _HEADS = {
     "wrong_3": "third", "lowest": "identity", "worst": "worst image", "worst_score": "identity of the worst image",
 }  # fmt: skip
 _PLOTS = {
-    "roc": "ROC", "pr": "Precision and recall", "distributions": "Distributions of similarity",
+    "roc": "ROC", "distributions": "Distributions of similarity",
     "oracle": "Part edits and the oracle", "reliability": "Reliability", "sensitivity": "Sensitivity",
     "trends": "Similarity over growing changes",
     "pareto": "Pareto front of identity: the dashed line joins methods that no other beats in both; hollow: copies",
@@ -182,42 +180,36 @@ class Table:
 
 
 def _tables(result: Result, ids: Mapping[str, int]) -> list[Table]:
-    """List the items of a result that name images of the data, and identities' means."""
+    """List the items of a result that name images of the data."""
     tables = []
     for title, columns in result.items.items():
-        if title in ("images", "side_by_side") and compared_rows(result.protocol):
-            continue  # they are in the album
+        is_in_album = title in ("images", "side_by_side") and compared_rows(result.protocol)
         has_images = any(_are_images(values, ids) for values in columns.values())
-        if not has_images:
-            continue
-
-        items: Items = {}
-        for name, values in columns.items():
-            values = [value.item() if isinstance(value, np.generic) else value for value in values]
-            if any(isinstance(value, list | tuple | dict | np.ndarray) for value in values):
-                continue
-            if name.partition("@")[0] == "SCR":  # of a subject: whether it is under the threshold
-                values = ["failed" if failed else "passed" for failed in values]
-            items[name] = values
-
-        tables.append(_table(result.model, title, items, ids))
-        if title == "queries" and "identity" in items:
-            identities = _by_identity(items)
-            tables.append(_table(result.model, "identities", identities, ids))
+        if has_images and not is_in_album:
+            tables.append(_table(result.model, title, columns, ids))
     return tables
 
 
-def _table(model: str, title: str, columns: Items, ids: Mapping[str, int]) -> Table:
+def _table(model: str, title: str, columns: Columns, ids: Mapping[str, int]) -> Table:
     """The list of the columns' items; images come first, with their scores."""
-    order, about = _hardest(columns)
-    count = len(next(iter(columns.values())))
+    items: Items = {}
+    for name, values in columns.items():
+        values = [value.item() if isinstance(value, np.generic) else value for value in values]
+        if any(isinstance(value, list | tuple | dict) for value in values):
+            continue
+        if name.partition("@")[0] == "SCR":  # of a subject: whether it is under the threshold
+            values = ["failed" if failed else "passed" for failed in values]
+        items[name] = values
+
+    order, about = _hardest(items)
+    count = len(next(iter(items.values())))
     shown = f"{len(order)} of {count}"
     if len(order) == count:
         shown = f"all {count}"
 
-    images = [name for name, values in columns.items() if _are_images(values, ids)]
+    images = [name for name, values in items.items() if _are_images(values, ids)]
     names, numbers, constant = [*images], [], {}
-    for name, values in columns.items():
+    for name, values in items.items():
         if name in images or name.removesuffix("_score") in images:
             continue
         if count > 1 and len(set(values)) == 1:
@@ -230,44 +222,13 @@ def _table(model: str, title: str, columns: Items, ids: Mapping[str, int]) -> Ta
         model=model,
         title=title,
         about=f"{shown}, {about}",
-        columns=columns,
+        columns=items,
         order=order,
         names=names,
         images=images,
         numbers=numbers,
         constant=constant,
     )
-
-
-def _by_identity(queries: Items) -> Items:
-    """Means of the queries' known measures for each identity of each dataset, with its first query as picture."""
-    groups: dict[tuple[Any, Any], list[int]] = {}
-    identities = queries["identity"]
-    datasets = queries.get("dataset", identities)
-    for index, group in enumerate(zip(datasets, identities, strict=True)):
-        groups.setdefault(group, []).append(index)
-    members = list(groups.values())
-
-    columns: Items = {}
-    for name in ("id", "dataset", "identity"):
-        if name in queries:
-            values = queries[name]
-            columns[name] = [values[indices[0]] for indices in members]
-    for name, values in queries.items():
-        is_measure = not name.endswith("_score") and name != "right_rank"
-        if is_measure and _is_numeric(values):
-            numbers = np.array(values, dtype=np.float64)  # None becomes NaN
-            columns[name] = [_mean(numbers[indices]) for indices in members]
-    columns["queries"] = list(map(len, members))
-    return columns
-
-
-def _mean(values: NDArray[np.float64]) -> float:
-    """The mean of the values that are not NaN; NaN if all are."""
-    defined = values[~np.isnan(values)]
-    if not len(defined):
-        return math.nan
-    return float(defined.mean())
 
 
 def _are_images(values: Sequence[Any], ids: Mapping[str, int]) -> bool:
@@ -310,8 +271,6 @@ def _hardest(columns: Columns) -> tuple[list[int], str]:
     values = np.array(columns[name], dtype=np.float64)
     order = np.argsort(comparable(values), kind="stable").tolist()
     heading = _HEADS.get(name, name)
-    if "queries" in columns:
-        heading = f"mean {heading}"
     methods = columns.get("method", [None] * count)
     return _first_of_each(order, methods), f"lowest {heading} first"
 

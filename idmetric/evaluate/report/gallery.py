@@ -67,29 +67,18 @@ def gallery_page(
     images = []
     for name, index in number.items():
         item = ordered[index]
-        fault = faults.get(item.where, "")
-        picture = -1
-        near = ""
-        if not fault:
-            picture = picture_number.get(item.key, -1)
-        if index < shown:
-            near = neighbors[index]
-        elif not fault:
-            fault = "too many for one page"
-        manifest = ""
-        if item.place not in item.files:
-            manifest = file_of(item)
+        has_room = index < shown
         images.append(
             {
                 "path": name,
                 "name": item.name,
-                "picture": picture,
-                "fault": fault,
-                "manifest": manifest,
+                "picture": -1 if item.where in faults else picture_number.get(item.key, -1),
+                "fault": faults.get(item.where, "" if has_room else "too many for one page"),
+                "manifest": "" if item.place in item.files else file_of(item),
                 "width": item.width,
                 "height": item.height,
                 "bytes": item.size,
-                "near": near,
+                "near": neighbors[index] if has_room else "",
             }
         )
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from idmetric.evaluate.report.heatmap import colors
 from idmetric.match.page.chart import percent, round_step, ticks_of
-from idmetric.match.page.render import render
+from idmetric.match.page.render import render, short
 from idmetric.metric.scoring.references import ENOUGH
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
     number = {file: index for index, file in enumerate(references)}
     files = references + [entry.image for entry in entries]
     paths = [path for path, _ in files]
-    names = dict(zip(paths, _short(paths), strict=True))
+    names = dict(zip(paths, short(paths), strict=True))
     cards = []
     for entry in entries:
         path, reference_path = entry.image[0], entry.reference[0]
@@ -197,18 +197,6 @@ def _axis(
         height=round(max(36.0, gap * max(heights.values()) + 10)),
         real=[(name, percent(distance, low, high)) for name, distance in real.items()],
     )
-
-
-def _short(paths: Sequence[str]) -> list[str]:
-    """Remove the folders that all paths share."""
-    folders = [os.path.dirname(path) for path in paths]
-    try:
-        shared = os.path.commonpath(folders)
-    except ValueError:  # absolute and relative paths, several drives, or no paths
-        shared = ""
-    if not shared:
-        return list(paths)
-    return [os.path.relpath(path, shared) for path in paths]
 
 
 # Matched patches

@@ -8,7 +8,6 @@ draw_attention(models, {"anchor": "a.png", "positive": "b.png", "distractor": "c
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,14 +24,6 @@ from idmetric.metric.models.embedder import Embedder
 
 IDENTITIES = 7  # NearID, Fig. 5
 _NEAR_ROLES = ("distractor", "identity-edit", "part-edit")  # drawn as crosses: part-edits are other identities too
-
-
-@dataclass(frozen=True)
-class Group:
-    """The rows of an identity's views, and of the near-identity images that were made from them."""
-
-    views: list[int]
-    distractors: list[int]
 
 
 def draw_near_identity(
@@ -59,27 +50,26 @@ def draw_near_identity(
     from sklearn.decomposition import KernelPCA
 
     groups = _choose(manifest, identities)
-    rows = np.concatenate([[*group.views, *group.distractors] for group in groups])
+    rows = np.concatenate([views + distractors for views, distractors in groups])
+    number_of = np.repeat(np.arange(len(groups)), [len(views) + len(distractors) for views, distractors in groups])
+    is_view = np.concatenate([np.isin(views + distractors, views) for views, distractors in groups])
     images = [manifest.image(row) for row in rows.tolist()]
-    number_of = np.repeat(np.arange(len(groups)), [len(group.views) + len(group.distractors) for group in groups])
-    is_view = np.isin(rows, np.concatenate([group.views for group in groups]))
 
     figure, axes = new_figure(1, len(metrics))
     for panel, (name, metric) in zip(axes, metrics.items(), strict=True):
         vectors = metric.embed(images, patches=False).cls.double().cpu().numpy()
         points = KernelPCA(2, **{"kernel": "cosine", **kernel}).fit_transform(vectors)
         for number in range(len(groups)):
-            color = f"C{number % 10}"
-            x, y = points[(number_of == number) & is_view].T
-            panel.scatter(x, y, s=28, marker="o", color=color, label=f"S{number + 1}")
-            x, y = points[(number_of == number) & ~is_view].T
-            panel.scatter(x, y, s=28, marker="x", color=color)
+            for marker, is_kind in (("o", is_view), ("x", ~is_view)):
+                x, y = points[(number_of == number) & is_kind].T
+                label = f"S{number + 1}" if marker == "o" else None
+                panel.scatter(x, y, s=28, marker=marker, color=f"C{number % 10}", label=label)
         panel.set(title=name, xticks=[], yticks=[])
     save_figure(figure, path)
 
 
-def _choose(manifest: Manifest, count: int) -> list[Group]:
-    """The first `count` identities with two views and a near-identity image."""
+def _choose(manifest: Manifest, count: int) -> list[tuple[list[int], list[int]]]:
+    """The views of the first `count` identities with two, and the near-identity images made from them."""
     names = manifest.column("identity")
     parents = parent_rows(manifest)
     views: dict[str | None, list[int]] = {}
@@ -90,7 +80,7 @@ def _choose(manifest: Manifest, count: int) -> list[Group]:
         elif role in _NEAR_ROLES and parents[row] >= 0:
             distractors.setdefault(names[parents[row]], []).append(row)
 
-    groups = [Group(rows, distractors[name]) for name, rows in views.items() if len(rows) > 1 and name in distractors]
+    groups = [(rows, distractors[name]) for name, rows in views.items() if len(rows) > 1 and name in distractors]
     if len(groups) < count:
         raise ValueError(f"the manifest has {len(groups)} identities with two views and a distractor, not {count}")
     return groups[:count]
@@ -116,9 +106,8 @@ def draw_attention(metrics: Mapping[str, Embedder], images: Mapping[str, ImageLi
         panel.imshow(np.asarray(picture))
         panel.set(xticks=[], yticks=[])
         panel.grid(False)
-    panels = np.array(axes).reshape(1 + len(metrics), len(images))
-    for panel, title in zip(panels[0], images, strict=True):
+    for panel, title in zip(axes, images, strict=False):  # of the first row
         panel.set(title=title)
-    for panel, name in zip(panels[1:, 0], metrics, strict=True):
+    for panel, name in zip(axes[len(images) :: len(images)], metrics, strict=True):
         panel.set(ylabel=name)
     save_figure(figure, path)

@@ -1,4 +1,4 @@
-"""Plots of evaluations as PNG or SVG files: ROC, precision and recall, distributions, sensitivity, Pareto fronts, ...
+"""Plots of evaluations as PNG or SVG files: ROC, distributions, sensitivity, Pareto fronts, ...
 
     draw(results, Path("results"), "folder", "svg")  # all plots that the results' items allow
 
@@ -31,9 +31,10 @@ from idmetric.evaluate.protocols.common.result import (
     slug,
 )
 from idmetric.evaluate.report.figure import new_figure, save_figure
-from idmetric.evaluate.statistics.ranking import average_precision, roc_auc
+from idmetric.evaluate.statistics.checks import Truths
+from idmetric.evaluate.statistics.ranking import roc_auc
 from idmetric.evaluate.statistics.sensitivity import trend
-from idmetric.metric.distance.ties import Truths, comparable
+from idmetric.metric.distance.ties import comparable
 from idmetric.metric.files import StrPath
 
 if TYPE_CHECKING:
@@ -76,27 +77,6 @@ def roc(pairs: Mapping[str, Scored], path: StrPath, title: str = "") -> None:
         title=title,
         **_UNIT_SQUARE,
     )
-    save_figure(figure, path)
-
-
-def precision_recall(pairs: Mapping[str, Scored], path: StrPath, title: str = "") -> None:
-    """Draw precision over recall of models, with average precision; the share of pairs of one identity is dashed."""
-    from sklearn.metrics import precision_recall_curve
-
-    figure, [axes] = new_figure(1, 1)
-    for model, scored in pairs.items():
-        mean_precision = average_precision(scored.score, scored.same)
-        scores = comparable(scored.score)
-        precision, recall, _ = precision_recall_curve(scored.same, scores)
-        axes.step(
-            recall,
-            precision,
-            where="post",
-            label=f"{model} ({mean_precision:.3f})",
-        )
-    shares = [np.asarray(scored.same).mean() for scored in pairs.values()]
-    axes.axhline(float(np.mean(shares)), **_DASHED)
-    axes.set(xlabel="recall", ylabel="precision", title=title, **_UNIT_SQUARE)
     save_figure(figure, path)
 
 
@@ -185,17 +165,12 @@ def similarity_trends(grids: Mapping[str, Columns], path: StrPath) -> None:
         for name, (chosen, change) in curves.items():
             if not chosen.any():
                 continue
-            scores = columns["score"][chosen]
-            instances = columns["instance"][chosen]
-            points = trend(scores, change[chosen], instances)
-            if not points:
-                continue
-            heights, ends = [], []
-            for interval in points.values():
-                heights.append(interval.value)
-                ends.append((interval.low, interval.high))
-            [line] = panel.plot(list(points), heights, marker=".", label=name)
-            _band(panel, list(points), ends, line.get_color())
+            points = trend(columns["score"][chosen], change[chosen], columns["instance"][chosen])
+            if points:
+                heights = [interval.value for interval in points.values()]
+                ends = [(interval.low, interval.high) for interval in points.values()]
+                [line] = panel.plot(list(points), heights, marker=".", label=name)
+                _band(panel, list(points), ends, line.get_color())
         panel.set(title=model, xlabel="change")
     axes[0].set(ylabel="similarity")
     save_figure(figure, path)
@@ -327,15 +302,8 @@ def step_curves(results: Sequence[Result], path: StrPath) -> None:
     figure, axes = new_figure(math.ceil(len(names) / columns), columns, width=3.4)
     for panel, name in zip(axes, names, strict=False):
         for index, result in enumerate(results):
-            color = f"C{index % 10}"
-            label = ""
-            if panel is axes[0]:  # one legend is enough
-                label = result.model
-            _step_curve(panel, result, name, color, label)
-            anchors = _numbers(result, _ANCHOR)
-            if name == "identity" and anchors:
-                *_, anchor = anchors.values()
-                panel.axhline(anchor.value, color=color, linestyle="--", linewidth=1)
+            label = result.model if panel is axes[0] else ""  # one legend is enough
+            _step_curve(panel, result, name, f"C{index % 10}", label)
         panel.set(title=name, xlabel="step")
 
     for panel in axes[len(names) :]:
@@ -350,46 +318,26 @@ def _step_curve(
     color: str,
     label: str,
 ) -> None:
-    numbers = _numbers(result, name)
-    heights = [number.value for number in numbers.values()]
-    panel.plot(
-        list(numbers),
-        heights,
-        color=color,
-        marker=".",
-        label=label,
-        zorder=3,
-    )
-
-    banded, ends = [], []
-    for step, number in numbers.items():
-        if number.low is not None and number.high is not None:
-            banded.append(step)
-            ends.append((number.low, number.high))
-    _band(panel, banded, ends, color)
-
-    rows = steps_of(result)
-    for step, number in numbers.items():
-        if rows[step].get("best"):
-            panel.plot(
-                [step],
-                [number.value],
-                "o",
-                color=color,
-                markersize=11,
-                fillstyle="none",
-                zorder=4,
-            )
-
-
-def _numbers(result: Result, name: str) -> dict[int, Value]:
-    """Step -> a number of its row."""
-    numbers = {}
+    """Draw a number of a model; in the panel of identity also the identity of real photos."""
+    real = None
+    heights: dict[int, float] = {}
+    ends: dict[int, tuple[float, float]] = {}
     for step, row in steps_of(result).items():
-        value = row.get(name)
-        if isinstance(value, Value):
-            numbers[step] = value
-    return numbers
+        numbers = numbers_of(row)
+        if name not in numbers:
+            continue
+        number = numbers[name]
+        heights[step] = number.value
+        if number.low is not None and number.high is not None:
+            ends[step] = number.low, number.high
+        if row.get("best"):
+            panel.plot([step], [number.value], "o", color=color, markersize=11, fillstyle="none", zorder=4)
+        if name == "identity" and _ANCHOR in numbers:
+            real = numbers[_ANCHOR].value
+    if real is not None:
+        panel.axhline(real, color=color, linestyle="--", linewidth=1)
+    panel.plot(list(heights), list(heights.values()), color=color, marker=".", label=label, zorder=3)
+    _band(panel, list(ends), list(ends.values()), color)
 
 
 # All plots of results
@@ -398,10 +346,9 @@ def _numbers(result: Result, name: str) -> dict[int, Value]:
 def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -> list[Path]:
     """Draw all plots that the results' items allow, as `name`.PLOT.`ending`; each of several datasets has its plots.
 
-    Items named "pairs" (score, same) give ROC, precision and recall, and distributions; "parts" (score, oracle) the
-    oracle's ECDF; "grid", with rows of sensitivities to context, bars and trends; "reliability" its curve. Rows of
-    methods with identity, and diversity or CLIP-T, give the Pareto front of the methods that do not copy; rows of
-    steps give curves.
+    Items named "pairs" (score, same) give ROC and distributions; "parts" (score, oracle) the oracle's ECDF; "grid"
+    and rows of sensitivities to context bars and trends; "reliability" its curve. Rows of methods with identity, and
+    diversity or CLIP-T, give the Pareto front of the methods that do not copy; rows of steps give curves.
     """
     out.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
@@ -416,7 +363,6 @@ def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -
 
     for part, pairs in _pairs(results).items():
         roc(pairs, new_path("roc", part), part)
-        precision_recall(pairs, new_path("pr", part), part)
         distributions(pairs, new_path("distributions", part), part)
 
     if parts := _items(results, "parts"):

@@ -106,9 +106,10 @@ def _columns(rows: Numbers) -> dict[str, tuple[float, float]]:
     for numbers in rows.values():
         for metric, value in numbers.items():
             values.setdefault(metric, []).append(value)
-    shown: list[str] = []
-    for stem in _SUMMARY:
-        shown += [metric for metric in values if metric.partition("@")[0] == stem]
+    stems = {metric: metric.partition("@")[0] for metric in values}
+    shown = sorted(
+        (metric for metric in values if stems[metric] in _SUMMARY), key=lambda metric: _SUMMARY.index(stems[metric])
+    )
 
     columns = {}
     for metric in shown[:5]:
@@ -150,6 +151,8 @@ def _on_methods(
     details = []
     if "real" in rows[best]:
         details.append(f"Real photos of the subjects reach {number(rows[best]['real'].value)} among themselves.")
+    if "floor" in rows[best]:
+        details.append(f"The same prompts without references reach {number(rows[best]['floor'].value)}.")
     if not rivals and len(rows) == 1:
         return [best], f"{best} has an identity of {identity[best]}", details
     if not rivals:
@@ -192,20 +195,10 @@ def _on_copies(label: str, rows: Numbers, copies: Sequence[str]) -> list[str]:
     if not copies:
         return []
     shares = []
-    unit = "\u00a0% of the images"  # once
     for name in copies:
-        percent = 100 * rows[name]["copies"].value
-        shares.append(f"{name} ({percent:.3g}{unit})")
-        unit = "\u00a0%"
-
-    *most, subject = shares
-    noun, verb = "Step", "copies"
-    if most:
-        subject = f"{', '.join(most)} and {subject}"
-        noun, verb = "Steps", "copy"
-    if label == "step":
-        subject = f"{noun} {subject}"
-    return [f"{subject} {verb} references or training images, which raises identity."]
+        prefix = "step " if label == "step" else ""
+        shares.append(f"{prefix}{name} ({100 * rows[name]['copies'].value:.3g}\u00a0%)")
+    return [f"Images that copy references or training images raise the identity of {', '.join(shares)}."]
 
 
 def _ends(values: Sequence[Value]) -> list[float]:
@@ -218,34 +211,26 @@ def _ends(values: Sequence[Value]) -> list[float]:
 
 def _chart(label: str, rows: Numbers) -> Chart | None:
     """Identity over training steps; of methods, against diversity or else CLIP-T. None for less than two points."""
-    names = ("step", "identity")
-    if label == "step":
-        steps = {name: Value(float(name), None, None, 1) for name in rows}
-        rows = {name: {**numbers, "step": steps[name]} for name, numbers in rows.items()}
-    else:
-        names = ("identity", CLIP)
+    x_name, y_name = "step", "identity"
+    if label == "method":
+        x_name, y_name = "identity", CLIP
         if sum("diversity" in numbers for numbers in rows.values()) > 1:
-            names = ("identity", "diversity")
+            y_name = "diversity"
 
     points = []
+    real = None
     for name, numbers in rows.items():
-        if set(names) <= numbers.keys():
-            points.append((name, numbers[names[0]], numbers[names[1]]))
+        x, y = numbers.get(x_name), numbers.get(y_name)
+        if label == "step":
+            x = Value(float(name), None, None, 1)
+        if x is not None and y is not None:
+            points.append((name, x, y))
+        if real is None and "real" in numbers:
+            real = numbers["real"].value
     if len(points) < 2:
         return None
 
-    x_name, y_name = names
-    x_ends = _ends([x for _, x, _ in points])
-    y_ends = _ends([y for _, _, y in points])
-    identity_ends = x_ends
-    if label == "step":
-        identity_ends = y_ends
-    real = None
-    for numbers in rows.values():
-        if "real" in numbers:
-            real = numbers["real"].value
-            identity_ends.append(real)
-            break
-    x_scale = Scale.of(x_name, x_ends)
-    y_scale = Scale.of(y_name, y_ends)
-    return Chart(x_scale, y_scale, points, real)
+    ends = {x_name: _ends([x for _, x, _ in points]), y_name: _ends([y for _, _, y in points])}
+    if real is not None:
+        ends["identity"].append(real)
+    return Chart(Scale.of(x_name, ends[x_name]), Scale.of(y_name, ends[y_name]), points, real)

@@ -20,7 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.metric.distance.ties import STEP, comparable, labeled, truths
+from idmetric.evaluate.statistics.checks import labeled, truths
+from idmetric.metric.distance.ties import STEP, comparable
+from idmetric.metric.files.hints import need
 
 Array = NDArray[np.float64]
 Truths = NDArray[np.bool_]
@@ -146,16 +148,14 @@ def _total(queries: Truths, answers: Answers) -> float:
 
 def _beaten(answers: Answers, counted: Truths) -> float:
     """The weighted share of (known, unknown) pairs with a counted, more similar known query; ties half."""
+    need("eval", "open-set areas", sklearn="scikit-learn")
+    from sklearn.metrics import roc_auc_score
+
     known_weight = _total(answers.known, answers)
-    unknown_weight = _total(~answers.known, answers)
-
-    unknown = answers.rows(~answers.known)
-    unknown = unknown.rows(np.argsort(unknown.score))
-    weight_of_lowest = np.append(0, unknown.weight.cumsum())  # weight of the lowest 0, 1, 2, ... queries
-
-    scores = answers.score[counted]
-    lower = np.searchsorted(unknown.score, scores, "left")
-    not_higher = np.searchsorted(unknown.score, scores, "right")
-    won = (weight_of_lowest[lower] + weight_of_lowest[not_higher]) / 2
-    won_pairs = answers.weight[counted] @ won
-    return min(1.0, float(won_pairs / (known_weight * unknown_weight)))  # sums are rounded
+    _total(~answers.known, answers)
+    if not counted.any():
+        return 0.0
+    compared = answers.rows(counted | ~answers.known)
+    area = roc_auc_score(compared.known, compared.score, sample_weight=compared.weight)
+    share = answers.weight[counted].sum() / known_weight  # a known query that is not counted beats none
+    return min(1.0, float(area * share))  # sums are rounded

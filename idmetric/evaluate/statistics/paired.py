@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -66,17 +67,9 @@ class Comparison:
 
     def reversed(self) -> Comparison:
         """The comparison of b with a."""
-        low = high = None
-        if self.low is not None and self.high is not None:
-            low, high = -self.high, -self.low
-        return replace(
-            self,
-            a=self.b,
-            b=self.a,
-            difference=-self.difference,
-            low=low,
-            high=high,
-        )
+        low = None if self.high is None else -self.high
+        high = None if self.low is None else -self.low
+        return replace(self, a=self.b, b=self.a, difference=-self.difference, low=low, high=high)
 
 
 def compare(scores: Mapping[str, Mapping[Place, float]], against: str | None = None) -> list[Comparison]:
@@ -91,24 +84,19 @@ def compare(scores: Mapping[str, Mapping[Place, float]], against: str | None = N
 
     comparisons = []
     for a, b in pairs:
-        differences = {}
-        for place, score in scores[a].items():
-            if place in scores[b]:
-                differences[place] = score - scores[b][place]
-        if differences:
-            comparisons.append(_compared(a, b, differences))
+        places = [place for place in scores[a] if place in scores[b]]
+        if places:
+            differences = np.array([scores[a][place] - scores[b][place] for place in places])
+            subjects = np.array([place[0] for place in places], dtype=object)
+            comparisons.append(_compared(a, b, differences, subjects))
 
-    corrected = holm([comparison.p for comparison in comparisons])
+    corrected = holm([comparison.p for comparison in comparisons]).tolist()
     tests = len(comparisons)
-    for number, p in enumerate(corrected.tolist()):
-        comparisons[number] = replace(comparisons[number], p_holm=p, tests=tests)
-    return comparisons
+    return [replace(test, p_holm=p, tests=tests) for test, p in zip(comparisons, corrected, strict=True)]
 
 
-def _compared(a: str, b: str, differences: Mapping[Place, float]) -> Comparison:
+def _compared(a: str, b: str, values: Array, subjects: NDArray[Any]) -> Comparison:
     """One comparison, without a correction for others."""
-    values = np.array(list(differences.values()))
-    subjects = np.array([place[0] for place in differences], dtype=object)
     count = len(set(subjects))
     low = high = None
     if count > 1:

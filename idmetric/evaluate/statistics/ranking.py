@@ -14,7 +14,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.metric.distance.ties import Numbers, Truths, comparable, labeled, paired
+from idmetric.evaluate.statistics.checks import Truths, labeled, paired
+from idmetric.metric.distance.ties import Numbers, comparable
 from idmetric.metric.files.hints import need
 
 Ints = NDArray[np.int64]
@@ -52,9 +53,7 @@ def average_precision(scores: ArrayLike, relevant: ArrayLike, k: int | None = No
         ValueError: if nothing is relevant, shapes differ, or a score is not finite.
     """
     s, r = _query(scores, relevant, "average precision")
-    depth = len(s)
-    if k is not None:
-        depth = _depth(k)
+    depth = len(s) if k is None else k
     relevant_scores = s[r]
     hits_above, hits = _counts(relevant_scores, relevant_scores)
     above, end = _counts(s, relevant_scores)  # items of equal score take the places from above + 1 to end
@@ -89,7 +88,7 @@ def trapezoid_average_precision(scores: ArrayLike, relevant: ArrayLike) -> float
     return float(sums.mean() / 2)
 
 
-def ndcg(scores: ArrayLike, gains: ArrayLike, k: int | None = None) -> float:
+def ndcg(scores: ArrayLike, gains: ArrayLike) -> float:
     """Normalized discounted cumulative gain: sum of gain / log2(place + 1), over that of the best order.
 
     Equal scores share their mean gain, by scikit-learn's `ndcg_score` (extra `eval`). In ID-Sim (PODS, supplement D) an
@@ -97,7 +96,6 @@ def ndcg(scores: ArrayLike, gains: ArrayLike, k: int | None = None) -> float:
 
     Args:
         scores: (N,). gains: (N,), >= 0, higher = more relevant; booleans are 1 and 0.
-        k: depth of the ranking, None = all.
 
     Returns:
         In [0, 1].
@@ -108,16 +106,13 @@ def ndcg(scores: ArrayLike, gains: ArrayLike, k: int | None = None) -> float:
     s, g = paired(scores, gains, ("scores", "gains"))
     if g.min() < 0 or g.max() <= 0:
         raise ValueError(f"nDCG needs gains >= 0 with one above 0, got {g.min():g} to {g.max():g}")
-    if k is not None:
-        k = _depth(k)
     if len(s) == 1:
         return 1.0  # scikit-learn refuses a single item
 
     need("eval", "nDCG", sklearn="scikit-learn")
     from sklearn.metrics import ndcg_score
 
-    s = comparable(s)
-    score = ndcg_score(g[None], s[None], k=k)
+    score = ndcg_score(g[None], comparable(s)[None])
     return min(float(score), 1.0)  # sums are rounded
 
 
@@ -146,7 +141,7 @@ def recall_at_k(scores: ArrayLike, relevant: ArrayLike, k: int) -> float:
     """
     s, r = _query(scores, relevant, "recall")
     ranks = _ranks(s, r)
-    return float((ranks <= _depth(k)).mean())
+    return float((ranks <= k).mean())
 
 
 def hit_at_k(scores: ArrayLike, relevant: ArrayLike, k: int) -> float:
@@ -180,12 +175,10 @@ def roc_auc(scores: ArrayLike, relevant: ArrayLike) -> float:
     if r.all() or not r.any():
         raise ValueError("ROC AUC needs both relevant and irrelevant items")
 
-    relevant_scores = s[r]
-    irrelevant_scores = np.sort(s[~r])
-    lower = np.searchsorted(irrelevant_scores, relevant_scores, "left")
-    not_higher = np.searchsorted(irrelevant_scores, relevant_scores, "right")
-    wins = int(lower.sum() + not_higher.sum()) / 2
-    return wins / (len(relevant_scores) * len(irrelevant_scores))
+    need("eval", "ROC AUC", sklearn="scikit-learn")
+    from sklearn.metrics import roc_auc_score
+
+    return float(roc_auc_score(r, s))
 
 
 def _query(scores: ArrayLike, relevant: ArrayLike, what: str) -> tuple[Numbers, Truths]:
@@ -213,9 +206,3 @@ def _ranks(scores: Numbers, relevant: Truths) -> Ints:
     irrelevant_scores = scores[~relevant]
     _, irrelevant_before = _counts(irrelevant_scores, relevant_scores)
     return irrelevant_before + np.arange(1, len(relevant_scores) + 1)
-
-
-def _depth(k: int) -> int:
-    if k < 1 or k != int(k):
-        raise ValueError(f"k must be a whole number >= 1, got {k}")
-    return int(k)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.statistics.bootstrap import draw
-from idmetric.metric.distance.ties import labeled
+from idmetric.evaluate.statistics.checks import labeled
 
 Array = NDArray[np.float64]
 

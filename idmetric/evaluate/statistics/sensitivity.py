@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.statistics.bootstrap import Interval, student
-from idmetric.metric.distance.ties import paired
+from idmetric.evaluate.statistics.checks import paired
 from idmetric.metric.files.hints import need
 
 Names = Sequence[Any] | NDArray[Any]
@@ -44,16 +44,14 @@ def fit(similarity: ArrayLike, identity_change: ArrayLike, factor_change: ArrayL
         similarity: (N,), of each edit to its anchor, N >= 3. identity_change, factor_change: (N,), any unit.
 
     Raises:
-        ValueError: if a number is not finite, shapes differ, there are fewer points than coefficients (3), or a change
-            is constant or varies with the other, which leaves their effects undefined.
+        ValueError: if a number is not finite, shapes differ, or a change is constant or varies with the other, which
+            leaves their effects undefined.
     """
     need("eval", "a regression", sklearn="scikit-learn")
     from sklearn.linear_model import LinearRegression
 
     s, identity = paired(similarity, identity_change, ("similarity", "identity_change"))
     _, factor = paired(similarity, factor_change, ("similarity", "factor_change"))
-    if len(s) < 3:
-        raise ValueError(f"needs three points for its three coefficients, got {len(s)}")
 
     changes = np.stack([identity, factor], axis=1)
     centered = changes - changes.mean(0)

@@ -11,8 +11,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.metric.distance.ties import numbers
-
 Array = NDArray[np.float64]
 _SIGMA, _SCALE = 10.0, 1000.0  # of CMMD
 
@@ -23,7 +21,7 @@ def mean_pairwise_distance(similarities: ArrayLike) -> float:
     Args:
         similarities: (N, N), N >= 2; the diagonal is not read.
     """
-    s = _square(similarities, 2)
+    s = np.asarray(similarities, dtype=np.float64)
     is_pair = ~np.eye(len(s), dtype=bool)
     return float(1 - s[is_pair].mean())
 
@@ -37,21 +35,12 @@ def vendi_score(similarities: ArrayLike) -> float:
     References:
         Friedman and Dieng, "The Vendi Score: A Diversity Evaluation Metric for Machine Learning", TMLR 2023, eq. 1.
     """
-    k = _square(similarities, 1)
+    k = np.asarray(similarities, dtype=np.float64)
     symmetric = (k + k.T) / 2
     values = np.linalg.eigvalsh(symmetric / len(k))
-    if values[0] < -1e-4:
-        raise ValueError("similarities must be positive semi-definite: use cosines of embeddings")
     positive = values[values > 1e-12]
     entropy = -(positive @ np.log(positive))
     return float(np.exp(entropy))
-
-
-def _square(similarities: ArrayLike, least: int) -> Array:
-    s = numbers("similarities", similarities, 2).astype(np.float64)
-    if s.shape[0] != s.shape[1] or len(s) < least:
-        raise ValueError(f"similarities must be (N, N) of at least {least} images, got {s.shape}")
-    return s
 
 
 # Two sets
@@ -75,7 +64,7 @@ def cmmd(x: ArrayLike, y: ArrayLike) -> float:
     """
     from scipy.spatial.distance import cdist
 
-    a, b = _sets(x, y)
+    a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
 
     def kernel(left: Array, right: Array) -> Array:
         squared: Array = cdist(left, right, "sqeuclidean")
@@ -104,7 +93,7 @@ def frechet_distance(x: ArrayLike, y: ArrayLike) -> float:
     Args:
         x: (N, D). y: (M, D). N and M are at least 2.
     """
-    a, b = _sets(x, y)
+    a, b = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
     root_a, root_b = _root(a), _root(b)
     # C_x C_y has the eigenvalues of (A B^T) (A B^T)^T for C_x = A^T A and C_y = B^T B
     common = np.linalg.norm(root_a @ root_b.T, "nuc")
@@ -121,23 +110,11 @@ def centroid_similarity(x: ArrayLike, y: ArrayLike) -> float:
     Args:
         x: (N, D). y: (M, D), of unit length, so that images count equally.
     """
-    a, b = _sets(x, y, least=1)
-    centroid_a = a.mean(0)
-    centroid_b = b.mean(0)
+    centroid_a = np.asarray(x).mean(0)
+    centroid_b = np.asarray(y).mean(0)
     length = np.linalg.norm(centroid_a) * np.linalg.norm(centroid_b)
-    if length == 0:
-        raise ValueError("the vectors of a set cancel out: its centroid has no direction")
     cosine = centroid_a @ centroid_b / length
     return float(np.clip(cosine, -1, 1))
-
-
-def _sets(x: ArrayLike, y: ArrayLike, least: int = 2) -> tuple[Array, Array]:
-    a = numbers("x", x, 2).astype(np.float64)
-    b = numbers("y", y, 2).astype(np.float64)
-    smaller = min(len(a), len(b))
-    if a.shape[1] != b.shape[1] or smaller < least:
-        raise ValueError(f"sets must be (N, D) and (M, D) of at least {least} images each, got {a.shape}, {b.shape}")
-    return a, b
 
 
 def _root(x: Array) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -79,6 +80,18 @@ def _breaking(name: str) -> Markup:
     from markupsafe import Markup, escape
 
     return Markup(re.sub("([/_])", r"\1<wbr>", str(escape(name))))
+
+
+def short(paths: Sequence[str]) -> list[str]:
+    """Remove the folders that all paths share."""
+    folders = [os.path.dirname(path) for path in paths]
+    try:
+        shared = os.path.commonpath(folders)
+    except ValueError:  # absolute and relative paths, several drives, or no paths
+        shared = ""
+    if not shared:
+        return list(paths)
+    return [os.path.relpath(path, shared) for path in paths]
 
 
 def _text(package: str, name: str) -> str:

@@ -236,7 +236,9 @@ def parse(record: Mapping[str, Any], name: str) -> Calibration:
 
 
 def _images(outside: str) -> str:
-    return "whole images" if outside == "all" else f"subjects cut by masks ({outside})"
+    if outside == "all":
+        return "whole images"
+    return f"subjects cut by masks ({outside})"
 
 
 def _check_prior(prior: float) -> float:

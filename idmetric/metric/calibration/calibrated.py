@@ -10,13 +10,13 @@ from torch import Tensor
 from idmetric.metric.calibration import apply as calibrations
 from idmetric.metric.calibration.apply import Calibration, CalibrationError
 from idmetric.metric.checkpoints import format as checkpoint
-from idmetric.metric.checkpoints.naming import Named
+from idmetric.metric.checkpoints.saving import Saved
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.files import StrPath
 from idmetric.metric.images.masks import Images
 
 
-class Calibrated(Named):
+class Calibrated(Saved):
     """A model that may have a calibration, in its folder or by `calibrate_with`."""
 
     _calibration: Calibration | None = None

@@ -46,15 +46,13 @@ class Isotonic:
     def __post_init__(self) -> None:
         x = np.asarray(self.scores, dtype=np.float64)
         p = np.asarray(self.probabilities, dtype=np.float64)
-        is_list = x.ndim == 1 and x.size > 0
-        if not is_list or x.shape != p.shape:
-            raise ValueError(f"needs as many scores as probabilities, one at least, got {x.shape} and {p.shape}")
-
+        is_list = x.ndim == 1 and x.size > 0 and x.shape == p.shape
         is_increasing = np.isfinite(x).all() and np.all(np.diff(x) > 0)
         is_monotone = np.all(np.diff(p) >= 0)  # False for NaN
-        is_share = p.min() > 0 and p.max() < 1
-        if not (is_increasing and is_monotone and is_share):
-            raise ValueError("scores must increase, probabilities must not decrease and lie between 0 and 1")
+        if not (is_list and is_increasing and is_monotone and 0 < p.min() <= p.max() < 1):
+            raise ValueError(
+                "scores must increase, and as many probabilities must not decrease and lie between 0 and 1"
+            )
 
     def log_odds(self, scores: ArrayLike) -> Array:
         """Return the log-odds of the same identity for scores of any shape; higher = more likely."""

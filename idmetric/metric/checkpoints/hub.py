@@ -17,6 +17,7 @@ from idmetric.metric.files import StrPath
 
 _CONFIG = "config.json"  # of each repository that is fetched as a folder
 _COMMIT = "[0-9a-f]{40}"
+_TINY = "or choose the model in the package: IDSim('tiny') in Python, --model tiny in the shell"
 
 
 @dataclass(frozen=True)
@@ -46,13 +47,15 @@ class Files:
     Args:
         source: the folder or `owner/name`.
         published: it is a repository, even if there is a folder of that name.
+        advice: alternative to a local folder, for messages.
 
     Raises:
         CheckpointError: if a folder lacks the file, or has no such revision, or the repository cannot be reached.
     """
 
-    def __init__(self, source: StrPath, hub: Hub = Hub(), *, published: bool = False) -> None:
+    def __init__(self, source: StrPath, hub: Hub = Hub(), *, published: bool = False, advice: str = _TINY) -> None:
         self.name = os.fspath(source)
+        self.advice = advice
         self.local = not published and Path(self.name).is_dir()
         if self.local and hub.revision is not None:
             raise CheckpointError(f"{self.name!r} is a local folder, which has no revision {hub.revision!r}")
@@ -60,7 +63,7 @@ class Files:
 
     def __getitem__(self, filename: str) -> Path:
         if not self.local:
-            path = fetch(self.name, filename, self.hub)
+            path = fetch(self.name, filename, self.hub, self.advice)
             revision = commit_of(path) or self.hub.revision
             self.hub = replace(self.hub, revision=revision)
             return path
@@ -83,20 +86,21 @@ class Files:
         """
         if self.local:
             path = Path(self.name, filename)
-            return path if path.is_file() else None
+            if path.is_file():
+                return path
+            return None
         from huggingface_hub import errors
 
         try:
             return self[filename]
         except CheckpointError as error:
             cause = error.__cause__
-            without_code = type(cause) is errors.HfHubHTTPError and _status(cause) == 404  # from a mirror
-            if isinstance(cause, errors.EntryNotFoundError) or without_code:
+            if isinstance(cause, errors.EntryNotFoundError) or _status(cause) == 404:  # which a mirror gives alone
                 return None
             raise
 
 
-def fetch(repo: str, filename: str, hub: Hub = Hub()) -> Path:
+def fetch(repo: str, filename: str, hub: Hub = Hub(), advice: str = _TINY) -> Path:
     """Path of one file of a Hub repository, downloaded once into the Hub cache.
 
     A file of a commit that is in the cache is returned at once. For a branch or tag the Hub is asked once which commit
@@ -108,7 +112,7 @@ def fetch(repo: str, filename: str, hub: Hub = Hub()) -> Path:
     check_repository(repo)
     import huggingface_hub  # here, so that reading a folder does not load it
 
-    with _explained(f"{filename} of {repo}", repo, hub):
+    with _explained(f"{filename} of {repo}", repo, hub, advice):
         problem = _problem(repo, filename, hub)
         options = asdict(replace(hub, local_files_only=hub.local_files_only or problem is not None))
         try:
@@ -135,7 +139,7 @@ def fetch_folder(files: Files, patterns: Sequence[str]) -> Path:
 
     if _is_offline(files.hub):
         return folder
-    with _explained(files.name, files.name, files.hub):
+    with _explained(files.name, files.name, files.hub, files.advice):
         api = huggingface_hub.HfApi(token=files.hub.token)
         timeout = constants.HF_HUB_ETAG_TIMEOUT
         try:
@@ -157,13 +161,12 @@ def check_repository(repo: str) -> None:
 
 
 @contextlib.contextmanager
-def _explained(what: str, repo: str, hub: Hub) -> Iterator[None]:
+def _explained(what: str, repo: str, hub: Hub, advice: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
         raise CheckpointError(
-            f"cannot fetch {what} from the Hub: {_reason(error, repo, hub)}; or give a local folder, or choose the "
-            "model in the package: IDSim('tiny') in Python, --model tiny in the shell"
+            f"cannot fetch {what} from the Hub: {_reason(error, repo, hub)}; or give a local folder, {advice}"
         ) from error
 
 
@@ -221,8 +224,14 @@ def _is_offline(hub: Hub) -> bool:
     return bool(hub.local_files_only or constants.HF_HUB_OFFLINE)
 
 
-def _reason(error: Exception, repo: str, hub: Hub) -> str:
-    import huggingface_hub
+_ADVICE = {  # for an HTTP status
+    403: "access is refused: give the token the right to read it, or check HF_ENDPOINT and proxy",
+    404: "it does not exist: check the name, the revision and HF_ENDPOINT",
+    429: "too many requests to the Hub: wait some minutes, or log in (`hf auth login`) for a higher limit",
+}
+
+
+def _reason(error: BaseException, repo: str, hub: Hub) -> str:
     from huggingface_hub import constants, errors
 
     page = f"{constants.ENDPOINT}/{repo}"
@@ -234,54 +243,28 @@ def _reason(error: Exception, repo: str, hub: Hub) -> str:
         return f"it is gated: accept its license at {page}, then {token}"
     if isinstance(error, errors.RevisionNotFoundError):
         return f"it has no revision {hub.revision!r}, see {page}/commits/main"
-    if isinstance(error, errors.LocalEntryNotFoundError) and _is_offline(hub):
-        cache = _cache(hub)
-        return f"the network is switched off (local_files_only or HF_HUB_OFFLINE) and the file is not in {cache}"
     if isinstance(error, errors.LocalEntryNotFoundError):
-        return _no_answer(error.__cause__ or error, hub)
-    if isinstance(error, errors.EntryNotFoundError):
+        if _is_offline(hub):
+            cache = _cache(hub)
+            return f"the network is switched off (local_files_only or HF_HUB_OFFLINE) and the file is not in {cache}"
+        error = error.__cause__ or error
+    elif isinstance(error, errors.EntryNotFoundError):
         return f"the repository has no such file, see {page}/tree/{hub.revision or 'main'}"
 
-    # A mirror or a proxy may leave out the code by which the client knows what is missing.
+    # a mirror or a proxy may leave out the code by which the client knows what is missing
     status = _status(error)
-    if status == 401 and (hub.token or huggingface_hub.get_token()):
-        return "HTTP 401, the token is refused: it may have expired, give another (token=, HF_TOKEN or `hf auth login`)"
     if isinstance(error, errors.RepositoryNotFoundError) or status == 401:
-        return f"there is no such repository, or it is private: check the name; for a private one {token}"
-    if status == 403:
-        return f"HTTP 403, access is refused: give the token the right to read {page}, or check HF_ENDPOINT and proxy"
-    if status == 404:
-        return f"HTTP 404, {page} does not exist: check the name, the revision and HF_ENDPOINT"
+        return f"there is no such repository, it is private, or the token is refused: check the name, and {token}"
     if status:
-        return _no_answer(error, hub)
-    return _text(error)
-
-
-def _no_answer(error: BaseException, hub: Hub) -> str:
-    """What happened where the Hub could not be reached, and what to do."""
-    from huggingface_hub import constants
-
-    status = _status(error)
-    if status == 429:
-        return (
-            "HTTP 429, too many requests to the Hub: wait some minutes, or log in (`hf auth login`) for a higher limit"
-        )
-    if status:
-        return f"HTTP {status}, an error of the server {constants.ENDPOINT}: try again later"
-    return (
-        f"{constants.ENDPOINT} did not answer ({_text(error)}) and the file is not in {_cache(hub)}: check the "
-        "network, HTTPS_PROXY and HF_ENDPOINT"
-    )
-
-
-def _text(error: BaseException) -> str:
-    """An error's message in one line, after its type unless that is ValueError."""
+        advice = _ADVICE.get(status, "an error of the server: try again later")
+        return f"HTTP {status} for {page}, {advice}"
     text = " ".join(str(error).split())[:200]
-    if not text:
-        return type(error).__name__
     if isinstance(error, ValueError):
         return text
-    return f"{type(error).__name__}: {text}"
+    return (
+        f"{constants.ENDPOINT} did not answer ({type(error).__name__}: {text}) and the file is not in {_cache(hub)}: "
+        "check the network, HTTPS_PROXY and HF_ENDPOINT"
+    )
 
 
 def cached_file(repo: str, filename: str, hub: Hub = Hub()) -> Path | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from idmetric.metric.checkpoints.hub import Files, Hub, cached_file, hub_name
+from idmetric.metric.checkpoints.hub import Files, Hub, hub_name
 from idmetric.metric.files import StrPath
 
 
@@ -109,23 +109,6 @@ def files_of(name: str, releases: Mapping[str, Release], hub: Hub) -> Files:
     return Files(release.repo, replace(hub, revision=revision), published=True)
 
 
-def is_cached(release: Release) -> bool:
-    """Whether a release's weights are in the Hub cache, an ID-Sim's backbone as well."""
-    from idmetric.metric.checkpoints.format import read_json
-
-    hub = Hub(revision=release.revision)
-    if release in IDSIM.values():
-        backbone = cached_file(f"timm/{release.backbone}", WEIGHTS)
-        adapter = cached_file(release.repo, ADAPTER, hub)
-        return backbone is not None and adapter is not None
-
-    index = cached_file(release.repo, f"{WEIGHTS}.index.json", hub)
-    if index is None:
-        return cached_file(release.repo, WEIGHTS, hub) is not None
-    shards = set(read_json(index).get("weight_map", {}).values())
-    return bool(shards) and all(cached_file(release.repo, str(shard), hub) for shard in shards)
-
-
 def idsim_variant(folder: StrPath) -> str | None:
     """The released ID-Sim variant that a folder's name contains, e.g. "id-sim_dinov3_vitb16_cls_patch".
 
@@ -150,17 +133,3 @@ def source_name(source: StrPath) -> str:
     if isinstance(source, str) or os.path.isabs(source):
         return os.fspath(source)
     return os.path.join(os.curdir, source)
-
-
-def idsim_cache(cache_dir: StrPath, variant: str) -> tuple[Path, Path | None] | None:
-    """A variant's files where the ID-Sim release's loader keeps them: its folder, and Meta's backbone file if present.
-
-    None if the folder `<variant>_cls_patch` in `cache_dir` holds no adapter.
-    """
-    cache = Path(cache_dir)
-    folder = cache / f"{variant}{_CLS_PATCH}"
-    if not (folder / ADAPTER_CONFIG).is_file():
-        return None
-    backbone = f"{variant}_pretrain*.pth"
-    backbones = [*cache.glob(f"checkpoints/{backbone}"), *cache.glob(backbone)]
-    return folder, min(backbones, default=None)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -49,17 +49,13 @@ class Embedding:
         if self.cls.ndim != 2:
             raise ValueError(f"Embedding.cls must have shape (B, D), got {tuple(self.cls.shape)}")
         if self.patches is None:
-            if self.grid is not None or self.weights is not None:
-                raise ValueError("Embedding.grid and Embedding.weights need patches")
             return
 
         batch = self.cls.shape[0]  # not len(), by which torch.export would fix the batch size
         shape = tuple(self.patches.shape)
-        if len(shape) != 3 or shape[0] != batch:
-            raise ValueError(f"Embedding.patches must have shape ({batch}, P, D), got {shape}")
-        tokens = shape[1]
-        if self.grid is not None and math.prod(self.grid) != tokens:
-            raise ValueError(f"Embedding.grid {self.grid} does not hold {tokens} patches")
+        tokens = shape[1] if self.grid is None else math.prod(self.grid)
+        if len(shape) != 3 or shape[:2] != (batch, tokens):
+            raise ValueError(f"Embedding.patches must have shape {(batch, tokens)} and channels, got {shape}")
         if self.weights is not None and self.weights.shape != (batch, tokens):
             raise ValueError(f"Embedding.weights must have shape {(batch, tokens)}, got {tuple(self.weights.shape)}")
 
@@ -78,31 +74,11 @@ class Embedding:
         storage = f"{dtype} on {self.cls.device}"
         return f"Embedding({count}, {shapes}, {storage}, model={self.model!r})"
 
-    @overload
-    def __getitem__(self, index: str) -> Tensor: ...
-
-    @overload
-    def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Embedding: ...
-
-    def __getitem__(self, index: int | slice | Sequence[int] | Tensor | str) -> Embedding | Tensor:
-        """Select images; an integer gives an Embedding of one image.
-
-        "cls" and "patch" give the tensors (B, D) and (B, P, D') under the keys of the dict that the ID-Sim release's
-        `embed` returns.
-        """
-        if isinstance(index, str):
-            tensor = {"cls": self.cls, "patch": self.patches}.get(index)
-            if tensor is None:
-                raise KeyError(
-                    f"{index!r}: an Embedding has ['cls'] = .cls and, if made with patches=True, ['patch'] = .patches"
-                )
-            return tensor
-
+    def __getitem__(self, index: int | slice | Sequence[int] | Tensor) -> Embedding:
+        """Select images; an integer gives an Embedding of one image."""
         rows: Any = index
         if isinstance(index, int):
-            if not -len(self) <= index < len(self):
-                raise IndexError(f"image {index} of an Embedding of {len(self)}")
-            start = index % len(self)
+            start = range(len(self))[index]
             rows = slice(start, start + 1)
         elif not is_tensor(index) and not isinstance(index, slice):
             rows = np.asarray(index, dtype=np.int64)

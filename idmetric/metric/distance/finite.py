@@ -54,16 +54,15 @@ def finite_rows(*tensors: Tensor | None) -> Tensor:
     return torch.stack(rows).all(0)
 
 
-def check_distances(distances: Tensor, dtype: torch.dtype | None = None) -> None:
-    """Refuse distances that are not finite: NonFiniteError, which names their places and how to fix it."""
+def check_distances(distances: Tensor, dtype: torch.dtype | None = None, names: Sequence[str] | None = None) -> None:
+    """Refuse distances (B, ...) that are not finite: NonFiniteError, with the images' names (default: numbers)."""
     if is_finite(distances):
         return
     is_bad = ~distances.detach().isfinite()
-    indices = is_bad.nonzero().tolist()  # of each such distance, one or two numbers
-    rows = sorted({index[0] for index in indices})
-    positions = [str(index[0]) if len(index) == 1 else str(tuple(index)) for index in indices]
-    names = shown(positions)
-    raise NonFiniteError(f"the distances at {names} are not finite (NaN or infinite): {_fix(dtype)}", rows)
+    rows = is_bad.reshape(len(is_bad), -1).any(1).nonzero().flatten().tolist()
+    every_name = names or range(len(is_bad))
+    bad_names = shown([str(every_name[row]) for row in rows])
+    raise NonFiniteError(f"the distances of {bad_names} are not finite (NaN or infinite): {_fix(dtype)}", rows)
 
 
 def checked_distances(distances: Tensor, dtype: torch.dtype) -> Tensor:

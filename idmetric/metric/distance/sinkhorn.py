@@ -92,7 +92,7 @@ def sinkhorn_distance(
     counts = (len(a), len(b))
     if counts[0] != counts[1] and 1 not in counts:
         raise ValueError(f"a and b need equal batches or one of 1, got {tuple(a.shape)} and {tuple(b.shape)}")
-    options = _options(blur, scaling, diameter, debias)
+    options = _Annealing(blur, scaling, diameter, debias)
     with no_autocast(a):
         left = _cloud(a, b, weights_a)
         right = _cloud(b, a, weights_b)
@@ -127,7 +127,7 @@ def sinkhorn_matrix(
     Returns:
         Distances (N, M), float32 or float64, differentiable in tokens and weights.
     """
-    options = _options(blur, scaling, diameter, debias)
+    options = _Annealing(blur, scaling, diameter, debias)
     symmetric = a is b and weights_a is weights_b
     with no_autocast(a):
         left = _cloud(a, b, weights_a)
@@ -170,7 +170,7 @@ def self_potential(
     Returns:
         Potentials (N, P); those of tokens of weight zero mean nothing.
     """
-    options = _options(blur, scaling, diameter, True)
+    options = _Annealing(blur, scaling, diameter, True)
     with no_autocast(x):
         return _self_potential(_cloud(x, x, weights), options)
 
@@ -180,12 +180,6 @@ class _Annealing(NamedTuple):
     scaling: float
     diameter: float | None
     debias: bool
-
-
-def _options(blur: float, scaling: float, diameter: float | None, debias: bool) -> _Annealing:
-    if not blur > 0 or not 0 < scaling < 1 or (diameter is not None and not 0 < diameter < math.inf):
-        raise ValueError(f"need blur > 0, 0 < scaling < 1, diameter > 0 or None: got {blur=}, {scaling=}, {diameter=}")
-    return _Annealing(blur, scaling, diameter, debias)
 
 
 def _indices(images: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Checks that all statistics share (shapes, finite numbers, boolean labels), and the rule for equal scores."""
+"""The rule for equal scores, and a check for arrays of numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Numbers = NDArray[Any]  # any float type: large float32 arrays are not copied
-Truths = NDArray[np.bool_]
 
 # Scores that agree in so many decimals are equal. The cosine of one pair of images moves by about 1e-7 in float32, and
 # by 1e-16 in float64, with the block, the thread and the place in a batch: noise must not rank copies of an image.
@@ -26,14 +25,6 @@ def comparable(scores: ArrayLike) -> NDArray[np.float64]:
     """
     array = np.asarray(scores, dtype=np.float64)
     return array.round(DIGITS)
-
-
-def first_highest(scores: Numbers) -> int:
-    """Index of the highest of scores (N,); of equal ones the first."""
-    nearly_highest = scores >= scores.max() - 2 * STEP  # rounding a long row would take ten times as long
-    candidates = np.flatnonzero(nearly_highest)
-    best = comparable(scores[candidates]).argmax()
-    return int(candidates[best])
 
 
 def numbers(name: str, values: ArrayLike, ndim: int = 1) -> Numbers:
@@ -58,44 +49,3 @@ def numbers(name: str, values: ArrayLike, ndim: int = 1) -> Numbers:
         raise ValueError(f"{name} must be finite, but {len(bad_indices)} are not, the first {x[index]} at {position}")
 
     return x
-
-
-def truths(name: str, values: ArrayLike) -> Truths:
-    """Values as booleans, which may be given as 0 and 1.
-
-    Raises:
-        ValueError: for other values, such as NaN or labels of -1 and 1, which would all count as true.
-    """
-    x = np.asarray(values)
-    if x.dtype == np.bool_:
-        return x
-    if not np.isin(x, (0, 1)).all():
-        raise ValueError(f"{name} must be booleans, or 0 and 1, got others among {x.dtype} values")
-    return x.astype(bool)
-
-
-def labeled(
-    scores: ArrayLike, relevant: ArrayLike, names: tuple[str, str] = ("scores", "relevant")
-) -> tuple[NDArray[np.float64], Truths]:
-    """Scores (N,), `comparable`, and a boolean label (N,) for each."""
-    score_array = numbers(names[0], scores)
-    relevant_array = truths(names[1], relevant)
-    _check_shapes(score_array, relevant_array, names)
-    return comparable(score_array), relevant_array
-
-
-def paired(
-    x: ArrayLike,
-    y: ArrayLike,
-    names: tuple[str, str] = ("x", "y"),
-) -> tuple[Numbers, Numbers]:
-    """Two arrays (N,) of finite float64 numbers."""
-    x_array = numbers(names[0], x)
-    y_array = numbers(names[1], y)
-    _check_shapes(x_array, y_array, names)
-    return x_array.astype(np.float64), y_array.astype(np.float64)
-
-
-def _check_shapes(x: Numbers, y: Numbers, names: tuple[str, str]) -> None:
-    if x.shape != y.shape:
-        raise ValueError(f"{names[0]} and {names[1]} must be of one shape (N,), got {x.shape} and {y.shape}")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
-import stat
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from idmetric.metric.files import StrPath
+from idmetric.metric.files.output import refuse_irregular
 
 MOST = 2**30  # bytes
 
@@ -22,16 +22,19 @@ def read_text(path: StrPath, encoding: str = "utf-8", most: int = MOST) -> str:
         most: bytes that it may have.
 
     Raises:
-        OSError: if the file cannot be read.
-        ValueError: if it has more bytes, is not text, or is a pipe or device, which might never end.
+        OSError: as `read_bytes`. ValueError: if it is not text.
     """
-    if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):  # open reports folders
-        raise ValueError("it is a pipe or a device: give a file")
+    return read_bytes(path, most).decode(encoding)
+
+
+def read_bytes(path: StrPath, most: int = MOST) -> bytes:
+    """All bytes of a file; OSError if it cannot be read, has more than `most`, or may never end (a pipe, a device)."""
+    refuse_irregular(path)
     with open(path, "rb") as file:
         data = file.read(most + 1)
     if len(data) > most:
-        raise ValueError(f"it has more than {most} bytes")
-    return data.decode(encoding)
+        raise OSError(f"it has more than {most} bytes")
+    return data
 
 
 def read(path: StrPath, encoding: str = "utf-8", most: int = MOST) -> Any:
@@ -40,26 +43,6 @@ def read(path: StrPath, encoding: str = "utf-8", most: int = MOST) -> Any:
     if os.fspath(path).endswith(".toml"):
         return tomllib.loads(content)
     return parse(content)
-
-
-def lines(path: StrPath) -> Iterator[dict[str, Any]]:
-    """The objects in a file of JSON lines; blank lines are skipped.
-
-    Raises:
-        OSError: if the file cannot be read.
-        ValueError: naming the line, if it is not a JSON object.
-    """
-    with open(path, encoding="utf-8-sig") as file:
-        for number, line in enumerate(file, 1):
-            if not line.strip():
-                continue
-            try:
-                row = parse(line)
-            except ValueError as error:  # also raised for numbers with thousands of digits
-                raise ValueError(f"line {number} is not JSON: {error}") from error
-            if not isinstance(row, dict):
-                raise ValueError(f"line {number} is not an object of columns")
-            yield row
 
 
 def text(value: Any, **options: Any) -> str:

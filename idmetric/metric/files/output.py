@@ -8,9 +8,8 @@ import os
 import re
 import stat
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from idmetric.metric.files import StrPath
 
@@ -116,39 +115,6 @@ def is_same_file(a: str, b: str) -> bool:
         return True
     id_a = file_id(a)
     return id_a is not None and id_a == file_id(b)
-
-
-def refuse_inputs(outputs: Mapping[str, StrPath | None], inputs: Iterable[StrPath]) -> None:
-    """Refuse, before the work, to write over a file that is read.
-
-    Args:
-        outputs: the file that each option names; None where it is not given.
-        inputs: files to be read. They are only looked at if an output exists.
-    """
-    existing = {}
-    for option, path in outputs.items():
-        if path is not None and file_id(path) is not None:
-            existing[file_id(path)] = (option, os.fspath(path))
-    if not existing:
-        return
-
-    for path in inputs:
-        option, output = existing.get(file_id(path), ("", ""))
-        if option:
-            spelling = ""
-            if output != os.fspath(path):
-                spelling = f" ({os.fspath(path)!r})"
-            message = f"{option} {output!r} is an input{spelling} and would be overwritten: name another file"
-            raise OutputError(errno.EEXIST, message, output)
-
-
-def files_among(values: Iterable[Any]) -> Iterator[StrPath]:
-    """The paths among a command's options, those in lists too."""
-    for value in values:
-        if isinstance(value, list | tuple):
-            yield from files_among(value)
-        elif isinstance(value, str | os.PathLike):
-            yield value
 
 
 def _is_device(path: Path) -> bool:

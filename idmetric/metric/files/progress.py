@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any, TextIO, TypeVar
 
@@ -92,28 +92,3 @@ class Progress:
         if self._bar is not None:
             self._bar.close()
             self._bar = None
-
-
-def check_writer(writer: Any) -> None:
-    """Raise a TypeError unless a writer is of a kind that `log_scalars` takes."""
-    if not (hasattr(writer, "add_scalar") or hasattr(writer, "log") or callable(writer)):
-        raise TypeError(
-            f"cannot log to a {type(writer).__name__}: give a SummaryWriter, a run of wandb, an Accelerator, or a "
-            "function of (numbers, step)"
-        )
-
-
-def log_scalars(writer: Any, values: Mapping[str, float], step: int) -> None:
-    """Log numbers by name.
-
-    Args:
-        writer: TensorBoard's `SummaryWriter`; a run of Weights & Biases or an `Accelerator`, with
-            `log(numbers, step=...)`; or a function of (numbers, step).
-    """
-    if hasattr(writer, "add_scalar"):
-        for name, value in values.items():
-            writer.add_scalar(name, value, step)
-    elif hasattr(writer, "log"):
-        writer.log(dict(values), step=step)
-    else:
-        writer(dict(values), step)

@@ -47,7 +47,9 @@ def from_text(text: str, hint: Any) -> Any:
     if kind in (str, Path):
         return text
     try:
-        return kind(text) if kind in (int, float) else json_file.parse(text)
+        if kind in (int, float):
+            return kind(text)
+        return json_file.parse(text)
     except ValueError:
         return text
 
@@ -63,7 +65,9 @@ def parts_of(hint: Any) -> tuple[Any, tuple[Any, ...], bool]:
 def shown(value: Any) -> str:
     """A value for messages, shortened to 80 characters."""
     text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."
+    if len(text) <= 80:
+        return text
+    return text[:77] + "..."
 
 
 def _converted(value: Any, hint: Any) -> Any:
@@ -100,4 +104,6 @@ def _wanted(hint: Any) -> str:
         words = f"a list of {count}{'numbers' if parts[0] in (int, float) else 'values'}"
     else:
         words = _WORDS[kind]
-    return f"{words} or nothing" if optional else words
+    if optional:
+        return f"{words} or nothing"
+    return words

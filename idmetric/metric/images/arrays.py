@@ -19,8 +19,12 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 
-def check_pixels(pixels: Tensor) -> None:
-    """Check that float pixels of any shape lie in [0, 1], up to 1e-4 of rounding, unless torch.func transforms them."""
+def check_pixels(pixels: Tensor, low: float = 0, high: float = 1, hint: str = "") -> None:
+    """Check that float pixels of any shape lie in a range, up to a little rounding, unless torch.func transforms them.
+
+    Args:
+        hint: the advice where only few values can be meant.
+    """
     import torch
 
     if not pixels.numel():
@@ -33,36 +37,36 @@ def check_pixels(pixels: Tensor) -> None:
     values = pixels.detach()
     if values.dtype != torch.float64:
         values = values.float()  # 8-bit floats know no aminmax
-    low, high = torch.stack(torch.aminmax(values)).tolist()
-    if low >= -SLACK and high <= 1 + SLACK:  # NaN fails this
+    least, most = torch.stack(torch.aminmax(values)).tolist()
+    slack = SLACK * (high - low)
+    if least >= low - slack and most <= high + slack:  # NaN fails this
         return
 
-    if not np.isfinite([low, high]).all():
+    if not np.isfinite([least, most]).all():
         advice = "find where NaN or infinity came from"
-    elif low < -1 - SLACK or (low < -SLACK and high > 1.5):
-        advice = "undo the normalization (x * std + mean)"
-    elif low < -SLACK:
-        advice = "(x + 1) / 2 maps [-1, 1] there; clamp what merely overshoots"
-    elif high > 255:
+    elif most > 255:
         advice = "divide by 65535"
-    elif high > 2:
+    elif most > 3:
         advice = "divide by 255"
+    elif hint:
+        advice = hint
+    elif least < -1 - slack or (least < -slack and most > 1.5):
+        advice = "undo the normalization (x * std + mean)"
+    elif least < -slack:
+        advice = "(x + 1) / 2 maps [-1, 1] there; clamp what merely overshoots"
     else:
         advice = "clamp what overshoots"
-    raise ValueError(f"float pixels must lie in [0, 1], found [{low:.4g}, {high:.4g}]: {advice}")
+    raise ValueError(f"float pixels must lie in [{low:g}, {high:g}], found [{least:.4g}, {most:.4g}]: {advice}")
 
 
 def is_float(x: Tensor | Array) -> bool:
-    return x.is_floating_point() if is_tensor(x) else x.dtype.kind == "f"
+    if is_tensor(x):
+        return x.is_floating_point()
+    return x.dtype.kind == "f"
 
 
 def single_image(source: Any) -> Any:
     """One image with three axes: (C, H, W) of a tensor, (H, W, C) of an array, 1 to 4 channels."""
-    if isinstance(source, np.ma.MaskedArray) and np.ma.is_masked(source):
-        hidden = int(np.ma.getmaskarray(source).sum())
-        advice = "fill them first, array.filled(255), and give mask=~array.mask[..., 0] to look at the rest alone"
-        raise ValueError(f"{hidden} values of this masked array are masked out: {advice}")
-
     if is_tensor(source):
         channel_axis = 0
         layout = "tensor has shape (C, H, W)"

@@ -61,7 +61,9 @@ class ImageName(str):
 def stored_orientation(image: Image.Image) -> int | None:
     """The note under `STORED`; None without one, and for a PNG's own text under that key."""
     note = image.info.get(STORED)
-    return note if isinstance(note, int) else None
+    if isinstance(note, int):
+        return note
+    return None
 
 
 @contextmanager

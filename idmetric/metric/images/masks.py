@@ -218,8 +218,8 @@ def _of_floats(array: Array, mask_id: MaskId | None) -> Values:
     """Shares (H, W, C), as they are: of varying alpha, else of luminance (ITU-R 601, as Pillow)."""
     if mask_id is not None:
         raise ValueError("a mask of floats holds shares, not labels: leave mask_id out, or give integers")
-    alpha = _varying_alpha(array)
-    if alpha is not None:
+    alpha = array[..., -1]
+    if array.shape[2] in (2, 4) and alpha.min() != alpha.max():
         shares = alpha
     elif array.shape[2] < 3:
         shares = array[..., 0]
@@ -229,14 +229,6 @@ def _of_floats(array: Array, mask_id: MaskId | None) -> Values:
     return shares.clip(0, 1), 1, []
 
 
-def _varying_alpha(array: Array) -> Array | None:
-    """The transparency of an image (H, W, C); None if it has none, or the same everywhere."""
-    alpha = array[..., -1]
-    if array.shape[2] in (2, 4) and alpha.min() != alpha.max():
-        return alpha
-    return None
-
-
 def _of_integers(array: Array, mask_id: MaskId | None) -> Values:
     """Integers or bool (H, W, C); 8-bit color goes through Pillow."""
     if array.dtype == np.bool_:
@@ -244,15 +236,10 @@ def _of_integers(array: Array, mask_id: MaskId | None) -> Values:
     if array.shape[2] > 1 and array.dtype == np.uint8:
         return _of_image(image_of_bytes(array), mask_id)
 
+    if array.shape[2] > 1:
+        raise ValueError(f"a mask with several channels must be 8-bit, not {array.dtype}: convert it to uint8")
     full = {"uint8": 255, "uint16": 65535}.get(array.dtype.name)
-    alpha = _varying_alpha(array)
-    if alpha is not None:
-        return _of_values(alpha, full, mask_id)
-    gray = array[..., 0]
-    colors = array[..., :3] if array.shape[2] > 2 else array[..., :1]
-    if not (colors == gray[..., None]).all():
-        raise ValueError(f"a mask in color must be 8-bit, not {array.dtype}: convert it to uint8")
-    return _of_values(gray, full, mask_id)
+    return _of_values(array[..., 0], full, mask_id)
 
 
 def _of_image(image: Image.Image, mask_id: MaskId | None) -> Values:
@@ -359,7 +346,7 @@ def _of_values(array: Array, full: int | None, mask_id: MaskId | None, kind: str
         return array, 255, []
     if mask_id is None and not labels:
         return _black_and_white(array != 0), 255, []
-    label = _label(number_of, mask_id, labels, kind, full)
+    label = _label(number_of, mask_id, labels, kind)
     return _black_and_white(array == label), 255, []
 
 
@@ -383,20 +370,16 @@ def _is_near(value: float, full: int) -> bool:
 # Labels
 
 
-def _label(
-    parse: Callable[[MaskId], Any], mask_id: MaskId | None, labels: list[Any], kind: str, full: int | None = None
-) -> Any:
+def _label(parse: Callable[[MaskId], Any], mask_id: MaskId | None, labels: list[Any], kind: str) -> Any:
     """The label that is asked for, which the mask must hold; without `mask_id` its only one."""
     if mask_id is None and len(labels) == 1:
         return labels[0]
     if mask_id is None:
         example = labels[0] if isinstance(labels[0], int) else _shown(labels[0])
-        advice = ""
-        if full and len(labels) > 2:
-            advice = f" A soft mask reaches {full}: rescale it, or give floats in [0, 1]."
         raise SeveralLabels(
             f"it holds {len(labels)} {kind} ({_listed(labels)}), and any may be the subject: choose one with "
-            f"mask_id={example!r} (--mask-id '{example}'), or save a mask of 0 and 255.{advice}"
+            f"mask_id={example!r} (--mask-id '{example}'), or save a mask of 0 and 255 (rescaled to "
+            "the format's maximum, if it is soft)"
         )
 
     content = f"the mask's {kind} are {_listed(labels)}" if labels else "the mask is empty"
@@ -420,16 +403,6 @@ def _shown(label: int | Color) -> str:
     if isinstance(label, tuple):
         return "#{:02x}{:02x}{:02x}".format(*label)
     return str(label)
-
-
-def check_masks(masks: int, images: int) -> None:
-    """Warn if only some of the images have masks, as the others are seen whole; a ValueError if none has one."""
-    if not masks:
-        raise ValueError("subjects alone are to be seen, but no row has a mask: fill column mask (idmetric data masks)")
-    if masks < images:
-        warnings.warn(
-            f"{images - masks} of {images} images have no mask: they are seen whole", MaskWarning, stacklevel=3
-        )
 
 
 # Masks that do not fit, or that probably select something else than was meant
@@ -466,10 +439,10 @@ def _turned_as(image: Image.Image | Tensor, values: Array, mask_orientation: int
     if same_shape(mask_size, size):
         return values
 
-    advice = f"resize it to {_by(size)}"
-    if same_shape(mask_size, stored_size):
-        advice = f"EXIF turns the image, so {advice}, or to the stored {_by(stored_size)}"
-    raise ValueError(f"the mask has {_by(mask_size)} pixels and its image {_by(size)}, another shape: {advice}")
+    stored = "" if orientation < 5 else f" (stored as {_by(stored_size)}, EXIF turns it)"
+    raise ValueError(
+        f"the mask has {_by(mask_size)} pixels and its image {_by(size)}{stored}, another shape: resize it to that"
+    )
 
 
 def _by(size: Sides) -> str:
@@ -490,8 +463,7 @@ def _warn_of_share(values: Array, full: float, source: Any) -> None:
     if values.min() >= full:
         # without its name, so that it is shown once for many masks
         message = "a mask that selects all of its image changes nothing, as an image without a mask is seen whole"
+        warnings.warn(message, MaskWarning, stacklevel=3)
     elif 0 < share < _LEAST_SHARE:
         message = f"the mask {describe(source)} selects only {100 * share:.2g} % of its image: is it the right one?"
-    else:
-        return
-    warnings.warn(message, MaskWarning, stacklevel=3)
+        warnings.warn(message, MaskWarning, stacklevel=3)

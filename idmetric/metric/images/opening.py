@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, Literal, cast, get_args
 from PIL import ExifTags, Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
 from idmetric.metric.files import StrPath
-from idmetric.metric.files.json_file import MOST
+from idmetric.metric.files.json_file import read_bytes
 from idmetric.metric.images.arrays import image_of_array
 from idmetric.metric.images.kinds import (
     CUT,
@@ -33,7 +33,7 @@ from idmetric.metric.images.kinds import (
     is_array,
     naming,
 )
-from idmetric.metric.images.paths import ABSENT, VIDEO_ENDINGS, InputError, existing, is_address
+from idmetric.metric.images.paths import ABSENT, VIDEO_ENDINGS, is_address
 
 # Pillow's names of the formats that are decoded, whatever a file is called. Left out are formats that Pillow decodes
 # pixel by pixel in Python (FITS, QOI, SGI, BLP, ...: a file of kilobytes can take minutes) or has another program draw
@@ -79,12 +79,8 @@ class Named(io.BytesIO):
 def read_file(path: StrPath) -> Named:
     """All bytes of a file; ImageReadError as for `open_image`, or if it has more than `MOST` bytes."""
     name = describe(path)
-    existing_path = _checked_path(path, name)
     try:
-        if os.path.getsize(existing_path) > MOST:
-            raise ImageReadError(name, f"it has more than {MOST} bytes: make it smaller")
-        with open(existing_path, "rb") as file:
-            return Named(file.read(), name)
+        return Named(read_bytes(_checked_path(path, name)), name)
     except OSError as error:
         raise ImageReadError(name, _explain(error)) from error
 
@@ -98,7 +94,9 @@ def checked(decode: str) -> Decode:
 
 def mark_of(decode: Decode) -> str:
     """The part of a model's label that tells its embeddings from those of all pixels."""
-    return "" if decode == "exact" else f"[{decode} decoding]"
+    if decode == "exact":
+        return ""
+    return f"[{decode} decoding]"
 
 
 def open_image(source: ImageLike, upright: bool = True, needed: Needed | None = None) -> Image.Image:
@@ -191,22 +189,18 @@ def _file(source: Any, name: str) -> BinaryIO | str:
         raise TypeError(f"{type(source).__name__} is not an image: give a path, bytes, PIL image, array or tensor")
     if isinstance(data, str):
         raise ImageReadError(name, "it gives text: open the file in mode 'rb'")
-    if not data and isinstance(source, Named):
-        raise ImageReadError(name, _EMPTY)
     if not data:
-        raise ImageReadError(name, "it is empty: a file object already read needs seek(0)")
+        raise ImageReadError(name, "it is empty: fetch or write it again; a file object already read needs seek(0)")
     return io.BytesIO(data)
 
 
 def _checked_path(source: StrPath, name: str) -> str:
-    """The path of a file that can be opened, as the disk spells it."""
+    """The path of a file that can be opened."""
     if isinstance(source, str) and is_address(source):
         raise ImageReadError(name, "addresses (URLs) are not fetched: download it and give the file's path")
     try:
-        path = existing(os.fspath(source))
+        path = os.fspath(source)
         status = os.stat(path)
-    except InputError as error:
-        raise ImageReadError(name, error.reason) from error
     except PermissionError as error:
         raise ImageReadError(name, _explain(error)) from error
     except (OSError, ValueError) as error:
@@ -272,17 +266,15 @@ def _decode(image: Image.Image, name: str, upright: bool, needed: Needed | None 
 
 def _check_size(image: Image.Image, name: str) -> None:
     width, height = image.size
-    pixels = width * height
     longer = max(width, height)
-    if pixels < 1:
-        reason = f"it has no pixels ({width} x {height})"
-    elif pixels > MAX_PIXELS:
+    if width * height < 1:
+        raise ImageReadError(name, f"it has no pixels ({width} x {height})")
+    if width * height > MAX_PIXELS:
         reason = f"{width} x {height} pixels are more than the {MAX_PIXELS} allowed: make it smaller"
-    elif longer > MAX_SIDE:
+        raise ImageReadError(name, reason)
+    if longer > MAX_SIDE:
         reason = f"a side of {longer} pixels is longer than the {MAX_SIDE} allowed: make it smaller"
-    else:
-        return
-    raise ImageReadError(name, reason)
+        raise ImageReadError(name, reason)
 
 
 def _check_tiff(image: Image.Image, name: str) -> None:
@@ -328,7 +320,9 @@ def _with_colormap(image: Image.Image) -> Image.Image:
 def _orientation(image: Image.Image) -> int | None:
     """EXIF's orientation, 1 to 8; None without one."""
     value = image.getexif().get(ExifTags.Base.Orientation)
-    return value if value in range(1, 9) else None
+    if value in range(1, 9):
+        return value
+    return None
 
 
 def _key_bits(image: Image.Image) -> int | None:

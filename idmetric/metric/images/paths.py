@@ -15,12 +15,11 @@ import glob
 import os
 import re
 import time
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.output import file_id, is_same_file
@@ -119,7 +118,7 @@ def is_image(path: StrPath) -> bool:
     return os.path.splitext(path)[1].lower() in IMAGE_ENDINGS
 
 
-def is_subject_file(source: object) -> bool:
+def is_subject_file(source: object) -> TypeGuard[StrPath]:
     """Whether this is the path of a subject's file (`idmetric.metric.scoring.subject`), by its ending."""
     return isinstance(source, str | os.PathLike) and os.fspath(source).endswith(".subject")
 
@@ -138,9 +137,9 @@ def listed(source: StrPath) -> list[str]:
     Files with other endings are listed only where a pattern matches no other.
 
     Raises:
-        InputError: for a folder without images, or a pattern that matches none; as `existing`.
+        InputError: for a folder without images, or a pattern that matches none.
     """
-    path = existing(os.fspath(source))
+    path = os.fspath(source)
     if not names_several(path):
         return [path]
 
@@ -269,39 +268,26 @@ def mask_of(folder: StrPath, image: StrPath) -> str | None:
     """An image's mask in a folder of masks: the file that ends as the image's path does, whatever its own ending.
 
     For photos/candle/04.jpg it is the first of masks/photos/candle/04.png, masks/candle/04.png and masks/04.png that
-    exists, with any ending of images, in any case and Unicode form. Of several in one folder, 04.jpg.png comes before
-    04.jpg, and both before other endings. InputError for two that are as good.
+    exists, with any ending of images. Of several in one folder, 04.jpg.png comes before 04.jpg, and both before other
+    endings. InputError for two that are as good.
     """
     *above, name = Path(os.path.abspath(image)).parts[1:]
     stem = os.path.splitext(name)[0]
 
-    def fit(mask: str) -> tuple[bool, ...]:
-        mask_name = os.path.basename(mask)
-        mask_stem = os.path.splitext(mask_name)[0]
-        return (
-            _folded(mask_stem) == _folded(name),
-            _folded(mask_name) == _folded(name),
-            mask_stem in (name, stem),
-            mask_name == name,
-        )
-
     # the longest end of the image's path first
     for start in range(len(above) + 1):
-        masks = []
-        for mask_folder in _descended(os.fspath(folder), above[start:]):
-            entries = _entries(mask_folder)
-            for mask_name in {*entries.get(_folded(name), ()), *entries.get(_folded(stem), ())}:
-                mask = os.path.join(mask_folder, mask_name)
-                if is_image(mask) and file_id(mask) not in (None, file_id(image)):  # the folder may hold the images too
-                    masks.append(mask)
-        if not masks:
-            continue
-
-        best_fit = max(map(fit, masks))
-        best = sorted(mask for mask in masks if fit(mask) == best_fit)
-        if len(best) > 1:
-            raise InputError(os.fspath(image), f"both {best[0]} and {best[1]} may be its mask: keep one of them")
-        return best[0]
+        mask_folder = os.path.join(folder, *above[start:])
+        entries = _entries(mask_folder)
+        same_stem = entries.get(stem, [])
+        same_name = [name] if name in same_stem else []
+        for mask_names in (entries.get(name, []), same_name, same_stem):
+            masks = [os.path.join(mask_folder, mask_name) for mask_name in mask_names if is_image(mask_name)]
+            # the folder may hold the images too
+            masks = [mask for mask in masks if file_id(mask) not in (None, file_id(image))]
+            if len(masks) > 1:
+                raise InputError(os.fspath(image), f"both {masks[0]} and {masks[1]} may be its mask: keep one of them")
+            if masks:
+                return masks[0]
     return None
 
 
@@ -329,61 +315,14 @@ def claim(taken: dict[str, str], image: str, mask: str, folder: StrPath) -> None
     if owner == image or is_same_file(owner, image):
         return
 
-    # names for two masks: the images' paths from the folder that they share, as 04.jpg.png is the best name of a mask
-    folders = [os.path.dirname(os.path.abspath(path)) for path in (owner, image)]
-    shared = os.path.commonpath(folders)
-    names = []
-    for path in (owner, image):
-        end = os.path.relpath(path, shared)
-        names.append(os.path.join(folder, f"{end}.png"))
+    # 04.jpg.png in a folder of the image's folder's name is the best name of a mask
+    names = [os.path.join(folder, *Path(path).parts[-2:]) + ".png" for path in (owner, image)]
     advice = f"name their masks {names[0]} and {names[1]}"
     raise InputError(mask, f"it would be the mask of both {owner} and {image}: {advice}")
 
 
-# Names
-
-
-def existing(path: str) -> str:
-    """A path as the disk spells it, if only the case of the ending or the Unicode form of names differs.
-
-    InputError if that fits two files.
-    """
-    if os.path.lexists(path) or is_address(path):
-        return path
-    candidates = _descended("", Path(path).parts)
-    if not candidates:
-        return path
-    if len(candidates) > 1:
-        raise InputError(path, f"there is no such file, but both {candidates[0]} and {candidates[1]}: choose one")
-    return candidates[0]
-
-
-def _descended(folder: str, parts: Sequence[str]) -> list[str]:
-    """The paths below a folder that may be meant by these names, each as it is spelled if that exists.
-
-    A name may be in another Unicode form, or with its ending in another case.
-    """
-    paths = [folder]
-    for part in parts:
-        next_paths = []
-        for path in paths:
-            names = [part]
-            if not os.path.lexists(os.path.join(path, part)):
-                folded = _folded(part)
-                names = [name for name in _entries(path).get(folded, ()) if _folded(name) == folded]
-            next_paths += [os.path.join(path, name) for name in names]
-        paths = next_paths
-    return paths
-
-
-def _folded(name: str) -> str:
-    """A name in one Unicode form, its ending in small letters."""
-    stem, ending = os.path.splitext(unicodedata.normalize("NFC", name))
-    return stem + ending.lower()
-
-
 def _entries(folder: str) -> dict[str, list[str]]:
-    """The names in a folder, by `_folded` names with and without their endings; empty if there is no such folder."""
+    """The names in a folder, by names without their endings; empty if there is no such folder."""
     path = os.path.abspath(folder)
     try:
         changed = os.stat(path).st_mtime_ns
@@ -400,7 +339,5 @@ def _entries(folder: str) -> dict[str, list[str]]:
 def _listing(folder: str, changed: int) -> dict[str, list[str]]:
     names: dict[str, list[str]] = {}
     for name in sorted(os.listdir(folder)):
-        stem = os.path.splitext(name)[0]
-        for key in {_folded(name), _folded(stem)}:
-            names.setdefault(key, []).append(name)
+        names.setdefault(os.path.splitext(name)[0], []).append(name)
     return names

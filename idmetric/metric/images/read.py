@@ -46,7 +46,6 @@ from idmetric.metric.images.kinds import (
 from idmetric.metric.images.opening import Decode, Needed, open_image
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
 __all__ = [
@@ -58,7 +57,6 @@ __all__ = [
     "Reading",
     "describe",
     "is_single",
-    "load_batch",
     "read_image",
     "split_images",
     "to_image",
@@ -67,7 +65,7 @@ __all__ = [
 
 
 class Reading(TypedDict, total=False):
-    """How images become pixels: options of `to_image`, `to_pixels` and `load_batch`.
+    """How images become pixels: options of `to_image` and `to_pixels`.
 
     Attributes:
         background, preprocessing: as for `read_image`.
@@ -215,39 +213,6 @@ def to_pixels(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> T
     return pixels
 
 
-def load_batch(
-    images: ImageLike | Iterable[ImageLike],
-    size: Sides,
-    *,
-    device: torch.device | str | None = None,
-    **how: Unpack[Reading],
-) -> Tensor:
-    """Images of any kinds, mixed, as one batch (B, 3, height, width); arguments as for `to_pixels`.
-
-    float32, or float64 where a float64 tensor is among them. Without `device`, the batch is where the first tensor
-    off the CPU is, else on the CPU. The graph of float tensors is kept.
-
-    Raises:
-        ImageReadError: naming the image that cannot be read.
-        TypeError: as `split_images`.
-        ValueError: if there are no images.
-    """
-    import torch
-
-    from idmetric.metric.images.resize import place
-
-    singles = split_images(images)
-    if not singles:
-        raise ValueError("no images given: the list is empty")
-    pixels = [to_pixels(image, size, **how) for image in singles]
-    if device is None:
-        device = next((image.device for image in pixels if image.device.type != "cpu"), None)
-    dtype = torch.float32
-    if any(image.dtype == torch.float64 for image in pixels):
-        dtype = torch.float64
-    return torch.stack([place(image.to(dtype), device) for image in pixels])
-
-
 def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
     """One image, a batch (tensor BCHW, array BHWC) or an iterable of these, as a flat list of single images.
 
@@ -260,7 +225,9 @@ def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
     if holds_paths(images):
         images = images.ravel().tolist()  # type: ignore[union-attr]  # an array
     if is_array(images):
-        return list(images) if images.ndim == 4 else [images]
+        if images.ndim == 4:
+            return list(images)
+        return [images]
     if inputs.names_several(images):
         try:
             return list(inputs.listed(images))  # type: ignore[arg-type]  # a path, then
@@ -287,4 +254,6 @@ def is_single(images: Any) -> bool:
 
 def _chosen(size: Size, height: int, width: int) -> Sides:
     """The size to bring an image of this height and width to."""
-    return size(height, width) if callable(size) else size
+    if callable(size):
+        return size(height, width)
+    return size

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from idmetric.metric.images.arrays import float_pixels, is_float
+from idmetric.metric.images.arrays import check_pixels, float_pixels, is_float
 from idmetric.metric.images.kinds import (
-    SLACK,
     WHITE,
     Color,
     ImageLike,
@@ -151,8 +150,6 @@ def subject_of(
 
 def coverage(masks: Tensor, x: Tensor) -> Tensor:
     """Masks as how much of each pixel of x is subject, (B, H, W)."""
-    if not isinstance(masks, Tensor):
-        raise ValueError(f"masks must be a tensor (B, h, w), got {type(masks).__name__}: use torch.stack or as_tensor")
     cover = masks
     if masks.ndim == 4 and masks.shape[1] == 1:
         cover = masks[:, 0]
@@ -168,11 +165,8 @@ def coverage(masks: Tensor, x: Tensor) -> Tensor:
 
     cover = cover.to(x.device, x.dtype)
     if not torch.compiler.is_compiling():  # looking at values would break the graph
-        values = cover.detach()
-        low, high = torch.stack(torch.aminmax(values)).tolist()
-        if not (low >= -SLACK and high <= 1 + SLACK):
-            raise ValueError(f"masks must be bool or lie in [0, 1], found [{low:.4g}, {high:.4g}]: divide by 255?")
-        is_empty = values.amax((1, 2)) <= 0
+        check_pixels(cover)
+        is_empty = cover.detach().amax((1, 2)) <= 0
         empty = is_empty.nonzero().flatten().tolist()
         if empty:
             raise ValueError(f"the masks of images {empty} are empty: leave these images out, or give others")
@@ -192,24 +186,17 @@ def _cut_each(batch: Tensor, cuts: Sequence[Cut]) -> list[Tensor]:
 def _cuts(boxes: Boxes, x: Tensor) -> list[Cut]:
     """The box of each image of x, checked."""
     height, width = x.shape[-2:]
-    rows: Any = boxes
-    if isinstance(boxes, Tensor):
-        if boxes.ndim != 2:
-            raise ValueError(f"boxes must have shape ({len(x)}, 4), got {tuple(boxes.shape)}")
-        rows = boxes.tolist()
-    if len(rows) != len(x):
-        raise ValueError(f"{len(rows)} boxes for {len(x)} images: give one for each")
+    rows = torch.as_tensor(boxes, dtype=torch.float64, device="cpu")
+    if rows.shape != (len(x), 4):
+        raise ValueError(f"boxes must have shape ({len(x)}, 4), got {tuple(rows.shape)}")
 
     cuts: list[Cut] = []
-    for i, box in enumerate(rows):
-        if len(box) != 4 or not all(_is_whole(side) for side in box):
-            raise ValueError(f"box {i} must be (left, top, right, bottom) in whole pixels, got {list(box)}: round it")
-        left, top, right, bottom = map(int, box)
-        if not (0 <= left < right <= width and 0 <= top < bottom <= height):
-            raise ValueError(f"box {i} {(left, top, right, bottom)} does not lie within {width} x {height} pixels")
-        cuts.append((left, top, right, bottom))
+    for i, box in enumerate(rows.tolist()):
+        left, top, right, bottom = box
+        is_whole = all(side.is_integer() for side in box)
+        if not (is_whole and 0 <= left < right <= width and 0 <= top < bottom <= height):
+            raise ValueError(
+                f"box {i} {tuple(box)} must be (left, top, right, bottom) in whole pixels within {width} x {height}"
+            )
+        cuts.append((int(left), int(top), int(right), int(bottom)))
     return cuts
-
-
-def _is_whole(side: object) -> bool:
-    return isinstance(side, int | float | np.integer) and float(side).is_integer()

@@ -94,6 +94,9 @@ class Backbone(Embedder):
             files=opened.files,
         )
         self.settings = config
+        is_folder = opened.files is not None and opened.files.local
+        if is_folder and is_timm(self.short_name):
+            self.short_name = f"./{self.short_name}"
         if opened.score is not None and opened.score.references != "none":
             self.named = opened.score
         self._has_other_filter = interpolation is not None and config.resize == "squash"
@@ -124,13 +127,6 @@ class Backbone(Embedder):
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
         """See `Embedder.forward_features`."""
         return final_tokens(self.backbone, x, self.settings.pool)
-
-    @property
-    def short_name(self) -> str:
-        """See `Embedder.short_name`."""
-        short = super().short_name
-        is_folder = self._files is not None and self._files.local
-        return f"./{short}" if is_folder and is_timm(short) else short
 
     @property
     def label(self) -> str:

@@ -97,7 +97,8 @@ def resolve(name: str, choices: Choices, hub: Hub, *, pretrained: bool, weights:
     needs_weights = pretrained and weights is None
 
     if name.startswith(HUB):
-        name, hub = _without_revision(name, hub)
+        name, _, revision = name.partition("@")
+        hub = replace(hub, revision=revision or hub.revision)
         files = Files(name.removeprefix(HUB), hub, published=True)
         config = _hub_config(name, files, choices)
         if needs_weights:
@@ -142,7 +143,9 @@ def _saved_model(name: str, choices: Choices, hub: Hub, weights: StrPath | None)
 
 
 def _revision(weights: StrPath | None) -> str:
-    return "" if weights is None else revision_of(weights)
+    if weights is None:
+        return ""
+    return revision_of(weights)
 
 
 def _fixed_choices(name: str, score: NamedScore, choices: Choices) -> Choices:
@@ -156,16 +159,6 @@ def _fixed_choices(name: str, score: NamedScore, choices: Choices) -> Choices:
         pool=score.pool,
         backbone_args={**score.backbone_args, **choices.backbone_args},
     )
-
-
-def _without_revision(name: str, hub: Hub) -> tuple[str, Hub]:
-    """The name of a repository without the revision that may follow after "@", and where to fetch it."""
-    repository, _, revision = name.partition("@")
-    if not revision:
-        return repository, hub
-    if hub.revision not in (None, revision):
-        raise CheckpointError(f"{name} names another revision than revision={hub.revision!r}")
-    return repository, replace(hub, revision=revision)
 
 
 def _hub_config(name: str, files: Files, choices: Choices) -> BackboneConfig:

@@ -44,7 +44,9 @@ def open_custom(name: str, options: dict[str, Any]) -> Embedder:
         model = user_class(**arguments)
     except TypeError as error:
         raise CheckpointError(f"{name} cannot be made with the options {arguments}: {error}") from error
-    return model if isinstance(model, Embedder) else Custom(name, model)
+    if isinstance(model, Embedder):
+        return model
+    return Custom(name, model)
 
 
 class Custom(Embedder):

@@ -65,4 +65,6 @@ class SentenceEncoder(Preprocessed):
         if convert_to_numpy:
             array: NDArray[np.float32] = features.float().cpu().numpy()
             return array
-        return features if is_single(images) else list(features)
+        if is_single(images):
+            return features
+        return list(features)

@@ -53,7 +53,9 @@ class Head(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Apply to the last axis."""
         mixed: Tensor = self.fc2(F.silu(self.fc1(self.ln(x))))
-        return mixed if self.beta_logit is None else mixed + torch.sigmoid(self.beta_logit) * x
+        if self.beta_logit is None:
+            return mixed
+        return mixed + torch.sigmoid(self.beta_logit) * x
 
 
 def center_and_normalize(x: Tensor) -> Tensor:
@@ -82,9 +84,7 @@ class IDSim(Embedder):
         backbone_weights: local file with the backbone, for a release without Hub access: safetensors in timm's format,
             or Meta's .pth.
         backbone_args: more arguments of `timm.create_model`, for a release.
-        cache_dir, token, local_files_only: see `checkpoints.hub.Hub`; a cache that the release's own loader
-            filled is read as well.
-        id_sim_type: the release's name for `source`.
+        cache_dir, token, local_files_only: see `checkpoints.hub.Hub`.
 
     Raises:
         CheckpointError: if the weights cannot be found, fetched or understood. No other model is ever loaded instead.
@@ -108,9 +108,7 @@ class IDSim(Embedder):
         cache_dir: str | None = None,
         token: str | None = None,
         local_files_only: bool = False,
-        id_sim_type: str | None = None,
     ) -> None:
-        source = id_sim_type or source
         is_new = isinstance(source, IDSimConfig)
         if isinstance(source, IDSimConfig):
             config, name = source, "untrained"

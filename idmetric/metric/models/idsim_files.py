@@ -12,7 +12,6 @@ from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.format import Checkpoint
 from idmetric.metric.checkpoints.hub import Files, Hub
 from idmetric.metric.files import StrPath
-from idmetric.metric.files.hints import did_you_mean
 from idmetric.metric.models.released_idsim import read_idsim
 from idmetric.metric.models.tiny import TINY
 
@@ -31,12 +30,6 @@ def read_checkpoint(
     """
     if name == "tiny":
         return checkpoint.read(Files(TINY, hub))
-    if hub.cache_dir is not None:
-        cached = released.idsim_cache(hub.cache_dir, released.short_name(name))
-        if cached is not None:
-            name = str(cached[0])
-            backbone_weights = backbone_weights or cached[1]
-
     release = released.find(name, released.IDSIM)
     if release is None and Path(name, released.ADAPTER_CONFIG).is_file():
         release = released.IDSIM.get(variant or released.idsim_variant(name) or "")
@@ -48,9 +41,4 @@ def read_checkpoint(
     files = released.files_of(name, released.IDSIM, hub)
     if release is not None:
         return read_idsim(release, files, backbone_weights=backbone_weights, backbone_args=backbone_args)
-    if "/" not in name and not Path(name).is_dir():
-        raise CheckpointError(
-            f"unknown model {name!r}: choose tiny, {', '.join(released.IDSIM)}, an existing folder, or owner/name on "
-            f"the Hub{did_you_mean(name, ['tiny', *released.IDSIM])}"
-        )
     return checkpoint.read(files)

@@ -54,7 +54,9 @@ def known(name: str) -> str:
         return "idsim"
     if released.find(name, released.NEARID):
         return "nearid"
-    return "qwen2_5_vl" if released.find(name, released.VISID) else ""
+    if released.find(name, released.VISID):
+        return "qwen2_5_vl"
+    return ""
 
 
 def is_class(name: str) -> bool:

@@ -103,10 +103,7 @@ def is_timm(source: str) -> bool:
 def pretrained_config(name: str) -> Any:
     """timm's record of a model's pretrained weights: input size, normalization, Hub repository."""
     if not is_timm(name):
-        beginning = name.split(".")[0][:12]
-        similar_names = timm.list_models(f"*{beginning}*")[:5]
-        hint = f"; it has {', '.join(similar_names)}, ..." if similar_names else ""
-        raise CheckpointError(f"timm has no model {name!r}{hint}")
+        raise CheckpointError(f"timm has no model {name!r}: timm.list_models() lists them")
     return timm.get_pretrained_cfg(name)
 
 
@@ -185,4 +182,6 @@ def _resampling(architecture: str) -> dict[str, Any]:
 def read_weights(weights: StrPath) -> dict[str, Tensor]:
     """The tensors of a safetensors or .pth file; those of Meta's DINOv3 under timm's names."""
     state = read_finite(weights)
-    return dinov3.timm_names(state) if "storage_tokens" in state else state
+    if "storage_tokens" in state:
+        return dinov3.timm_names(state)
+    return state

@@ -16,7 +16,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idmetric.metric.checkpoints.config import MOST_SIDE
-from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.files.typed import shown
 from idmetric.metric.images.resize import resize_antialiased
 from idmetric.metric.models import timm_encoders as encoders
@@ -54,7 +53,9 @@ class TinyConfig(IDSimConfig):
 def config_class(config: Mapping[str, Any]) -> type[IDSimConfig]:
     """The settings class that has the fields of a config.json."""
     additional = {field.name for field in fields(TinyConfig)} - {field.name for field in fields(IDSimConfig)}
-    return IDSimConfig if additional.isdisjoint(config) else TinyConfig
+    if additional.isdisjoint(config):
+        return IDSimConfig
+    return TinyConfig
 
 
 def extend(model: Any, config: TinyConfig, make_head: Callable[[int], nn.Module], *, empty: bool) -> None:
@@ -128,10 +129,4 @@ def stage_tokens(model: Any, x: Tensor, stages: Sequence[int]) -> Features:
 
 def stage_channels(model: Any, stages: Sequence[int]) -> int:
     """Channels of the patch tokens of `stage_tokens`."""
-    channels = {}
-    if not getattr(model, "num_prefix_tokens", 0):  # a convolutional encoder
-        for stage, info in enumerate(model.feature_info):
-            channels[stage] = int(info["num_chs"])
-    if not channels.keys() >= set(stages):
-        raise CheckpointError(f"patch_stages = {list(stages)}: {type(model).__name__} has no such feature maps")
-    return sum(channels[stage] for stage in stages)
+    return sum(int(model.feature_info[stage]["num_chs"]) for stage in stages)

@@ -149,7 +149,9 @@ class VisIDEmbed(Embedder):
         """The kind of positions: "vision" or "sequential"."""
         if self.settings.positions != "auto":
             return self.settings.positions
-        return "sequential" if self.settings.prompt_style == "vlm2vec" else "vision"
+        if self.settings.prompt_style == "vlm2vec":
+            return "sequential"
+        return "vision"
 
     def size_for(self, height: int, width: int) -> tuple[int, int]:
         """See `VisIDConfig.size_for`."""

@@ -80,7 +80,9 @@ class VisIDConfig:
         """What stands between image and words."""
         if self.separator is not None:
             return self.separator
-        return " " if self.prompt_style == "vlm2vec" else ""
+        if self.prompt_style == "vlm2vec":
+            return " "
+        return ""
 
     def size_for(self, height: int, width: int) -> tuple[int, int]:
         """The nearest multiples of 28, scaled to lie within min_pixels and max_pixels, as Qwen2-VL's processor does.

@@ -57,9 +57,7 @@ def prompt_tokens(item: Item, settings: VisIDConfig, tokenizer: Any) -> list[int
     excess = len(ids) - limit
     if excess > 0:
         tail: list[int] = tokenizer(after, add_special_tokens=False)["input_ids"]
-        if len(tail) > limit:
-            raise ValueError(f"max_length={limit} tokens do not hold the chat template: raise it")
-        ids = ids[: limit - len(tail)] + tail
+        ids = ids[: max(0, limit - len(tail))] + tail
         if ids.count(tokenizer.convert_tokens_to_ids(IMAGE)) < rows * columns:
             raise ValueError(f"max_length={limit} tokens do not hold an image of {rows * columns}: raise it")
         warnings.warn(f"a text was cut by {excess} tokens to fit max_length={limit}", UserWarning, stacklevel=3)

@@ -78,7 +78,9 @@ def _closest(image: Print | None, references: Mapping[str, Print | None]) -> tup
 
 def is_gray(small: NDArray[np.uint8] | None) -> bool | None:
     """Whether a small picture has no color, but for a hundredth of its pixels; None without a picture."""
-    return None if small is None else bool((np.ptp(small, axis=-1) > _TINT).mean() < 0.01)
+    if small is None:
+        return None
+    return bool((np.ptp(small, axis=-1) > _TINT).mean() < 0.01)
 
 
 def warn_of_gray(names: Sequence[str]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -42,7 +42,7 @@ class Cross:
         return len(self.references) + len(self.candidates)
 
 
-def subject_among(references: object) -> Subject | None:
+def subject_among(references: Any) -> Subject | None:
     """The subject that stands for references, read if it is a file; None for photos.
 
     Raises:
@@ -100,12 +100,6 @@ def _listed(images: Any) -> list[str]:
     return paths.all_listed([images] if isinstance(images, str | os.PathLike) else images)
 
 
-def absent_files(work: Cross | Pairs) -> list[str]:
-    """The images that do not exist; found without importing what reads them."""
-    images = dict.fromkeys(path for path, _ in work.files)
-    return [path for path in images if not os.path.exists(path) and not paths.is_address(path)]
-
-
 # Masks
 
 
@@ -133,12 +127,3 @@ def check_masks(work: Cross | Pairs, mask_dir: PathLike | None, has_label: bool,
     if not os.path.isdir(mask_dir):
         raise RequestError(f"there is no folder of masks {os.fspath(mask_dir)!r}")
     paths.masks_of(mask_dir, dict.fromkeys(path for path, mask in work.files if mask is None))
-
-
-def files_read(work: Cross | Pairs, mask_dir: PathLike | None) -> Iterator[str]:
-    """Yield images and masks in order."""
-    for file in work.files:
-        yield file[0]
-        mask = mask_path(mask_dir, file)
-        if mask:
-            yield mask

@@ -12,13 +12,12 @@ import hashlib
 import json
 import os
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from idmetric.metric.files import StrPath
-from idmetric.metric.files.json_file import MOST
+from idmetric.metric.files.json_file import read_bytes
 
 MASK_RULES = 2  # version of the rules for masks: a masked image embedded by older rules is embedded again
 MASKED = f"-m{MASK_RULES}"
@@ -79,17 +78,8 @@ def content(source: StrPath | bytes) -> bytes:
     """Read all bytes of a file; bytes are returned as they are.
 
     Raises:
-        OSError: if it cannot be read, has more than `MOST` bytes, or may have no end (a pipe, a device).
+        OSError: as `read_bytes`.
     """
     if isinstance(source, bytes):
         return source
-    try:
-        status = os.stat(source)
-    except ValueError as error:  # a null byte, say
-        raise OSError(f"no file can have this name ({error})") from error
-    if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):  # open explains folders
-        raise OSError("it is a pipe or a device: give a file")
-    if status.st_size > MOST:
-        raise OSError(f"it has more than {MOST} bytes")
-    with open(source, "rb") as file:
-        return file.read()
+    return read_bytes(source)

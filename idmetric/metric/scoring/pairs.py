@@ -9,14 +9,14 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from idmetric.metric.files.json_file import MOST
 from idmetric.metric.files.tables import first_few
 from idmetric.metric.files.typed import shown
-from idmetric.metric.images.paths import InputError, existing, is_image
+from idmetric.metric.images.paths import InputError, is_image
 from idmetric.metric.scoring.scores import COLUMNS, File, RequestError
 
 _SIDES: dict[str, tuple[str, ...]] = {"a": ("a", "image_a", "ref", "reference"), "b": ("b", "image_b", "gen", "image")}
@@ -119,38 +119,48 @@ def pairs_of(pairs: Iterable[Pair | Mapping[Any, Any] | Sequence[str | os.PathLi
         pairs = pairs.to_dict("records")  # of a DataFrame, which pandas need not be installed for
     rows = []
     for number, pair in enumerate(pairs, 1):
-        if isinstance(pair, Mapping):
-            pair = _pair_of_columns(pair, number)
-        elif not isinstance(pair, Pair):
-            pair = _pair_of_paths(pair, number)
-        rows.append(pair)
+        try:
+            rows.append(_pair_of(pair))
+        except (RequestError, TypeError) as error:
+            raise RequestError(
+                f"pair {number}: {error}; a pair is (a, b) or (a, b, mask_a, mask_b) of paths, or a dict or row of a "
+                f"DataFrame with columns a and b, got {shown(pair)}"
+            ) from error
     if not rows:
         raise RequestError("there are no pairs")
     return Pairs(rows)
 
 
-def _pair_of_paths(pair: Any, number: int) -> Pair:
-    paths = [] if isinstance(pair, str) or not isinstance(pair, Iterable) else list(pair)
-    paths = [None if _is_empty(path) else path for path in paths]
-    are_paths = all(isinstance(path, str | os.PathLike | None) for path in paths)
-    if len(paths) not in (2, 4) or not are_paths or None in paths[:2]:
-        raise RequestError(
-            f"pair {number}: a pair is (a, b) or (a, b, mask_a, mask_b) of paths, or a dict or row of a DataFrame with "
-            f"columns a and b, got {shown(pair)}"
-        )
-    found_paths: list[Any] = [path and _existing(os.fspath(path)) for path in paths]
-    return Pair(*found_paths)
+def _pair_of(pair: Any) -> Pair:
+    if isinstance(pair, Pair):
+        return pair
+    if isinstance(pair, str):
+        raise RequestError("text is no pair")
+    if isinstance(pair, Mapping):
+        names = _header([str(name) for name in pair], Path())
+        return _pair(list(pair.values()), names or (), Path())
+    return _pair(list(pair), _COLUMNS, Path())
 
 
-def _pair_of_columns(row: Mapping[Any, Any], number: int) -> Pair:
-    try:
-        names = _header([str(name) for name in row], Path())
-    except RequestError as error:
-        raise RequestError(f"pair {number}: {error}") from error
-    cells = dict(zip(names or (), row.values(), strict=False))
-    pair = _pair_of_paths([cells.pop(name, None) for name in _COLUMNS], number)
-    other = [(name, "" if _is_empty(value) else str(value)) for name, value in cells.items()]
-    return replace(pair, other=tuple(other))
+def _pair(cells: Sequence[Any], names: Sequence[str], folder: Path) -> Pair:
+    """The pair in the cells of these columns; TypeError for what is no path."""
+    if not all(map(_is_empty, cells[len(names) :])):
+        raise RequestError(f"{len(cells)} cells for {len(names)} columns: quote cells that hold commas")
+    values = dict(zip(names, cells, strict=False))
+    paths = []
+    for column in _COLUMNS:
+        cell = values.pop(column, None)
+        paths.append(None if _is_empty(cell) else _existing(str(folder / cell)))
+    a, b, mask_a, mask_b = paths
+    if a is None or b is None:
+        raise RequestError(f"two image paths are needed (separate columns by commas), found {shown(cells)}")
+
+    other = []
+    for name in names:
+        if name not in _COLUMNS:
+            value = values.get(name)
+            other.append((name, "" if _is_empty(value) else str(value)))
+    return Pair(a, b, mask_a, mask_b, tuple(other))
 
 
 def _is_empty(cell: Any) -> bool:
@@ -159,10 +169,9 @@ def _is_empty(cell: Any) -> bool:
 
 
 def _existing(path: str) -> str:
-    found_path = existing(path)
-    if os.path.lexists(found_path):
-        return found_path
-    return existing(path.replace("\\", "/"))  # a table from Windows
+    if os.path.lexists(path):
+        return path
+    return path.replace("\\", "/")  # a table from Windows
 
 
 # Files
@@ -180,20 +189,24 @@ def read_pairs(path: Path, on_error: str = "fail") -> Pairs:
     Raises:
         RequestError: naming the file, and the pair that lacks an image, or two columns that mean the same.
     """
+    pairs = Pairs([])
     try:
         lines = _lines(path)
-        base = path.parent if path.is_file() and path.parts[:2] != ("/", "dev") else Path()
-        header = _header(lines[0], base) if lines else None
-        pairs = Pairs([])
-        for number, line in enumerate(lines if header is None else lines[1:], 1):
-            pair = _pair_of_line(line, header, base, number)
-            if pair is not None:
-                pairs.rows.append(pair)
-            elif on_error == "skip" and len(line) > 1:
-                pairs.skipped[f"{path}, pair {number}"] = f"two image paths are needed, found {line}"
-            else:
-                hint = "; separate columns by commas" if len(line) == 1 and re.search("[;\t|]", line[0]) else ""
-                raise RequestError(f"pair {number}: two image paths are needed, found {line}{hint}")
+        folder = path.parent if path.is_file() and path.parts[:2] != ("/", "dev") else Path()
+        names = _header(lines[0], folder) if lines else None
+        if names is None:
+            more = range(len(_COLUMNS), max(map(len, lines), default=0))
+            names = [*_COLUMNS, *(f"column_{column + 1}" for column in more)]
+        else:
+            lines = lines[1:]
+
+        for number, line in enumerate(lines, 1):
+            try:
+                pairs.rows.append(_pair(line, names, folder))
+            except RequestError as error:
+                if on_error != "skip" or len(line) == 1:
+                    raise RequestError(f"pair {number}: {error}") from error
+                pairs.skipped[f"{path}, pair {number}"] = str(error)
         if not pairs.rows:
             raise RequestError("it holds no pairs")
     except UnicodeDecodeError as error:
@@ -203,54 +216,30 @@ def read_pairs(path: Path, on_error: str = "fail") -> Pairs:
     return pairs
 
 
-def _pair_of_line(line: list[str], header: list[str] | None, base: Path, number: int) -> Pair | None:
-    """Return the pair of a line; None if it lacks an image."""
-    names = header or [*_COLUMNS, *(f"column_{column}" for column in range(len(_COLUMNS) + 1, len(line) + 1))]
-    if any(cell.strip() for cell in line[len(names) :]):
-        raise RequestError(
-            f"pair {number} has {len(line)} cells, the header {len(names)}: quote cells that hold commas"
-        )
-    cells = dict(zip(names, line, strict=False))
-    paths: list[str | None] = []
-    for column in _COLUMNS:
-        cell = cells.get(column, "").strip()
-        paths.append(_existing(str(base / cell)) if cell else None)  # absolute paths stay
-    a, b, mask_a, mask_b = paths
-    if a is None or b is None:
-        return None
-    other = [(name, cells.get(name, "")) for name in names if name not in _COLUMNS]
-    return Pair(a, b, mask_a, mask_b, tuple(other))
-
-
 def _lines(path: Path) -> list[list[str]]:
-    """Return the cells of each line of a file or pipe that has any."""
-    if str(path) == "-":
-        data = sys.stdin.buffer.read(MOST + 1)
-    else:
-        with path.open("rb") as opened:
-            data = opened.read(MOST + 1)
+    """Return the cells of each line of a file or pipe that has any, without spaces around them."""
+    with sys.stdin.buffer if str(path) == "-" else path.open("rb") as opened:
+        data = opened.read(MOST + 1)
     if len(data) > MOST:
         raise RequestError(f"it has more than {MOST} bytes")
-    text = data.decode("utf-8-sig")
-    delimiter = ","
-    spreadsheet = re.match(r'"?sep=(.)"?[ \t]*\r?\n', text)  # a first line for spreadsheets
-    if spreadsheet:
-        delimiter = spreadsheet[1]
-        text = text[spreadsheet.end() :]
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, skipinitialspace=True)
-    return [line for line in reader if any(cell.strip() for cell in line)]
+    lines = []
+    for line in csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), skipinitialspace=True):
+        cells = [cell.strip() for cell in line]
+        if any(cells):
+            lines.append(cells)
+    return lines
 
 
 def _header(line: list[str], base: Path) -> list[str] | None:
     """Return the names of the columns, images and masks as in `_COLUMNS`; None if the line is not a header."""
-    plain = [cell.strip().lower().replace("-", "_").replace(" ", "_") for cell in line]
+    plain = [re.sub("[- ]", "_", cell.lower()) for cell in line]
     for sides in (_SIDES, _MORE):
         aliases = _aliases(sides)
         names = [aliases.get(name, name) for name in plain]
         if {"a", "b"} <= set(names):
             break
     else:
-        cells = [cell.strip() for cell in line if cell.strip()]
+        cells = [cell for cell in line if cell]
         if len(cells) > 1 and not any(is_image(cell) or (base / cell).is_file() for cell in cells):
             raise RequestError(
                 f"{', '.join(map(shown, first_few(cells)))} name neither two images nor the columns of both: call one "
@@ -267,7 +256,7 @@ def _header(line: list[str], base: Path) -> list[str] | None:
     headers: dict[str, str] = {}  # name -> as the file calls it
     for number, (name, cell) in enumerate(zip(names, line, strict=True), 1):
         if name not in _COLUMNS:
-            name = cell if cell.strip() else f"column_{number}"
+            name = cell or f"column_{number}"
             while name in (*COLUMNS, *_COLUMNS):
                 name = f"input_{name}"
         if name in headers:

@@ -84,12 +84,16 @@ class Source:
 
 
 def _named(source: str | bytes) -> Named:
-    return Named(source, describe(source)) if isinstance(source, bytes) else read_file(source)
+    if isinstance(source, bytes):
+        return Named(source, describe(source))
+    return read_file(source)
 
 
 def problem_of(error: ImageReadError, image: str) -> str:
     """Why an image of this name cannot be used; the reason names the mask, if the error is about it."""
-    return error.reason if error.source == image else f"its mask {error.source}: {error.reason}"
+    if error.source == image:
+        return error.reason
+    return f"its mask {error.source}: {error.reason}"
 
 
 class Model(Protocol):
@@ -113,7 +117,9 @@ class Model(Protocol):
 
 def threads(workers: int | None) -> int:
     """Number of threads that read images: by default one for each core, at most 8."""
-    return min(8, os.cpu_count() or 1) if workers is None else workers
+    if workers is None:
+        return min(8, os.cpu_count() or 1)
+    return workers
 
 
 def batches(

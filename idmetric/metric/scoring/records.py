@@ -39,15 +39,9 @@ class Records(Sequence[Record]):
         return [dict(row) for row in self.rows]
 
     def to_pandas(self) -> Any:
-        """Return a pandas DataFrame.
+        """Return a pandas DataFrame; `to_records` needs no pandas."""
+        import pandas
 
-        Raises:
-            ImportError: without pandas.
-        """
-        try:
-            import pandas
-        except ImportError as error:
-            raise ImportError("a data frame needs pandas: pip install pandas (to_records() needs nothing)") from error
         return pandas.DataFrame(self.rows, columns=list(self.columns))
 
     def to_csv(self) -> str:

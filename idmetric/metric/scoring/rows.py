@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from idmetric.metric.distance.embedding import Embedding, concatenate
-from idmetric.metric.distance.finite import NonFiniteError, check_distances
+from idmetric.metric.distance.finite import check_distances
 from idmetric.metric.distance.matrix import distance as distance_of
 from idmetric.metric.distance.matrix import distance_matrix
 from idmetric.metric.distance.ties import comparable
@@ -83,10 +82,9 @@ class RowMaker:
         while batch := list(islice(candidates, self.settings.batch_size)):
             embeddings = self._together([image for _, image in batch])
             matrix = distance_matrix(references, embeddings, self.settings.distance)
+            check_distances(matrix.mT, self.metric.dtype, [path for (path, _), _ in batch])
             for column, (file, image) in enumerate(batch):
                 path = file[0]
-                with _naming(path):
-                    check_distances(matrix[:, column : column + 1], self.metric.dtype)
                 distances = matrix[:, column].double().tolist()
                 nearest = int(comparable(distances).argmin())
 
@@ -165,8 +163,7 @@ class RowMaker:
     def _pair(self, pair: Pair, a: Seen, b: Seen) -> Record:
         # not by the metric, which would check for each pair that its weights have not changed since the embedding
         distances = distance_of(self._together([a]), self._together([b]), self.settings.distance)
-        with _naming(pair.b):
-            check_distances(distances, self.metric.dtype)
+        check_distances(distances, self.metric.dtype, [pair.b])
         distance = float(distances[0])
 
         row = self._row(pair.a, pair.b, [distance])
@@ -190,9 +187,11 @@ class RowMaker:
         return row
 
     def _print(self, image: Seen) -> Print | None:
-        return None if image.small is None else self._print_of(image.small.tobytes())
+        if image.small is None:
+            return None
+        return self._print_of(image.small.tobytes())
 
-    def named(self, work: Cross | Pairs, of_whole_images: bool) -> NamedValue | None:
+    def named(self, of_whole_images: bool) -> NamedValue | None:
         """Compute the number of the published score that the model was opened by; None for other models."""
         score = self.metric.named
         name = self.metric.name
@@ -211,20 +210,8 @@ class RowMaker:
         count = len(similarities)
         if score.references == "frames":
             return NamedValue(name, value, f"of {count + 1} frames in the order given; {score.source}")
-        factor = "" if score.scale == 1 else f"{score.scale:g} x "
-        compared = f"images x {len(similarities[0])} references" if isinstance(work, Cross) else "pairs"
-        clamp = ", at least 0" if score.clamp else ""
-        return NamedValue(name, value, f"{factor}mean cosine of {count} {compared}{clamp}; {score.source}")
+        return NamedValue(name, value, f"from {count} x {len(similarities[0])} cosines; {score.source}")
 
 
 def _print_of(small: bytes) -> Print:
     return take_print(np.frombuffer(small, np.uint8).reshape(SIZE, SIZE, 3))
-
-
-@contextmanager
-def _naming(path: str) -> Iterator[None]:
-    """Name the image in errors about distances that are not finite."""
-    try:
-        yield
-    except NonFiniteError as error:
-        raise NonFiniteError(f"{path}: {error}", error.rows) from error

@@ -165,7 +165,7 @@ def compare(
         maker.baseline,
         threshold=maker.threshold,
         calibration=settings.calibration,
-        named=maker.named(work, of_whole_images=settings.distance == "cls" and True not in has_masks),
+        named=maker.named(of_whole_images=settings.distance == "cls" and True not in has_masks),
     )
     if isinstance(work, Pairs):
         return replace(scores, other=work.other)

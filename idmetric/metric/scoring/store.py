@@ -173,7 +173,9 @@ class Store:
             parts.append(_read_rows(path, rows, self.patches))
             order += numbers
         embedding = concatenate(parts)[torch.tensor(order).argsort()]
-        return embedding if self.model is None else replace(embedding, model=self.model)
+        if self.model is None:
+            return embedding
+        return replace(embedding, model=self.model)
 
     def readable(self, keys: Sequence[str]) -> dict[str, Embedding]:
         """Embeddings of the keys that can be read: another process may prune the folder meanwhile."""

@@ -124,13 +124,25 @@ class Subject:
         threshold: float | None = None,
         signature: Mapping[str, str],
     ) -> Subject:
-        """As `of`, by a function from RGB images to an Embedding."""
+        """As `of`, by a function from RGB images to an Embedding.
+
+        Raises:
+            RequestError: also for a photo with a vector of NaN, in which the function sees nothing.
+        """
         images = _references(name, references)
+        names = _names(images)
         pictures = [read_image(image) for image in images]
+        embedding = embed(pictures)
+        for photo, is_seen in zip(names, embedding.finite().tolist(), strict=True):
+            if not is_seen:
+                raise RequestError(
+                    f"the encoder {embedding.model} sees nothing, such as no face, in the reference {photo} of {name}: "
+                    "leave it out, or cut it larger"
+                )
         return cls(
             name=name,
-            embedding=embed(pictures),
-            references=_names(images),
+            embedding=embedding,
+            references=names,
             thumbnails=np.stack([small_picture(picture) for picture in pictures]),
             word=word,
             threshold=threshold,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from idmetric.metric.files.settings import option
+from idmetric.evaluate.settings import option
 from idmetric.train.options import RANDOM, WEIGHTS_HELP, Precision
 
 Negatives = Literal["batch", "single"]

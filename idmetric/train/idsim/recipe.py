@@ -182,7 +182,7 @@ def untrained(settings: IDSimConfig, weights: str, seed: int) -> IDSim:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = IDSim(settings, device="cpu")
-    model.name = settings.backbone
+    model.name = model.short_name = settings.backbone
     if not weights:
         return model
     state = encoders.fitted(encoders.read_weights(weights), model.backbone, settings.backbone, weights)

@@ -11,7 +11,7 @@ from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.hub import Files, Hub
-from idmetric.metric.checkpoints.released_nearid import read_siglip
+from idmetric.metric.checkpoints.released_nearid import read_tower
 from idmetric.metric.checkpoints.revision import revision_of
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.models import timm_encoders as encoders
@@ -34,7 +34,7 @@ def start(config: Config) -> NearID:
             )
         else:
             model = _of_files(source, config.revision)
-    model.name = source
+    model.name = model.short_name = source
     only_the_head_trains(model)
     return model
 
@@ -46,7 +46,7 @@ def _of_files(source: str, revision: str | None) -> NearID:
         or checkpoint.read_json(files[checkpoint.CONFIG]).get("model_type") == NearID.model_type
     ):
         return NearID(source, revision=revision, device="cpu")
-    siglip = read_siglip(files)
+    siglip = _read_siglip(files)
     model = NearID(checkpoint.parse(NearIDConfig, siglip, NearID.model_type), device="cpu")
     load_state(model, siglip.state, siglip.name, torch.float32)
     model.take_revision(siglip.revision)
@@ -99,3 +99,25 @@ def trunk_state(model: NearID) -> dict[str, torch.Tensor]:
     """The frozen tensors."""
     prefixes = tuple(f"{name}." for name in head_of(model))
     return {name: value for name, value in model.state_dict().items() if not name.startswith(prefixes)}
+
+
+def _read_siglip(files: Files) -> checkpoint.Checkpoint:
+    """Read SigLIP or SigLIP2 (of one resolution) as transformers stores it: NearID before its training.
+
+    The tensors of the text tower are not read.
+
+    Returns:
+        As `read_nearid`; the head is SigLIP's own.
+    """
+    config_file = files[checkpoint.CONFIG]
+    published = checkpoint.read_json(config_file)
+    model_type = published.get("model_type")
+    if model_type == "siglip":
+        vision = published.get("vision_config", {})
+    elif model_type == "siglip_vision_model":
+        vision = published
+    else:
+        raise CheckpointError(
+            f"{str(config_file)!r} describes a model of type {model_type!r}, not a SigLIP of one resolution ('siglip')"
+        )
+    return read_tower(files, {"model_type": "nearid", "vision_config": vision})

@@ -110,7 +110,7 @@ class VisME(Recipe):
                 small_qwen.write(folder, seed=config.seed)
                 source = folder
             model = VisIDEmbed(source, config=settings, revision=config.revision, device=self.processes.device)
-            model.name = config.model
+            model.name = model.short_name = config.model
         lora.attach(
             model.backbone,
             rank=config.rank,

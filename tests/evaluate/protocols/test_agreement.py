@@ -100,8 +100,8 @@ def test_pairs_without_an_answer_are_left_out(data: Manifest) -> None:
 
     [result] = run(labeled(data, SHARES), {"m": Scripted(silent)}, PLAIN)
     assert values(result, task="pairs")["Spearman"].count == 10
-    assert "2 of 12 pairs have no answer and are left out" in result.notes
-    with pytest.raises(ValueError, match="none of 12 has an answer"):
+    assert "pairs: 2 of 12 comparisons have no answer and are left out" in result.notes
+    with pytest.raises(ValueError, match="pairs: none of 12 comparisons has an answer"):
         run(labeled(data, SHARES), {"m": Scripted(lambda d, a, b: np.full(len(a), np.nan))}, PLAIN)
 
 

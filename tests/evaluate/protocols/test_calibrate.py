@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +19,10 @@ from idmetric.data.manifest.table import read as read_manifest
 from idmetric.evaluate.protocols import calibrate
 from idmetric.evaluate.protocols.calibrate import CalibrateOptions, left_out_rows
 from idmetric.evaluate.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
-from idmetric.evaluate.protocols.common.result import Value
+from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.statistics.calibration.fitting import fit
-from idmetric.metric.calibration.apply import CalibrationError, read
+from idmetric.metric.calibration.apply import Calibration, CalibrationError, read
 from idmetric.metric.calibration.curves import from_log_odds
 from idmetric.metric.distance.ties import comparable
 
@@ -131,7 +133,8 @@ def test_each_dataset_is_measured_by_the_others() -> None:
     family = np.stack([np.arange(count), np.arange(count) + count * ~same], 1)
     pairs = Pairs(np.zeros(count, int), np.ones(count, int), same, kind, family)
     even = np.arange(count) < 2 * same.sum()
-    rows = left_out_rows(scores, pairs, dataset, "isotonic", 0.01, (0.1, 0.02), EvalSettings(bootstrap=0))
+    options = CalibrateOptions(rates=(0.1, 0.02))
+    rows = left_out_rows(scores, pairs, dataset, 0.01, EvalSettings(bootstrap=0), options)
     assert [row["what"] for row in rows[:3]] == [
         "probability, isotonic, x left out", "threshold for 0.1 false accepts, x left out",
         "threshold for 0.02 false accepts, x left out",
@@ -152,14 +155,21 @@ def test_each_dataset_is_measured_by_the_others() -> None:
             assert value(row, "false accept") == pytest.approx((scores[its & ~same] > limit).mean(), abs=0.01)
             assert value(row, "true accept") == pytest.approx((scores[its & same] > limit).mean(), abs=0.02)
     assert value(rows[7], "false accept") > 2 * value(rows[1], "false accept")  # z's scores are higher
-    assert left_out_rows(scores, pairs, np.full(count, "x"), "isotonic", 0.01, (0.1,), EvalSettings(bootstrap=0)) == []
+    assert left_out_rows(scores, pairs, np.full(count, "x"), 0.01, EvalSettings(bootstrap=0), options) == []
+
+
+def calibrated(
+    data: Manifest, model: IDSim, settings: EvalSettings, options: CalibrateOptions
+) -> tuple[Calibration, Result]:
+    """The calibration that a run writes, and its measurements."""
+    with tempfile.TemporaryDirectory() as folder:
+        [result] = calibrate.run(data, {"m": model}, replace(settings, out=Path(folder)), options)
+        return read(Path(folder) / "m.calibration.json"), result
 
 
 def test_further_strangers_decide_about_thresholds_alone(saved: IDSim, data: Manifest) -> None:
     few, many = (
-        calibrate.calibrations(
-            data, {"m": saved}, EvalSettings(bootstrap=0), CalibrateOptions(strangers=n, rates=(0.05,))
-        )["m"]
+        calibrated(data, saved, EvalSettings(bootstrap=0), CalibrateOptions(strangers=n, rates=(0.05,)))
         for n in (0, 500)
     )
     assert many[0].prior == few[0].prior == 0.5
@@ -192,7 +202,7 @@ def test_models_and_data_that_cannot_be_calibrated_are_refused(saved: IDSim, dat
 def test_a_calibration_can_be_measured_on_other_pairs(
     folder: Path, saved: IDSim, data: Manifest, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made, _ = calibrate.calibrations(data, {"m": saved}, QUICK, CalibrateOptions(method="platt", rates=(0.2,)))["m"]
+    made, _ = calibrated(data, saved, QUICK, CalibrateOptions(method="platt", rates=(0.2,)))
     made.write(folder / "given.json")
     [result] = calibrate.run(data, {"m": saved}, QUICK, CalibrateOptions(check=str(folder / "given.json")))
     pairs = {name: np.array(column) for name, column in result.items["pairs"].items()}
@@ -229,6 +239,6 @@ def test_a_calibration_records_where_its_images_come_from(
 ) -> None:
     cycle = sorted(engines, key=str)
     data = data.replace(engine=[cycle[k % len(cycle)] for k in range(len(data))])
-    [(found, _)] = calibrate.calibrations(data, {"m": saved}, QUICK, CalibrateOptions()).values()
+    found, _ = calibrated(data, saved, QUICK, CalibrateOptions())
     assert found.data["origin"] == origin
     assert found.rests_on_photos == (origin == "photos")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,8 @@ from idmetric.evaluate.protocols.checkpoints.tracker import Tracker
 from idmetric.evaluate.protocols.checkpoints_steps import CheckpointsOptions, run
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.common.tables import table
+from idmetric.metric.scoring.scores import RequestError
+from idmetric.metric.scoring.subject import Subject
 from tests.evaluate.protocols.parts import PLAIN, picture, values
 
 PROMPTS, CLASS = ("sks dog runs", "sks dog sits"), "a dog"
@@ -94,6 +97,23 @@ def test_references_are_embedded_once(folder: Path, metric: IDSim, monkeypatch: 
         seen.clear()
         tracker.update(step, samples(folder, step), WORDS)
         assert sum(seen) == len(WORDS)
+
+
+@pytest.mark.parametrize("distance", ["cls", "patch"])
+def test_a_subject_stands_for_its_photos(folder: Path, metric: IDSim, distance: str) -> None:
+    settings = EvalSettings(bootstrap=0, distance=distance, store=folder / "store")
+    references, training = photos(folder)
+    subject = Subject.of(metric, references, name="dog", distance=distance)
+    subject.save(folder / "dog.subject")
+    turned = replace(subject, embedding=subject.embedding[[1, 1]])  # with the same thumbnails
+    expected = Tracker(metric, references, training, settings=settings).update(50, samples(folder, 50), WORDS)
+    for source in (turned, subject, folder / "dog.subject"):
+        numbers = Tracker(metric, source, training, settings=settings).update(50, samples(folder, 50), WORDS)
+        equal = numbers == {name: pytest.approx(value, abs=1e-6) for name, value in expected.items()}
+        assert equal == (source is not turned)
+    foreign = replace(subject, embedding=replace(subject.embedding, model="another"))
+    with pytest.raises(RequestError, match="made by another"):
+        Tracker(metric, foreign, settings=settings)
 
 
 def test_the_training_keeps_its_state(folder: Path, metric: IDSim) -> None:

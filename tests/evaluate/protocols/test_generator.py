@@ -6,6 +6,7 @@ import csv
 import re
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -578,6 +579,75 @@ def test_the_command_pivots_explains_and_never_wraps(
     assert (status, "identity" in out) == (1, True)
     assert "no column beauty: there are identity, worst" in err
     run_.says("--rows and --columns belong together", *words, "--rows", "method", status=2)
+
+
+def test_the_floor_is_the_identity_of_images_of_the_same_prompts(folder: Path, metric: IDSim) -> None:
+    """Means of loops; a place that the floor lacks is named and left out, of both floor and the share above it."""
+    for path in (folder / "out" / "a").glob("*/*.png"):
+        picture(folder / "floor" / "x" / path.relative_to(folder / "out" / "a"), 40, len(path.name))
+    (folder / "floor" / "x" / "dog" / "on_a_beach_1.png").unlink()
+    data = read(folder / "out", PLACE, references=str(folder / "refs"), floor=folder / "floor")
+    [result] = run(data, {"m": metric}, PLAIN, GeneratorOptions(by=("subject",)))
+
+    like = cosine(metric)
+    refs = {subject: sorted((folder / "refs" / subject).iterdir()) for subject in SUBJECTS}
+    for method in METHODS:
+        floors, identities, reals = [], [], []
+        for subject in SUBJECTS:
+            pairs = [(a, b) for a in refs[subject] for b in refs[subject] if a != b]
+            for path in (folder / "floor" / "x" / subject).iterdir():
+                image = folder / "out" / method / subject / path.name
+                floors.append(np.mean([like(path, photo) for photo in refs[subject]]))
+                identities.append(np.mean([like(image, photo) for photo in refs[subject]]))
+                reals.append(np.mean([like(a, b) for a, b in pairs]))
+        row = values(result, method=method, group="all")
+        assert row["floor"].value == pytest.approx(np.mean(floors), abs=1e-6)
+        assert row["floor"].count == row["above floor"].count == 17
+        above = (np.sum(identities) - np.sum(floors)) / (np.sum(reals) - np.sum(floors))
+        assert row["above floor"].value == pytest.approx(above, abs=1e-5)
+    assert values(result, method="a", group="subject: dog")["floor"].count == 5
+    [note] = [note for note in result.notes if "floor" in note]
+    assert note == "the floor lacks 1 of 18 combinations of subject, prompt and seed: dog/on_a_beach/1"
+    assert {row["method"] for row in result.rows} == {"a", "b", "a - b"}  # no method that is compared
+    page = verdict(result)
+    assert page is not None
+    assert any(detail.startswith("The same prompts without references reach") for detail in page.details)
+
+    with_its_own = read(folder / "out", PLACE, references=str(folder / "refs"), floor=folder / "out" / "a")
+    [result] = run(with_its_own, {"m": metric}, PLAIN)
+    row = values(result, method="a")
+    assert row["floor"].value == row["identity"].value
+    assert row["above floor"].value == 0
+
+
+def test_one_method_at_two_sizes_is_a_warning_with_both_sizes(folder: Path, metric: IDSim) -> None:
+    """Equal images but for their size get other scores, so the size is a column."""
+    for path in (folder / "out" / "a").glob("*/*.png"):
+        picture = Image.open(path)
+        picture.resize((96, 64)).save(folder / "out" / "b" / path.relative_to(folder / "out" / "a"))
+    [result] = run(given(folder), {"tiny": metric}, PLAIN, GeneratorOptions(by=("subject",)))
+    size = {row["method"]: row["image size"] for row in result.rows if row["group"] == "all"}
+    assert size == {"a": "32x32", "b": "96x64"}
+    [note] = [note for note in result.notes if "differ in size" in note]
+    assert note.startswith("WARNING: images differ in size (a 32x32, b 96x64)")
+    assert values(result, method="a", group="all")["identity"] != values(result, method="b", group="all")["identity"]
+    head, *lines = tables.table([result], tables.View(show=("identity",))).splitlines()
+    assert "image size" in head
+    assert any(line.split()[:2] == ["b", "96x64"] for line in lines)
+    models = [result, replace(result, model="second")]
+    by_method = tables.table(models, tables.View("model", "method", show=("identity",)))
+    assert [line.split()[0] for line in by_method.splitlines()[1:4]] == ["model", "tiny", "second"]
+
+    Image.open(folder / "out" / "a" / "cat" / "on_a_beach_0.png").resize((20, 30)).save(
+        folder / "out" / "a" / "cat" / "on_a_beach_0.png"
+    )
+    [result] = run(given(folder), {"tiny": metric}, PLAIN)
+    assert result.rows[0]["image size"] == "mixed: 20x30, 32x32"
+    for path in (folder / "out").glob("*/*/*.png"):
+        Image.open(path).resize((32, 32)).save(path)
+    [result] = run(given(folder), {"tiny": metric}, PLAIN)
+    assert not [note for note in result.notes if "differ in size" in note]
+    assert "image size 32x32" in tables.table([result])
 
 
 # The painted example

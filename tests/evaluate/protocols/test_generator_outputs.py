@@ -334,3 +334,112 @@ def test_mirrormetrics(tmp_path: Path) -> None:
     data = read(tmp_path, layout="mirrormetrics")
     assert listed(data, "generated", "method", "seed") == [["step 500", "0"], ["step 1000", "0"]]
     assert len(listed(data, "reference")) == 1
+
+
+def psr(root: Path) -> Path:
+    """Two of PSRBench's files: two items of two subjects, and one of three."""
+    images = ["subjects/mug/00.jpg", "animals/dog.jpg", "animals/cat.jpg"]
+    files(root / "PSRBench", *images)
+
+    def item(instruction: str, *shown: int) -> dict[str, Any]:
+        words = ("mug", "dog", "cat")
+        categories = {f"category{number}": words[index] for number, index in enumerate(shown, 1)}
+        return {"input_path": [images[index] for index in shown], "instruction": instruction, **categories}
+
+    action = [item("a dog by a mug", 1, 0), item("a dog and a cat", 1, 2)]
+    three = [item("a dog by a mug", 1, 0, 2)]
+    (root / "PSRBench" / "Action.json").write_text(json.dumps(action))
+    (root / "PSRBench" / "Three.json").write_text(json.dumps(three))
+    return root / "PSRBench"
+
+
+def test_psrbench(tmp_path: Path) -> None:
+    benchmark = psr(tmp_path)
+    files(tmp_path / "outputs", "m/Action/0.png", "m/Action/1.png", "m/Three/0.png")
+    data = read(tmp_path / "outputs", layout="psrbench", benchmark=benchmark)
+    assert listed(data, "generated", "method", "task", "subject", "label", "prompt") == [
+        ["m", "Action", "animals_dog", "dog", "a dog by a mug [Action 0]"],
+        ["m", "Action", "subjects_mug_00", "mug", "a dog by a mug [Action 0]"],
+        ["m", "Action", "animals_dog", "dog", "a dog and a cat"],
+        ["m", "Action", "animals_cat", "cat", "a dog and a cat"],
+        ["m", "Three", "animals_dog", "dog", "a dog by a mug [Three 0]"],
+        ["m", "Three", "subjects_mug_00", "mug", "a dog by a mug [Three 0]"],
+        ["m", "Three", "animals_cat", "cat", "a dog by a mug [Three 0]"],
+    ]
+    assert data.column("text")[0] == "a dog by a mug"
+    assert sorted(listed(data, "reference", "subject")) == [["animals_cat"], ["animals_dog"], ["subjects_mug_00"]]
+    alone = read(tmp_path / "outputs" / "m", layout="psrbench", benchmark=benchmark)
+    assert listed(alone, "generated", "method", "task")[0] == ["m", "Action"]
+
+
+def test_psrbench_finds_outputs_by_their_result_path_and_names_a_missing_file(tmp_path: Path) -> None:
+    benchmark = psr(tmp_path)
+    items = json.loads((benchmark / "Action.json").read_text())
+    for item, number in zip(items, (7, 3), strict=True):
+        item["result_path"] = f"outputs/Action/{number}.png"
+    (benchmark / "Action.json").write_text(json.dumps(items))
+    files(tmp_path / "outputs", "m/Action/3.png")
+    data = read(tmp_path / "outputs", layout="psrbench", benchmark=benchmark / "Action.json")
+    assert [prompt for [prompt] in listed(data, "generated", "prompt")] == ["a dog and a cat"] * 2
+    picture(tmp_path / "outputs" / "m" / "Four" / "0.png", 1)
+    with pytest.raises(OutputsError, match=r"m/Four/0\.png: there is no file .*PSRBench/Four\.json"):
+        read(tmp_path / "outputs", layout="psrbench", benchmark=benchmark)
+    (tmp_path / "outputs" / "m" / "Four" / "0.png").unlink()
+    (benchmark / "animals" / "cat.jpg").unlink()
+    with pytest.raises(OutputsError, match=r"Action\.json: no file .*animals/cat\.jpg"):
+        read(tmp_path / "outputs", layout="psrbench", benchmark=benchmark)
+
+
+def test_people_of_multiid_bench_are_subjects_in_regions(tmp_path: Path) -> None:
+    files(tmp_path / "m", *(f"01/{name}.jpg" for name in ("output_0", "output_1", "ori", "ref_1", "ref_2")))
+    (tmp_path / "m" / "01" / "meta.json").write_text(json.dumps({"caption_en": "two friends", "name": ["x", "y"]}))
+    data = read(tmp_path, layout="multiid-bench", in_regions=True)
+    assert listed(data, "generated", "subject", "sample", "prompt", "seed") == [
+        ["01 ref_1", "01", "two friends", "0"], ["01 ref_2", "01", "two friends", "0"],
+        ["01 ref_1", "01", "two friends", "1"], ["01 ref_2", "01", "two friends", "1"],
+    ]  # fmt: skip
+    assert listed(data, "reference", "subject") == [["01 ref_1"], ["01 ref_2"]]
+    assert listed(data, "training") == []
+    for name in ("ref_1", "ref_2"):
+        (tmp_path / "m" / "01" / f"{name}.jpg").unlink()
+    with pytest.raises(OutputsError, match=r"output_0\.jpg: there are no photos ref_1\.jpg, .* of the people of 01"):
+        read(tmp_path, layout="multiid-bench", in_regions=True)
+
+
+# The floor
+
+
+def test_images_of_the_floor_have_the_names_of_outputs(tmp_path: Path) -> None:
+    """The floor is one method, whatever its folder is called; a table gives it by a role."""
+    refs = files(tmp_path / "refs", "dog/1.jpg")
+    out = files(tmp_path / "out", "m/dog/run_1.png", "m/dog/run_2.png")
+    floor = files(tmp_path / "floor", "m/dog/run_1.png")
+    data = read(out, PLACE, references=str(refs), floor=floor)
+    assert listed(data, "floor", "subject", "prompt", "seed") == [["dog", "run", "1"]]
+    assert len(listed(data, "generated")) == 2
+    in_one_folder = read(out, PLACE, references=str(refs), floor=floor / "m")
+    assert listed(in_one_folder, "floor", "subject", "prompt", "seed") == [["dog", "run", "1"]]
+
+    picture(floor / "n" / "dog" / "run_1.png", 8)
+    with pytest.raises(OutputsError, match=r"m/dog/run_1\.png and .*n/dog/run_1\.png are both of method"):
+        read(out, PLACE, references=str(refs), floor=floor)
+    with pytest.raises(OutputsError, match="absent: there is no such file or folder"):
+        read(out, PLACE, references=str(refs), floor=tmp_path / "absent")
+
+    lines = ["path,subject,prompt,role", "out/m/dog/run_1.png,dog,run,", "floor/m/dog/run_1.png,dog,run,floor"]
+    (tmp_path / "t.csv").write_text("\n".join([*lines, "refs/dog/1.jpg,dog,,reference"]))
+    assert listed(read(tmp_path / "t.csv"), "floor", "subject", "prompt", "seed") == [["dog", "run", "0"]]
+
+
+def test_grids_of_outputs_and_floor_are_cut_into_different_files(tmp_path: Path) -> None:
+    benchmark = xverse(tmp_path)
+    for root, color in (("results", "red"), ("floor", "blue")):
+        (tmp_path / root / "m").mkdir(parents=True)
+        Image.new("RGB", (64, 64), color).save(tmp_path / root / "m" / "1_An_old_dog_sleeps..png")
+    data = read(tmp_path / "results", layout="xversebench", benchmark=benchmark, cells=tmp_path / "cells",
+                floor=tmp_path / "floor")  # fmt: skip
+    colors = {"generated": set(), "floor": set()}  # type: ignore[var-annotated]
+    for row, role in enumerate(data.column("x_role")):
+        if role in colors:
+            colors[role].add(data.image(row).getpixel((0, 0)))
+    assert colors == {"generated": {ImageColor.getrgb("red")}, "floor": {ImageColor.getrgb("blue")}}

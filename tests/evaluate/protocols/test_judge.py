@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 from idmetric.cli.eval import main as eval_command
@@ -25,8 +24,8 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common.scorers import EvalSettings as Protocol
 from idmetric.evaluate.protocols.common.scorers import bind
 from idmetric.evaluate.protocols.judges import judge as module
-from idmetric.evaluate.protocols.judges.endpoint import Endpoint
-from idmetric.evaluate.protocols.judges.judge import Judge, JudgeError
+from idmetric.evaluate.protocols.judges.endpoint import Endpoint, JudgeError
+from idmetric.evaluate.protocols.judges.judge import Judge
 from idmetric.evaluate.protocols.judges.questions import EVIDENCE, INSTANCE
 from idmetric.evaluate.protocols.judges.scorer import JudgeModel, open_judge
 from idmetric.metric.images.masks import MaskWarning
@@ -426,12 +425,17 @@ def write_pairs(root: Path) -> Path:
         image(60 * k).save(root / f"{k}.png")
     for k in range(1, 4):
         group = f"db/object_00/emu2/{k}_0"
-        about = {"prompt": k, "image": 0, "ratings": {"group1": k, "group2": 4 - k % 3}}
+        about = {"prompt": k, "image": 0}
         rows += [
             Row("db/object_00", "0.png", id=f"{group}/a", group=group, slot="anchor"),
             Row(None, f"{k}.png", id=f"{group}/c", group=group, slot="candidate", engine="emu2",
                 parent="db/object_00", parameters=about),
         ]  # fmt: skip
+    for name, ratings in (("group1", (1, 2, 3)), ("group2", (3, 2, 4))):
+        folder = root / "ratings" / name
+        folder.mkdir(parents=True)
+        named = {f"object_00_x-{k}": rating for k, rating in enumerate(ratings, 1)}
+        (folder / "emu2-cp.json").write_text(json.dumps(named))
     path = root / "pairs.parquet"
     Manifest.from_rows(rows, root).write(path)
     return path
@@ -444,7 +448,15 @@ def test_the_command_takes_a_judge_from_a_file_and_reports_its_work(
     with serving(says({**GOOD, "score": 2}), says({**GOOD, "score": 9}), says({**GOOD, "score": 5})) as server:
         about = {"url": server.url, "model": "fake", "side": 32, "concurrency": 1}
         (tmp_path / "judge.json").write_text(json.dumps(about))
-        command = ["dreambench", "--data", str(data), "--model", f"fake=judge:{tmp_path / 'judge.json'}"]
+        command = [
+            "dreambench",
+            "--ratings",
+            str(tmp_path / "ratings"),
+            "--data",
+            str(data),
+            "--model",
+            f"fake=judge:{tmp_path / 'judge.json'}",
+        ]
         command += ["--out", str(tmp_path / "out"), "--bootstrap", "0", "--format", "csv"]
         assert eval_command(command) == 0
         said = capsys.readouterr()
@@ -463,7 +475,7 @@ def test_the_command_takes_a_judge_from_a_file_and_reports_its_work(
     ("given", "reason"),
     [
         ([], "give "),
-        ({"url": "http://127.0.0.1/v1", "local": "x"}, "give "),
+        ({"local": "x"}, "give "),
         ({"url": "http://127.0.0.1/v1"}, "model"),
         ({"url": "http://127.0.0.1/v1", "model": "m", "api_key": "sk"}, "argument 'api_key'"),
         ({"url": "http://127.0.0.1/v1", "model": "m", "question": "why"}, "unknown question 'why'"),
@@ -499,42 +511,3 @@ def test_a_file_from_a_stranger_cannot_send_any_variable_of_the_environment(tmp_
     path.write_text(json.dumps({"url": "https://judge.example/v1", "model": "m", "key": name}))
     with pytest.raises(JudgeError, match=f"the variable '{name}' is not sent"):
         open_judge(f"{path}@judge.example")
-
-
-# A model on this machine
-
-_TEMPLATE = (
-    "{% for m in messages %}{% for c in m['content'] %}{% if c['type'] == 'image' %}"
-    "<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ c['text'] }}{% endif %}{% endfor %}<|im_end|>{% endfor %}"
-)
-
-
-def test_a_local_model_is_asked_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("transformers")
-    from idmetric.evaluate.protocols.judges.local import LocalModel
-    from idmetric.train.visme import small_qwen
-
-    small_qwen.write(tmp_path / "qwen")
-    (tmp_path / "qwen" / "chat_template.jinja").write_text(_TEMPLATE)
-    model = LocalModel(tmp_path / "qwen", device="cpu")
-    before = torch.get_rng_state()
-    asked = Judge(model, side=56, max_tokens=4, concurrency=1, store=tmp_path / "judge")
-    [verdict] = asked.ask(pairs(1))
-    assert verdict.similarity is None  # random weights say nothing
-    assert torch.equal(torch.get_rng_state(), before)
-    assert asked.counts["tokens out"] == 4 * 4
-    ends = np.atleast_1d(model.model.generation_config.eos_token_id).tolist()
-    answer = torch.tensor([*model.processor.tokenizer(json.dumps(GOOD))["input_ids"], *ends])
-    given: list[Any] = []
-
-    def generate(**inputs: Any) -> torch.Tensor:
-        given.append(inputs)
-        return torch.cat([inputs["input_ids"][0], answer])[None]
-
-    monkeypatch.setattr(model.model, "generate", generate)
-    assert asked.ask(pairs(1))[0].similarity == 0.8
-    assert given[0]["do_sample"] is False
-    text = model.processor.tokenizer.decode(given[0]["input_ids"][0])
-    assert EVIDENCE.prompt in text
-    assert text.index("Image A:") < text.index("<|image_pad|>") < text.index("Image B:")
-    assert len(given[0]["image_grid_thw"]) == 2

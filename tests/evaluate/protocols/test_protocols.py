@@ -14,7 +14,7 @@ import pytest
 
 from idmetric.data.look import Look
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.evaluate.protocols import folder, photos
+from idmetric.evaluate.protocols import folder
 from idmetric.evaluate.protocols import nearid_table1_margins as nearid
 from idmetric.evaluate.protocols import retrieval_ilgen_table2 as retrieval
 from idmetric.evaluate.protocols.common import intervals, matched, paper_numbers, ranked
@@ -71,7 +71,8 @@ def test_images_of_unknown_identity_do_not_match() -> None:
     assert found[0, 1] != found[1, 1] == found[2, 1]
     assert found[:, 1].max() < 0
     search = ranked.Search(np.array([0, 2]), np.arange(5), identity, np.arange(5))
-    assert [own.tolist() for own, _ in search.places(slice(0, 2))] == [[], []]  # two unnamed images are not the same
+    positives = [np.flatnonzero(is_positive).tolist() for is_positive, _ in search.relevance(slice(0, 2))]
+    assert positives == [[], []]  # two unnamed images are not the same
 
 
 # Folder
@@ -140,17 +141,6 @@ def test_a_folder_without_a_positive_is_an_error(draw: Images, tmp_path: Path) -
     lone = Manifest.from_rows([Row("a", draw(1, 1)), Row("b", draw(2, 1))], tmp_path)
     with pytest.raises(ValueError, match="no identity has two images"):
         folder.run(lone, {"m": Drawn()}, PLAIN)
-
-
-def test_photos_is_folder_on_the_first_split_that_there_is(draw: Images, tmp_path: Path) -> None:
-    splits = ("dev2", "dev", "train")
-    rows = [Row(f"i{k}", draw(k, v), dataset=splits[k % 3], split=splits[k % 3]) for k in range(6) for v in range(2)]
-    data = Manifest.from_rows(rows, tmp_path)
-    for left, first in ((("dev2", "dev", "train"), "dev"), (("dev2", "train"), "dev2")):
-        [result] = photos.run(data.filter(split=left), {"m": Drawn()}, PLAIN)
-        assert result.rows == folder.run(data.filter(split=first), {"m": Drawn()}, PLAIN)[0].rows
-    with pytest.raises(ValueError, match="no split 'dev'"):
-        photos.run(data.filter(split="train"), {"m": Drawn()}, PLAIN)
 
 
 # ILGen

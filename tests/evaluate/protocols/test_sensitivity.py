@@ -125,7 +125,7 @@ def test_a_metric_that_sees_no_context_is_not_sensitive_to_it(grid: Manifest) ->
 def test_comparisons_without_an_answer_are_left_out(grid: Manifest) -> None:
     judge = Scripted(lambda data, a, b: np.where(np.arange(len(a)) == 3, np.nan, np.arange(len(a)) % 5 / 5))
     [result] = run(grid, {"j": judge}, PLAIN)
-    assert result.notes == ["1 of 60 comparisons of edit grids have no answer and are left out"]
+    assert result.notes == ["edit grids: 1 of 60 comparisons have no answer and are left out"]
     assert len(result.items["grid"]["score"]) == 59
 
 

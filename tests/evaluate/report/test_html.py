@@ -25,9 +25,9 @@ from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.match.heatmaps import coverage
 from idmetric.match.page.pictures import data_uri, room
 from idmetric.match.patch_matches import NOBODY, matches_of, strongest, tokens_of
+from idmetric.match.patches import Layout
 from idmetric.metric.calibration import apply as calibrations
 from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.distance.patches import Layout
 from idmetric.metric.images.masks import read_mask
 from tests.report_parts import EVERYTHING, NAMES, make_folder, make_photos, picture, score
 

@@ -15,7 +15,6 @@ from idmetric.evaluate.report.plots import (
     distributions,
     draw,
     on_front,
-    precision_recall,
     roc,
     trade_off,
 )
@@ -32,7 +31,7 @@ def scored() -> Scored:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("plot", [roc, precision_recall, distributions])
+@pytest.mark.parametrize("plot", [roc, distributions])
 @pytest.mark.parametrize("ending", ["png", "svg"])
 def test_the_same_numbers_give_the_same_file(plot: Any, ending: str, scored: Scored, tmp_path: Path) -> None:
     files = [tmp_path / f"{name}.{ending}" for name in "ab"]
@@ -62,7 +61,7 @@ def test_all_plots_that_results_allow_are_drawn(tmp_path: Path) -> None:
     rows = [{"bench": "sensitivity", "which": "light", **slopes}]
     results = [Result("p", m, rows, items={"pairs": pairs, "grid": grid, "parts": parts}) for m in ("x", "y z")]
     written = draw(results, tmp_path, "p", "svg")
-    names = {f"p.{d}.{plot}.svg" for d in ("one", "two") for plot in ("roc", "pr", "distributions")}
+    names = {f"p.{d}.{plot}.svg" for d in ("one", "two") for plot in ("roc", "distributions")}
     assert {p.name for p in written} == names | {"p.oracle.svg", "p.sensitivity.svg", "p.trends.svg"}
     assert all(p.stat().st_size > 1000 for p in written)
     assert draw([Result("p", "x", [])], tmp_path, "none") == []

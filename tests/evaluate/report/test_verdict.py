@@ -88,10 +88,10 @@ def test_a_method_that_copies_is_named_and_never_best() -> None:
     assert found.best == ["near"]
     assert list(found.rows) == ["near", "far", "copy"]
     assert found.details[-1] == (
-        "copy (75\u00a0% of the images) copies references or training images, which raises identity."
+        "Images that copy references or training images raise the identity of copy (75\u00a0%)."
     )
     rare = of({"50% cfg": 0.6, "near": 0.5}, {"50% cfg": 0.125})
-    assert rare.details[-1].startswith("50% cfg (12.5\u00a0% of the images) copies")
+    assert rare.details[-1].endswith("of 50% cfg (12.5\u00a0%).")
     alone = of({"copy": 0.9, "near": 0.6}, {"copy": 0.75})
     assert alone.headline == "near is the only method without copies: its identity is 0.600"
     assert of({"a": 0.9, "b": 0.8}, {"a": 1.0, "b": 0.5}).headline.startswith("Every method copies")
@@ -135,7 +135,7 @@ def test_steps_are_judged_by_the_rule_of_the_protocol(best: str | None) -> None:
     assert found is not None
     assert found.headline == ("Keep step 200" if best else "No step qualifies")
     assert found.details[0] == ("Step 200 is the earliest with 0.3." if best else "None of 2 has copies of at most 0.")
-    assert found.details[1].startswith("Step 400 (50\u00a0% of the images) copies")
+    assert found.details[1].endswith("of step 400 (50\u00a0%).")
     assert found.chart is not None
     assert [(name, x.value) for name, x, _ in found.chart.points] == [("0", 0), ("200", 200), ("400", 400)]
 

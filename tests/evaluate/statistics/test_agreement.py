@@ -59,8 +59,6 @@ def test_one_correlation_has_no_error_and_perfect_ones_are_finite() -> None:
 
 
 def test_what_is_no_correlation_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"must be in \[-1, 1\], got 1.2"):
-        fisher_mean([0.1, 1.2])
     with pytest.raises(ValueError, match="must not be empty"):
         fisher_mean([])
     with pytest.raises(ValueError, match="must be finite"):

@@ -20,7 +20,7 @@ from sklearn.metrics import brier_score_loss
 from sklearn.metrics import log_loss as sklearn_log_loss
 
 from idmetric import IDSim, load
-from idmetric.evaluate.statistics.calibration import fitting, quality, thresholds
+from idmetric.evaluate.statistics.calibration import fitting, quality
 from idmetric.metric.calibration.apply import Calibration, CalibrationError, CalibrationWarning, Model, read
 from idmetric.metric.calibration.curves import Isotonic, Platt, from_log_odds
 from tests.conftest import random_model
@@ -161,8 +161,12 @@ def test_the_calibration_error_equals_torchmetrics() -> None:
     )
     assert quality.expected_calibration_error(*edges_apart, 10) == pytest.approx(theirs.item(), abs=1e-6)
     bins = quality.reliability(p, same, 10)
-    assert sum(b.count for b in bins) == len(p)
-    gaps = sum(abs(b.share - b.probability) * b.count for b in bins) / len(p)
+    assert bins["count"].sum() == len(p)
+    for number, probability in enumerate(bins["probability"]):
+        in_bin = (p >= number / 10) & ((p < (number + 1) / 10) | (number == 9))
+        assert probability == pytest.approx(p[in_bin].mean())
+        assert bins["share"][number] == pytest.approx(same[in_bin].mean())
+    gaps = (abs(bins["share"] - bins["probability"]) * bins["count"]).sum() / len(p)
     assert gaps == pytest.approx(quality.expected_calibration_error(p, same, 10))
 
 
@@ -171,17 +175,6 @@ def test_losses_equal_scikit_learns() -> None:
     p = np.random.default_rng(3).uniform(0.01, 0.99, len(same))
     assert quality.log_loss(p, same) == pytest.approx(sklearn_log_loss(same, p))
     assert quality.brier_score(p, same) == pytest.approx(brier_score_loss(same, p))
-
-
-def test_thresholds_have_intervals_by_identity() -> None:
-    scores, same, identities = pairs()
-    found = thresholds.threshold_intervals(scores, same, identities, (0.1, 0.05), samples=100)
-    for one, rate in zip(found, (0.1, 0.05), strict=True):
-        assert one.threshold is not None
-        assert one.threshold.low < one.point.threshold < one.threshold.high
-        assert one.point.false_accept <= rate
-        assert thresholds.accepted(scores[~same], one.point.threshold) == pytest.approx(one.point.false_accept)
-    assert thresholds.threshold_intervals(scores, same, identities, (0.1,), samples=0)[0].threshold is None
 
 
 def test_bad_pairs_are_refused() -> None:
@@ -378,7 +371,7 @@ def test_every_probability_says_which_images_it_rests_on() -> None:
         (Platt, (float("nan"), 1.0), "slope must be above 0"),
         (Isotonic, ((0.9, 0.5), (0.1, 0.2)), "scores must increase"),
         (Isotonic, ((0.1, 0.5), (0.9, 0.2)), "probabilities must not decrease"),
-        (Isotonic, ((0.1, 0.5), (0.5,)), "as many scores as probabilities"),
+        (Isotonic, ((0.1, 0.5), (0.5,)), "as many probabilities"),
     ],
 )
 def test_a_curve_that_would_turn_scores_round_is_refused(curve: Any, values: tuple[Any, ...], says: str) -> None:

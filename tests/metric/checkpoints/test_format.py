@@ -57,7 +57,7 @@ def test_folders_that_are_no_models(metric: IDSim, tmp_path: Path) -> None:
         load(tmp_path)
     with pytest.raises(CheckpointError, match="unknown model 'nothing'"):
         load("nothing")
-    with pytest.raises(CheckpointError, match="unknown model 'nothing'"):
+    with pytest.raises(CheckpointError, match="'nothing' is neither an existing folder nor a Hub repository"):
         IDSim("nothing")
 
 

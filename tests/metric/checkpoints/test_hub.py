@@ -22,6 +22,7 @@ import torch
 from PIL import Image
 
 from idmetric import Backbone, CheckpointError, IDSim, NearID, VisIDEmbed, load
+from idmetric.cli.list_models import is_cached
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.hub import Files, Hub, fetch_folder
@@ -205,13 +206,12 @@ def test_without_a_network_a_model_opens_from_the_cache_at_once(
 @pytest.mark.parametrize(
     ("status", "token", "happened", "advice"),
     [
-        (401, None, "there is no such repository, or it is private", "HF_TOKEN"),
-        (401, "hf_old", "HTTP 401, the token is refused", "hf auth login"),
-        (403, None, "HTTP 403, access is refused", "give the token the right"),
+        (401, "hf_old", "it is private, or the token is refused", "hf auth login"),
+        (403, None, "access is refused", "give the token the right"),
         (404, None, "HTTP 404", "check the name, the revision and HF_ENDPOINT"),
-        (429, None, "HTTP 429, too many requests", "wait some minutes"),
-        (500, None, "HTTP 500, an error of the server", "try again later"),
-        (503, None, "HTTP 503, an error of the server", "try again later"),
+        (429, None, "too many requests", "wait some minutes"),
+        (500, None, "an error of the server", "try again later"),
+        (503, None, "an error of the server", "try again later"),
     ],
 )
 def test_a_refusal_without_the_code_of_the_hub_is_explained_by_its_status(
@@ -308,7 +308,7 @@ def test_idsim_by_name(variant: str, hub: HubServer, tmp_path: Path) -> None:
     assert local(x, y, "joint").equal(model(x, y, "joint"))
     again = load(variant, local_files_only=True, **options)
     assert again(x, y).equal(model(x, y))
-    assert released.is_cached(release)
+    assert is_cached(release)
     assert len(hub.downloads("adapter_model.safetensors")) == 1
     assert Backbone(release.backbone, revision="main", **options).revision == COMMIT  # not the branch's name
 
@@ -337,5 +337,5 @@ def test_visid_by_name_in_several_files(hub: HubServer, tmp_path: Path) -> None:
     assert model.embed(image).cls.equal(local.embed(image).cls)
     for again in (VisIDEmbed("3b", device="cpu", local_files_only=True), load("visid_3b", device="cpu")):
         assert again.embed(image).cls.equal(local.embed(image).cls)
-    assert released.is_cached(released.VISID["visid_3b"])
+    assert is_cached(released.VISID["visid_3b"])
     assert len(hub.downloads(shards[0])) == 1

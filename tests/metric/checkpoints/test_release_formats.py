@@ -16,6 +16,7 @@ import torch
 from safetensors.torch import save_file
 
 from idmetric import CheckpointError, IDSim, load
+from idmetric.metric.checkpoints.released import IDSIM, find, short_name
 from idmetric.metric.models.idsim import IDSimConfig
 from idmetric.metric.models.timm_encoders import pretrained_state
 from idmetric.train.idsim.recipe import untrained
@@ -218,28 +219,11 @@ def test_the_releases_own_names_and_arguments_are_taken(tmp_path: Path) -> None:
     x = torch.rand(1, 3, SIZE, SIZE)
     with torch.no_grad():
         expected = wrapped(x)[0]
-    by_type = IDSim(id_sim_type="dinov3_vitb16_cls_patch", cache_dir=str(tmp_path), backbone_args=ARGS, device="cpu")
-    by_name = IDSim("dinov3_vitb16_cls_patch", cache_dir=str(tmp_path), backbone_args=ARGS, device="cpu")
-    short = load("dinov3_vitb16", cache_dir=str(tmp_path), backbone_args=ARGS, device="cpu")
-    folder = IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu")
-    for model in (by_type, by_name, short):
-        assert model.name == "dinov3_vitb16"
-        assert model.revision == folder.revision
-        assert (model(x).cls - expected).abs().max() < 2e-6
-    assert len({by_type.model_id, by_name.model_id, short.model_id}) == 1
-
-
-def test_an_embedding_answers_to_the_keys_of_the_releases_dict() -> None:
-    metric = random_model("dinov3")
-    found = metric.embed(torch.rand(3, 3, 64, 64))
-    assert found["cls"] is found.cls
-    assert found["patch"] is found.patches
-    assert len(found[1:]) == 2
-    assert found[-1].cls.equal(found.cls[2:])
-    with pytest.raises(KeyError, match="patches=True"):
-        metric.embed(torch.rand(1, 3, 64, 64), patches=False)["patch"]
-    with pytest.raises(KeyError, match=r"\['patch'\] = \.patches"):
-        found["patches"]
+    model = IDSim(str(adapter), backbone_weights=trunk, backbone_args=ARGS, device="cpu")
+    assert (model(x).cls - expected).abs().max() < 2e-6
+    assert model.revision == IDSim(adapter, backbone_weights=trunk, backbone_args=ARGS, device="cpu").revision
+    assert short_name("dinov3_vitb16_cls_patch") == "dinov3_vitb16"
+    assert find("dinov3_vitb16_cls_patch", IDSIM) is IDSIM["dinov3_vitb16"]
 
 
 def test_the_docs_numbers_of_equal_names_are_those_of_the_example_images() -> None:

@@ -116,9 +116,9 @@ def test_an_embedding_that_is_not_finite_is_refused_wherever_it_comes_from(metri
     good = metric.embed(pictures(tmp_path / "photos", 3))
     bad = Embedding(good.cls.clone(), good.patches, good.grid, model=good.model)
     bad.cls[1, 2] = NAN
-    with pytest.raises(NonFiniteError, match="distances at 1 are not finite"):
+    with pytest.raises(NonFiniteError, match="distances of 1 are not finite"):
         metric(good[0], bad)
-    with pytest.raises(NonFiniteError, match=r"distances at \(1, 0\), \(1, 1\), \(1, 2\) are not finite"):
+    with pytest.raises(NonFiniteError, match="distances of 1 are not finite"):
         metric.pairwise(bad, good)
     gallery = Gallery(tmp_path / "gallery", metric)
     gallery.update(tmp_path / "photos")

@@ -17,10 +17,11 @@ from idmetric.evaluate.protocols.common.ranked import Search
 from idmetric.evaluate.report.plots import on_front
 from idmetric.evaluate.statistics import open_set, ranking
 from idmetric.evaluate.statistics.agreement import kendall, spearman
+from idmetric.evaluate.statistics.checks import first_highest
 from idmetric.evaluate.statistics.margins import margin_rates
 from idmetric.evaluate.statistics.resampled import resampled_auc
 from idmetric.evaluate.statistics.segmentation import mask_map
-from idmetric.metric.distance.ties import comparable, first_highest
+from idmetric.metric.distance.ties import comparable
 from idmetric.metric.scoring.references import percentile
 
 SEEDS = pytest.mark.parametrize("seed", range(8))
@@ -41,7 +42,7 @@ def test_measures_of_noisy_scores_are_scikit_learns_of_rounded_ones(seed: int) -
         metrics.average_precision_score(relevant, exact)
     )
     assert ranking.roc_auc(scores, relevant) == pytest.approx(metrics.roc_auc_score(relevant, exact))
-    assert ranking.ndcg(scores, relevant, 7) == pytest.approx(metrics.ndcg_score([relevant], [exact], k=7))
+    assert ranking.ndcg(scores, relevant) == pytest.approx(metrics.ndcg_score([relevant], [exact]))
 
     own = np.sort(exact[relevant])[::-1]
     places = [1 + k + (exact[~relevant] >= one).sum() for k, one in enumerate(own)]  # a tie loses

@@ -24,7 +24,6 @@ COMMANDS: dict[str, tuple[str, list[str], str]] = {
     "eval html": ("eval", ["folder", "--data", "m.csv", "--model", "hsv", "--html", "out/x.html", "--bootstrap", "0"],
     "out/x.html"),
     "gallery": ("gallery", ["build", "a", "--gallery", "out", "--model", "tiny"], "out"),
-    "embed": ("embed", ["a", "--out", "out/e", "--model", "tiny"], "out/e"),
     "dedupe": ("gallery", ["dedupe", "a", "--model", "tiny", "--output", "out/x.csv"], "out/x.csv"),
     "score html": ("score", ["a/0/0.png", "a", "--model", "tiny", "--html", "out/x.html"], "out/x.html"),
     "bench": ("bench", ["--batch", "2", "--device", "cpu", "--json", "out/x.json"], "out/x.json"),

@@ -26,7 +26,7 @@ from PIL import Image
 
 from idmetric.data.manifest.table import ManifestError, read
 from idmetric.metric.images.masks import read_mask
-from idmetric.metric.images.read import ImageReadError, load_batch, read_image
+from idmetric.metric.images.read import ImageReadError, read_image, to_pixels
 from idmetric.metric.images.regions import cut_out
 from idmetric.metric.scoring.pairs import read_pairs
 from idmetric.metric.scoring.scores import RequestError
@@ -123,7 +123,7 @@ def pairs(rng: Random, folder: Path) -> Path:
 # name -> what makes an input, what reads it, the error that it may raise, inputs
 READERS: dict[str, tuple[Callable[[Random, Path], Any], Callable[[Any], object], type[Exception], int]] = {
     "image": (picture, read_image, ImageReadError, 30),
-    "batch": (picture, lambda data: load_batch(data, (16, 16)), ImageReadError, 12),
+    "pixels": (picture, lambda data: to_pixels(data, (16, 16)), ImageReadError, 12),
     "mask": (picture, lambda data: read_mask(data, (16, 16)), ImageReadError, 15),
     "masked image": (picture, lambda data: cut_out(data, data, "crop"), ImageReadError, 8),
     "manifest CSV": (manifest("csv"), use_manifest, ManifestError, 16),

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from idmetric.data.importers.folders import pictures
 from idmetric.gallery.sources import Source, entries
-from idmetric.gallery.worker import listed as listed_for_embed
 from idmetric.metric.images.paths import IMAGE_ENDINGS, listed
 
 NAMES = [f"a{ending}" for ending in IMAGE_ENDINGS] + ["b.JPG", "c.Pgm"]
@@ -19,5 +18,3 @@ def test_all_commands_find_the_same_images_in_a_folder(tmp_path: Path) -> None:
     assert sorted(Path(path).name for path in listed(tmp_path)) == expected  # idmetric score
     assert sorted(entry.name for entry in entries([Source(str(tmp_path))], masked=False)) == expected  # galleries
     assert sorted(picture.path.name for picture in pictures(tmp_path)) == expected  # imported data
-    images, _ = listed_for_embed([str(tmp_path)])  # idmetric embed
-    assert sorted(entry.name for entry in images) == expected

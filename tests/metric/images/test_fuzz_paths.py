@@ -19,12 +19,12 @@ from idmetric import IDSim
 from idmetric.data.curate.filters import read_rules
 from idmetric.data.frames.extract import folder_name as clip_folder
 from idmetric.evaluate.protocols.common.result import slug
+from idmetric.evaluate.settings import from_file
 from idmetric.metric.calibration import apply as calibration
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.format import read_json
 from idmetric.metric.files import json_file
 from idmetric.metric.files.output import OutputError, replacing, writing
-from idmetric.metric.files.settings import from_file
 from idmetric.metric.images.paths import InputError, listed
 from idmetric.metric.scoring.keys import folder_name as gallery_folder
 from idmetric.train.loop import TrainSettings

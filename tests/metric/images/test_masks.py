@@ -284,9 +284,11 @@ def test_a_video_frame_that_misses_white_by_a_little_is_soft() -> None:
 
 def test_gray_that_stays_below_the_maximum_is_refused_with_its_values() -> None:
     ramp = np.linspace(0, 200, 201).astype(np.uint8).reshape(3, 67)
-    with pytest.raises(ImageReadError, match=r"200 values \(1, 2, 3, 4, 5, 6, 7, \.\.\., 200\).*reaches 255: rescale"):
+    with pytest.raises(
+        ImageReadError, match=r"200 values \(1, 2, 3, 4, 5, 6, 7, \.\.\., 200\).*rescaled to the format"
+    ):
         read_mask(ramp)
-    with pytest.raises(ImageReadError, match="reaches 65535"):
+    with pytest.raises(ImageReadError, match="rescaled to the format's maximum"):
         read_mask(Image.fromarray(ramp.astype(np.uint16)))
     assert read_mask(ramp / 200)[2, 66] == 1  # floats are used as they are
 
@@ -422,15 +424,6 @@ def test_masks_of_almost_nothing_or_everything_warn_and_empty_ones_are_refused()
         cut_out(photo, dot)
 
 
-def test_hidden_values_of_masked_arrays_are_refused() -> None:
-    values = np.ma.masked_array(noise(8, 8), mask=False)
-    assert np.array_equal(np.asarray(read_image(values)), noise(8, 8))
-    values[2:4, 1] = np.ma.masked
-    for read in (read_image, read_mask):
-        with pytest.raises(ImageReadError, match=r"6 values of this masked array are masked out: fill them first"):
-            read(values)
-
-
 # EXIF
 
 
@@ -462,7 +455,9 @@ def test_a_mask_of_the_stored_pixels_is_turned_as_its_photo(orientation: int, me
     assert not faults(manifest)
     black = Pictures.of(metric, manifest).read(0, foreground=True)
     assert torch.equal(black, metric.load_image(upright, standing, "black")[0])
-    with pytest.raises(ImageReadError, match="EXIF turns the image, so resize it to 64x96, or to the stored 96x64"):
+    with pytest.raises(
+        ImageReadError, match=r"its image 64x96 .stored as 96x64, EXIF turns it., another shape: resize it to that"
+    ):
         cut_out(photo, cover.resize((48, 32)))
 
 

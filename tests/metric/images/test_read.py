@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageFile
 from PIL.PngImagePlugin import PngInfo
 
+import idmetric
 from idmetric.metric.images.arrays import check_pixels
 from idmetric.metric.images.kinds import MAX_PIXELS
 from idmetric.metric.images.masks import read_mask
@@ -28,7 +29,6 @@ from idmetric.metric.images.read import (
     MultiFrameWarning,
     describe,
     is_single,
-    load_batch,
     read_image,
     split_images,
     to_pixels,
@@ -36,6 +36,7 @@ from idmetric.metric.images.read import (
 from idmetric.metric.images.regions import cut_out
 from idmetric.metric.images.resize import resize_pixels
 from tests.fuzz import chunk
+from tests.metric.images.batches import load_batch
 from tests.permissions import permissions_count
 
 
@@ -131,6 +132,12 @@ def test_addresses_are_not_fetched(address: str) -> None:
     with pytest.raises(ImageReadError, match="not fetched: download") as caught:
         read_image(address)
     assert caught.value.source == address
+
+
+def test_no_module_has_a_file_system_of_addresses() -> None:
+    package = Path(idmetric.__file__).parent
+    file_systems = re.compile(r"import fsspec|fsspec\.|from pyarrow import fs|from_uri|url_to_fs")
+    assert [path for path in package.rglob("*.py") if file_systems.search(path.read_text())] == []
 
 
 def test_a_closed_pil_image_is_not_called_damaged(tmp_path: Path) -> None:
@@ -854,28 +861,11 @@ def test_a_batch_is_its_images() -> None:
     assert torch.equal(load_batch(mixed[2], (8, 8)), expected[2:3])
 
 
-def test_dtype_and_device_of_a_batch() -> None:
-    assert load_batch([noise(), torch.rand(3, 4, 4)], (4, 4)).dtype == torch.float32
-    assert load_batch([noise(), torch.rand(3, 4, 4).double()], (4, 4)).dtype == torch.float64
-    assert load_batch([noise() / 255], (4, 4)).dtype == torch.float32
-    assert load_batch(noise(), (4, 4), device="cpu").device.type == "cpu"
-    assert load_batch(noise(), (4, 4), device="meta").device.type == "meta"
-    assert load_batch(torch.rand(1, 3, 4, 4), (4, 4), device="meta").device.type == "meta"
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_tensors_stay_on_their_device() -> None:
     x = torch.rand(3, 40, 30)
     assert (to_pixels(x.cuda(), (7, 9)).cpu() - to_pixels(x, (7, 9))).abs().max() < 1e-5
     assert to_pixels((x * 255).byte().cuda(), (7, 9)).is_cuda
-    assert load_batch([noise(), x.cuda()], (7, 9)).is_cuda
-    assert load_batch([x.cuda()], (7, 9), device="cpu").device.type == "cpu"
-
-
-def test_no_images() -> None:
-    for nothing in ([], (), torch.zeros(0, 3, 4, 4), np.zeros((0, 4, 4, 3), np.uint8)):
-        with pytest.raises(ValueError, match="no images"):
-            load_batch(nothing, (4, 4))
 
 
 def test_split_images() -> None:

@@ -23,10 +23,11 @@ from idmetric.match.heatmaps import heatmaps
 from idmetric.metric.calibration.apply import CalibrationError
 from idmetric.metric.images.fit import SQUASH, Fit
 from idmetric.metric.images.opening import LEAST, MARGIN, checked
-from idmetric.metric.images.read import load_batch, read_image, to_image, to_pixels
+from idmetric.metric.images.read import read_image, to_image, to_pixels
 from idmetric.metric.models.vbench import VBenchDino
 from idmetric.metric.scoring.copy_warnings import small_picture
 from tests.conftest import random_model
+from tests.metric.images.batches import load_batch
 
 SIDE = 112  # of the model; twice that is more than LEAST
 
@@ -273,12 +274,7 @@ def test_a_gallery_remembers_how_it_was_decoded(
     assert "fast decoding" not in capsys.readouterr().out
 
 
-def test_other_commands_pass_it_on(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ["embed", f"{folder}/photos", "--out", str(tmp_path / "parts"), "--model", "tiny", "--device", "cpu"]
-    assert main([*words, "--decode", "fast", "--quiet"]) == 0
-    assert main([*words, "--quiet"]) == 1
-    assert "fast" in capsys.readouterr().err
-
+def test_evaluations_pass_it_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for k in range(4):
         (tmp_path / "data" / "ab"[k % 2]).mkdir(parents=True, exist_ok=True)
         (tmp_path / "data" / "ab"[k % 2] / f"{k}.jpg").write_bytes(jpeg(photo(500, 500, k)))

@@ -178,7 +178,10 @@ def test_what_is_not_the_published_format_is_named(tmp_path: Path) -> None:
         (tmp_path / file).write_text(before)
     state = load_file(tmp_path / "model.safetensors")
     for key, message in (
-        ("backbone.vision_model.encoder.layers.1.self_attn.k_proj.weight", "lacks a part of blocks.1.attn.qkv.weight"),
+        (
+            "backbone.vision_model.encoder.layers.1.self_attn.k_proj.weight",
+            "KeyError: .blocks.1.attn.k.weight",
+        ),
         ("backbone.vision_model.head.probe", "missing backbone.attn_pool.latent"),
     ):
         save_file({k: v for k, v in state.items() if k != key}, tmp_path / "model.safetensors")

@@ -11,17 +11,21 @@ training alone: random numbers, gradients, autocast, modules. In a run of severa
 
 from __future__ import annotations
 
+import hashlib
 import operator
 import tempfile
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 import torch
+from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
+from idmetric.data.embed import EmbedderModel
 from idmetric.evaluate.protocols.checkpoints.reading import BASE
 from idmetric.evaluate.protocols.checkpoints_steps import (
     Best,
@@ -32,15 +36,20 @@ from idmetric.evaluate.protocols.checkpoints_steps import (
     measured,
 )
 from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
-from idmetric.evaluate.protocols.common.result import Result, Row, Value
+from idmetric.evaluate.protocols.common.result import Result, Row, numbers_of
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
 from idmetric.evaluate.protocols.generator.columns import CLIP
 from idmetric.evaluate.protocols.generator.outputs import as_manifest
 from idmetric.evaluate.protocols.generator.pattern import GENERATED, ONLY, REFERENCE, TRAINING, Picture
-from idmetric.metric.files.progress import check_writer, log_scalars
+from idmetric.metric.distance.embedding import Embedding, serialized
+from idmetric.metric.distance.matrix import needs_patches
 from idmetric.metric.images.masks import Images
 from idmetric.metric.images.read import read_image, split_images
 from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.scoring.files import subject_among
+from idmetric.metric.scoring.pipeline import Source
+from idmetric.metric.scoring.store import Store
+from idmetric.metric.scoring.subject import Subject
 
 
 class Tracker:
@@ -48,9 +57,10 @@ class Tracker:
 
     Args:
         metric: any `Embedder`; another one than a loss of the training uses.
-        references: photos of the subject that were held out from training; anything `Embedder.embed` takes.
+        references: photos of the subject that were held out from training; anything `Embedder.embed` takes, or a
+            `Subject` or its file.
         training: photos that the LoRA is trained on, for copies and leaning.
-        writer: logs `prefix/NAME` for each number, see `idmetric.metric.files.progress.log_scalars`.
+        writer: logs `prefix/NAME` for each number, see `log_scalars`.
         clip: adds prompt fidelity.
         options: drift prompts, the rule of the best step. settings: distance, bootstrap, store; by default, embeddings
             are kept in a temporary folder for as long as the tracker lives.
@@ -64,7 +74,7 @@ class Tracker:
     def __init__(
         self,
         metric: Embedder,
-        references: Images,
+        references: Images | Subject,
         training: Images = (),
         *,
         writer: Any = None,
@@ -88,7 +98,12 @@ class Tracker:
         self.settings = replace(settings, store=settings.store or self._folder / "embeddings")
         self.options = replace(options, held_out=True)
 
-        self._photos = [*self._pictures(references, REFERENCE), *self._pictures(training, TRAINING)]
+        subject = subject_among(references)
+        if subject is None:
+            self._photos = self._pictures(references, REFERENCE)  # type: ignore[arg-type]  # photos, then
+        else:
+            self._photos = self._subject_photos(subject)
+        self._photos += self._pictures(training, TRAINING)
         if not any(picture.role == REFERENCE for picture in self._photos):
             raise ValueError("no references: give at least one photo of the subject")
         with self._full_precision():  # embeds them, or names unreadable ones
@@ -131,10 +146,7 @@ class Tracker:
             self._base = samples
         self._warn()
 
-        values: dict[str, Value] = {}
-        for row in self._last.rows:
-            if row["step"] == str(step):
-                values = {name: value for name, value in row.items() if isinstance(value, Value)}
+        values = numbers_of(next((row for row in self._last.rows if row["step"] == str(step)), {}))
         self.rows[step] = {**values}
         self._identities[step] = identities_of(self._last.items["images"]).get(step, {})
         numbers = {name: value.value for name, value in values.items()}
@@ -165,6 +177,30 @@ class Tracker:
             pictures.append(Picture(path, role, {"subject": ONLY, **fields}))
         return pictures
 
+    def _subject_photos(self, subject: Subject) -> list[Picture]:
+        """Thumbnails as files, whose embeddings in the store are the subject's."""
+        subject.check(self.metric.model_id, self.settings.distance)
+        patches = needs_patches(self.settings.distance)
+        embedding = subject.embedding.cpu()
+        if not patches:
+            embedding = Embedding(embedding.cls, model=embedding.model)
+        digest = hashlib.blake2b(serialized(embedding, {})).hexdigest()
+        note = PngInfo()
+        note.add_text("embedding", digest)  # other embeddings of the same photo have other files, and so other keys
+
+        pictures = []
+        keys = []
+        for number, thumbnail in enumerate(subject.thumbnails):
+            path = self._folder / f"{REFERENCE}-{number}.png"
+            Image.fromarray(thumbnail).save(path, pnginfo=note)
+            pictures.append(Picture(path, REFERENCE, {"subject": ONLY}))
+            keys.append(Source.read(fspath(path)).key)
+        folder = self.settings.look.folder(EmbedderModel(self.metric))
+        store = Store(Path(self.settings.store or "") / folder, patches)
+        store.add(keys, embedding)
+        store.save()
+        return pictures
+
     def _full_precision(self) -> torch.autocast:
         """The precision of the metric's weights, whatever the training's autocast."""
         return torch.autocast(self.metric.device.type, enabled=False)
@@ -175,3 +211,28 @@ class Tracker:
             if note.startswith("WARNING") and note not in self._warned:
                 self._warned.add(note)
                 warnings.warn(note.removeprefix("WARNING: "), stacklevel=3)
+
+
+def check_writer(writer: Any) -> None:
+    """Raise a TypeError unless a writer is of a kind that `log_scalars` takes."""
+    if not (hasattr(writer, "add_scalar") or hasattr(writer, "log") or callable(writer)):
+        raise TypeError(
+            f"cannot log to a {type(writer).__name__}: give a SummaryWriter, a run of wandb, an Accelerator, or a "
+            "function of (numbers, step)"
+        )
+
+
+def log_scalars(writer: Any, values: Mapping[str, float], step: int) -> None:
+    """Log numbers by name.
+
+    Args:
+        writer: TensorBoard's `SummaryWriter`; a run of Weights & Biases or an `Accelerator`, with
+            `log(numbers, step=...)`; or a function of (numbers, step).
+    """
+    if hasattr(writer, "add_scalar"):
+        for name, value in values.items():
+            writer.add_scalar(name, value, step)
+    elif hasattr(writer, "log"):
+        writer.log(dict(values), step=step)
+    else:
+        writer(dict(values), step)

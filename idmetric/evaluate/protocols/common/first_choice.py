@@ -15,8 +15,8 @@ from idmetric.evaluate.protocols.common.paper_numbers import printed
 from idmetric.evaluate.protocols.common.ranked import Search, measure
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Model, Scorer
+from idmetric.evaluate.statistics.checks import first_highest
 from idmetric.evaluate.statistics.ranking import precision_at_1
-from idmetric.metric.distance.ties import first_highest
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -47,15 +47,10 @@ class Benchmark:
             tasks |= dict.fromkeys(names.replace("*", "").split(), task)
         return tasks
 
-    @cached_property
-    def out_of_domain(self) -> frozenset[str]:
-        """Data sets that models are not trained on."""
-        names = " ".join(self.sets.values()).split()
-        return frozenset(name[:-1] for name in names if name.endswith("*"))
-
     def domain(self, dataset: str) -> str:
         """Of one of its data sets."""
-        return OOD if dataset in self.out_of_domain else IND
+        names = " ".join(self.sets.values()).split()
+        return OOD if f"{dataset}*" in names else IND
 
     def known_name(self, dataset: str) -> str | None:
         """Its own name of a data set, such as "Cars196" for "mveb/cars_196"; None if it is not one of its sets."""

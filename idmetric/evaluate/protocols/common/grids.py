@@ -184,7 +184,9 @@ def _pivot(
     heads = []
     for name in _names(line.labels for line in lines):
         texts = {line.labels.get(name, "") for line in lines}
-        if name not in (rows, columns) and len(texts) > 1:
+        texts_of_columns = {(line.labels.get(columns, ""), line.labels.get(name, "")) for line in lines}
+        is_of_column = len(texts_of_columns) == len({column for column, _ in texts_of_columns})
+        if name not in (rows, columns) and len(texts) > 1 and not is_of_column:
             heads.append(name)
     heads.append(rows)
 

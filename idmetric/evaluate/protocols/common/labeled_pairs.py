@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
 
 _DRAWS = 20  # tries for a new pair
-_LIST = 100_000  # pairs of an identity, up to which all are listed to draw from
 
 
 @dataclass(frozen=True)
@@ -142,7 +141,9 @@ def draw_pairs(data: Manifest, each: int = 10, seed: int = 0, strangers: int = 0
 
     # pairs of one identity
     for rows in identities:
-        for a, b in _within(rows.tolist(), each, rng):
+        firsts, seconds = np.triu_indices(len(rows), 1)
+        for k in rng.permutation(len(firsts))[:each]:
+            a, b = int(rows[firsts[k]]), int(rows[seconds[k]])
             if image[a] != image[b]:
                 drawn[min(a, b), max(a, b)] = "same"
     same = len(drawn)
@@ -168,21 +169,3 @@ def draw_pairs(data: Manifest, each: int = 10, seed: int = 0, strangers: int = 0
         raise ValueError("each dataset has a single identity: there are no pairs of two identities")
     families = family[np.stack([rows_a, rows_b], 1)]
     return Pairs(rows_a, rows_b, kinds == "same", kinds, families)
-
-
-def _within(
-    rows: Sequence[int],
-    each: int,
-    rng: np.random.Generator,
-) -> Iterator[tuple[int, int]]:
-    """At most `each` unordered pairs of rows."""
-    size = len(rows)
-    count = size * (size - 1) // 2
-    if count > _LIST:
-        for _ in range(each):
-            a, b = rng.choice(size, 2, replace=False)
-            yield rows[a], rows[b]
-        return
-    i, j = np.triu_indices(size, 1)
-    for k in rng.permutation(count)[:each]:
-        yield rows[i[k]], rows[j[k]]

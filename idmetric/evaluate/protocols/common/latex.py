@@ -19,7 +19,6 @@ from idmetric.metric.scoring.copies import MANY
 
 _DAGGER = "$^\\dagger$"
 _ARROWS = {1: " $\\uparrow$", -1: " $\\downarrow$", 0: ""}
-_COMPARED = ("method", "step")  # labels of the rows that may copy
 _ESCAPES = str.maketrans(
     {
         "\\": r"\textbackslash{}",
@@ -60,12 +59,12 @@ def _table(grid: Grid, facts: Mapping[str, str], view: View, results: Sequence[R
     copiers = {name for result in results for name in copying(result)}
 
     # rows and columns of methods that copy
-    labels = [grid.labels.index(name) for name in _COMPARED if name in grid.labels]
+    label = compared_rows(grid.protocol)
     copying_rows = set()
-    if labels:
-        copying_rows = {row for row, (texts, _) in enumerate(grid.lines) if texts[labels[0]] in copiers}
+    if label in grid.labels:
+        copying_rows = {row for row, (texts, _) in enumerate(grid.lines) if texts[grid.labels.index(label)] in copiers}
     copying_columns = set()
-    if view.columns in _COMPARED:
+    if view.columns == label:
         copying_columns = {column for column, head in enumerate(grid.metrics) if head in copiers}
 
     # columns without a clear winner
@@ -90,7 +89,7 @@ def _table(grid: Grid, facts: Mapping[str, str], view: View, results: Sequence[R
     for row, (texts, numbers) in enumerate(grid.lines):
         cells = [escaped(text) for text in texts]
         if row in copying_rows:
-            cells[labels[0]] += _DAGGER
+            cells[grid.labels.index(label)] += _DAGGER
         for column, value in enumerate(numbers):
             mark = marks.get((row, column), "")
             cells.append(_number(value, mark, view.intervals is True))
@@ -101,7 +100,10 @@ def _table(grid: Grid, facts: Mapping[str, str], view: View, results: Sequence[R
 
     caption = _caption(grid, facts, results)
     if copying_rows or copying_columns:
-        caption.append(f"{_DAGGER} {escaped(_reason_of_daggers(grid.protocol))}")
+        reason = f"more than {100 * MANY:g} % of the images are copies"
+        if label == "step":
+            reason = "more copies than the best step may have"
+        caption.append(f"{_DAGGER} {escaped(reason)}, so that no number of it is marked.")
     if unclear:
         caption.append(
             f"No marks in {escaped(', '.join(unclear))}: no test shows that the best is ahead of all (sign-flip test "
@@ -145,13 +147,6 @@ def _caption(grid: Grid, facts: Mapping[str, str], results: Sequence[Result]) ->
             if "scr" in result.settings:
                 sentences.append(f"SCR's threshold is {result.settings['scr']:.3f} by {result.model}.")
     return [escaped(sentence) for sentence in sentences]
-
-
-def _reason_of_daggers(protocol: str) -> str:
-    reason = f"more than {100 * MANY:g} % of the images are copies"
-    if compared_rows(protocol) == "step":
-        reason = "more copies than the best step may have"
-    return f"{reason}, so that no number of it is marked."
 
 
 def _unclear(results: Sequence[Result], metrics: Sequence[str], copiers: Collection[str]) -> list[str]:
@@ -211,11 +206,10 @@ def _marks(
     competing = next((name for name in ("model", "method", *labels[-1:]) if name in labels), None)
     blocks: dict[tuple[str, ...], list[int]] = {}  # the other labels -> rows
     for row, (texts, _) in enumerate(grid.lines):
-        if row in skipped:
-            continue
-        named_texts = zip(grid.labels, texts, strict=True)
-        shared_texts = [text for name, text in named_texts if name not in (competing, "n")]
-        blocks.setdefault(tuple(shared_texts), []).append(row)
+        if row not in skipped:
+            named_texts = zip(grid.labels, texts, strict=True)
+            shared_texts = [text for name, text in named_texts if name not in (competing, "n")]
+            blocks.setdefault(tuple(shared_texts), []).append(row)
 
     marks: dict[tuple[int, int], str] = {}
     for column, metric in enumerate(grid.metrics):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.lineage import VIEW_ROLES, image_keys, matched_sets, parent_rows
-from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, parameters
+from idmetric.evaluate.protocols.common.columns import Array, Ints, parameters
 from idmetric.evaluate.protocols.common.intervals import Names, any_statistic, mean, ratio
 from idmetric.evaluate.protocols.common.paper_numbers import NONE, Pair
 from idmetric.evaluate.protocols.common.result import Value
@@ -53,7 +53,6 @@ def matched(
     data: Manifest,
     roles: Sequence[str],
     source: Callable[[int], str],
-    usable: Truths | None = None,
 ) -> Matched:
     """Samples of rows of these roles: an identity's views, each with its first, second, ... image from one source.
 
@@ -62,7 +61,6 @@ def matched(
 
     Args:
         roles: distractor, identity-edit or part-edit. source: of a row number, its label.
-        usable: which rows (N,) count, default all.
 
     Raises:
         ValueError: if two views of an identity have one place, or there are too many for this protocol.
@@ -71,15 +69,12 @@ def matched(
     names = data.column("identity")
     parents = parent_rows(data)
     roles_of = data.column("role")
-    counted: Iterable[int] = range(len(data))
-    if usable is not None:
-        counted = np.flatnonzero(usable).tolist()
     number_of_view: dict[tuple[str, str], int] = {}  # identity and image -> number of the view
     rows: dict[tuple[str, int], int] = {}  # identity and number of the view -> row
     view_counts: Counter[str] = Counter()
     values_of = parameters(data)
 
-    for row in counted:
+    for row in range(len(data)):
         name, key = names[row], keys[row]
         if name is None or roles_of[row] not in VIEW_ROLES or (name, key) in number_of_view:
             continue
@@ -97,7 +92,7 @@ def matched(
         view_counts[name] += 1
 
     edits = []
-    for row in counted:
+    for row in range(len(data)):
         parent = parents[row]
         name = names[parent]
         number_of_parent = number_of_view.get((name, keys[parent]))
@@ -131,16 +126,13 @@ def margins_of(scorer: Scorer, samples: Matched, notes: list[str]) -> Array:
 
 
 def _scores(scorer: Scorer, a: Ints, b: Ints, notes: list[str]) -> Array:
-    """Scores of rows to rows, each different pair once; NaN where one is missing."""
+    """Scores of rows to rows; NaN where one is missing."""
     scores = np.full(a.shape, np.nan)
     exists = (a >= 0) & (b >= 0)
-    needed = np.stack([a[exists], b[exists]], 1)
-    pairs, number = np.unique(needed, axis=0, return_inverse=True)
-    if not len(pairs):
+    if not exists.any():
         return scores
-    first_rows, second_rows = pairs.T
-    answers = scorer.pairs(first_rows, second_rows)
-    scores[exists] = answers[number.ravel()]
+    answers = scorer.pairs(a[exists], b[exists])
+    scores[exists] = answers
     lost = int(np.isnan(answers).sum())
     if lost:
         notes.append(f"{lost} of {len(answers)} comparisons have no answer: what needs them is left out")

@@ -83,7 +83,7 @@ def open_model(
     if source.startswith(JUDGE):
         from idmetric.evaluate.protocols.judges.scorer import open_judge
 
-        return open_judge(source.removeprefix(JUDGE), device=device, dtype=dtype)
+        return open_judge(source.removeprefix(JUDGE))
 
     from idmetric.metric.models.load import load
 

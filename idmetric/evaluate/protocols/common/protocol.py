@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 from idmetric.evaluate.protocols.common.table_columns import SHARED, Column
-from idmetric.metric.files.settings import Checked
+from idmetric.evaluate.settings import Checked
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

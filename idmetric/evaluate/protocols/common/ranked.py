@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.manifest.lineage import image_keys
-from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, known, listed, positions
+from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, known, listed, texts
 from idmetric.evaluate.protocols.common.intervals import codes
 from idmetric.evaluate.protocols.common.scorers import Scorer, slices
-from idmetric.metric.distance.ties import STEP, comparable, first_highest
+from idmetric.evaluate.statistics.checks import first_highest
+from idmetric.metric.distance.ties import STEP, comparable
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -52,35 +52,24 @@ class Search:
 
     def positives(self) -> Ints:
         """How many positives (Q,) each query has in the gallery."""
-        counts = [len(positives) for positives, _ in self.places()]
+        counts = [np.count_nonzero(is_positive) for is_positive, _ in self.relevance()]
         return np.array(counts, dtype=np.int64)
 
     def only(self, chosen: Truths) -> Search:
         """The search of some of the queries; chosen is (Q,)."""
         return replace(self, queries=self.queries[chosen])
 
-    def places(self, part: slice = slice(None)) -> Iterator[tuple[Ints, Ints]]:
-        """For some queries: places in the gallery of their positives, and of the images that they do not search."""
-        nowhere = np.empty(0, np.int64)
+    def relevance(self, part: slice = slice(None)) -> Iterator[tuple[Truths, Truths]]:
+        """For some queries: which gallery images (G,) are positives, and which are of other identities."""
+        gallery_identity = self.identity[self.gallery]
+        gallery_image = self.image[self.gallery]
         for row in self.queries[part].tolist():
-            identity = int(self.identity[row])
-            image = int(self.image[row])
-            hidden = self._places_of_images.get(image, nowhere)
+            is_searched = gallery_image != self.image[row]
             if row in self.ignored:
-                is_ignored = np.isin(self.gallery, self.ignored[row])
-                hidden = np.union1d(hidden, np.flatnonzero(is_ignored))
-            positives = nowhere
-            if identity >= 0:  # two unknown ones do not match
-                positives = self._places_of_identities.get(identity, nowhere)
-            yield np.setdiff1d(positives, hidden, assume_unique=True), hidden
-
-    @cached_property
-    def _places_of_identities(self) -> dict[int, Ints]:
-        return positions(self.identity[self.gallery])
-
-    @cached_property
-    def _places_of_images(self) -> dict[int, Ints]:
-        return positions(self.image[self.gallery])
+                is_searched &= ~np.isin(self.gallery, self.ignored[row])
+            is_named = self.identity[row] >= 0  # two unknown ones do not match
+            is_same = gallery_identity == self.identity[row]
+            yield is_searched & is_same & is_named, is_searched & ~(is_same & is_named)
 
     def blocks(self) -> list[slice]:
         """Slices of the queries of bounded memory."""
@@ -152,26 +141,42 @@ class Nearest:
         return columns
 
 
+def query_items(
+    data: Manifest,
+    search: Search,
+    values: Mapping[str, Array],
+    nearest: Nearest,
+    **labels: str,
+) -> dict[str, Any]:
+    """Columns of a table of queries: labels that all of them share, their measures, and what they find first."""
+    ids = texts(data, "id")
+    columns: dict[str, Any] = {name: [label] * len(search.queries) for name, label in labels.items()}
+    columns["id"] = ids[search.queries]
+    columns["identity"] = texts(data, "identity")[search.queries]
+    return {**columns, **values, **nearest.columns(ids)}
+
+
 @dataclass(frozen=True)
 class Block:
     """Similarities (B, G) of some queries to the gallery.
 
     Attributes:
-        own, hidden: of each query, places in the gallery of its positives, and of the images that it does not search.
+        same, other: bool (B, G), the positives of each query, and its images of other identities; neither are the
+            images that it does not search.
     """
 
     part: slice
     scores: Array
-    own: list[Ints]
-    hidden: list[Ints]
+    same: Truths
+    other: Truths
 
 
 def blocks(scorer: Scorer, search: Search) -> Iterator[Block]:
     """All queries of a search, some at a time."""
     for part in search.blocks():
-        positives, hidden = zip(*search.places(part), strict=True)
+        same, other = zip(*search.relevance(part), strict=True)
         scores = scorer.matrix(search.queries[part], search.gallery)
-        yield Block(part, scores, list(positives), list(hidden))
+        yield Block(part, scores, np.stack(same), np.stack(other))
 
 
 def ranking(scores: Array, positives: Ints, is_other: Truths) -> tuple[Array, Truths]:
@@ -208,10 +213,8 @@ class Found:
         """Fill in the queries of a block."""
         for row, scores in enumerate(block.scores):
             query = block.part.start + row
-            positives = block.own[row]
-            is_other = np.ones(len(scores), dtype=bool)
-            is_other[positives] = False
-            is_other[block.hidden[row]] = False
+            positives = np.flatnonzero(block.same[row])
+            is_other = block.other[row]
             answered = np.fmax(scores, -np.inf)  # NaN: a judge gave no score
             if len(positives):
                 ranked, relevant = ranking(scores, positives, is_other)
@@ -279,18 +282,11 @@ def searched(
     parts = []
     for number, block in enumerate(blocks(scorer, search)):
         answers.add(block)
-        same = np.zeros(block.scores.shape, bool)
-        different = np.ones(block.scores.shape, bool)
-        for row, positives in enumerate(block.own):
-            same[row, positives] = True
-            different[row, positives] = False
-            different[row, block.hidden[row]] = False
-
         rng = np.random.default_rng((seed, number))
-        positive_cells = _drawn(same, positive_share, rng)
-        negative_cells = _drawn(different, negative_share, rng)
+        positive_cells = _drawn(block.same, positive_share, rng)
+        negative_cells = _drawn(block.other, negative_share, rng)
         cells = np.sort(np.concatenate([positive_cells, negative_cells]))
-        query, target = np.unravel_index(cells, same.shape)
+        query, target = np.unravel_index(cells, block.same.shape)
         if is_within:
             is_first = query + block.part.start < target
             query, target = query[is_first], target[is_first]
@@ -298,7 +294,7 @@ def searched(
         queries = search.queries[block.part][query]
         targets = search.gallery[target]
         scores = block.scores[query, target]
-        parts.append((queries, targets, scores, same[query, target]))
+        parts.append((queries, targets, scores, block.same[query, target]))
 
     columns = map(np.concatenate, zip(*parts, strict=True))
     return answers.values, answers.near, Pairs(*columns)

@@ -158,23 +158,23 @@ def bind(
     manifest: Manifest,
     models: Models,
     settings: EvalSettings,
-    rows: Rows | None = None,
-    *,
-    words: Mapping[int, str] | None = None,
+    rows_of: Callable[[Manifest], Rows] | None = None,
+    words_of: Callable[[Manifest], Mapping[int, str]] | None = None,
 ) -> Bound:
     """Read and embed the images of a manifest (or of some rows) for all models.
 
     Args:
         models: name -> an `Embedder`, or a result of `models.open_model`.
-        words: row -> the text that goes with its image, for models that read; see `idmetric.data.embed.embed`.
+        rows_of: the rows of a manifest that are needed; default all.
+        words_of: row -> the text that goes with its image, for models that read; see `idmetric.data.embed.embed`.
 
     Raises:
         UnreadableError: naming all images that cannot be used, unless `settings.on_error` is "skip", which leaves them
-            and the rows that depend on them out of the result's manifest, with a note; but not if rows or words are
-            given, which number the manifest's rows.
+            and the rows that depend on them out of the result's manifest, with a note.
         ValueError: if a model has no patches, and the distance needs them.
     """
     from idmetric.data.embed import EmbedderModel, VectorModel, embed
+    from idmetric.data.manifest.check import without
     from idmetric.evaluate.protocols.common.pairwise import PairModel, PairScorer, prepare
     from idmetric.metric.models.embedder import Embedder
 
@@ -200,6 +200,8 @@ def bind(
     notes: list[str] = []
     while True:
         scorers: dict[str, Scorer] = {}
+        rows = rows_of(manifest) if rows_of else None
+        words = words_of(manifest) if words_of else None
         try:
             if vector_models:
                 stored = embed(
@@ -237,25 +239,14 @@ def bind(
                 scorers[name] = judge.bind(manifest, settings, rows)
             return Bound(manifest, {name: scorers[name] for name in models}, notes)
         except UnreadableError as error:
-            if settings.on_error != "skip" or rows is not None or words is not None:
+            usable = without(manifest, set(error.problems))
+            if settings.on_error != "skip" or not len(usable):
                 raise
-            manifest = left_out(manifest, error, notes)
-
-
-def left_out(manifest: Manifest, error: UnreadableError, notes: list[str]) -> Manifest:
-    """The manifest without rows of unusable images and those that depend on them; adds a note.
-
-    Raises:
-        UnreadableError: the given one, if no row is left.
-    """
-    from idmetric.data.manifest.check import without
-
-    usable = without(manifest, set(error.problems))
-    if not len(usable):
-        raise error
-    lost = len(manifest) - len(usable)
-    notes.append(f"{len(error.problems)} images could not be used ({lost} rows that depend on them are left out)")
-    return usable
+            lost = len(manifest) - len(usable)
+            notes.append(
+                f"{len(error.problems)} images could not be used ({lost} rows that depend on them are left out)"
+            )
+            manifest = usable
 
 
 class VectorScorer:
@@ -348,6 +339,21 @@ def slices(count: int, size: int) -> list[slice]:
     """Slices of `size` items that cover `count` items; the last one may be smaller."""
     starts = range(0, count, size)
     return [slice(start, min(start + size, count)) for start in starts]
+
+
+def answered(scores: Array, where: str, notes: list[str]) -> NDArray[np.bool_]:
+    """Which comparisons (P,) have a score, as a judge may have given none of some; adds a note on those without.
+
+    Raises:
+        ValueError: if none has one.
+    """
+    has_score = np.isfinite(scores)
+    if not has_score.any():
+        raise ValueError(f"{where}: none of {len(scores)} comparisons has an answer")
+    if not has_score.all():
+        lost = int((~has_score).sum())
+        notes.append(f"{where}: {lost} of {len(scores)} comparisons have no answer and are left out")
+    return has_score
 
 
 # Thresholds of calibrations

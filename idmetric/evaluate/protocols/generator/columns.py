@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +20,7 @@ from idmetric.evaluate.protocols.generator.options import CopyingOptions
 from idmetric.evaluate.protocols.generator.pattern import REFERENCE, TRAINING
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.files.threads import in_order
+from idmetric.metric.images.kinds import describe
 from idmetric.metric.images.read import read_image
 from idmetric.metric.scoring.copies import THRESHOLD, compare, take_print
 from idmetric.metric.scoring.copy_warnings import is_gray, small_picture
@@ -27,20 +29,22 @@ from idmetric.metric.scoring.pipeline import threads
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
+    from idmetric.evaluate.protocols.generator.regions import RegionsOf
 
 CLIP = "CLIP-T"
 NOT_CHECKED = "not checked"
-SEVERAL = (
-    "images show several subjects: copies are not checked, and there is no SCR by a calibration, which is of images of "
-    "one subject"
-)
+NO_SCR = "there is no SCR by a calibration, which is of images of one subject"
+SEVERAL = f"images show several subjects: copies are not checked, and {NO_SCR}"
+STATES = ("matched", "missing", "doubled", "blended")
 
 
 # columns of methods and of training steps
 COLUMNS = {
     "identity": Column("mean over images x of the mean over references r of s(x, r), in -1..1", 1, "DINO-I, CLIP-I"),
     "real": Column("mean similarity of each reference to the others of its subject: what real photos get", 0),
-    "copies": Column("share of images that repeat the pixels of a reference or training image", -1),
+    "copies": Column(
+        "share of images, or of subjects in them, that repeat a reference's or training image's pixels", -1
+    ),
     "leaning": Column(
         "how much nearer images are to training images (1) than to references (-1)", -1, "MultiID-Bench, copy-paste"
     ),
@@ -69,11 +73,14 @@ def with_clip(models: Models, options: CopyingOptions, settings: EvalSettings) -
 # Notes
 
 
-def notes_on(data: Manifest, images: Images, held_out: bool, prefix: str = "") -> list[str]:
+def notes_on(
+    data: Manifest, images: Images, held_out: bool, prefix: str = "", floor: Images | None = None
+) -> list[str]:
     """Notes on missing places, on subjects without images, and on references seen in training.
 
     Args:
         prefix: before a method's name, such as "step ".
+        floor: images of the same prompts without references, if they are asked for.
     """
     notes = []
     count = len(set(images.places()))
@@ -82,6 +89,11 @@ def notes_on(data: Manifest, images: Images, held_out: bool, prefix: str = "") -
         notes.append(
             f"{prefix}{method} lacks {len(places)} of {count} combinations of subject, prompt and seed: {names}"
         )
+    if floor is not None:
+        lacking = set(images.places()) - set(floor.places())
+        if lacking:
+            names = listed("/".join(filter(None, place)) for place in sorted(lacking))
+            notes.append(f"the floor lacks {len(lacking)} of {count} combinations of subject, prompt and seed: {names}")
     unused = [name for name in images.references if name not in images.subject]
     if unused:
         notes.append(f"no images of {len(unused)} subjects with references: {listed(unused)}")
@@ -119,12 +131,16 @@ def _notes_on_training(data: Manifest, held_out: bool) -> list[str]:
 # Scores of each image
 
 
-def agreements(images: Images, data: Manifest, settings: EvalSettings) -> tuple[Copies, list[str]]:
-    """The highest agreement of each image with a reference or training image of its subject.
+def agreements(
+    images: Images, data: Manifest, settings: EvalSettings, regions: RegionsOf | None = None
+) -> tuple[Copies, list[str]]:
+    """The highest agreement of each image, or of one of its regions, with a reference or training image of its subject.
 
     See `scoring.copies`; a warning names gray images of subjects with all references in color, because their
     similarities are too low.
     """
+    from idmetric.match import Cut
+
     members = images.by_subject()
     rows = []  # of each subject the shown images, then the generated ones
     total = 0
@@ -133,8 +149,13 @@ def agreements(images: Images, data: Manifest, settings: EvalSettings) -> tuple[
         rows += [*shown_rows.tolist(), *images.rows[indices].tolist()]
         total += len(shown_rows) * len(indices)
 
-    def small(row: int) -> Any:
-        return small_picture(read_image(data.source(row) or b""))
+    def small(row: int) -> list[Any]:
+        source = data.source(row) or b""
+        picture = read_image(source)
+        cuts: list[Any] = [picture]
+        for region in (regions or {}).get(source, ()):
+            cuts.append(Cut().cut(picture, region, describe(source))[0])
+        return [small_picture(cut) for cut in cuts]
 
     agreement = np.empty(len(images.rows))
     original = np.empty(len(images.rows), np.int64)
@@ -143,15 +164,15 @@ def agreements(images: Images, data: Manifest, settings: EvalSettings) -> tuple[
     with closing(in_order(small, rows, threads=threads(settings.workers), waiting=64)) as pictures:
         for subject, indices in members.items():
             shown_rows = images.shown(subject)
-            shown = list(islice(pictures, len(shown_rows)))
+            shown = [picture for [picture] in islice(pictures, len(shown_rows))]
             prints = [take_print(picture) for picture in shown]
             in_color = not any(is_gray(picture) for picture in shown[: len(images.references[subject])])
-            for index, picture in zip(indices, islice(pictures, len(indices)), strict=True):
-                image_print = take_print(picture)
-                with_shown = [compare(shown_print, image_print).agreement for shown_print in prints]
+            for index, cuts in zip(indices, islice(pictures, len(indices)), strict=True):
+                cut_prints = [take_print(cut) for cut in cuts]
+                with_shown = [max(compare(shown_print, cut).agreement for cut in cut_prints) for shown_print in prints]
                 agreement[index] = max(with_shown)
                 original[index] = shown_rows[np.argmax(with_shown)]
-                if in_color and is_gray(picture):
+                if in_color and is_gray(cuts[0]):
                     gray.append(data.column("id")[images.rows[index]])
                 done += len(prints)
                 if settings.pair_progress is not None:
@@ -198,7 +219,7 @@ def prompt_fidelity(images: Images, bound: Bound, models: Models, notes: list[st
 
 
 def columns_of(images: Images, scores: Scores, chosen: Truths, unit: Names, settings: EvalSettings) -> Row:
-    """The numbers of some images of a method: identity, real, copies, leaning, diversity, Vendi, CLIP-T.
+    """The numbers of some images of a method: identity, real, floor, copies, leaning, diversity, Vendi, CLIP-T.
 
     Args:
         chosen: (G,). unit: (G,), what intervals draw again: subjects, or the prompts of a single one.
@@ -217,7 +238,20 @@ def columns_of(images: Images, scores: Scores, chosen: Truths, unit: Names, sett
             row[name] = intervals.mean(values[defined], unit[numbers[defined]], settings)
 
     add("identity", scores.identity)
+    if scores.seen is not None:
+        add("coverage", scores.seen.is_found.astype(float))
+        for state in STATES:
+            shown = (scores.seen.state == state).astype(float)
+            add(state, np.where(scores.seen.state == "", np.nan, shown))
     add("real", real, unit=images.subject)  # one number for each subject
+    add("floor", scores.floor)
+    if scores.floor is not None:
+        span = real - scores.floor
+        defined = chosen & ~np.isnan(span)
+        if span[defined].sum() > 0:
+            above = (scores.identity - scores.floor)[defined]
+            share = intervals.ratio(above, span[defined], unit[defined], settings)
+            row["above floor"] = replace(share, count=int(defined.sum()))
     if scores.copies is not None:
         add("copies", (scores.copies.agreement >= THRESHOLD).astype(float))
     add("leaning", scores.leaning)
@@ -245,6 +279,9 @@ def image_items(images: Images, scores: Scores, ids: Names) -> dict[str, Any]:
         "seed": images.seed,
         "identity": scores.identity,
     }
+    if scores.seen is not None:
+        columns["found"] = scores.seen.is_found
+        columns["state"] = scores.seen.state
     if scores.copies is not None:
         is_copy = scores.copies.agreement >= THRESHOLD
         columns["copy"] = is_copy

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,10 +17,12 @@ from idmetric.evaluate.protocols.common.scorers import Scorer, VectorScorer
 from idmetric.evaluate.protocols.generator.pattern import GENERATED, REFERENCE, TRAINING
 from idmetric.evaluate.statistics.sets import mean_pairwise_distance, vendi_score
 from idmetric.metric.distance.ties import comparable
+from idmetric.metric.images.opening import open_file
 from idmetric.metric.scoring.references import leave_one_out
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
+    from idmetric.match.named import Similarities
 
 Names = NDArray[Any]
 Place = tuple[str, str, str]  # subject, prompt, seed
@@ -33,7 +36,7 @@ class Images:
     Attributes:
         rows: (G,) of the manifest; an image of several subjects has a row for each.
         file: (G,) a value that the rows of one image share.
-        method, subject, prompt, seed: (G,) texts.
+        method, subject, prompt, seed: (G,) texts. label: (G,) what the subject is, such as "dog", or "".
         references, training: subject -> rows.
     """
 
@@ -43,14 +46,15 @@ class Images:
     subject: Names
     prompt: Names
     seed: Names
+    label: Names
     references: Mapping[str, Ints]
     training: Mapping[str, Ints]
 
     @classmethod
-    def of(cls, data: Manifest) -> Images:
+    def of(cls, data: Manifest, role_of_images: str = GENERATED) -> Images:
         """The images of a manifest that `outputs.read` made; images of subjects without a reference are left out."""
         columns: dict[str, Names] = {}
-        for name in ("role", "method", "subject", "prompt", "seed"):
+        for name in ("role", "method", "subject", "prompt", "seed", "label"):
             texts = [text or "" for text in free(data, name)]
             columns[name] = np.array(texts, dtype=object)
         role, subject = columns.pop("role"), columns["subject"]
@@ -60,7 +64,7 @@ class Images:
             return {name: rows[subject[rows] == name] for name in dict.fromkeys(subject[rows])}
 
         references = by_subject(REFERENCE)
-        rows = np.flatnonzero((role == GENERATED) & np.isin(subject, list(references)))
+        rows = np.flatnonzero((role == role_of_images) & np.isin(subject, list(references)))
         paths = data.column("path")
         return cls(
             rows=rows,
@@ -81,7 +85,7 @@ class Images:
 
     def take(self, chosen: Truths) -> Images:
         """The images where `chosen` (G,) is true."""
-        columns = ("rows", "file", "method", "subject", "prompt", "seed")
+        columns = ("rows", "file", "method", "subject", "prompt", "seed", "label")
         return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
 
     def by_subject(self) -> dict[str, Ints]:
@@ -175,6 +179,22 @@ class Copies(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Sightings:
+    """Subjects in the regions of G generated images.
+
+    Attributes:
+        identity: (G,) similarity of the subject's region, whatever the threshold; 0 in images without regions.
+        is_found: (G,). state: (G,) see `Match.states`; "" without a threshold.
+        similarities: method -> what published numbers are computed from.
+    """
+
+    identity: Array
+    is_found: Truths
+    state: Names
+    similarities: Mapping[str, Similarities]
+
+
+@dataclass(frozen=True)
 class Scores:
     """Scores of the images by a model.
 
@@ -186,6 +206,8 @@ class Scores:
             pairwise distance. vendi: (C,) their Vendi score; NaN without cosines.
         copies: highest agreements with references and training images; None if not asked for.
         fidelity: (G,) cosine of image and prompt, NaN without a prompt in words; None if not asked for.
+        floor: (G,) identity of the image that the prompt alone gives, NaN without one; None if not asked for.
+        seen: subjects in regions, where `identity` is of these; None for whole images.
     """
 
     identity: Array
@@ -197,6 +219,8 @@ class Scores:
     vendi: Array
     copies: Copies | None = None
     fidelity: Array | None = None
+    floor: Array | None = None
+    seen: Sightings | None = None
 
 
 def score(images: Images, scorer: Scorer, copies: Copies | None = None, fidelity: Array | None = None) -> Scores:
@@ -238,6 +262,26 @@ def score(images: Images, scorer: Scorer, copies: Copies | None = None, fidelity
         copies=copies,
         fidelity=fidelity,
     )
+
+
+def on_places(images: Images, scored: Images, values: Array) -> Array:
+    """The values (G,) of other images, such as the floor's, at the places of these; NaN where there is none."""
+    value_of = dict(zip(scored.places(), values.tolist(), strict=True))
+    return np.array([value_of.get(place, np.nan) for place in images.places()])
+
+
+def sizes_of(images: Images, data: Manifest) -> dict[str, str]:
+    """Method -> width and height of its images in pixels; "mixed" with all of them if they differ."""
+    sizes: dict[str, set[tuple[int, int]]] = {}
+    for method, row in zip(images.method, images.rows, strict=True):
+        source = data.source(row)
+        with open_file(BytesIO(source) if isinstance(source, bytes) else source or "") as image:
+            sizes.setdefault(method, set()).add(image.size)
+    texts = {}
+    for method, sides in sizes.items():
+        listing = ", ".join(f"{width}x{height}" for width, height in sorted(sides))
+        texts[method] = listing if len(sides) == 1 else f"mixed: {listing}"
+    return texts
 
 
 def are_cosines(scorer: Scorer) -> bool:

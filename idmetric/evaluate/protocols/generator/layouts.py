@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from idmetric.evaluate.protocols.generator.pattern import GENERATED, REFERENCE, OutputsError, Picture
+from idmetric.evaluate.protocols.generator.pattern import GENERATED, REFERENCE, TRAINING, OutputsError, Picture
 from idmetric.metric.files import json_file
 
 
@@ -52,15 +52,34 @@ def xversebench(entry: Mapping[str, Any]) -> list[Subject]:
     return subjects
 
 
+def psrbench(entry: Mapping[str, Any]) -> list[Subject]:
+    """The subjects of an item {input_path: [...], instruction, category1, ...} of a file of PSRBench.
+
+    A subject has the name of its image's path, such as animals_dog_00; `label` is its category.
+    """
+    subjects = []
+    for number, image in enumerate(entry["input_path"], 1):
+        name = "_".join(Path(image).with_suffix("").parts)
+        subjects.append(Subject(name, image, {"label": entry[f"category{number}"]}))
+    return subjects
+
+
 def indexed(pictures: Sequence[Picture], benchmark: Path, reader: Reader) -> list[Picture]:
     """Outputs with the prompt of their entry, once for each of its subjects, and the references of these subjects.
 
     Of a prompt that a subject has twice, the field `prompt` holds the entry's number too.
 
+    Args:
+        benchmark: a file of entries, or a folder with a file for each `task` of the pictures.
+
     Raises:
         OutputsError: for a file of another form, an output without an entry, or a reference that does not exist.
     """
-    entries = _entries(benchmark, reader)
+    file_of = {picture.path: _entries_file(picture, benchmark) for picture in pictures}
+    entries: dict[tuple[Path, str], tuple[str, Sequence[Subject]]] = {}
+    for file in dict.fromkeys(file_of.values()):
+        for index, file_entry in _entries(file, reader).items():
+            entries[file, index] = file_entry
     times: Counter[tuple[str, str]] = Counter()
     have_several = False
     for prompt, subjects in entries.values():
@@ -71,51 +90,66 @@ def indexed(pictures: Sequence[Picture], benchmark: Path, reader: Reader) -> lis
     outputs: list[Picture] = []
     references: dict[tuple[str, Path], None] = {}
     for picture in pictures:
+        file = file_of[picture.path]
         index = str(int(picture.fields["index"]))
-        if index not in entries:
-            raise OutputsError(f"{picture.path}: {benchmark} has no entry {index}")
-        prompt, subjects = entries[index]
+        if (file, index) not in entries:
+            raise OutputsError(f"{picture.path}: {file} has no entry {index}")
+        prompt, subjects = entries[file, index]
         by_name = {subject.name: subject for subject in subjects}
         fields = {**picture.fields, "prompt": prompt}
         del fields["index"]
         if any(times[name, prompt] > 1 for name in by_name):
-            fields["prompt"] += f" [{index}]"
+            number = index if file == benchmark else f"{file.stem} {index}"
+            fields["prompt"] += f" [{number}]"
         if have_several:
             fields["subjects"] = str(len(by_name))
         for name, subject in by_name.items():
             outputs.append(Picture(picture.path, GENERATED, {**fields, **subject.columns, "subject": name}, prompt))
         for subject in subjects:
-            references[subject.name, _file_of(benchmark, subject.image)] = None
+            references[subject.name, _file_of(file, subject.image)] = None
 
-    for _, path in references:
-        if not path.is_file():
-            raise OutputsError(f"{benchmark}: no file {path}; paths are relative to its folder or to one above")
     return outputs + [Picture(path, REFERENCE, {"subject": subject}) for subject, path in references]
 
 
+def _entries_file(picture: Picture, benchmark: Path) -> Path:
+    """The file with an output's entry."""
+    if not benchmark.is_dir():
+        return benchmark
+    file = benchmark / f"{picture.fields.get('task', '')}.json"
+    if not file.is_file():
+        raise OutputsError(f"{picture.path}: there is no file {file} with its prompt and references")
+    return file
+
+
 def _entries(path: Path, reader: Reader) -> dict[str, tuple[str, Sequence[Subject]]]:
-    """Prompt and subjects of each entry of a JSON list, by its index, or else its number."""
+    """Prompt and subjects of each entry of a JSON list, by its index, its result's name, or else its number."""
     entries: dict[str, tuple[str, Sequence[Subject]]] = {}
     where = ""
     try:
         for number, entry in enumerate(json_file.read(path)):
             where = f" entry {number}:"
             index, subjects = str(entry.get("index", number)), reader(entry)
+            if "result_path" in entry:
+                index = str(int(Path(entry["result_path"]).stem))
             if not subjects or index in entries:
                 raise ValueError("no subject, or the index of an earlier entry")
-            entries[index] = entry["prompt"], subjects
+            entries[index] = entry["instruction" if "instruction" in entry else "prompt"], subjects
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise OutputsError(f"{path}:{where} not as the layout's project writes it: {error!r}") from error
     return entries
 
 
 def _file_of(path: Path, image: str) -> Path:
-    """An image's file; its path is relative to the benchmark's folder or to one above, such as the repository."""
+    """An image's file; its path is relative to the benchmark's folder or to one above, such as the repository.
+
+    Raises:
+        OutputsError: if there is none.
+    """
     folders = path.absolute().parents
     for folder in folders:
         if (folder / image).is_file():
             return folder / image
-    return folders[0] / image
+    raise OutputsError(f"{path}: no file {folders[0] / image}; paths are relative to its folder or to one above")
 
 
 # Layouts
@@ -128,9 +162,12 @@ class Layout:
     Attributes:
         outputs, references, training: patterns relative to the folder of outputs; training images are the ones that the
             generator was shown.
-        prompts: a JSON file next to each output, with its prompt in words under "prompt".
+        prompts: a JSON file next to each output, with its prompt in words under "prompt" or "caption_en".
         benchmark: reads the file of prompts and references that `{index}` in outputs counts.
         grid: each file holds four images, 2 x 2.
+        people: in regions, each training image shows a subject, see `people`.
+        numbers: published numbers of regions, see `idmetric.match.named`. margin: context around these regions.
+        square: whether they are padded to a white square, and white outside of their masks.
     """
 
     outputs: str
@@ -139,19 +176,33 @@ class Layout:
     prompts: str | None = None
     benchmark: Reader | None = None
     grid: bool = False
+    people: bool = False
+    numbers: tuple[str, ...] = ()
+    margin: float = 0.0
+    square: bool = False
 
 
 LAYOUTS = {
     # yuangpeng/dreambench_plus: METHOD/{src_image,tgt_image}/COLLECTION/PROMPT_IMAGE.jpg
     "dreambench++": Layout("{method}/tgt_image/{subject}/{prompt}_{seed}.*", "{ignore}/src_image/{subject}/*"),
     # bytedance/UNO: I_J.png, I = entry of datasets/dreambench_{single,multi}ip.json, J = number of the image
-    "uno": Layout("{method}/{index}_{seed}.png", benchmark=uno),
+    "uno": Layout("{method}/{index}_{seed}.png", benchmark=uno, numbers=("uno-distill",), margin=0.12),
     # bytedance/XVerse: I_PROMPT.png, four images in one, I = entry of eval/tools/XVerseBench_{single,multi}.json
-    "xversebench": Layout("{method}/{index}_{ignore}.png", benchmark=xversebench, grid=True),
-    # Doby-Xu/WithAnyone, MultiID_Bench: ID/{out,ori,ref_1..4}.jpg, meta.json; ori is a photo of the people of ref_1..4
-    "multiid-bench": Layout(
-        "{method}/{subject}/out.jpg", "{ignore}/{subject}/ori.jpg", "{ignore}/{subject}/ref_*.jpg", "meta.json"
+    "xversebench": Layout(
+        "{method}/{index}_{ignore}.png", benchmark=xversebench, grid=True, numbers=("xverse-ip",), square=True
     ),
+    # Doby-Xu/WithAnyone, MultiID_Bench: ID/{out,ori,ref_1..4}.jpg, meta.json; ori is a photo of the people of ref_1..4;
+    # eval.py calls the output output_0.jpg
+    "multiid-bench": Layout(
+        "{method}/{subject}/out*.jpg",
+        "{ignore}/{subject}/ori.jpg",
+        "{ignore}/{subject}/ref_*.jpg",
+        "meta.json",
+        people=True,
+        numbers=("multiid",),
+    ),
+    # wang-shulei/PSR: outputs/SUBSET/I.png, I = item of PSRBench/SUBSET.json
+    "psrbench": Layout("{method}/{task}/{index}.png", benchmark=psrbench, numbers=("psr",)),
     # TIGER-AI-Lab/ImagenHub: results/EXPERIMENT/{input,MODEL}/sample_UID.jpg
     "imagenhub": Layout("{method}/sample_{subject}.jpg", "input/sample_{subject}.jpg"),
     # OmniContext: results/METHOD/fullset/TASK/KEY.png
@@ -167,7 +218,39 @@ def prompted(picture: Picture, name: str) -> Picture:
     if picture.role != GENERATED or not path.is_file():
         return picture
     try:
-        prompt = str(json_file.read(path)["prompt"])
+        meta = json_file.read(path)
+        prompt = str(meta["caption_en" if "caption_en" in meta else "prompt"])
     except (ValueError, KeyError, TypeError) as error:
         raise OutputsError(f'{path}: no prompt: {error!r}; it should hold {{"prompt": ...}}') from error
     return replace(picture.having(prompt=prompt), text=prompt)
+
+
+def people(pictures: Sequence[Picture]) -> list[Picture]:
+    """Outputs once for each person that they should show; each training image of a sample becomes a person's reference.
+
+    A person has the name of sample and file, such as "0001 ref_1"; the sample is in the field `sample`.
+
+    Raises:
+        OutputsError: for an output of a sample without such images.
+    """
+    names: dict[str, list[str]] = {}
+    references = []
+    for picture in pictures:
+        if picture.role == TRAINING:
+            sample = picture.fields["subject"]
+            name = f"{sample} {picture.path.stem}"
+            names.setdefault(sample, []).append(name)
+            references.append(replace(picture, role=REFERENCE).having(subject=name))
+
+    outputs = []
+    for picture in pictures:
+        if picture.role in (REFERENCE, TRAINING):
+            continue
+        sample = picture.fields["subject"]
+        if sample not in names:
+            raise OutputsError(
+                f"{picture.path}: there are no photos ref_1.jpg, ref_2.jpg, ... of the people of {sample}"
+            )
+        for name in dict.fromkeys(names[sample]):
+            outputs.append(picture.having(subject=name, sample=sample))
+    return outputs + references

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from idmetric.evaluate.protocols.generator.layouts import LAYOUTS
-from idmetric.metric.files.settings import Checked, option
+from idmetric.evaluate.settings import Checked, option
 
 OUTPUTS_HELP = "folder of generated images (--pattern or --layout), or table of them (.csv, .parquet, .jsonl)"
 

@@ -1,7 +1,7 @@
 """Reads generated images with their references as one manifest: from folders by a pattern, or from a table.
 
-A row's free columns hold its place: x_role (generated, reference, training), x_method, x_subject, x_prompt, x_seed,
-x_held_out, and a column for each further field of the pattern or column of the table.
+A row's free columns hold its place: x_role (generated, reference, training, floor), x_method, x_subject, x_prompt,
+x_seed, x_held_out, and a column for each further field of the pattern or column of the table.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 from idmetric.data.importers.source import ENDINGS, SourceError, open_source
 from idmetric.evaluate.protocols.common.columns import listed
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.protocols.generator.layouts import LAYOUTS, Layout, indexed, prompted
+from idmetric.evaluate.protocols.generator.layouts import LAYOUTS, Layout, indexed, people, prompted
 from idmetric.evaluate.protocols.generator.options import OutputsOptions
 from idmetric.evaluate.protocols.generator.pattern import (
+    FLOOR,
     GENERATED,
     ONLY,
     REFERENCE,
@@ -56,6 +57,8 @@ def read(
     benchmark: Path | None = None,
     cells: Path | None = None,
     skip: bool = False,
+    floor: Path | None = None,
+    in_regions: bool = False,
 ) -> Manifest:
     """The manifest of outputs, references and training images.
 
@@ -67,29 +70,54 @@ def read(
         benchmark: the file that a layout with `{index}` needs.
         cells: folder that keeps the images of a layout with grids.
         skip: leave images out that do not match the pattern, with a warning.
+        floor: outputs for the same prompts without references, named as in `data`.
+        in_regions: whether subjects will be compared in regions, where a layout's people are subjects.
 
     Raises:
         OutputsError: if images do not match, occur twice, or have no reference.
         SourceError: for a table that cannot be used.
     """
+    chosen: Layout | None = None
+    if pattern is not None and layout is None:
+        chosen = Layout(pattern)
+    elif layout is not None and pattern is None:
+        chosen = LAYOUTS[layout]
+
     pictures: list[Picture] = []
-    if data is not None and data.is_file():
-        pictures = read_table(data)
-    elif data is not None:
-        if not data.is_dir():
-            raise OutputsError(f"{data}: there is no such file or folder")
-        if (pattern is None) == (layout is None):
-            raise OutputsError(
-                f"{data} is a folder: name its layout by --pattern, such as "
-                f"'{{method}}/{{subject}}/{{prompt}}_{{seed}}.png', or by --layout ({', '.join(LAYOUTS)})"
-            )
-        chosen = LAYOUTS[layout] if layout else Layout(pattern or "")
-        pictures = _of_layout(data, chosen, benchmark, cells, skip)
+    if data is not None:
+        pictures = _outputs(data, chosen, benchmark, cells, skip)
+    if floor is not None:
+        for picture in _outputs(floor, chosen, benchmark, cells and cells / FLOOR, skip):
+            if picture.role == GENERATED:
+                pictures.append(replace(picture, role=FLOOR).having(method=os.fspath(floor)))
+    if chosen is not None and chosen.people and in_regions:
+        pictures = people(pictures)
     return as_manifest(with_photos(pictures, references, training, skip), outputs=data is not None)
 
 
+def _outputs(
+    data: Path, layout: Layout | None, benchmark: Path | None, cells: Path | None, skip: bool
+) -> list[Picture]:
+    """The pictures of a table or folder."""
+    if data.is_file():
+        return read_table(data)
+    if not data.is_dir():
+        raise OutputsError(f"{data}: there is no such file or folder")
+    if layout is None:
+        raise OutputsError(
+            f"{data} is a folder: name its layout by --pattern, such as "
+            f"'{{method}}/{{subject}}/{{prompt}}_{{seed}}.png', or by --layout ({', '.join(LAYOUTS)})"
+        )
+    return _of_layout(data, layout, benchmark, cells, skip)
+
+
 def open_outputs(
-    data: Path | None, settings: EvalSettings, options: OutputsOptions, training: str | None = None
+    data: Path | None,
+    settings: EvalSettings,
+    options: OutputsOptions,
+    training: str | None = None,
+    floor: Path | None = None,
+    in_regions: bool = False,
 ) -> Manifest:
     """`read` what the options of a command name."""
     return read(
@@ -101,6 +129,8 @@ def open_outputs(
         benchmark=options.benchmark,
         cells=None if settings.out is None else settings.out / "cells",
         skip=settings.on_error == "skip",
+        floor=floor,
+        in_regions=in_regions,
     )
 
 
@@ -122,8 +152,10 @@ def read_table(path: Path) -> list[Picture]:
         text, mask = fields.pop("text", ""), fields.pop("mask", "")
         if not file:
             raise SourceError(f"{path}: row {number} has no path")
-        if role not in (GENERATED, REFERENCE, TRAINING):
-            raise SourceError(f"{path}: row {number}, column 'role': {role!r} is not generated, reference or training")
+        if role not in (GENERATED, REFERENCE, TRAINING, FLOOR):
+            raise SourceError(
+                f"{path}: row {number}, column 'role': {role!r} is not generated, reference, training or floor"
+            )
         if "held_out" in fields:
             answer = fields["held_out"].lower()
             if answer not in _YES + _NO:
@@ -303,7 +335,7 @@ def as_manifest(pictures: Sequence[Picture], noun: str = "method", outputs: bool
             picture.fields["subject"] if picture.role == REFERENCE else None,
             os.path.abspath(picture.path),
             id=name,
-            role="context-edit" if picture.role == GENERATED else "real",
+            role="context-edit" if picture.role in (GENERATED, FLOOR) else "real",
             engine=picture.fields.get("method"),
             text=picture.text or words(picture.fields.get("prompt")),
             mask=os.path.abspath(picture.mask) if picture.mask else None,
@@ -317,7 +349,7 @@ def as_manifest(pictures: Sequence[Picture], noun: str = "method", outputs: bool
 
 
 def _check_subjects(pictures: Sequence[Picture], outputs: bool) -> None:
-    generated = {picture.fields["subject"] for picture in pictures if picture.role == GENERATED}
+    generated = {picture.fields["subject"] for picture in pictures if picture.role in (GENERATED, FLOOR)}
     shown = {picture.fields["subject"] for picture in pictures if picture.role == REFERENCE}
     if outputs and not generated:
         raise OutputsError("no generated images")
@@ -334,7 +366,7 @@ def _without_repeated_photos(pictures: Sequence[Picture]) -> list[Picture]:
     different: dict[object, Picture] = {}
     for index, picture in enumerate(pictures):
         key: object = index
-        if picture.role != GENERATED and picture.path.is_file():
+        if picture.role in (REFERENCE, TRAINING) and picture.path.is_file():
             key = (picture.role, picture.fields["subject"], key_of(picture.path))
         different.setdefault(key, picture)
     return list(different.values())
@@ -346,7 +378,7 @@ def _numbered(pictures: Sequence[Picture], noun: str) -> list[Picture]:
     paths: dict[tuple[str, ...], Path] = {}
     numbered = []
     for picture in pictures:
-        if picture.role == GENERATED:
+        if picture.role in (GENERATED, FLOOR):
             method, subject, prompt = cell = tuple(
                 picture.fields.get(name, "") for name in ("method", "subject", "prompt")
             )

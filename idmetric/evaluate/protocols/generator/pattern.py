@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 GENERATED, REFERENCE, TRAINING = "generated", "reference", "training"
+FLOOR = "floor"  # generated from the prompt alone, without references
 ONLY = "subject"  # the subject of a pattern or table without one
 Fields = Callable[[str], dict[str, str] | None]  # of a path with forward slashes; None if it is another one
 _DIGITS = ("seed", "step", "index")

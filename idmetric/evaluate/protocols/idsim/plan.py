@@ -144,7 +144,8 @@ class BenchmarkPlan:
     @property
     def size(self) -> tuple[int, ...]:
         """As `Benchmark.size`."""
-        return tuple(len(side) for side in self.sides) if self.kind == "search" else (len(self.sides[0]),)
+        sizes = tuple(map(len, self.sides))
+        return sizes if self.kind == "search" else sizes[:1]
 
 
 def members(data: Manifest, which: str | None = None) -> dict[str, Ints]:
@@ -161,10 +162,9 @@ def members(data: Manifest, which: str | None = None) -> dict[str, Ints]:
 
     rows: dict[str, list[int]] = {name: [] for name in BENCHMARKS}
     for row, names in enumerate(zip(free(data, "subset"), data.column("dataset"), strict=True)):
-        for name in names:
-            if name and plain(str(name)) in benchmark_of:
-                rows[benchmark_of[plain(str(name))]].append(row)
-                break
+        benchmarks = [benchmark_of[plain(str(name))] for name in names if plain(str(name)) in benchmark_of]
+        if benchmarks:
+            rows[benchmarks[0]].append(row)
 
     if not any(rows.values()):
         datasets = listed(map(repr, data.column("dataset")))
@@ -264,13 +264,11 @@ def _pairs(data: Manifest, rows: Ints, name: str) -> BenchmarkPlan:
                 f"{name}: group {group!r} has {len(group_anchors)} anchors: give it one, with its candidates"
             )
         [anchor] = group_anchors
-        slot_of: dict[int, str] = {}
         for slot, slot_rows in slots.items():
-            slot_of |= dict.fromkeys(slot_rows, slot)
-        for row, slot in sorted(slot_of.items()):
-            anchors.append(anchor)
-            candidates.append(row)
-            same.append(_same(name, row, slot, label[row], (identity[anchor], identity[row])))
+            for row in slot_rows:
+                anchors.append(anchor)
+                candidates.append(row)
+                same.append(_same(name, row, slot, label[row], (identity[anchor], identity[row])))
 
     if not anchors:
         raise ValueError(f"{name}: no pairs: each is a group with slots anchor and candidate, label 1 = same, 0 = not")

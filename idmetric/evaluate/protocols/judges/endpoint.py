@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from idmetric.evaluate.protocols.judges.judge import CUT_OFF, CallError, JudgeError, Reply
 from idmetric.metric.files.hints import need
 from idmetric.version import __version__
 
@@ -27,6 +26,33 @@ if TYPE_CHECKING:
 _SHOWN = 400  # characters of an error
 _AGAIN = (408, 409, 425, 429)  # and 5xx
 _HOPELESS = (401, 402, 403, 404, 405)  # all further pairs would fail too
+
+
+class JudgeError(ValueError):
+    """The judge cannot work at all; the message gives the reason and how to fix it."""
+
+
+class CallError(Exception):
+    """One request failed; `again`: it may succeed later, after `wait` seconds if the server says so."""
+
+    def __init__(self, reason: str, again: bool = True, wait: float | None = None) -> None:
+        super().__init__(reason)
+        self.again, self.wait = again, wait
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A model's answer.
+
+    Attributes:
+        text: the answer. problem: why it is not a whole answer, or "".
+        tokens: in and out, 0 if the server does not count them. model: the model's name according to the server.
+    """
+
+    text: str
+    problem: str
+    tokens: tuple[int, int]
+    model: str
 
 
 @dataclass(frozen=True)
@@ -83,11 +109,15 @@ class Endpoint:
         return f"{parts.scheme}://{host}:{port}{parts.path.rstrip('/')}"
 
     def about(self) -> dict[str, Any]:
-        """See `judge.Backend`."""
+        """Everything that its answers depend on, as JSON values."""
         return {"model": self.model, "endpoint": self.address, "extra": dict(self.extra)}
 
     def ask(self, prompt: str, images: Sequence[bytes], *, max_tokens: int, temperature: float, seed: int) -> Reply:
-        """See `judge.Backend`."""
+        """Ask one question about two JPEG images.
+
+        Raises:
+            CallError: if it failed. JudgeError: if all questions would.
+        """
         content: list[dict[str, Any]] = [{"type": "text", "text": prompt}]
         for name, image in zip("AB", images, strict=True):
             address = f"data:image/jpeg;base64,{base64.b64encode(image).decode()}"
@@ -176,7 +206,7 @@ def _reply(completion: Any) -> Reply:
         if refusal:
             problem += f" (refused: {refusal})"
     elif choice.get("finish_reason") == "length":
-        problem = CUT_OFF
+        problem = "the answer was cut off at max_tokens: allow more"
     usage = completion.get("usage") or {}
     tokens = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
     return Reply(text, problem, tokens, str(completion.get("model") or ""))

@@ -21,10 +21,11 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from PIL import Image
 
+from idmetric.evaluate.protocols.judges.endpoint import CallError, Endpoint, JudgeError
 from idmetric.evaluate.protocols.judges.questions import EVIDENCE, Question
 from idmetric.metric.files import json_file
 from idmetric.metric.files.output import replacing
@@ -35,44 +36,6 @@ _PAUSE, _LONGEST_PAUSE = 2.0, 60.0  # seconds before the second try, doubled for
 _TEMPERATURE_AGAIN = 0.7  # after an unreadable answer: the same request would give the same answer
 _GIVE_UP_AFTER = 20  # failed pairs in a row
 _SEED = 0
-CUT_OFF = "the answer was cut off at max_tokens: allow more"
-
-
-class JudgeError(ValueError):
-    """The judge cannot work at all; the message gives the reason and how to fix it."""
-
-
-class CallError(Exception):
-    """One request failed; `again`: it may succeed later, after `wait` seconds if the server says so."""
-
-    def __init__(self, reason: str, again: bool = True, wait: float | None = None) -> None:
-        super().__init__(reason)
-        self.again, self.wait = again, wait
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A model's answer.
-
-    Attributes:
-        text: the answer. problem: why it is not a whole answer, or "".
-        tokens: in and out, 0 if the server does not count them. model: the model's name according to the server.
-    """
-
-    text: str
-    problem: str
-    tokens: tuple[int, int]
-    model: str
-
-
-class Backend(Protocol):
-    """The model that answers: an `endpoint.Endpoint` or a `local.LocalModel`."""
-
-    def about(self) -> dict[str, Any]:
-        """Everything that its answers depend on, as JSON values."""
-
-    def ask(self, prompt: str, images: Sequence[bytes], *, max_tokens: int, temperature: float, seed: int) -> Reply:
-        """Ask one question about two JPEG images; CallError if it failed, JudgeError if all questions would."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +56,7 @@ class Judge:
     """Asks a model about pairs of images.
 
     Args:
-        backend: the model that answers. question: the question about each pair.
+        backend: the server that answers. question: the question about each pair.
         store: folder for answers; None keeps them in memory alone.
         side: images are scaled down to this many pixels on their longer side, never up.
         max_tokens: of an answer; default: the question's. concurrency: requests at a time.
@@ -101,7 +64,7 @@ class Judge:
 
     def __init__(
         self,
-        backend: Backend,
+        backend: Endpoint,
         question: Question = EVIDENCE,
         *,
         store: Path | None = None,

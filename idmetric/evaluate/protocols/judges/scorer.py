@@ -3,10 +3,10 @@
 Reads a judge from a JSON file, for `idmetric eval PROTOCOL --model judge:FILE[@HOST]`.
 
     {"url": "https://api.openai.com/v1", "model": "gpt-4o", "key": "OPENAI_API_KEY"}
-    {"local": "Qwen/Qwen3-VL-8B-Instruct", "question": "instance"}
+    {"url": "http://127.0.0.1:8000/v1", "model": "Qwen/Qwen3-VL-8B-Instruct", "question": "instance"}
 
-docs/judge.md lists the fields: arguments of `endpoint.Endpoint` or `local.LocalModel`, and of `judge.Judge`. Answers
-are kept in judge/ next to the embeddings in --out.
+docs/judge.md lists the fields: arguments of `endpoint.Endpoint` and of `judge.Judge`. Answers are kept in judge/, next
+to the embeddings in --out.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
 
@@ -26,8 +25,8 @@ from idmetric.data.look import UnreadableError
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.protocols.judges.endpoint import Endpoint
-from idmetric.evaluate.protocols.judges.judge import Backend, Judge, JudgeError
+from idmetric.evaluate.protocols.judges.endpoint import Endpoint, JudgeError
+from idmetric.evaluate.protocols.judges.judge import Judge
 from idmetric.evaluate.protocols.judges.questions import EVIDENCE, QUESTIONS
 from idmetric.metric.files import json_file
 from idmetric.metric.images.read import ImageReadError, read_image
@@ -117,41 +116,30 @@ class JudgeModel:
         return ""
 
 
-def open_judge(
-    source: str | Path, *, device: torch.device | str | None = None, dtype: torch.dtype | None = None
-) -> JudgeModel:
+def open_judge(source: str | Path) -> JudgeModel:
     """The judge described by a file.
 
     Args:
         source: FILE, or FILE@HOST where its server is another machine. The file may come from a stranger, and the
             server gets the images and the key: so the user names it, not the file alone.
-        device, dtype: of local models.
 
     Raises:
         JudgeError: naming the file and the error in it, or the host that has to be named.
-        CheckpointError: if a local model cannot be fetched.
     """
     path, host = str(source), ""
     if not Path(path).is_file() and "@" in path:
         path, _, host = path.rpartition("@")
     try:
         options = json_file.read(path)
-        if not isinstance(options, dict) or ("url" in options) == ("local" in options):
-            raise ValueError('give {"url": ..., "model": ...} for a server, or {"local": ...} for a model here')
+        if not isinstance(options, dict) or "url" not in options:
+            raise ValueError('give {"url": ..., "model": ...}, the address of a server and the name of its model')
         name = options.pop("question", EVIDENCE.name)
         if name not in QUESTIONS:
             raise ValueError(f"unknown question {name!r}: choose {', '.join(QUESTIONS)}")
-
         judge_options = {key: options.pop(key) for key in _JUDGE if key in options}
-        backend: Backend
-        if "local" in options:
-            from idmetric.evaluate.protocols.judges.local import LocalModel
-
-            backend = LocalModel(options.pop("local"), device=device, dtype=dtype, **options)
-        else:
-            backend = endpoint = Endpoint(**options)
-            _check_server(endpoint, path, host)
-        return JudgeModel(Judge(backend, QUESTIONS[name], **judge_options))
+        endpoint = Endpoint(**options)
+        _check_server(endpoint, path, host)
+        return JudgeModel(Judge(endpoint, QUESTIONS[name], **judge_options))
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise JudgeError(f"{path}: {error}") from error
 

@@ -20,8 +20,8 @@ from idmetric.evaluate.protocols.common.scorers import EvalSettings, Progress, V
 from idmetric.evaluate.protocols.segmentation.persam import PerSAM
 from idmetric.evaluate.statistics import segmentation as measures
 from idmetric.match.heatmaps import coverage, layout
+from idmetric.match.patches import Layout, on_grid, patch_tokens, prototypes, spread
 from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.distance.patches import Layout, on_grid, patch_tokens, prototypes, spread
 from idmetric.metric.images.masks import read_mask
 
 _SIDE = 512  # longer side at which masks are compared, in pixels
@@ -78,21 +78,17 @@ def tasks(
             "(column mask)"
         )
 
-    target_rows = np.concatenate([targets[name] for name in subjects])
-    target_subjects = np.repeat(subjects, [len(targets[name]) for name in subjects])
     complete = []
     for number, name in enumerate(subjects):
-        distractors = target_rows[target_subjects != name]
+        rows: list[int] = []
+        for subject in subjects:
+            if subject != name:
+                rows += targets[subject]
+        distractors = np.array(rows, dtype=np.int64)
         if most_distractors is not None and most_distractors < len(distractors):
             rng = np.random.default_rng([settings.seed, number])
             distractors = np.sort(rng.choice(distractors, most_distractors, replace=False))
-        task = Task(
-            subject=name,
-            reference=references[name],
-            targets=tuple(targets[name]),
-            distractors=tuple(distractors.tolist()),
-        )
-        complete.append(task)
+        complete.append(Task(name, references[name], tuple(targets[name]), tuple(distractors.tolist())))
 
     incomplete = sorted(set(identity) - {None, *subjects})
     notes = []
@@ -127,7 +123,7 @@ class Scene(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """A subject's prototype (D,), see `idmetric.metric.distance.patches`, and the mean token (1, D) of its box."""
+    """A subject's prototype (D,), see `idmetric.match.patches`, and the mean token (1, D) of its box."""
 
     prototype: Tensor
     mean_token: Tensor
@@ -179,7 +175,11 @@ def search(
                     methods[method].curves.append(measures.iou_curve(heat, truth, THRESHOLDS))
             if sam is not None:
                 heat_of_sam = spread(grid, scene.layout, encoded.size)
-                mask = _resized(sam.decode(encoded, heat_of_sam), size)
+                mask = sam.decode(encoded, heat_of_sam)
+                if mask.shape != size and mask.any():
+                    mask = (read_mask(mask, size) >= 0.5).numpy()
+                elif mask.shape != size:
+                    mask = np.zeros(size, dtype=bool)
                 scores = _scores(scene, reference, truth, mask, prior)
                 methods["persam"].lines.append(about | scores)
         if progress is not None:
@@ -281,12 +281,3 @@ def _true_mask(
         raise ValueError(f"{data.column('id')[row]}: its mask is empty")
     mask: Truths = (cover >= cover.max().clamp(max=0.5)).numpy()
     return mask
-
-
-def _resized(mask: Truths, size: tuple[int, int]) -> Truths:
-    if mask.shape == size:
-        return mask
-    if not mask.any():
-        return np.zeros(size, dtype=bool)
-    resized: Truths = (read_mask(mask, size) >= 0.5).numpy()
-    return resized

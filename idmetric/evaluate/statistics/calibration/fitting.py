@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmetric.evaluate.statistics.calibration.thresholds import both_kinds
+from idmetric.evaluate.statistics.checks import Truths
 from idmetric.metric.calibration.curves import Curve, Isotonic, Platt, from_log_odds
-from idmetric.metric.distance.ties import Truths
 from idmetric.metric.files.hints import need
 
 Array = NDArray[np.float64]
@@ -49,8 +49,6 @@ def fit(scores: ArrayLike, same: ArrayLike, method: Method = "isotonic", limit: 
             rise with the share of pairs of one identity.
         ImportError: without scikit-learn.
     """
-    if method not in METHODS:
-        raise ValueError(f"unknown method {method!r}: choose {' or '.join(METHODS)}")
     s, is_same = both_kinds(scores, same)
     need("eval", "fitting a calibration", sklearn="scikit-learn")
     if method == "platt":

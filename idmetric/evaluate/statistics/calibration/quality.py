@@ -5,45 +5,31 @@ Measure them on identities that the curve was not fitted to (`fitting.held_out`)
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.metric.distance.ties import Truths, paired, truths
+from idmetric.evaluate.statistics.checks import Truths, paired, truths
 
 
-@dataclass(frozen=True)
-class Bin:
-    """Pairs of similar probability.
-
-    Attributes:
-        probability: their mean probability. share: the share of these pairs that show one identity. count: number of
-            pairs.
-    """
-
-    probability: float
-    share: float
-    count: int
-
-
-def reliability(probabilities: ArrayLike, same: ArrayLike, bins: int = 15) -> list[Bin]:
+def reliability(probabilities: ArrayLike, same: ArrayLike, bins: int = 15) -> dict[str, NDArray[Any]]:
     """The reliability curve, over the non-empty of `bins` bins of equal width; a calibrated one is the diagonal.
 
     Args:
         probabilities: (N,), in [0, 1]. same: bool (N,), whether a pair shows one identity.
+
+    Returns:
+        Of each bin the mean `probability`, the `share` of its pairs that show one identity, and their `count`.
     """
     p, is_same = _checked(probabilities, same)
-    number = (p * bins).astype(np.int64)
-    number[number == bins] = bins - 1  # p = 1
-    curve = []
-    for bin_number in np.unique(number):
-        pairs = number == bin_number
-        mean = float(p[pairs].mean())
-        share = float(is_same[pairs].mean())
-        count = int(pairs.sum())
-        curve.append(Bin(mean, share, count))
-    return curve
+    number = (p * bins).astype(np.int64).clip(max=bins - 1)  # p = 1 is in the last bin
+    _, number, count = np.unique(number, return_inverse=True, return_counts=True)
+    return {
+        "probability": np.bincount(number, p) / count,
+        "share": np.bincount(number, is_same) / count,
+        "count": count,
+    }
 
 
 def expected_calibration_error(probabilities: ArrayLike, same: ArrayLike, bins: int = 15) -> float:
@@ -52,11 +38,8 @@ def expected_calibration_error(probabilities: ArrayLike, same: ArrayLike, bins: 
     Arguments and errors as for `reliability`; 15 bins as in Guo et al.
     """
     curve = reliability(probabilities, same, bins)
-    total, gaps = 0, 0.0
-    for group in curve:
-        total += group.count
-        gaps += group.count * abs(group.share - group.probability)
-    return gaps / total
+    gaps = np.abs(curve["share"] - curve["probability"])
+    return float(np.average(gaps, weights=curve["count"]))
 
 
 def log_loss(probabilities: ArrayLike, same: ArrayLike) -> float:

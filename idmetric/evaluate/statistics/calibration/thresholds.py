@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.statistics.bootstrap import Interval, bootstrap
-from idmetric.metric.distance.ties import STEP, Truths, comparable, labeled
+from idmetric.evaluate.statistics.checks import Truths, labeled
+from idmetric.metric.distance.ties import STEP, comparable
 from idmetric.metric.files.hints import need
 
 
@@ -28,20 +27,6 @@ class OperatingPoint:
     false_accept: float
 
 
-def operating_point(scores: ArrayLike, same: ArrayLike, threshold: float) -> OperatingPoint:
-    """Rates at a threshold.
-
-    Args:
-        scores: (N,), similarities of pairs, any sign. same: bool (N,), whether a pair shows one identity.
-    """
-    s, is_same = both_kinds(scores, same)
-    return OperatingPoint(
-        threshold=float(threshold),
-        true_accept=accepted(s[is_same], threshold),
-        false_accept=accepted(s[~is_same], threshold),
-    )
-
-
 def threshold_at_false_accept(scores: ArrayLike, same: ArrayLike, rate: float) -> OperatingPoint:
     """The lowest threshold that accepts no more than a share of the pairs of two identities.
 
@@ -50,7 +35,7 @@ def threshold_at_false_accept(scores: ArrayLike, same: ArrayLike, rate: float) -
     tied.
 
     Args:
-        scores, same: as in `operating_point`.
+        scores: (N,), similarities of pairs, any sign. same: bool (N,), whether a pair shows one identity.
         rate: highest false-accept rate, in [0, 1].
     """
     s, is_same = both_kinds(scores, same)
@@ -64,62 +49,11 @@ def threshold_at_false_accept(scores: ArrayLike, same: ArrayLike, rate: float) -
     lowest = thresholds[false_accepts <= rate][-1]
     if np.isinf(lowest):
         lowest = s.max() + STEP
-    return operating_point(s, is_same, lowest)
-
-
-@dataclass(frozen=True)
-class Threshold:
-    """A threshold at a false-accept rate.
-
-    Attributes:
-        rate: the highest allowed. point: the threshold and its rates.
-        threshold, true_accept: intervals by identity; None without a bootstrap.
-    """
-
-    rate: float
-    point: OperatingPoint
-    threshold: Interval | None
-    true_accept: Interval | None
-
-
-def threshold_intervals(
-    scores: ArrayLike,
-    same: ArrayLike,
-    identities: ArrayLike,
-    rates: Sequence[float] = (0.1, 0.05, 0.01),
-    *,
-    samples: int = 1000,
-    seed: int = 0,
-) -> list[Threshold]:
-    """Thresholds at false-accept rates; each bootstrap sample chooses its own threshold.
-
-    Args:
-        scores, same: as in `operating_point`. identities: (N, 2), as in `fitting.held_out`.
-        rates: in [0, 1]. samples, seed: of `bootstrap`; fewer than 2 samples = no intervals.
-    """
-    s, is_same = both_kinds(scores, same)
-
-    def interval(rate: float, name: str) -> Interval | None:
-        """Interval of one attribute of the operating point."""
-        if samples < 2:
-            return None
-        return bootstrap(
-            lambda rows: getattr(threshold_at_false_accept(s[rows], is_same[rows], rate), name),
-            identities,
-            samples=samples,
-            seed=seed,
-        )
-
-    thresholds = []
-    for rate in rates:
-        threshold = Threshold(
-            rate=rate,
-            point=threshold_at_false_accept(s, is_same, rate),
-            threshold=interval(rate, "threshold"),
-            true_accept=interval(rate, "true_accept"),
-        )
-        thresholds.append(threshold)
-    return thresholds
+    return OperatingPoint(
+        threshold=float(lowest),
+        true_accept=accepted(s[is_same], lowest),
+        false_accept=accepted(s[~is_same], lowest),
+    )
 
 
 def accepted(scores: ArrayLike, threshold: float) -> float:

@@ -1,0 +1,102 @@
+"""Subjects of generated images, each compared in its region, see `idmetric.match`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from PIL import Image
+
+from idmetric.evaluate.protocols.common.columns import Ints
+from idmetric.evaluate.protocols.generator.images import Images, Sightings
+from idmetric.evaluate.protocols.generator.layouts import Layout
+from idmetric.match import Cut, Match, Region, Subject, match
+from idmetric.match.named import PUBLISHED, Similarities
+from idmetric.match.region_files import regions_for
+
+if TYPE_CHECKING:
+    from idmetric.data.manifest.table import Manifest
+    from idmetric.evaluate.protocols.common.scorers import EvalSettings
+    from idmetric.metric.models.embedder import Embedder
+
+RegionsOf = Mapping[Any, Sequence[Region]]  # a file -> its regions
+
+
+def read_regions(path: str, groups: Sequence[Images], data: Manifest) -> RegionsOf:
+    """The regions of all these images in one file, see `idmetric.match.region_files`."""
+    labels: set[str] = set()
+    sources: dict[Any, None] = {}
+    for images in groups:
+        labels.update(images.subject, images.label)
+        sources |= dict.fromkeys(data.source(row) for row in images.rows)
+    regions_of = regions_for(path, list(sources), "list", labels - {""})
+    nothing = Image.new("RGB", (1, 1))  # the regions of files do not depend on pixels
+    return {source: regions_of(number, nothing) for number, source in enumerate(sources)}
+
+
+def sightings(
+    images: Images,
+    data: Manifest,
+    metric: Embedder,
+    regions: RegionsOf,
+    layout: Layout,
+    settings: EvalSettings,
+    threshold: float | None = None,
+) -> Sightings:
+    """Match the subjects of each image to its regions; images of the same subjects are matched together."""
+    rosters: dict[tuple[tuple[str, str], ...], list[Ints]] = {}
+    for members in images.scenes:
+        roster = tuple(zip(images.subject[members], images.label[members], strict=True))
+        rosters.setdefault(roster, []).append(members)
+
+    count = len(images.rows)
+    identity = np.zeros(count)
+    is_found = np.zeros(count, dtype=bool)
+    state = np.full(count, "", dtype=object)
+    similarities: dict[str, Similarities] = {}
+    embedded: dict[str, Subject] = {}
+    done = 0
+    for roster, scenes in rosters.items():
+        for name, _ in roster:
+            if name not in embedded:
+                photos: Any = [data.source(row) for row in images.references[name]]
+                embedded[name] = Subject.of(
+                    metric, photos, name=name, distance=settings.distance, batch_size=settings.batch_size
+                )
+        labels = {"", *(text for names in roster for text in names)}
+        sources: Any = [data.source(images.rows[members[0]]) for members in scenes]
+        result = match(
+            metric,
+            [replace(embedded[name], word=word) for name, word in roster],
+            sources,
+            regions=[[region for region in regions[source] if region.label in labels] for source in sources],
+            missing="whole" if any(PUBLISHED[name].needs_whole for name in layout.numbers) else "missing",
+            distance=settings.distance,
+            aggregate="mean",
+            cut=Cut(margin=layout.margin, square=layout.square, outside="white" if layout.square else "keep"),
+            threshold=threshold,
+            batch_size=settings.batch_size,
+            workers=settings.workers,
+        )
+        for time, members in enumerate(scenes):
+            identity[members] = np.nan_to_num(1 - result.nearest[time])
+            is_found[members] = result.is_found[time]
+            state[members] = result.states[time]
+            method = images.method[members[0]]
+            _add(similarities.setdefault(method, Similarities([], [], [], [], [])), result, time)
+        done += len(scenes)
+        if settings.progress is not None:
+            settings.progress(done, len(images.scenes))
+    return Sightings(identity, is_found, state, similarities)
+
+
+def _add(similarities: Similarities, result: Match, time: int) -> None:
+    """Add the table of one image to those that published numbers are computed from."""
+    regions = result.table.regions[time]
+    similarities.to_references.append(1 - result.table.at(time))
+    similarities.aggregated.append(1 - result.by_region[time, :, : len(regions)])
+    similarities.scores.append(np.array([region.score for region in regions]))
+    if similarities.whole is not None and result.whole is not None:
+        similarities.whole.append(1 - result.whole[time].double().cpu().numpy())

@@ -1,0 +1,59 @@
+"""Checks that statistics share: shapes, and boolean labels."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from idmetric.metric.distance.ties import STEP, Numbers, comparable, numbers
+
+Truths = NDArray[np.bool_]
+
+
+def first_highest(scores: Numbers) -> int:
+    """Index of the highest of scores (N,); of equal ones the first."""
+    nearly_highest = scores >= scores.max() - 2 * STEP  # rounding a long row would take ten times as long
+    candidates = np.flatnonzero(nearly_highest)
+    best = comparable(scores[candidates]).argmax()
+    return int(candidates[best])
+
+
+def truths(name: str, values: ArrayLike) -> Truths:
+    """Values as booleans, which may be given as 0 and 1.
+
+    Raises:
+        ValueError: for other values, such as NaN or labels of -1 and 1, which would all count as true.
+    """
+    x = np.asarray(values)
+    if x.dtype == np.bool_:
+        return x
+    if not np.isin(x, (0, 1)).all():
+        raise ValueError(f"{name} must be booleans, or 0 and 1, got others among {x.dtype} values")
+    return x.astype(bool)
+
+
+def labeled(
+    scores: ArrayLike, relevant: ArrayLike, names: tuple[str, str] = ("scores", "relevant")
+) -> tuple[NDArray[np.float64], Truths]:
+    """Scores (N,), `comparable`, and a boolean label (N,) for each."""
+    score_array = numbers(names[0], scores)
+    relevant_array = truths(names[1], relevant)
+    _check_shapes(score_array, relevant_array, names)
+    return comparable(score_array), relevant_array
+
+
+def paired(
+    x: ArrayLike,
+    y: ArrayLike,
+    names: tuple[str, str] = ("x", "y"),
+) -> tuple[Numbers, Numbers]:
+    """Two arrays (N,) of finite float64 numbers."""
+    x_array = numbers(names[0], x)
+    y_array = numbers(names[1], y)
+    _check_shapes(x_array, y_array, names)
+    return x_array.astype(np.float64), y_array.astype(np.float64)
+
+
+def _check_shapes(x: Numbers, y: Numbers, names: tuple[str, str]) -> None:
+    if x.shape != y.shape:
+        raise ValueError(f"{names[0]} and {names[1]} must be of one shape (N,), got {x.shape} and {y.shape}")

@@ -1,0 +1,262 @@
+"""The page of `match`: order, words, numbers, boxes, limits, names of strangers; and in a browser.
+
+IDMETRIC_SCREENSHOTS=docs/images pytest tests/match/test_page.py -k screenshot   # renews the docs' picture
+"""
+
+from __future__ import annotations
+
+import html
+import io
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from idmetric import IDSim
+from idmetric.match import Match, Subject, match
+from idmetric.match.page import subjects as page_of_subjects
+from tests.browser_parts import Open, faults_of, overflows
+from tests.match.scenes import ANN, REX, SIDE, STRANGER, references, scene
+
+pytest.importorskip("jinja2")
+SCENES = [(ANN, REX), (ANN, ANN), (ANN, STRANGER), (ANN, REX, STRANGER)]
+HOSTILE = "<img src=x onerror=alert(1)>"
+CLIP = 40  # frames; the subject rex is replaced in one of them
+REPLACED = 26
+
+
+@pytest.fixture(scope="module")
+def roster() -> tuple[IDSim, list[Subject]]:
+    metric = IDSim("tiny", device="cpu")
+    return metric, [Subject.of(metric, references(badge), name=name) for name, badge in (("ann", ANN), ("rex", REX))]
+
+
+@pytest.fixture(scope="module")
+def stills(roster: tuple[IDSim, list[Subject]], tmp_path_factory: pytest.TempPathFactory) -> Match:
+    folder = tmp_path_factory.mktemp("stills")
+    paths, boxes = [], []
+    for number, badges in enumerate(SCENES):
+        picture, scene_boxes = scene(badges, number)
+        path = folder / f"{number} {HOSTILE[:10]}&.png"
+        picture.save(path)
+        paths.append(str(path))
+        boxes.append(scene_boxes)
+    return match(*roster, paths, regions=boxes, threshold=0.25)
+
+
+@pytest.fixture(scope="module")
+def clip(roster: tuple[IDSim, list[Subject]]) -> Match:
+    """A clip of two subjects, without regions in frame 12."""
+    frames, boxes = [], []
+    for number in range(CLIP):
+        picture, frame_boxes = scene((ANN, STRANGER) if number == REPLACED else (ANN, REX), number)
+        frames.append(picture)
+        boxes.append([] if number == 12 else frame_boxes)
+    result = match(*roster, frames, regions=boxes, threshold=0.25)
+    table = replace(
+        result.table,
+        times=tuple(f"walk.mp4 @ {number}" for number in range(CLIP)),
+        clips=("walk.mp4",) * CLIP,
+        seconds=tuple(number / 8 for number in range(CLIP)),
+    )
+    return replace(result, table=table)
+
+
+def cards_of(text: str) -> dict[int, str]:
+    """The HTML of each image, by its number, in the order of the page."""
+    parts = re.split(r'<li class="panel image" id="t(\d+)">', text)
+    return dict(zip(map(int, parts[1::2]), parts[2::2], strict=True))
+
+
+def plain(markup: str) -> str:
+    """The text of some HTML."""
+    return " ".join(html.unescape(re.sub("<[^>]*>", " ", markup.replace("<wbr>", ""))).split())
+
+
+def test_images_are_sorted_by_their_worst_subject_the_missing_before_all(stills: Match) -> None:
+    def badness(time: int) -> tuple[bool, float]:
+        missing = [
+            stills.nearest[time, number] for number, state in enumerate(stills.states[time]) if state == "missing"
+        ]
+        return bool(missing), max(missing or stills.nearest[time])
+
+    expected = sorted(range(len(SCENES)), key=badness, reverse=True)
+    order = list(cards_of(stills.to_html()))
+    assert order == expected
+    assert stills.table.times[order[0]] == stills.worst["image"]
+
+
+def test_states_are_in_words_and_numbers_are_those_of_the_table(stills: Match) -> None:
+    cards = cards_of(stills.to_html())
+    for time, card in cards.items():
+        text = plain(card)
+        ann, rex = stills.nearest[time]
+        words = {"matched": "matched at", "doubled": "doubled; its region at", "missing": "missing; nearest region at"}
+        for name, state, distance in zip(("ann", "rex"), stills.states[time], (ann, rex), strict=True):
+            assert f"{name} : {words[state]} {distance:.4f}" in text
+        cells = [plain(cell) for cell in re.findall("<td.*?</td>", card)]
+        count = len(stills.table.regions[time])
+        assert cells == [f"{distance:.4f}" for distance in stills.by_region[time, :, :count].ravel()]
+    assert plain(cards[3]).count("surplus") == 1
+    assert "1 also ann" in plain(cards[1])
+
+
+def test_the_summary_has_coverage_mean_and_worst_of_each_subject(stills: Match) -> None:
+    text = stills.to_html()
+    rows = re.findall("<tr.*?</tr>", text[: text.index("Images, worst first")], re.DOTALL)[1:]
+    assert len(rows) == 3
+    for row, record in zip(rows, stills.summary, strict=True):
+        values = [f"{record[key]:.4f}" for key in ("coverage", "mean", "worst")]
+        assert plain(row).startswith(" ".join([record["subject"], *values]))
+    assert f"Worst: rex in {Path(stills.worst['image']).name}" in plain(text)
+
+
+def test_the_nearest_cell_has_the_strongest_color(stills: Match) -> None:
+    colors, numbers = [], []
+    for cell, number in re.findall(r'style="--near:(\d+)%">([\d.]+)</td>', stills.to_html()):
+        colors.append(int(cell))
+        numbers.append(float(number))
+    by_number = np.array(colors)[np.argsort(numbers)]
+    assert (np.diff(by_number) <= 0).all()
+    assert by_number[0] > by_number[-1] == 0
+
+
+def test_boxes_lie_where_regions_do(roster: tuple[IDSim, list[Subject]]) -> None:
+    picture, _ = scene((ANN, REX))
+    mask = Image.new("L", picture.size)
+    mask.paste(255, (SIDE, 0, 2 * SIDE, SIDE // 2))
+    result = match(*roster, picture, regions=[[(0, 0.25, 0.5, 1), mask]], cut=None, threshold=0.25)
+    boxes = re.findall(r'style="left:([\d.]+)%;top:([\d.]+)%;width:([\d.]+)%;height:([\d.]+)%;"', result.to_html())
+    assert [tuple(map(float, box)) for box in boxes] == [(0, 25, 50, 75), (50, 0, 50, 50)]
+
+
+def test_names_of_strangers_are_text(stills: Match) -> None:
+    table = replace(
+        stills.table,
+        times=tuple(f"{number}{HOSTILE}" for number in range(len(SCENES))),
+        subjects=("ann", HOSTILE),
+    )
+    hostile = replace(stills, table=table, skipped={HOSTILE: HOSTILE}, signature={**stills.signature, "cut": HOSTILE})
+    text = hostile.to_html()
+    assert "<img src=x" not in text
+    assert text.count(html.escape(HOSTILE)) >= 5  # image, subject, reason, signature
+
+
+def test_a_page_of_many_images_says_how_many_it_leaves_out(stills: Match, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(page_of_subjects, "IMAGES", 2)
+    monkeypatch.setattr(page_of_subjects, "OPEN", 1)
+    monkeypatch.setattr(page_of_subjects, "REGIONS", 2)
+    text = stills.to_html()
+    assert len(cards_of(text)) == 2
+    assert "2 of 4; the other 2 are less bad" in plain(text)
+    assert "1 more images" in plain(text)
+    monkeypatch.setattr(page_of_subjects, "IMAGES", 4)
+    crowded = plain(cards_of(stills.to_html())[3])
+    assert "2 of 3 regions" in crowded
+    assert "2 surplus" not in crowded  # the subjects' regions stay
+
+
+def test_rules_and_empty_images_in_words() -> None:
+    row = {"state": "missing", "nearest": 0.34, "distance": 1.0, "region": 1, "swapped": False}
+    assert page_of_subjects.words(row) == "missing; nearest region at 0.3400; counts as 1.0000"
+    empty = {**row, "nearest": None, "distance": None, "region": None}
+    assert page_of_subjects.words(empty) == "missing; no region to compare"
+    swapped = {"state": "matched", "nearest": 0.06, "distance": 0.06, "region": 1, "swapped": True}
+    assert page_of_subjects.words(swapped) == "matched at 0.0600; swapped"
+    left = {"state": "", "nearest": 0.06, "distance": None, "region": None, "swapped": False}
+    assert page_of_subjects.words(left) == "no region left; nearest region at 0.0600"
+
+
+def test_the_timeline_has_a_point_for_each_subject_of_each_frame(clip: Match) -> None:
+    text = clip.to_html()
+    points = re.findall(r'<a class="point s(\d).*?" href="#t(\d+)" style="left:([\d.]+)%;bottom:([\d.]+)%"', text)
+    assert len(points) == 2 * (CLIP - 1)
+    highest = float(re.findall(r'bottom:100.0%"><small>([\d.]+)', text)[0])
+    for subject, time, x, y in points:
+        assert float(x) == pytest.approx(100 * int(time) / (CLIP - 1), abs=0.02)
+        assert float(y) == pytest.approx(100 * clip.nearest[int(time), int(subject)] / highest, abs=0.02)
+    lines = re.findall('<polyline points="(.*?)"', text)
+    assert [len(line.split()) for line in lines] == [12, CLIP - 13] * 2  # frame 12 has no regions
+    ann = [100 - float(point.split(",")[1]) for point in f"{lines[0]} {lines[1]}".split()]  # downwards
+    assert ann == pytest.approx([float(y) for subject, _, _, y in points if subject == "0"], abs=0.02)
+    missing = re.findall(r'class="point s1 missing.*?" href="#t(\d+)"', text)
+    assert missing == [str(REPLACED)]
+
+
+def test_files_are_named_by_their_ending(stills: Match, tmp_path: Path) -> None:
+    stills.write(tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == stills.to_html()
+    stills.write(tmp_path / "rows.csv")
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 1 + 2 * len(SCENES)
+    with pytest.raises(ValueError, match=r"ends in none of .csv, .json, .jsonl, .html"):
+        stills.write(tmp_path / "page.htm")
+
+
+# In a browser
+
+
+@pytest.fixture(scope="module")
+def pages(stills: Match, clip: Match, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pages")
+    stills.write(folder / "stills.html")
+    clip.write(folder / "clip.html")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["stills", "clip"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_page_fits_and_is_accessible(visit: Open, pages: Path, name: str, scheme: str, width: int) -> None:
+    page = visit(pages / f"{name}.html", width, color_scheme=scheme)
+    assert not overflows(page)
+    assert faults_of(page) == []
+    for details in page.locator("details").all():
+        details.locator("summary").click()
+    assert not overflows(page)
+    assert faults_of(page) == []
+
+
+def in_view(page: Any, time: int) -> bool:
+    box = page.locator(f"#t{time}").bounding_box()
+    return box is not None and -1 <= box["y"] < page.viewport_size["height"] - 100
+
+
+@pytest.mark.parametrize("scripts", [True, False])
+def test_a_click_on_the_timeline_shows_the_frame(visit: Open, pages: Path, clip: Match, scripts: bool) -> None:
+    page = visit(pages / "clip.html", 1440, java_script_enabled=scripts)
+    worst = int(np.argsort(-clip.badness.max(1), kind="stable")[0])
+    assert worst == 12
+    assert not in_view(page, 12)
+    page.click(".worst-at small")
+    assert in_view(page, 12)
+
+    page.click(f'.point.missing[href="#t{REPLACED}"]')
+    assert in_view(page, REPLACED)
+    last = list(cards_of(clip.to_html()))[-1]  # folded
+    page.click(f'.point.s1[href="#t{last}"]')  # drawn above those of ann
+    assert in_view(page, last)
+
+
+def test_the_point_of_the_worst_frame_is_marked(visit: Open, clip: Match, tmp_path: Path) -> None:
+    table = replace(clip.table, clips=(*clip.table.clips[:12], "", *clip.table.clips[13:]))  # without the empty frame
+    replace(clip, table=table).write(tmp_path / "page.html")
+    page = visit(tmp_path / "page.html", 1440)
+    point = page.locator(".point.worst")
+    assert point.get_attribute("title") == f"rex at {REPLACED / 8:.2f} s: missing; nearest region at " + (
+        f"{clip.nearest[REPLACED, 1]:.4f}"
+    )
+    point.click(position={"x": 5, "y": 5})
+    assert in_view(page, REPLACED)
+
+
+def test_screenshot_of_a_clip(visit: Open, pages: Path, tmp_path: Path) -> None:
+    page = visit(pages / "clip.html", 1200, 1560)
+    page.wait_for_timeout(300)  # pictures and colors settle
+    path = Path(os.environ.get("IDMETRIC_SCREENSHOTS") or tmp_path) / "match-page.webp"
+    Image.open(io.BytesIO(page.screenshot())).convert("RGB").save(path, "webp", quality=70, method=6)
+    assert path.stat().st_size < 150_000
