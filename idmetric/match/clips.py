@@ -1,4 +1,4 @@
-"""Clips: videos, animations, folders of frames and grids of panels, whose frames lie on the axis of time.
+"""Clips: videos, animations, folders of frames and grids of panels, with their frames on the axis of time.
 
     match(metric, subjects, ["clip.mp4", Clip("frames/", fps=24), Clip("story.png", grid=(2, 4))], frames="2fps")
 
@@ -29,7 +29,7 @@ from idmetric.metric.images.read import read_image, split_images
 from idmetric.metric.scoring.scores import RequestError
 
 Load = Callable[[], Any]  # -> an image of any kind
-_NO_DURATION = 100  # ms, as browsers show frames whose duration is 0
+_NO_DURATION = 100  # ms, as browsers show frames with a duration of 0
 _SMALL = (192, 108)  # size of the pictures in which cuts are looked for
 _SHORTEST_SHOT = "0.6s"
 

@@ -67,15 +67,18 @@ class Consistency:
         row: Record = {"clip": clip, "frames": len(shown), "mean": None, "worst": None, "worst_pair": None}
         row |= {"outlier": None, "outlier_mean": None}
         if len(shown) > 1:
-            distances = 1 - np.stack(features) @ np.stack(features).T
-            pairs = np.triu_indices(len(shown), 1)
-            worst = int(distances[pairs].argmax())
-            means = (distances.sum(1) - distances.diagonal()) / (len(shown) - 1)
-            row["mean"] = float(distances[pairs].mean())
-            row["worst"] = float(distances[pairs][worst])
-            row["worst_pair"] = [names[pairs[0][worst]], names[pairs[1][worst]]]
-            row["outlier"] = names[int(means.argmax())]
-            row["outlier_mean"] = float(means.max())
+            vectors = np.stack(features)
+            distances = 1 - vectors @ vectors.T
+            left, right = np.triu_indices(len(shown), 1)
+            of_pairs = distances[left, right]
+            worst = int(of_pairs.argmax())
+            to_others = (distances.sum(1) - distances.diagonal()) / (len(shown) - 1)
+
+            row["mean"] = float(of_pairs.mean())
+            row["worst"] = float(of_pairs[worst])
+            row["worst_pair"] = [names[left[worst]], names[right[worst]]]
+            row["outlier"] = names[int(to_others.argmax())]
+            row["outlier_mean"] = float(to_others.max())
 
         to_first, to_previous = (reduced(values, names)[0] if clip else None for values in steps(features))
         row |= {"to_first": to_first, "to_previous": to_previous}

@@ -118,10 +118,12 @@ def linked(features: Sequence[Array], boxes: Sequence[Array], is_cut: Sequence[b
 
 def overlaps(boxes: Array, box: Array) -> Array:
     """Intersection over union (R,) of boxes (R, 4) with one."""
-    sides = np.minimum(boxes[:, 2:], box[2:]) - np.maximum(boxes[:, :2], box[:2])
-    shared = sides.clip(0).prod(1)
-    areas = (boxes[:, 2:] - boxes[:, :2]).prod(1) + (box[2:] - box[:2]).prod()
-    overlap: Array = shared / (areas - shared)
+    starts = np.maximum(boxes[:, :2], box[:2])
+    ends = np.minimum(boxes[:, 2:], box[2:])
+    shared = (ends - starts).clip(0).prod(1)
+    areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
+    area = (box[2:] - box[:2]).prod()
+    overlap: Array = shared / (areas + area - shared)
     return overlap
 
 

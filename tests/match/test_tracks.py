@@ -38,6 +38,10 @@ def test_a_subject_that_was_missing_gets_its_track_back_and_a_stranger_gets_a_ne
     assert tracks(frames, limit=0.3) == [[0, 1], [1], [], [0], [2]]
 
 
+def test_the_spot_of_a_track_that_was_lost_links_nothing():
+    assert tracks([[(ANN, LEFT)], [], [(REX, LEFT)]], limit=0.3) == [[0], [], [1]]
+
+
 def test_a_cut_ends_all_tracks():
     frames = [[(ANN, LEFT), (REX, RIGHT)], [(REX, LEFT), (ANN, RIGHT)], [(REX, LEFT), (ANN, RIGHT)]]
     assert tracks(frames, cuts=[1]) == [[0, 1], [2, 3], [2, 3]]
