@@ -143,7 +143,7 @@ def _pair_of(pair: Any) -> Pair:
 
 
 def _pair(cells: Sequence[Any], names: Sequence[str], folder: Path) -> Pair:
-    """The pair in the cells of these columns; TypeError for what is no path."""
+    """The pair in the cells of these columns; TypeError for other objects."""
     if not all(map(_is_empty, cells[len(names) :])):
         raise RequestError(f"{len(cells)} cells for {len(names)} columns: quote cells that hold commas")
     values = dict(zip(names, cells, strict=False))

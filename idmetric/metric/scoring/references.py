@@ -22,8 +22,8 @@ Aggregate = Literal["best", "mean"]
 def leave_one_out(distances: ArrayLike, aggregate: Aggregate = "best") -> Array:
     """The distance of each genuine photo to all the others, aggregated like a candidate's to several references.
 
-    With `best`, a candidate has one more photo to be near to than each genuine photo, whose distances are therefore a
-    little too high, and the more so the fewer photos there are.
+    With `best`, a candidate has one more photo to be near to than each genuine photo. The distances of the genuine ones
+    are therefore a little too high, and the more so the fewer photos there are.
 
     Args:
         distances: (N, N) of N photos of one subject to each other, N >= 2; the diagonal is not read.
