@@ -161,15 +161,25 @@ def test_a_page_of_many_images_says_how_many_it_leaves_out(stills: Match, monkey
     assert "2 surplus" not in crowded  # the subjects' regions stay
 
 
-def test_rules_and_empty_images_in_words() -> None:
-    row = {"state": "missing", "nearest": 0.34, "distance": 1.0, "region": 1, "swapped": False}
-    assert page_of_subjects.words(row) == "missing; nearest region at 0.3400; counts as 1.0000"
-    empty = {**row, "nearest": None, "distance": None, "region": None}
-    assert page_of_subjects.words(empty) == "missing; no region to compare"
-    swapped = {"state": "matched", "nearest": 0.06, "distance": 0.06, "region": 1, "swapped": True}
-    assert page_of_subjects.words(swapped) == "matched at 0.0600; swapped"
-    left = {"state": "", "nearest": 0.06, "distance": None, "region": None, "swapped": False}
-    assert page_of_subjects.words(left) == "no region left; nearest region at 0.0600"
+def test_rules_and_empty_images_in_words(roster: tuple[IDSim, list[Subject]], stills: Match, clip: Match) -> None:
+    def words(result: Match, time: int) -> str:
+        return plain(cards_of(result.to_html())[time])
+
+    time = next(time for time, states in enumerate(stills.states) if states[1] == "missing")
+    nearest = f"missing; nearest region at {stills.nearest[time, 1]:.4f}"
+    assert f"{nearest}; counts as" not in words(stills, time)
+    assert f"{nearest}; counts as 1.0000" in words(replace(stills, missing="zero"), time)
+    assert words(clip, 12).count("missing; no region to compare") == 2
+
+    swapped = replace(stills, assignments=(replace(stills.assignments[0], swapped=(1,)), *stills.assignments[1:]))
+    assert f"matched at {stills.nearest[0, 1]:.4f}; swapped" in words(swapped, 0)
+    assert "swapped" not in words(stills, 0)
+
+    picture, boxes = scene((ANN,))
+    photos = {"ann": references(ANN, 2), "rex": references(REX, 2)}  # too few for thresholds
+    alone = match(roster[0], photos, picture, regions=boxes)
+    assert f"ann : region at {alone.nearest[0, 0]:.4f}" in words(alone, 0)
+    assert f"rex : no region left; nearest region at {alone.nearest[0, 1]:.4f}" in words(alone, 0)
 
 
 def test_the_timeline_has_a_point_for_each_subject_of_each_frame(clip: Match) -> None:

@@ -192,7 +192,7 @@ def _axis(
         low=round(low, 10),
         high=round(high, 10),
         step=round(unit / 200, 12),
-        ticks=ticks_of(start, end, unit, ".4f"),
+        ticks=ticks_of(low, high, unit, ".4f"),
         dots=dots,
         height=round(max(36.0, gap * max(heights.values()) + 10)),
         real=[(name, percent(distance, low, high)) for name, distance in real.items()],

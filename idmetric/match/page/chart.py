@@ -1,4 +1,4 @@
-"""Axes of the charts that pages draw: round ends and ticks, and positions in percent of the space between the ends."""
+"""Axes of the charts that pages draw: ends and ticks, and positions in percent of the space between the ends."""
 
 from __future__ import annotations
 
@@ -22,19 +22,20 @@ def round_step(least: float) -> float:
     return next(step for step in steps if step >= least * (1 - 1e-9))
 
 
-def ticks_of(start: int, end: int, unit: float, style: str) -> list[tuple[float, str]]:
-    """The position in percent and the text of each multiple of a unit, from start to end times the unit."""
+def ticks_of(low: float, high: float, unit: float, style: str) -> list[tuple[float, str]]:
+    """The position in percent and the text of each multiple of a unit between two ends."""
     ticks = []
-    for number in range(start, end + 1):
-        position = round(100 * (number - start) / (end - start), 2)
+    first = math.ceil(low / unit - 1e-9)
+    last = math.floor(high / unit + 1e-9)
+    for number in range(first, last + 1):
         value = round(number * unit, 9) + 0.0  # no -0
-        ticks.append((position, format(value, style)))
+        ticks.append((percent(value, low, high), format(value, style)))
     return ticks
 
 
 @dataclass(frozen=True)
 class Scale:
-    """An axis with its name, round ends, and the position and text of each tick."""
+    """An axis with its name, its ends, and the position and text of each tick."""
 
     name: str
     low: float
@@ -42,16 +43,18 @@ class Scale:
     ticks: list[tuple[float, str]]
 
     @classmethod
-    def of(cls, name: str, values: Sequence[float]) -> Scale:
-        """The axis that holds these values."""
-        lowest = min(values)
-        highest = max(values)
-        extent = round(highest - lowest, 9)
-        unit = round_step(extent / 4 or abs(highest) or 1.0)
-        start = math.floor(lowest / unit)
-        end = max(start + 1, math.ceil(highest / unit))
-        ticks = ticks_of(start, end, unit, "g")
-        return cls(name, start * unit, end * unit, ticks)
+    def of(cls, name: str, values: Sequence[float], *, is_tight: bool = False) -> Scale:
+        """The axis that holds these values: from the lowest to the highest one if tight, else with round ends."""
+        low = min(values)
+        high = max(values)
+        extent = round(high - low, 9)
+        unit = round_step(extent / 4 or abs(high) or 1.0)
+        if not is_tight:
+            low = unit * math.floor(low / unit)
+            high = unit * math.ceil(high / unit)
+        if low == high:
+            high += unit
+        return cls(name, low, high, ticks_of(low, high, unit, "g"))
 
     def at(self, value: float) -> float:
         """The position of a value in percent."""
