@@ -9,13 +9,16 @@ heads. Its values and projection, which weigh what is read from a patch, are not
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from idmetric.match.heatmaps import layout, pictures_of
-from idmetric.match.patches import Layout, on_grid, spread
+from idmetric.match.regions import size_of
+from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.images.masks import Images
 from idmetric.metric.models.embedder import Embedder
 
@@ -34,64 +37,32 @@ def attention_maps(metric: Embedder, images: Images, *, head: int | None = None)
 
     Raises:
         ImageReadError: naming the image that cannot be read.
-        ValueError: for a model that does not pool by attention, or has no such head.
+        ValueError: for a model that does not pool by attention. IndexError: if it has no such head.
     """
     maps = []
     for picture, size in pictures_of(metric, images):
-        shares, where = _shares(metric, picture)
-        if head is None:
-            values = shares.mean(0)
-        elif 0 <= head < len(shares):
-            values = shares[head]
-        else:
-            raise ValueError(f"head must be in 0..{len(shares) - 1}, got {head}")
-        maps.append(spread(on_grid(values, where), where, size))
+        shares, embedding = pooling_attention(metric, picture)
+        where = layout(metric, *size_of(picture), embedding)
+        values = shares.mean(0) if head is None else shares[head]
+        of_patches = values[-math.prod(where.grid) :]  # class and register tokens come first
+        maps.append(where.spread(of_patches, size))
     return maps
 
 
-def _shares(metric: Embedder, picture: Any) -> tuple[Tensor, Layout]:
-    """Shares of an image's patches (heads, P), and their layout."""
-    pool = getattr(getattr(metric, "backbone", None), "attn_pool", None)
-    pool_inputs: list[Tensor] = []
-    if pool is not None:
-        hook = pool.register_forward_pre_hook(lambda _, inputs: pool_inputs.append(inputs[0]))
-        try:
-            embedding = metric.as_embedding([picture], None, "keep", True, 1)
-        finally:
-            hook.remove()
-    if not pool_inputs:
-        raise ValueError(f"{metric.label} does not pool its patches by attention: NearID and SigLIP do")
-
-    height, width = picture.shape[-2:] if isinstance(picture, Tensor) else (picture.height, picture.width)
-    where = layout(metric, int(height), int(width), embedding[0])
-    shares = pooling_attention(pool, pool_inputs[0].detach())[0]
-    rows, columns = where.grid
-    return shares[:, -rows * columns :], where  # class and register tokens come first
-
-
 @torch.no_grad()
-def pooling_attention(pool: Any, tokens: Tensor) -> Tensor:
-    """Softmax over tokens of q'k / sqrt(d), for timm's `AttentionPoolLatent`.
+def pooling_attention(metric: Embedder, picture: Image.Image | Tensor) -> tuple[Tensor, Embedding]:
+    """Softmax over tokens (heads, N) of q'k / sqrt(d), the queries and keys of the pooling head; and the embedding."""
+    pool: Any = getattr(getattr(metric, "backbone", None), "attn_pool", None)
+    states: list[Tensor] = []
+    if pool is not None:
 
-    Args:
-        pool: the pooling layer. tokens: (B, N, D), its input.
+        def keep(module: torch.nn.Module, inputs: tuple[Tensor], output: Tensor) -> None:
+            states.append(output.float())
 
-    Returns:
-        (B, heads, N), in float32 or better.
-    """
-    from timm.layers import AttentionPoolLatent
-
-    if not isinstance(pool, AttentionPoolLatent) or pool.latent_len != 1:
-        raise ValueError(f"the attention of {type(pool).__name__} is not that of one probe over all patches")
-    if pool.pos_embed is not None:
-        tokens = tokens + pool.pos_embed.to(tokens.dtype)
-    count, length, _ = tokens.shape
-    shape = (pool.num_heads, pool.head_dim)
-
-    q = pool.q_norm(pool.q(pool.latent).reshape(1, 1, *shape).transpose(1, 2))
-    k = pool.kv(tokens).reshape(count, length, 2, *shape)[:, :, 0].transpose(1, 2)
-    k = pool.k_norm(k)
-
-    wide = torch.float64 if k.dtype == torch.float64 else torch.float32
-    logits: Tensor = (q.to(wide) @ k.to(wide).transpose(-2, -1)) * pool.scale
-    return logits.softmax(-1)[:, :, 0]
+        with pool.q_norm.register_forward_hook(keep), pool.k_norm.register_forward_hook(keep):
+            embedding = metric.as_embedding([picture], None, "keep", True, 1)
+    if not states:
+        raise ValueError(f"{metric.label} does not pool its patches by attention: NearID and SigLIP do")
+    query, keys = states
+    logits = pool.scale * query @ keys.mT
+    return logits.softmax(-1)[0, :, 0], embedding

@@ -15,25 +15,23 @@ from idmetric.metric.files.hints import need
 
 @dataclass(frozen=True, eq=False)
 class RunLengths:
-    """A mask as a run-length code, decoded when it is used, as masks of many images fill the memory.
-
-    Raises:
-        ValueError: for a code without a size.
-        ImportError: without pycocotools, which the extra `match` brings.
-    """
+    """A mask as a run-length code, decoded when it is used, as masks of many images fill the memory."""
 
     code: Mapping[str, Any]
 
-    def __post_init__(self) -> None:
-        need("match", "reading run-length codes", pycocotools="pycocotools")
-        sides = self.code.get("size")
-        if not isinstance(sides, list | tuple) or len(sides) != 2 or not all(type(side) is int for side in sides):
-            raise ValueError(f"a run-length code has a size [height, width], not {sides}")
+    @classmethod
+    def of(cls, mask: NDArray[np.bool_]) -> RunLengths:
+        """The code of a mask (H, W)."""
+        need("match", "keeping masks", pycocotools="pycocotools")
+        from pycocotools import mask as codec
+
+        code = codec.encode(np.asfortranarray(mask, dtype=np.uint8))
+        return cls({"size": code["size"], "counts": code["counts"].decode()})
 
     @property
     def image_size(self) -> tuple[int, int]:
         """Width and height of the image that it belongs to."""
-        height, width = self.code["size"]
+        height, width = map(int, self.code["size"])
         return width, height
 
     def drawn(self, height: int, width: int, image_size: tuple[int, int]) -> Image.Image:

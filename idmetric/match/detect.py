@@ -12,11 +12,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
+from idmetric.match.codes import RunLengths
 from idmetric.match.regions import Cut, Region
 from idmetric.metric.images.kinds import ImageLike
 from idmetric.metric.images.masks import Images, MaskLike, Masks, split_masks
@@ -45,13 +45,12 @@ class Detections:
     @property
     def regions(self) -> list[Region]:
         """As regions for `match`."""
+        masks: list[RunLengths | None] = [None] * len(self.labels)
+        if self.masks is not None:
+            masks = [RunLengths.of(mask.numpy()) for mask in self.masks]
         regions = []
-        for number, label in enumerate(self.labels):
-            left, top, right, bottom = self.boxes[number].tolist()
-            mask = None
-            if self.masks is not None:
-                mask = Image.fromarray(self.masks[number].numpy().astype(np.uint8) * 255)
-            regions.append(Region((left, top, right, bottom), mask, label, float(self.scores[number])))
+        for box, mask, label, score in zip(self.boxes.tolist(), masks, self.labels, self.scores.tolist(), strict=True):
+            regions.append(Region(tuple(box), mask, label, score))
         return regions
 
 
@@ -106,18 +105,17 @@ class Detector:
             ImageReadError: naming the image that cannot be read.
             CheckpointError: if the weights cannot be loaded.
         """
-        words = self.checked(words, references)
-        queries = [] if words else [self.query(photos_of(references, masks))]
-        return self.find(read_image(image), words, queries)
+        photos = photos_of(references, masks)
+        words = self.checked(words, bool(photos))
+        return self.find(read_image(image), words, [self.query(photos)])
 
-    def checked(self, words: Sequence[str], references: Images) -> tuple[str, ...]:
+    def checked(self, words: Sequence[str], with_photos: bool) -> list[str]:
         """The words; errors as in `detect`."""
         words = [words] if isinstance(words, str) else words
-        words = tuple(" ".join(word.split()) for word in words)
-        photos = split_images(references)
-        if bool(words) == bool(photos) or not all(words):
+        words = [" ".join(word.split()) for word in words]
+        if bool(words) == with_photos or not all(words):
             raise RequestError('give words to look for, such as ["dog"], or photos of the subject')
-        kind = "words" if words else "photos"
+        kind = "photos" if with_photos else "words"
         if kind not in self.finds_by:
             raise RequestError(f"{self.name} finds nothing by {kind}, but by {' or '.join(self.finds_by)}")
         return words
@@ -132,7 +130,7 @@ class Detector:
             return _distinct(list(self.candidates(image, words, queries)), image, self.overlap)
 
     def candidates(self, image: Image.Image, words: Sequence[str], queries: Sequence[Any]) -> Iterable[Detections]:
-        """Detections above the threshold, in any order, on the CPU; boxes may reach out of the image."""
+        """Detections above the threshold, in any order; boxes may reach out of the image."""
         raise NotImplementedError
 
 
@@ -146,21 +144,22 @@ def _distinct(parts: Sequence[Detections], image: Image.Image, overlap: float) -
     """All detections within an image, without the less confident ones of two that overlap, most confident first."""
     from torchvision.ops import clip_boxes_to_image, nms, remove_small_boxes
 
-    boxes = torch.cat([part.boxes for part in parts]).float()
+    boxes = torch.cat([part.boxes for part in parts]).float().cpu()
     boxes = clip_boxes_to_image(boxes, (image.height, image.width))
-    scores = torch.cat([part.scores for part in parts]).float()
+    scores = torch.cat([part.scores for part in parts]).float().cpu()
     labels = [label for part in parts for label in part.labels]
-    all_masks = [part.masks for part in parts if part.masks is not None]
-    masks = torch.cat(all_masks) if all_masks else None
-
     rows = remove_small_boxes(boxes, min_size=1)
     rows = rows[nms(boxes[rows], scores[rows], overlap)]
-    if masks is not None:  # one without a pixel in its box could not be cut out
+    masks = None
+    with_masks = [part.masks for part in parts if part.masks is not None]
+    if with_masks:
+        masks = torch.cat(with_masks).bool().cpu()
         rows = rows[[_selects(masks[row], boxes[row]) for row in rows.tolist()]]
         masks = masks[rows]
     return Detections(boxes[rows], scores[rows], [labels[row] for row in rows.tolist()], masks)
 
 
 def _selects(mask: Tensor, box: Tensor) -> bool:
+    """Whether a mask has a pixel in its box; it could not be cut out otherwise."""
     left, top, right, bottom = map(round, box.tolist())
     return bool(mask[top:bottom, left:right].any())

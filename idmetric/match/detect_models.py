@@ -112,8 +112,7 @@ class GroundingDino(Pretrained, Detector):
             [result] = processor.post_process_grounded_object_detection(
                 model(**inputs), inputs.input_ids, self.threshold, target_sizes=[(image.height, image.width)]
             )
-            scores = result["scores"].cpu()
-            yield Detections(result["boxes"].cpu(), scores, [word] * len(scores))
+            yield Detections(result["boxes"], result["scores"], [word] * len(result["scores"]))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,7 +152,7 @@ class Owlv2(Pretrained, Detector):
         sizes = [(image.height, image.width)]
         [result] = processor.image_processor.post_process_object_detection(outputs, threshold, sizes)
         labels = [words[number] for number in result["labels"].tolist()]
-        return Detections(result["boxes"].cpu(), result["scores"].cpu(), labels)
+        return Detections(result["boxes"], result["scores"], labels)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,9 +182,8 @@ class Sam3(Pretrained, Detector):
             [result] = processor.post_process_instance_segmentation(
                 outputs, self.threshold, self.mask_threshold, [(image.height, image.width)]
             )
-            scores = result["scores"].cpu()
-            masks = result["masks"].bool().cpu() if len(scores) else None
-            yield Detections(result["boxes"].cpu(), scores, [word] * len(scores), masks)
+            count = len(result["scores"])
+            yield Detections(result["boxes"], result["scores"], [word] * count, result["masks"] if count else None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from idmetric.match.detect import Detections, Detector, Photo
 from idmetric.match.heatmaps import layout
-from idmetric.match.patches import on_grid, patch_similarity, patch_tokens, spread
+from idmetric.match.patches import patch_similarity, patch_tokens
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.files.hints import need
 from idmetric.metric.models.embedder import Embedder
@@ -50,10 +50,8 @@ class PatchDetector(Detector):
     def query(self, photos: Sequence[Photo]) -> Embedding:
         """See `Detector`."""
         need("detect", "the patch detector", scipy="SciPy")
-        pictures = [picture for picture, _ in photos]
-        masks = [mask for _, mask in photos]
-        has_masks = any(mask is not None for mask in masks)
-        return self.metric.embed(pictures, masks=masks if has_masks else None, outside="keep", patches=True)
+        pictures, masks = zip(*photos, strict=True)
+        return self.metric.embed(pictures, masks=masks, outside="keep", patches=True)
 
     def candidates(
         self, image: Image.Image, words: Sequence[str], queries: Sequence[Embedding]
@@ -65,10 +63,11 @@ class PatchDetector(Detector):
         typical = F.normalize(tokens.mean(0), dim=0)
         for subject in queries:
             contrast = patch_similarity(subject, embedding, "nearest")[0] - tokens @ typical
-            heat = spread(on_grid(contrast, where), where, (image.height, image.width))
+            heat = where.spread(contrast, (image.height, image.width))
             boxes, scores = hot_boxes(heat.cpu(), self.level)
             is_likely = scores > self.threshold
-            yield Detections(boxes[is_likely], scores[is_likely], [""] * int(is_likely.sum()))
+            boxes = boxes[is_likely]
+            yield Detections(boxes, scores[is_likely], [""] * len(boxes))
 
 
 def hot_boxes(heat: Tensor, level: float) -> tuple[Tensor, Tensor]:

@@ -2,78 +2,70 @@
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 from PIL import Image
 from torch import Tensor
 
-from idmetric.match.detect import Detector, Photo, photos_of
+from idmetric.match.codes import RunLengths
+from idmetric.match.detect import Detector, photos_of
 from idmetric.match.regions import Picture, Region
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.output import replacing
 from idmetric.metric.images.masks import Images, Masks, read_mask
 from idmetric.metric.images.read import read_image
+from idmetric.metric.scoring.keys import content_key, settings_digest
 
 
-@dataclass(frozen=True, eq=False)
 class DetectedRegions:
     """The regions of each image that a detector finds, as `regions` of `match`.
 
-    Attributes:
+    Args:
         words: what to look for, see `Detector.detect`.
         references: instead, photos of a subject, or of several by name. masks: of a subject in its photos.
         keep: a folder in which regions are kept, by the image's pixels, what was looked for, and the detector.
 
     Raises:
         RequestError: without anything to look for, and for a detector that cannot look for it.
+        ImageReadError: naming the photo that cannot be read.
     """
 
-    detector: Detector
-    words: Sequence[str] = ()
-    references: Images | Mapping[str, Images] = ()
-    masks: Masks = None
-    keep: StrPath | None = None
-    _lock: Any = field(default_factory=Lock, init=False, repr=False)  # `match` reads images in several threads
-
-    def __post_init__(self) -> None:
-        for references in self._subjects:
-            self.detector.checked(self.words, references)
-
-    @property
-    def _subjects(self) -> list[Images]:
-        if isinstance(self.references, Mapping):
-            return list(self.references.values()) or [()]
-        return [self.references]
+    def __init__(
+        self,
+        detector: Detector,
+        words: Sequence[str] = (),
+        references: Images | Mapping[str, Images] = (),
+        masks: Masks = None,
+        keep: StrPath | None = None,
+    ) -> None:
+        subjects = references.values() if isinstance(references, Mapping) else [references]
+        self.detector = detector
+        self.keep = keep
+        self._photos = [photos_of(photos, masks) for photos in subjects]
+        self._words = detector.checked(words, bool(self._photos) and all(self._photos))
+        self._lock = Lock()  # `match` reads images in several threads
 
     @cached_property
-    def _photos(self) -> list[list[Photo]]:
-        return [photos_of(references, self.masks) for references in self._subjects]
-
-    @cached_property
-    def _queries(self) -> list[Any]:
-        return [self.detector.query(photos) for photos in self._photos if photos]
+    def _queries(self) -> list[object]:
+        return [self.detector.query(photos) for photos in self._photos]
 
     @cached_property
     def signature(self) -> str:
         """Detector, weights, settings, and what is looked for."""
-        if self.words:
-            return f"{self.detector.signature}, words {', '.join(self.words)}"
-        digests = []
+        if self._words:
+            return f"{self.detector.signature}, words {', '.join(self._words)}"
+        keys = []
         for photos in self._photos:
             for picture, mask in photos:
                 coverage = b"" if mask is None else read_mask(mask, picture.size[::-1]).numpy().tobytes()
-                digests.append(_digest(picture, coverage))
-            digests.append("of the next subject")
-        return f"{self.detector.signature}, photos {sha256(' '.join(digests).encode()).hexdigest()[:12]}"
+                keys.append(content_key(_pixels(picture), coverage))
+            keys.append("of the next subject")
+        return f"{self.detector.signature}, photos {settings_digest({'photos': keys})}"
 
     def __call__(self, picture: Picture) -> list[Region]:
         """The regions of an image, from the folder or found now."""
@@ -81,28 +73,18 @@ class DetectedRegions:
         with self._lock:
             if self.keep is None:
                 return self._found(image)
-            path = Path(self.keep, f"{_digest(image, self.signature.encode())}.json")
+            key = content_key(_pixels(image), self.signature.encode())
+            path = Path(self.keep, f"{key}.json")
             regions = _read(path)
             if regions is None:
                 regions = self._found(image)
-                _write(path, regions, self.signature)
+                rows = [asdict(region) for region in regions]
+                with replacing(path, parents=True) as temporary:
+                    temporary.write_text(json.dumps({"detector": self.signature, "regions": rows}), encoding="utf-8")
             return regions
 
     def _found(self, image: Image.Image) -> list[Region]:
-        return self.detector.find(image, self.words, self._queries).regions
-
-
-def _write(path: Path, regions: Sequence[Region], signature: str) -> None:
-    rows = []
-    for region in regions:
-        row: dict[str, Any] = {"box": region.box, "score": region.score, "label": region.label}
-        if isinstance(region.mask, Image.Image):
-            file = io.BytesIO()
-            region.mask.convert("1").save(file, "PNG")
-            row["mask"] = base64.b64encode(file.getvalue()).decode()
-        rows.append(row)
-    with replacing(path, parents=True) as temporary:
-        temporary.write_text(json.dumps({"detector": signature, "regions": rows}), encoding="utf-8")
+        return self.detector.find(image, self._words, self._queries).regions
 
 
 def _read(path: Path) -> list[Region] | None:
@@ -110,16 +92,12 @@ def _read(path: Path) -> list[Region] | None:
     regions = []
     try:
         for row in json_file.read(path)["regions"]:
-            left, top, right, bottom = map(float, row["box"])
-            mask = read_image(base64.b64decode(row["mask"])).convert("L") if "mask" in row else None
-            regions.append(Region((left, top, right, bottom), mask, str(row["label"]), float(row["score"])))
+            mask = RunLengths(row["mask"]["code"]) if row["mask"] else None
+            regions.append(Region(tuple(row["box"]), mask, row["label"], row["score"]))
     except (FileNotFoundError, ValueError, LookupError, TypeError):
         return None
     return regions
 
 
-def _digest(image: Image.Image, data: bytes) -> str:
-    """32 hex digits of an image's pixels and of what belongs to it."""
-    digest = sha256(repr(image.size).encode() + image.tobytes())
-    digest.update(sha256(data).digest())
-    return digest.hexdigest()[:32]
+def _pixels(image: Image.Image) -> bytes:
+    return repr(image.size).encode() + image.tobytes()

@@ -13,7 +13,7 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor
 
-from idmetric.match.patches import Layout, Match, on_grid, patch_similarity, patch_tokens, spread
+from idmetric.match.patches import Layout, Match, patch_similarity, patch_tokens
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.images.fit import SQUASH
 from idmetric.metric.images.masks import Images, MaskId, Masks, labeled, read_mask
@@ -57,7 +57,7 @@ def heatmaps(
     maps = []
     for number, (_, size) in enumerate(pictures):
         where = layout(metric, *size, embedding[number])
-        maps.append(spread(on_grid(similarity[number], where), where, size))
+        maps.append(where.spread(similarity[number], size))
     return maps
 
 

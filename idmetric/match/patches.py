@@ -48,6 +48,20 @@ class Layout:
         """Of the image's height and width, what patches cover."""
         return self.covered[0] / self.seen[0], self.covered[1] / self.seen[1]
 
+    def spread(self, values: Tensor, size: tuple[int, int]) -> Tensor:
+        """One image's patch values at its pixels (H, W): bilinear, level beyond the outer centers.
+
+        Args:
+            values: (P,); those that fill a batch up, after the grid's, are dropped.
+        """
+        grid = values[: math.prod(self.grid)].reshape(1, 1, *self.grid)
+        # pixels lie at -1 to 1, edge to edge of the image; patches too, edge to edge of what they cover
+        y, x = self.share
+        to_patches = grid.new_tensor([[1 / x, 0, 1 / x - 1], [0, 1 / y, 1 / y - 1]])
+        positions = F.affine_grid(to_patches[None], [1, 1, *size], align_corners=False)
+        pixels = F.grid_sample(grid, positions, padding_mode="border", align_corners=False)
+        return pixels[0, 0]
+
 
 def patch_similarity(subject: Embedding, targets: Embedding, match: Match = "prototype") -> Tensor:
     """Similarity (T, P) of each target's patch tokens to the subject that all images of `subject` show.
@@ -116,29 +130,3 @@ def patch_tokens(embedding: Embedding, name: str = "") -> Tensor:
     if embedding.patches.dtype == torch.float64:
         return embedding.patches
     return embedding.patches.float()
-
-
-def on_grid(values: Tensor, where: Layout) -> Tensor:
-    """One image's patch values (P,) as (rows, columns); those that fill a batch up are dropped."""
-    return values[: math.prod(where.grid)].reshape(where.grid)
-
-
-def spread(grid: Tensor, where: Layout, size: tuple[int, int]) -> Tensor:
-    """Values (..., rows, columns) at the pixels (..., H, W) of the image: bilinear, level beyond the outer centers."""
-    # grid_sample takes positions from -1 to 1, edge to edge of what the patches cover
-    axes = []
-    for length, share in zip(size, where.share, strict=True):
-        centers = torch.arange(length, device=grid.device, dtype=grid.dtype) + 0.5
-        axes.append(centers / length / share * 2 - 1)
-    y, x = axes
-    positions = torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)[None]
-
-    flat = grid.reshape(1, -1, *where.grid)
-    pixels = F.grid_sample(
-        flat,
-        positions,
-        mode="bilinear",
-        padding_mode="border",
-        align_corners=False,
-    )
-    return pixels.reshape(*grid.shape[:-2], *size)

@@ -292,7 +292,7 @@ def _region(
         return Region((left, top, left + width, top + height), mask, label, image_size=image_size)
     except RequestError as error:
         raise RequestError(f"{where}: {error}") from error
-    except (AttributeError, TypeError, ValueError) as error:
+    except (LookupError, AttributeError, TypeError, ValueError) as error:
         raise RequestError(
             f"{where}: {list(sides)} is not a box x,y,w,h, or its mask cannot be used: {error}"
         ) from error

@@ -11,6 +11,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torchvision.ops import nms
 
+from idmetric.match.codes import decode
 from idmetric.match.detect_models import GroundingDino, Owlv2, Sam3
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.scoring.scores import RequestError
@@ -126,7 +127,7 @@ def test_sam3_gives_masks(folders):
     rows = check(detections, boxes, scores, labels, 1.0)
     assert torch.equal(detections.masks, masks[rows].bool())
     for region, mask in zip(detections.regions, detections.masks, strict=True):
-        assert (np.asarray(region.mask) > 0).tolist() == mask.tolist()
+        assert decode(region.mask.code).tolist() == mask.tolist()
         assert region.label in WORDS
 
 

@@ -18,6 +18,7 @@ from scipy import ndimage
 from idmetric import IDSim
 from idmetric.cli.match import main
 from idmetric.match import Subject, match
+from idmetric.match.codes import decode
 from idmetric.match.detect import Detections, Detector
 from idmetric.match.detect_patches import PatchDetector, hot_boxes
 from idmetric.match.detected import DetectedRegions
@@ -120,7 +121,8 @@ def test_kept_regions_are_found_once(metric, subjects, tmp_path):
     assert torch.equal(tables[0].values.nan_to_num(), tables[1].values.nan_to_num())
     for found, kept in zip(tables[0].regions[0], tables[1].regions[0], strict=True):
         assert (found.box, found.label, found.score) == (kept.box, kept.label, kept.score)
-        assert np.array_equal(found.mask, kept.mask)
+        assert np.array_equal(decode(found.mask.code), decode(kept.mask.code))
+        assert decode(found.mask.code).any()
 
     # other words, settings or pixels are found anew
     for other, image in (
@@ -157,6 +159,8 @@ def test_the_signature_follows_photos_and_masks():
         DetectedRegions(detector, ["dog"])
     with pytest.raises(RequestError, match="give words to look for"):
         DetectedRegions(detector, references={})
+    with pytest.raises(RequestError, match="give words to look for"):
+        DetectedRegions(detector, references={"ann": [photo], "rex": []})
 
 
 # The subject's patches

@@ -12,7 +12,7 @@ from PIL import Image
 
 from idmetric import Backbone, IDSim
 from idmetric.match.heatmaps import coverage, heatmaps, layout
-from idmetric.match.patches import MATCHES, Layout, Match, patch_similarity, spread
+from idmetric.match.patches import MATCHES, Layout, Match, patch_similarity
 from idmetric.metric.distance.embedding import Embedding
 
 
@@ -117,8 +117,7 @@ def test_patches_that_leave_a_margin_are_placed_where_they_are() -> None:
     metric = Backbone("vit_tiny_patch16_224", pretrained=False, image_size=40, backbone_args=small, device="cpu")
     where = layout(metric, 80, 80, metric.embed(picture(80, 80)))
     assert where == Layout((2, 2), (40, 40), (32, 32))
-    grid = torch.tensor([[0.0, 1.0], [2.0, 3.0]])
-    found = spread(grid, where, (80, 80))
+    found = where.spread(torch.tensor([0.0, 1.0, 2.0, 3.0]), (80, 80))
     # patches end at 64 of the image's 80 pixels; their centers lie at 16 and 48
     assert found[0, 31:33].mean() == pytest.approx(0.5)
     assert found[31:33, 0].mean() == pytest.approx(1)

@@ -180,8 +180,8 @@ def test_coco_run_length_codes_are_masks(tmp_path, form, sides):
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ({"counts": [0, 3200]}, "size"),
-        ({"size": [40], "counts": [0, 3200]}, "size"),
+        ({"counts": [0, 3200]}, "its mask cannot be used: 'size'"),
+        ({"size": [40], "counts": [0, 3200]}, "its mask cannot be used"),
         ({"size": [20, 40], "counts": [0, 800]}, "its run-length code is of 40 x 20"),
         ("0 5", "its mask cannot be used"),
     ],

@@ -21,7 +21,7 @@ class Timeline:
 
     Attributes:
         times: of its frames, in the table; worst: the worst one. frames: those of the strip.
-        lines: of each subject, pieces between frames without regions, each of seconds and distances.
+        lines: of each subject, pieces between frames without regions; a piece has seconds and distances.
     """
 
     clip: str
@@ -29,7 +29,7 @@ class Timeline:
     worst: int
     x: Scale
     y: Scale
-    lines: list[list[list[tuple[float, float]]]]
+    lines: list[list[list[list[float]]]]
     frames: list[int]
 
     @classmethod
@@ -56,10 +56,12 @@ class Timeline:
         )
 
 
-def _line(seconds: Sequence[float], distances: NDArray[np.float64]) -> list[list[tuple[float, float]]]:
+def _line(seconds: Sequence[float], distances: NDArray[np.float64]) -> list[list[list[float]]]:
     """The pieces of a line; of a long clip, the largest distance of each few frames."""
     stride = math.ceil(len(seconds) / _STEPS)
     seconds = seconds[::stride]
     highest = np.fmax.reduceat(distances, range(0, len(distances), stride))
-    pieces = np.ma.clump_unmasked(np.ma.masked_invalid(highest))
-    return [list(zip(seconds[piece], highest[piece], strict=True)) for piece in pieces]
+    points = np.column_stack([seconds, highest])
+    is_gap = np.isnan(highest)
+    pieces = np.split(points, np.flatnonzero(is_gap))
+    return [piece[np.isfinite(piece[:, 1])].tolist() for piece in pieces]

@@ -20,7 +20,7 @@ from idmetric.evaluate.protocols.common.scorers import EvalSettings, Progress, V
 from idmetric.evaluate.protocols.segmentation.persam import PerSAM
 from idmetric.evaluate.statistics import segmentation as measures
 from idmetric.match.heatmaps import coverage, layout
-from idmetric.match.patches import Layout, on_grid, patch_tokens, prototypes, spread
+from idmetric.match.patches import Layout, patch_tokens, prototypes
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.images.masks import read_mask
 
@@ -162,8 +162,7 @@ def search(
             about = {"subject": task.subject, "image": ids[row], "present": is_present}
             truth = scene.mask if is_present else np.zeros_like(scene.mask)
             similarities = patch_tokens(scene.embedding)[0] @ reference.prototype
-            grid = on_grid(similarities, scene.layout)
-            prior = spread(grid, scene.layout, size).double().numpy()
+            prior = scene.layout.spread(similarities, size).double().numpy()
             maps = {"prior": prior}
             if is_present:
                 maps["center"] = _center_map(size)
@@ -174,7 +173,7 @@ def search(
                 if is_present:
                     methods[method].curves.append(measures.iou_curve(heat, truth, THRESHOLDS))
             if sam is not None:
-                heat_of_sam = spread(grid, scene.layout, encoded.size)
+                heat_of_sam = scene.layout.spread(similarities, encoded.size)
                 mask = sam.decode(encoded, heat_of_sam)
                 if mask.shape != size and mask.any():
                     mask = (read_mask(mask, size) >= 0.5).numpy()
