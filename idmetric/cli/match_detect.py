@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from idmetric.metric.scoring.subject import Subject
 
 REFERENCES = "references"
-BY_WORDS = ("grounding-dino", "owlv2", "sam3")  # literals, as --help imports no torch; the default first
-BY_REFERENCES = ("patches", "owlv2")
 
 
 def add_detection(parser: ArgumentParser) -> None:
@@ -33,8 +31,8 @@ def add_detection(parser: ArgumentParser) -> None:
     options.add_argument(
         "--detector",
         metavar="NAME[=WEIGHTS]",
-        help=f"{', '.join(BY_WORDS)} (words; default: {BY_WORDS[0]}), {' or '.join(BY_REFERENCES)} (references; "
-        f"default: {BY_REFERENCES[0]}); WEIGHTS: a folder, or owner/name[@revision] on the Hub",
+        help="grounding-dino, owlv2, sam3 (words; default: grounding-dino), patches or owlv2 (references; "
+        "default: patches); WEIGHTS: a folder, or owner/name[@revision] on the Hub",
     )
     options.add_argument("--detect-threshold", type=float, metavar="T", help="lowest score (default: the detector's)")
     options.add_argument(
@@ -51,17 +49,7 @@ def check_detection(args: Namespace) -> None:
         return
     if args.regions is not None:
         raise UsageError("--regions and --detect: give one of them")
-    if args.detect == REFERENCES and not args.subject:
-        raise UsageError("--detect references needs the photos of a --subject")
     need("detect", "--detect", transformers="transformers")
-    names = BY_REFERENCES if args.detect == REFERENCES else BY_WORDS
-    name, _, weights = (args.detector or names[0]).partition("=")
-    if name not in names:
-        raise UsageError(f"--detector {name}: --detect {args.detect} takes {', '.join(names)}")
-    if name == "patches" and weights:
-        raise UsageError("--detector patches has no weights but those of --model")
-    if not all(word.strip() for word in args.detect.split(",")):
-        raise UsageError(f"--detect {args.detect!r}: give words, such as dog,person")
 
 
 def detected_regions(args: Namespace, metric: Embedder, sources: Mapping[str, str]) -> DetectedRegions | None:
@@ -71,35 +59,40 @@ def detected_regions(args: Namespace, metric: Embedder, sources: Mapping[str, st
 
     if args.detect is None:
         return None
+    detector = _detector(args, metric)
     if args.detect != REFERENCES:
-        words = [word.strip() for word in args.detect.split(",")]
-        return DetectedRegions(_detector(args, metric), words=words, keep=args.keep_regions)
+        return DetectedRegions(detector, args.detect.split(","), keep=args.keep_regions)
     for source in sources.values():
         if is_subject_file(source):
             raise UsageError(f"--detect references: {source} has no photos to look for, give the subject's photos")
-    return DetectedRegions(_detector(args, metric), references=sources, keep=args.keep_regions)
+    return DetectedRegions(detector, references=sources, keep=args.keep_regions)
 
 
 def _detector(args: Namespace, metric: Embedder) -> Detector:
     from idmetric.match.detect_models import GroundingDino, Owlv2, Sam3
     from idmetric.match.detect_patches import PatchDetector
 
-    is_by_words = args.detect != REFERENCES
-    default = BY_WORDS[0] if is_by_words else BY_REFERENCES[0]
-    name, _, weights = (args.detector or default).partition("=")
+    by_references = args.detect == REFERENCES
+    choice = args.detector or ("patches" if by_references else "grounding-dino")
+    name, _, weights = choice.partition("=")
     settings: dict[str, Any] = {}
     if args.detect_threshold is not None:
-        settings["threshold" if is_by_words or name == "patches" else "photo_threshold"] = args.detect_threshold
-    if name == "patches":
+        settings["photo_threshold" if by_references and name == "owlv2" else "threshold"] = args.detect_threshold
+    if choice == "patches":
         return PatchDetector(metric=metric, **settings)
-    if weights:
-        source, _, revision = (weights, "", "") if os.path.isdir(weights) else weights.partition("@")
-        settings.update(source=source, revision=revision or None)
+
     classes: dict[str, type[GroundingDino | Owlv2 | Sam3]] = {
         "grounding-dino": GroundingDino,
         "owlv2": Owlv2,
         "sam3": Sam3,
     }
+    if name not in classes:
+        raise UsageError(f"--detector {choice}: choose patches, or {', '.join(classes)}, which take =WEIGHTS")
+    if os.path.isdir(weights):
+        settings["source"] = weights
+    elif weights:
+        settings["source"], _, revision = weights.partition("@")
+        settings["revision"] = revision or None
     return classes[name](device=args.device, **settings)
 
 

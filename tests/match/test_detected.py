@@ -300,10 +300,12 @@ def test_the_command_finds_by_references(files, capsys):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--detect", "dog,,cat"), "give words, such as dog,person"),
-        (("--detect", ""), "give words, such as dog,person"),
-        (("--detect", "dog", "--detector", "patches"), "--detect dog takes grounding-dino, owlv2, sam3"),
-        (("--detect", "references", "--detector", "sam3"), "--detect references takes patches, owlv2"),
+        (("--detect", "dog,,cat"), "give words to look for"),
+        (("--detect", ""), "give words to look for"),
+        (("--detect", "dog", "--detector", "patches"), "patches finds nothing by words, but by photos"),
+        (("--detect", "references", "--detector", "sam3"), "sam3 finds nothing by photos, but by words"),
+        (("--detect", "dog", "--detector", "yolo"), "--detector yolo: choose patches, or grounding-dino, owlv2, sam3"),
+        (("--detect", "references", "--detector", "patches=tiny"), "--detector patches=tiny: choose patches"),
         (("--detect", "dog", "--regions", "boxes.json"), "--regions and --detect: give one of them"),
         (("--keep-regions", "kept"), "--keep-regions needs --detect"),
     ],
