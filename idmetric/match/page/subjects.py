@@ -94,7 +94,6 @@ def match_page(content: Content) -> str:
         "idmetric.match.page",
         "match",
         ("theme.js",),
-        {},
         content=content,
         subjects=table.subjects,
         cards=[_card(content, time) for time in shown],
