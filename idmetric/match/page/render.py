@@ -76,14 +76,11 @@ def _breaking(name: str) -> Markup:
 
 def short(paths: Sequence[str]) -> list[str]:
     """Remove the folders that all paths share."""
-    folders = [os.path.dirname(path) for path in paths]
     try:
-        shared = os.path.commonpath(folders)
+        shared = os.path.commonpath([os.path.dirname(path) for path in paths])
     except ValueError:  # absolute and relative paths, several drives, or no paths
         shared = ""
-    if not shared:
-        return list(paths)
-    return [os.path.relpath(path, shared) for path in paths]
+    return [os.path.relpath(path, shared) if shared else path for path in paths]
 
 
 def write_page(page: str, path: StrPath) -> None:
