@@ -59,9 +59,8 @@ class Pretrained:
     def weights(self) -> str:
         """The name of exactly these weights: repository and commit, or folder and a digest of its files."""
         config = self.files["config.json"]
-        if not self.files.local:
-            return f"{self.source}@{revision_of(config)}"
-        return f"{config.parent.name}@{revision_of(config, *sorted(config.parent.glob('*.safetensors')))}"
+        name = config.parent.name if self.files.local else self.source
+        return f"{name}@{revision_of(config, *sorted(config.parent.glob('*.safetensors')))}"
 
     @cached_property
     def loaded(self) -> tuple[Any, Any]:

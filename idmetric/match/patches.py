@@ -125,6 +125,4 @@ def patch_tokens(embedding: Embedding, name: str = "") -> Tensor:
             f"{name or embedding.model or 'the embedding'} has no patch tokens: a map needs a model with them (IDSim, "
             "NearID, VisIDEmbed, Backbone), and an embedding made with patches=True"
         )
-    if embedding.patches.dtype == torch.float64:
-        return embedding.patches
-    return embedding.patches.float()
+    return embedding.patches.to(torch.promote_types(embedding.patches.dtype, torch.float32))
