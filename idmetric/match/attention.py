@@ -13,11 +13,10 @@ import math
 from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from idmetric.match.heatmaps import layout, pictures_of
-from idmetric.match.regions import size_of
+from idmetric.match.regions import Picture, size_of
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.images.masks import Images
 from idmetric.metric.models.embedder import Embedder
@@ -50,7 +49,7 @@ def attention_maps(metric: Embedder, images: Images, *, head: int | None = None)
 
 
 @torch.no_grad()
-def pooling_attention(metric: Embedder, picture: Image.Image | Tensor) -> tuple[Tensor, Embedding]:
+def pooling_attention(metric: Embedder, picture: Picture) -> tuple[Tensor, Embedding]:
     """Softmax over tokens (heads, N) of q'k / sqrt(d), the queries and keys of the pooling head; and the embedding."""
     pool: Any = getattr(getattr(metric, "backbone", None), "attn_pool", None)
     states: list[Tensor] = []

@@ -22,7 +22,6 @@ class RunLengths:
     @classmethod
     def of(cls, mask: NDArray[np.bool_]) -> RunLengths:
         """The code of a mask (H, W)."""
-        need("match", "keeping masks", pycocotools="pycocotools")
         from pycocotools import mask as codec
 
         code = codec.encode(np.asfortranarray(mask, dtype=np.uint8))

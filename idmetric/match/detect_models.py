@@ -14,7 +14,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -60,9 +59,8 @@ class Pretrained:
     def weights(self) -> str:
         """The name of exactly these weights: repository and commit, or folder and a digest of its files."""
         config = self.files["config.json"]
-        if not self.files.local:
-            return f"{self.source}@{revision_of(config)}"
-        return f"{config.parent.name}@{revision_of(config, *sorted(config.parent.glob('*.safetensors')))}"
+        name = config.parent.name if self.files.local else self.source
+        return f"{name}@{revision_of(config, *sorted(config.parent.glob('*.safetensors')))}"
 
     @cached_property
     def loaded(self) -> tuple[Any, Any]:
@@ -83,10 +81,7 @@ class Pretrained:
                 folder, use_safetensors=True, output_loading_info=True, **options
             )
         except (OSError, ValueError, KeyError, RuntimeError) as error:
-            name = Path(self.source).name if self.files.local else self.source
-            raise CheckpointError(
-                f"cannot load {name} as {self.model_class}: {type(error).__name__}: {error}"
-            ) from error
+            raise CheckpointError(f"cannot load {self.source} as {self.model_class}: {error!r}") from error
         check_report(report | {"unexpected_keys": []}, self.source)  # such as SAM 3's tracker, which is not used
         device = torch.device(self.device) if self.device else auto_device()
         return processor, model.eval().to(device)

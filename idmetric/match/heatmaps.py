@@ -8,12 +8,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.match.patches import Layout, Match, patch_similarity, patch_tokens
+from idmetric.match.regions import Picture, size_of
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.images.fit import SQUASH
 from idmetric.metric.images.masks import Images, MaskId, Masks, labeled, read_mask
@@ -61,16 +61,13 @@ def heatmaps(
     return maps
 
 
-def pictures_of(metric: Embedder, images: Images) -> list[tuple[Any, tuple[int, int]]]:
+def pictures_of(metric: Embedder, images: Images) -> list[tuple[Picture, tuple[int, int]]]:
     """Return each image as the model reads it, and its full height and width, which are those of its map."""
-    pictures: list[tuple[Any, tuple[int, int]]] = []
+    pictures = []
     for image in split_images(images):
-        if isinstance(image, Tensor):
-            pictures.append((image, (image.shape[-2], image.shape[-1])))
-            continue
-        picture = metric.read_image(image)
-        size = picture.height, picture.width
-        if metric.decode != "exact":
+        picture: Picture = image if isinstance(image, Tensor) else metric.read_image(image)
+        size = size_of(picture)
+        if metric.decode != "exact" and not isinstance(image, Tensor):
             picture = metric.read_image(image, whole=False)
         pictures.append((picture, size))
     return pictures

@@ -51,14 +51,13 @@ class Side:
     """The patches of one of two images.
 
     Attributes:
-        grid: rows and columns. share: the shares of the picture's height and width that they cover.
+        where: their layout.
         partner: (P,) number of the matching patch of the other image, or NOBODY.
         cosine: (P,) similarity to it, -1..1; 0 without a partner.
         strength: (P,) of the match, -1..1; 0 without a partner.
     """
 
-    grid: tuple[int, int]
-    share: tuple[float, float]
+    where: Layout
     partner: NDArray[np.uint16]
     cosine: NDArray[np.float32]
     strength: NDArray[np.float32]
@@ -66,8 +65,8 @@ class Side:
     def packed(self) -> dict[str, Any]:
         """Return values for JSON, with bytes as base64; cosines and strengths of 0..1 become 0..65535, lower ones 0."""
         return {
-            "grid": list(self.grid),
-            "share": [round(share, 4) for share in self.share],
+            "grid": self.where.grid,
+            "share": [round(share, 4) for share in self.where.share],
             "partner": _text(self.partner),
             "cosine": _text(np.rint(self.cosine.clip(0, 1) * 65535)),
             "strength": _text(np.rint(self.strength.clip(0, 1) * 65535)),
@@ -111,14 +110,14 @@ def matches_of(reference: Tokens, image: Tokens, device: torch.device | str = "c
     """
     a = reference.unit.to(device).float()
     b = image.unit.to(device).float()
-    cosine = (a @ b.T).clamp(max=1)
     outside = ~(reference.inside.to(device)[:, None] & image.inside.to(device))
+    inner = (a @ b.T).clamp(max=1).masked_fill(outside, -1)
+    cosine = inner.masked_fill(outside, 0)  # of a patch without a partner
 
     score = strength = cosine
     if border:
         p = _likeness_to_border(a, reference)[:, None]
         q = _likeness_to_border(b, image)
-        inner = cosine.masked_fill(outside, -1)
         score = 2 * cosine - _crowd(inner)[:, None] - _crowd(inner.T) - p / 2 - q / 2
         strength = cosine * (1 - p) * (1 - q)
     score = score.masked_fill(outside, -torch.inf)
@@ -152,14 +151,14 @@ def _crowd(cosine: Tensor) -> Tensor:
 
 def _side(score: Tensor, cosine: Tensor, strength: Tensor, where: Layout) -> Side:
     best, partner = score.max(1)
-    is_alone = best.isinf()
-
-    def of_partner(values: Tensor) -> NDArray[np.float32]:
-        chosen = values.gather(1, partner[:, None])[:, 0]
-        return chosen.masked_fill(is_alone, 0).float().cpu().numpy()
-
-    numbers = partner.masked_fill(is_alone, NOBODY).cpu().numpy().astype(np.uint16)
-    return Side(where.grid, where.share, numbers, of_partner(cosine), of_partner(strength))
+    numbers = partner.masked_fill(best.isinf(), NOBODY)
+    columns = partner[:, None]
+    return Side(
+        where,
+        partner=numbers.cpu().numpy().astype(np.uint16),
+        cosine=cosine.gather(1, columns)[:, 0].cpu().numpy(),
+        strength=strength.gather(1, columns)[:, 0].cpu().numpy(),
+    )
 
 
 def _text(values: NDArray[Any]) -> str:

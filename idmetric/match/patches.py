@@ -89,21 +89,19 @@ def patch_similarity(subject: Embedding, targets: Embedding, match: Match = "pro
 def prototypes(subject: Embedding, match: Match = "prototype") -> Tensor:
     """The prototype of each image (R, D), by which tokens are multiplied; "nearest" has none: see the module."""
     tokens = _unit_tokens(subject)
-    if match == "mean_max":
-        is_covered = covered(subject).unsqueeze(2)
-        sums = (tokens * is_covered).sum(1)
-        mean = sums / is_covered.sum(1)
-        without_others = tokens.masked_fill(~is_covered, -math.inf)
-        maximum = without_others.amax(1)
-        return F.normalize((mean + maximum) / 2, dim=-1)
-
     weights = tokens.new_ones(tokens.shape[:2])
-    if subject.weights is not None:
+    if match == "mean_max":
+        weights = covered(subject).to(tokens)
+    elif subject.weights is not None:
         weights = subject.weights.to(tokens)
     shares = weights / weights.sum(1, keepdim=True)
     mean = (tokens * shares[..., None]).sum(1)
     if match == "mean":
         return mean
+    if match == "mean_max":
+        is_outside = (weights == 0)[..., None]
+        maximum = tokens.masked_fill(is_outside, -math.inf).amax(1)
+        mean = (mean + maximum) / 2
     return F.normalize(mean, dim=-1)
 
 
@@ -127,6 +125,4 @@ def patch_tokens(embedding: Embedding, name: str = "") -> Tensor:
             f"{name or embedding.model or 'the embedding'} has no patch tokens: a map needs a model with them (IDSim, "
             "NearID, VisIDEmbed, Backbone), and an embedding made with patches=True"
         )
-    if embedding.patches.dtype == torch.float64:
-        return embedding.patches
-    return embedding.patches.float()
+    return embedding.patches.to(torch.promote_types(embedding.patches.dtype, torch.float32))

@@ -97,7 +97,7 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
         "idmetric.evaluate.report",
         "eval",
         ("theme.js", "eval.js"),
-        {"pictures": _pictures(tables, albums, ids, data)},
+        pictures=_pictures(tables, albums, ids, data),
         protocol=protocol,
         compares=compared_rows(protocol),
         models=[result.model for result in results],

@@ -94,7 +94,7 @@ def gallery_page(
         "idmetric.evaluate.report",
         "gallery",
         ("theme.js", "gallery.js"),
-        {"record": record},
+        record=record,
         counts={
             "copies": len(copies),
             "clusters": len(clusters),

@@ -11,9 +11,7 @@ import base64
 import hashlib
 import os
 import re
-from collections.abc import Mapping, Sequence
-from functools import partial
-from importlib.resources import files
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,14 +21,11 @@ from idmetric.metric.files.output import check, replacing
 from idmetric.version import __version__
 
 if TYPE_CHECKING:
-    from jinja2 import Environment
     from markupsafe import Markup
 
-_SHARED = "idmetric.match.page"
 
-
-def render(package: str, name: str, scripts: Sequence[str], data: Mapping[str, Any], **values: Any) -> str:
-    """Render a template with its scripts, one after the other, and with `data` as JSON that they read.
+def render(package: str, name: str, scripts: Sequence[str], **values: Any) -> str:
+    """Render a template with its scripts, one after the other; a value `|tojson` in it is JSON without NaN.
 
     Args:
         package: that has the template and its scripts in a folder `templates`; the shared ones lie in this package.
@@ -38,36 +33,33 @@ def render(package: str, name: str, scripts: Sequence[str], data: Mapping[str, A
     Raises:
         ImportError: without jinja2.
     """
-    environment = _environment(package)
-    from jinja2.utils import htmlsafe_json_dumps
+    need("report", "an HTML page", jinja2="jinja2")
+    from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
-    dumps = partial(json_file.text, separators=(",", ":"))
-    script = "\n".join(_text(package, file) for file in scripts)
-    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
-    return environment.get_template(f"{name}.html").render(
-        version=__version__,
-        style=Markup(_text(_SHARED, "style.css")),  # the package's files need no escape
-        script=Markup(script),
-        script_hash=f"sha256-{digest}",
-        **{key: htmlsafe_json_dumps(value, dumps) for key, value in data.items()},
-        **values,
-    )
-
-
-def _environment(package: str) -> Environment:
-    need("report", "an HTML page", jinja2="jinja2")
-    from jinja2 import Environment, FunctionLoader, StrictUndefined
-
+    loader = ChoiceLoader([PackageLoader(package), PackageLoader("idmetric.match.page")])
     environment = Environment(
-        loader=FunctionLoader(partial(_text, package)),
+        loader=loader,
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters |= {"breaking": _breaking, "number": number}
-    return environment
+    environment.policies |= {
+        "json.dumps_function": json_file.text,
+        "json.dumps_kwargs": {"separators": (",", ":")},
+    }
+    style, _, _ = loader.get_source(environment, "style.css")
+    script = "\n".join(loader.get_source(environment, file)[0] for file in scripts)
+    digest = base64.b64encode(hashlib.sha256(script.encode("utf-8")).digest()).decode("ascii")
+    return environment.get_template(f"{name}.html").render(
+        version=__version__,
+        style=Markup(style),  # the package's files need no escape
+        script=Markup(script),
+        script_hash=f"sha256-{digest}",
+        **values,
+    )
 
 
 def number(value: float) -> str:
@@ -84,22 +76,11 @@ def _breaking(name: str) -> Markup:
 
 def short(paths: Sequence[str]) -> list[str]:
     """Remove the folders that all paths share."""
-    folders = [os.path.dirname(path) for path in paths]
     try:
-        shared = os.path.commonpath(folders)
+        shared = os.path.commonpath([os.path.dirname(path) for path in paths])
     except ValueError:  # absolute and relative paths, several drives, or no paths
         shared = ""
-    if not shared:
-        return list(paths)
-    return [os.path.relpath(path, shared) for path in paths]
-
-
-def _text(package: str, name: str) -> str:
-    """A template, script or style of a package, else the shared one."""
-    path = files(package) / "templates" / name
-    if not path.is_file():
-        path = files(_SHARED) / "templates" / name
-    return path.read_text(encoding="utf-8")
+    return [os.path.relpath(path, shared) if shared else path for path in paths]
 
 
 def write_page(page: str, path: StrPath) -> None:

@@ -15,15 +15,13 @@ from idmetric.match.page.render import render, short
 from idmetric.match.page.thumbnails import Thumbnail
 from idmetric.match.page.timeline import Timeline
 from idmetric.match.table import Table
-from idmetric.metric.files.hints import need
-from idmetric.metric.files.tables import first_few, four
+from idmetric.metric.files.tables import four
 from idmetric.metric.scoring.records import Record
 
 IMAGES = 200  # on a page, with about 3 MB of photos
 REGIONS = 12  # of an image
 OPEN = 24  # images that are not folded
 CLIPS = 12  # with a timeline
-_SKIPPED = 100  # lines
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,6 @@ def match_page(content: Content) -> str:
     Raises:
         ImportError: without jinja2.
     """
-    need("match", "an HTML page", jinja2="jinja2")
     table = content.table
     worst_first = np.argsort(-content.badness.max(1), kind="stable").tolist()
     frames_of_clips: dict[str, list[int]] = {}
@@ -88,13 +85,11 @@ def match_page(content: Content) -> str:
 
     shown = worst_first[:IMAGES]
     files = [*table.times, *frames_of_clips]
-    skipped = [f"{image}: {reason}" for image, reason in content.skipped.items()]
     compared = content.by_region[np.isfinite(content.by_region)]
     return render(
         "idmetric.match.page",
         "match",
         ("theme.js",),
-        {},
         content=content,
         subjects=table.subjects,
         cards=[_card(content, time) for time in shown],
@@ -105,7 +100,6 @@ def match_page(content: Content) -> str:
         low=compared.min(initial=np.inf),
         high=compared.max(initial=-np.inf),
         open=OPEN,
-        skipped=first_few(skipped, _SKIPPED),
         four=four,
     )
 
