@@ -43,9 +43,8 @@ def add_detection(parser: ArgumentParser) -> None:
 def check_detection(args: Namespace) -> None:
     """Refuse options that do not fit, before anything heavy is imported."""
     if args.detect is None:
-        for option in ("detector", "detect_threshold", "keep_regions"):
-            if getattr(args, option) is not None:
-                raise UsageError(f"--{option.replace('_', '-')} needs --detect")
+        if (args.detector, args.detect_threshold, args.keep_regions) != (None, None, None):
+            raise UsageError("--detector, --detect-threshold and --keep-regions need --detect")
         return
     if args.regions is not None:
         raise UsageError("--regions and --detect: give one of them")

@@ -91,11 +91,11 @@ def layout(metric: Embedder, height: int, width: int, embedded: Embedding) -> La
 
     patch_embed = getattr(getattr(metric, "backbone", None), "patch_embed", None)
     patch = getattr(patch_embed, "patch_size", None)
-    if isinstance(patch, tuple):
-        rows, columns = size[0] // patch[0], size[1] // patch[1]
-        if (rows, columns) == embedded.grid:
-            return Layout(embedded.grid, size, (rows * patch[0], columns * patch[1]))
-    return Layout(embedded.grid, size, size)
+    rows, columns = embedded.grid
+    covered = size
+    if isinstance(patch, tuple) and embedded.grid == (size[0] // patch[0], size[1] // patch[1]):
+        covered = rows * patch[0], columns * patch[1]
+    return Layout(embedded.grid, size, covered)
 
 
 def coverage(mask: ImageLike | Tensor, where: Layout) -> Tensor:

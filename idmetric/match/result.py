@@ -17,7 +17,7 @@ from torch import Tensor
 from idmetric.match.assignment import UNASSIGNED, Assignment, State
 from idmetric.match.named import PublishedValue, Similarities, published_value
 from idmetric.match.page.render import write_page
-from idmetric.match.page.subjects import Content, match_page
+from idmetric.match.page.subjects import match_page
 from idmetric.match.page.thumbnails import Thumbnail
 from idmetric.match.table import WHOLE, Table
 from idmetric.match.tracks import CUT, Motion, linked, reduced, steps, swaps
@@ -393,20 +393,7 @@ class Match:
         Raises:
             ImportError: without jinja2, which the extra `match` brings.
         """
-        content = Content(
-            table=self.table,
-            rows=self.rows,
-            summary=self.summary,
-            by_region=self.by_region,
-            nearest=self.nearest,
-            badness=self.badness,
-            surplus=self.surplus,
-            boxes=self.boxes,
-            thumbnails=self.thumbnails,
-            skipped=self.skipped,
-            signature=self.signature,
-        )
-        return match_page(content)
+        return match_page(self, self.table, self.rows, self.by_region, self.badness)
 
     def write(self, path: StrPath) -> None:
         """Write the rows as .csv, .json or .jsonl, or the page as .html, atomically; ValueError for another ending."""

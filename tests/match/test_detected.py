@@ -307,7 +307,7 @@ def test_the_command_finds_by_references(files, capsys):
         (("--detect", "dog", "--detector", "yolo"), "--detector yolo: choose patches, or grounding-dino, owlv2, sam3"),
         (("--detect", "references", "--detector", "patches=tiny"), "--detector patches=tiny: choose patches"),
         (("--detect", "dog", "--regions", "boxes.json"), "--regions and --detect: give one of them"),
-        (("--keep-regions", "kept"), "--keep-regions needs --detect"),
+        (("--keep-regions", "kept"), "--detector, --detect-threshold and --keep-regions need --detect"),
     ],
 )
 def test_options_that_do_not_fit_are_named(files, capsys, options, message):

@@ -147,6 +147,16 @@ def test_names_of_strangers_are_text(stills: Match) -> None:
     assert text.count(html.escape(HOSTILE)) >= 5  # image, subject, reason, signature
 
 
+def test_a_page_of_skipped_images_alone_lists_the_first_hundred(roster: tuple[IDSim, list[Subject]]) -> None:
+    paths = [f"absent/{number}.png" for number in range(130)]
+    empty = match(*roster, paths, on_error="skip")
+    text = plain(empty.to_html())
+    assert "No images" in text
+    assert "absent/99.png: " in text
+    assert "absent/100.png" not in text
+    assert "and 30 more" in text
+
+
 def test_a_page_of_many_images_says_how_many_it_leaves_out(stills: Match, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(page_of_subjects, "IMAGES", 2)
     monkeypatch.setattr(page_of_subjects, "OPEN", 1)

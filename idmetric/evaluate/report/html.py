@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from idmetric.evaluate.report.heatmap import colors
-from idmetric.match.page.chart import percent, round_step, ticks_of
+from idmetric.match.page.chart import Scale, percent
 from idmetric.match.page.render import render, short
 from idmetric.metric.scoring.references import ENOUGH
 
@@ -170,11 +170,9 @@ def _axis(
         farthest = max(1e-3, *finite)
     shown_thresholds = [threshold for threshold in thresholds if 0 <= threshold <= 2 * farthest]
     values = [0.0, farthest, *finite, *shown_thresholds]
-    unit = round_step((max(values) - min(values)) / 5)
-    start = math.floor(min(values) / unit)
-    end = math.ceil(max(values) / unit)
-    low = start * unit
-    high = end * unit
+    scale = Scale.of("distance", values, style=".4f")
+    low = scale.low
+    high = scale.high
 
     # a few dots stand at their distances, many in columns
     positions = [percent(distance, low, high) for distance in distances]
@@ -192,8 +190,8 @@ def _axis(
     return Axis(
         low=round(low, 10),
         high=round(high, 10),
-        step=round(unit / 200, 12),
-        ticks=ticks_of(low, high, unit, ".4f"),
+        step=round((high - low) / 1000, 12),
+        ticks=scale.ticks,
         dots=dots,
         height=round(max(36.0, gap * max(heights.values()) + 10)),
         real=[(name, percent(distance, low, high)) for name, distance in real.items()],

@@ -22,17 +22,6 @@ def round_step(least: float) -> float:
     return next(step for step in steps if step >= least * (1 - 1e-9))
 
 
-def ticks_of(low: float, high: float, unit: float, style: str) -> list[tuple[float, str]]:
-    """The position in percent and the text of each multiple of a unit between two ends."""
-    ticks = []
-    first = math.ceil(low / unit - 1e-9)
-    last = math.floor(high / unit + 1e-9)
-    for number in range(first, last + 1):
-        value = round(number * unit, 9) + 0.0  # no -0
-        ticks.append((percent(value, low, high), format(value, style)))
-    return ticks
-
-
 @dataclass(frozen=True)
 class Scale:
     """An axis with its name, its ends, and the position and text of each tick."""
@@ -43,8 +32,12 @@ class Scale:
     ticks: list[tuple[float, str]]
 
     @classmethod
-    def of(cls, name: str, values: Sequence[float], *, is_tight: bool = False) -> Scale:
-        """The axis that holds these values: from the lowest to the highest one if tight, else with round ends."""
+    def of(cls, name: str, values: Sequence[float], *, is_tight: bool = False, style: str = "g") -> Scale:
+        """The axis that holds these values: from the lowest to the highest one if tight, else with round ends.
+
+        Args:
+            style: format of the ticks' numbers.
+        """
         low = min(values)
         high = max(values)
         extent = round(high - low, 9)
@@ -54,7 +47,11 @@ class Scale:
             high = unit * math.ceil(high / unit)
         if low == high:
             high += unit
-        return cls(name, low, high, ticks_of(low, high, unit, "g"))
+        ticks = []
+        for number in range(math.ceil(low / unit - 1e-9), math.floor(high / unit + 1e-9) + 1):
+            value = round(number * unit, 9) + 0.0  # no -0
+            ticks.append((percent(value, low, high), format(value, style)))
+        return cls(name, low, high, ticks)
 
     def at(self, value: float) -> float:
         """The position of a value in percent."""

@@ -5,14 +5,13 @@ See `idmetric.match.page.render` for the common parts of all pages.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.match.page.render import render, short
-from idmetric.match.page.thumbnails import Thumbnail
 from idmetric.match.page.timeline import Timeline
 from idmetric.match.table import Table
 from idmetric.metric.files.tables import four
@@ -23,34 +22,7 @@ REGIONS = 12  # of an image
 OPEN = 24  # images that are not folded
 CLIPS = 12  # with a timeline
 
-
-@dataclass(frozen=True)
-class Content:
-    """What the page shows of a `Match`: T images, S subjects, R regions.
-
-    Attributes:
-        rows: of each image and subject, image by image. summary, skipped, signature: as in `Match`.
-        by_region: distances (T, S, R). nearest: (T, S).
-        badness: (T, S); the image with the largest comes first.
-        surplus: of each image, regions that show no subject. boxes: of its regions (R, 4), in pixels.
-    """
-
-    table: Table
-    rows: Sequence[Record]
-    summary: Sequence[Record]
-    by_region: NDArray[np.float64]
-    nearest: NDArray[np.float64]
-    badness: NDArray[np.float64]
-    surplus: Sequence[Sequence[int]]
-    boxes: Sequence[NDArray[np.float64]]
-    thumbnails: Sequence[Thumbnail]
-    skipped: Mapping[str, str]
-    signature: Mapping[str, str]
-
-    def rows_of(self, time: int) -> Sequence[Record]:
-        """The rows of an image, one for each subject."""
-        count = len(self.table.subjects)
-        return self.rows[time * count : (time + 1) * count]
+Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -67,34 +39,39 @@ class Card:
     subjects: list[int]
 
 
-def match_page(content: Content) -> str:
+def match_page(result: object, table: Table, rows: Sequence[Record], by_region: Array, badness: Array) -> str:
     """Make the page.
+
+    Args:
+        result: the `Match`, which the template reads.
+        rows: of each image and subject, image by image. by_region: distances (T, S, R).
+        badness: (T, S); the image with the largest comes first.
 
     Raises:
         ImportError: without jinja2.
     """
-    table = content.table
-    worst_first = np.argsort(-content.badness.max(1), kind="stable").tolist()
+    worst_first = np.argsort(-badness.max(1), kind="stable").tolist()
     frames_of_clips: dict[str, list[int]] = {}
     for time in worst_first:
         frames_of_clips.setdefault(table.clips[time], []).append(time)
     frames_of_clips.pop("", None)  # images
-    timelines = []
-    for clip, frames in list(frames_of_clips.items())[:CLIPS]:
-        timelines.append(Timeline.of(clip, frames, table.seconds, content.nearest))
-
+    clips = list(frames_of_clips)
     shown = worst_first[:IMAGES]
-    files = [*table.times, *frames_of_clips]
-    compared = content.by_region[np.isfinite(content.by_region)]
+    files = [*table.times, *clips]
+    count = len(table.subjects)
+    rows_of = [rows[start : start + count] for start in range(0, len(rows), count)]
+    compared = by_region[np.isfinite(by_region)]
     return render(
         "idmetric.match.page",
         "match",
         ("theme.js",),
-        content=content,
+        result=result,
         subjects=table.subjects,
-        cards=[_card(content, time) for time in shown],
-        timelines=timelines,
-        clips=len(frames_of_clips),
+        rows_of=rows_of,
+        badness=badness,
+        cards=[_card(time, rows_of[time], by_region[time, :, : len(table.regions[time])]) for time in shown],
+        timelines=[Timeline.of(clip, frames_of_clips[clip], rows_of) for clip in clips[:CLIPS]],
+        clips=len(clips),
         anchors={table.times[time]: time for time in reversed(shown)},
         names=dict(zip(files, short(files), strict=True)),
         low=compared.min(initial=np.inf),
@@ -104,9 +81,8 @@ def match_page(content: Content) -> str:
     )
 
 
-def _card(content: Content, time: int) -> Card:
-    rows = content.rows_of(time)
-    distances = content.by_region[time, :, : len(content.table.regions[time])]
+def _card(time: int, rows: Sequence[Record], distances: Array) -> Card:
+    """An image; `distances` (S, R) are those to its regions."""
     thresholds = np.array([row["threshold"] for row in rows], dtype=float)  # NaN for None
     is_within = distances <= thresholds[:, None]
     subjects = np.where(is_within.any(0), is_within.argmax(0), -1)

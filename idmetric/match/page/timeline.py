@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.match.page.chart import Scale
+from idmetric.metric.scoring.records import Record
 
 _FRAMES = 8  # of the strip
 
@@ -29,18 +29,21 @@ class Timeline:
     frames: list[int]
 
     @classmethod
-    def of(cls, clip: str, worst_first: list[int], seconds: Sequence[float], nearest: NDArray[np.float64]) -> Timeline:
-        """Lay out the timeline of a clip.
-
-        Args:
-            worst_first: its frames. seconds: of all frames of the table.
-            nearest: distances (T, S), NaN without regions.
-        """
+    def of(cls, clip: str, worst_first: list[int], rows_of: Sequence[Sequence[Record]]) -> Timeline:
+        """Lay out the timeline of a clip, by its frames and the rows of all images."""
         times = sorted(worst_first)
-        distances = nearest[times]
-        x = Scale.of("seconds", [seconds[time] for time in times], is_tight=True)
-        y = Scale.of("distance", [0.0, *distances[np.isfinite(distances)]])
+        seconds = [rows_of[time][0]["seconds"] for time in times]
+        distances = [0.0]
+        for time in times:
+            distances += [row["nearest"] for row in rows_of[time] if row["nearest"] is not None]
         evenly_spaced = np.linspace(0, len(times) - 1, _FRAMES).round().astype(int)
         strip = {times[index] for index in evenly_spaced}
         worst = worst_first[0]
-        return cls(clip, times, worst, x, y, frames=sorted(strip | {worst}))
+        return cls(
+            clip,
+            times,
+            worst,
+            x=Scale.of("seconds", seconds, is_tight=True),
+            y=Scale.of("distance", distances),
+            frames=sorted(strip | {worst}),
+        )
