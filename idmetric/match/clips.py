@@ -205,7 +205,8 @@ def _panels(source: Any, rows: int, columns: int) -> list[Image.Image]:
     """The panels of an image, row by row; sides that cannot be divided evenly are rounded."""
     image = open_image(source)
     if not (0 < rows <= image.height and 0 < columns <= image.width):
-        raise ClipError(f"{describe(source)}: {image.width} x {image.height} pixels are no {rows} x {columns} panels")
+        size = f"{image.width} x {image.height} pixels"
+        raise ClipError(f"{describe(source)}: {size} cannot be cut into {rows} rows and {columns} columns of panels")
     ys = np.linspace(0, image.height, rows + 1).round().astype(int).tolist()
     xs = np.linspace(0, image.width, columns + 1).round().astype(int).tolist()
     panels = []

@@ -151,8 +151,13 @@ def _by_path(regions: Mapping[str, Sequence[Any]], images: Sequence[str]) -> lis
         lists.append(by_parts[end])
 
     if len(without) == len(images):
+        if not regions:
+            raise RequestError("no image has regions: a folder of masks has IMAGE/LABEL.png or IMAGE.png")
+        names = ", ".join(first_few(without, 3))
         listed = ", ".join(first_few(list(regions), 3))
-        raise RequestError(f"none of the images is among those with regions ({listed}): compare their paths")
+        raise RequestError(
+            f"none of the images ({names}) is among the ones with regions ({listed}): compare their paths"
+        )
     if without:
         warnings.warn(
             f"{len(without)} of {len(images)} images are not listed with regions, and count as images without any: "

@@ -22,7 +22,7 @@ from idmetric.match.page.thumbnails import Thumbnail
 from idmetric.match.table import WHOLE, Table
 from idmetric.match.tracks import CUT, Motion, linked, reduced, steps, swaps
 from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.tables import aligned, four, rounded
+from idmetric.metric.files.tables import aligned, first_few, four, rounded
 from idmetric.metric.scoring.records import Record, Records
 from idmetric.metric.scoring.references import Aggregate
 
@@ -178,6 +178,12 @@ class Match:
         return dict(zip(self.table.subjects, self.is_found.mean(0).tolist(), strict=True))
 
     @property
+    def _is_whole(self) -> bool:
+        """Whether the region of every image is the whole image."""
+        is_whole = [len(regions) == 1 and regions[0].is_whole for regions in self.table.regions]
+        return bool(is_whole) and all(is_whole)
+
+    @property
     def badness(self) -> Array:
         """How bad each subject in each image is, (T, S): by the distance, a missing subject before all others."""
         badness: Array = np.where(np.isnan(self.nearest), np.inf, self.nearest)
@@ -323,8 +329,7 @@ class Match:
         for subject in range(len(self.table.subjects)):
             similarities.features.append(self._features_of(subject))
         # regions that are whole images serve as well
-        is_whole = [len(regions) == 1 and regions[0].is_whole for regions in self.table.regions]
-        if self.whole is not None or (is_whole and all(is_whole)):
+        if self.whole is not None or self._is_whole:
             column = self.table.values[..., 0] if self.whole is None else self.whole
             number = 0 if self.whole is None else WHOLE
             frames = [self.features[0][time, number].double().numpy() for time in range(len(self.table.times))]
@@ -391,10 +396,14 @@ class Match:
         for number, subject in enumerate(self.table.subjects):
             images = [self.table.times[time] for time, swapped in enumerate(self._swapped) if number in swapped]
             if images:
-                notes.append(f"swapped: {subject} is in another subject's region or track in {', '.join(images)}")
-        for image, regions in zip(self.table.times, self.surplus, strict=True):
-            if regions:
-                notes.append(f"surplus: region {', '.join(map(str, regions))} of {image} shows no subject")
+                listed = ", ".join(first_few(images))
+                notes.append(f"swapped: {subject} is in another subject's region or track in {listed}")
+        surplus_in = [image for image, regions in zip(self.table.times, self.surplus, strict=True) if regions]
+        if surplus_in:
+            count = sum(map(len, self.surplus))
+            notes.append(f"surplus regions: {count}, in {', '.join(first_few(surplus_in))}")
+        if self._is_whole and len(self.table.subjects) > 1:
+            notes.append("whole images are compared, so each can show only one subject: give regions for several")
         stateless = [name for name, limit in zip(self.table.subjects, self.thresholds, strict=True) if np.isnan(limit)]
         if stateless:
             notes.append(f"no states of {', '.join(stateless)}: give a threshold, a calibration or five photos of each")

@@ -86,7 +86,7 @@ def test_the_table_ends_with_the_signature(folder: Path, capsys: pytest.CaptureF
     assert run(folder, "--regions", str(folder / "boxes.json")) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["subject", "state", "distance", "nearest", "region", "image"]
-    assert lines[-2] == f"surplus: region 1 of {folder / 'images' / '1.png'} shows no subject"
+    assert lines[-2] == f"surplus regions: 1, in {folder / 'images' / '1.png'}"
     assert lines[-1].startswith("model=IDSim:tiny")
 
 
@@ -107,6 +107,30 @@ def test_the_table_names_swaps_by_label_and_subjects_without_states(
         f"swapped: rex is in another subject's region or track in {image}",
         "no states of ann, rex: give a threshold, a calibration or five photos of each",
     ]
+
+
+def test_the_table_says_that_whole_images_show_one_subject_each(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    note = "whole images are compared, so each can show only one subject: give regions for several"
+    assert run(folder) == 0
+    assert note in capsys.readouterr().out.splitlines()
+    assert run(folder, "--regions", str(folder / "boxes.json")) == 0
+    assert note not in capsys.readouterr().out.splitlines()
+
+
+def test_regions_that_belong_to_no_image_name_both(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "boxes.csv").write_text("path,x,y,w,h\nother.png,0,0,9,9")
+    (tmp_path / "masks").mkdir()
+    for regions, message in (
+        ("boxes.csv", "is among the ones with regions (other.png): compare their paths"),
+        ("masks", "no image has regions: a folder of masks has IMAGE/LABEL.png or IMAGE.png"),
+    ):
+        with pytest.raises(SystemExit):
+            run(folder, "--regions", str(tmp_path / regions))
+        assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
