@@ -22,7 +22,7 @@ from idmetric.match.assignment import assigned
 from idmetric.match.clips import Clip, Load, Moment, Timeline, sources_of, timeline
 from idmetric.match.detected import DetectedRegions
 from idmetric.match.encoders import Encoder, VectorFunction, encoder_of
-from idmetric.match.page.thumbnails import Thumbnail, thumbnail_of
+from idmetric.match.page.pictures import Thumbnail, thumbnail_of
 from idmetric.match.region_files import regions_for
 from idmetric.match.regions import Box, Cut, Picture, Piece, Region, Regions, size_of
 from idmetric.match.result import Match, Missing

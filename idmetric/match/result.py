@@ -16,9 +16,9 @@ from torch import Tensor
 
 from idmetric.match.assignment import UNASSIGNED, Assignment, State
 from idmetric.match.named import PublishedValue, Similarities, published_value
+from idmetric.match.page.pictures import Thumbnail
 from idmetric.match.page.render import write_page
 from idmetric.match.page.subjects import match_page
-from idmetric.match.page.thumbnails import Thumbnail
 from idmetric.match.table import WHOLE, Table
 from idmetric.match.tracks import CUT, Motion, linked, reduced, steps, swaps
 from idmetric.metric.files import StrPath, json_file
