@@ -100,8 +100,10 @@ def _samples(data: Manifest) -> tuple[Matched, Matched]:
     """Views with their distractors, by strength, and views with their part edits, both without edit grids."""
     about = parameters(data)
     plain = np.array(["factor" not in a for a in about], dtype=bool)
-    near = matched(data, ("distractor",), lambda row: f"{float(about[row].get('strength', 1)):.2f}", plain)
-    return near, matched(data, ("part-edit",), lambda row: "part edits", plain).of_edited_views()
+    data = data.take(np.flatnonzero(plain))
+    about = parameters(data)
+    near = matched(data, ("distractor",), lambda row: f"{float(about[row].get('strength', 1)):.2f}")
+    return near, matched(data, ("part-edit",), lambda row: "part edits").of_edited_views()
 
 
 def _distractors(scorer: Scorer, near: Matched, settings: EvalSettings, result: Result) -> None:

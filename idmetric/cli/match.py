@@ -226,15 +226,18 @@ def grid_size(text: str) -> tuple[int, int]:
 
 
 def _subjects(entries: Sequence[str]) -> dict[str, str]:
-    """Name -> references, of --subject."""
+    """NAME or NAME:WORD -> references, of --subject."""
     subjects: dict[str, str] = {}
+    names: list[str] = []
     for entry in entries:
-        name, sign, source = entry.partition("=")
+        key, sign, source = entry.partition("=")
+        name = key.partition(":")[0]
         if not sign or not name or not source:
             raise UsageError(f"--subject {entry}: write NAME=PATH, such as rex=refs/rex")
-        if name in subjects:
+        if name in names:
             raise UsageError(f"--subject: two subjects are called {name!r}: rename one of them")
-        subjects[name] = source
+        names.append(name)
+        subjects[key] = source
     return subjects
 
 

@@ -99,7 +99,17 @@ def _check_files(args: Namespace, work: Cross | Pairs) -> None:
 def _absent_files(work: Cross | Pairs) -> list[str]:
     """The images that do not exist; found without importing what reads them."""
     images = dict.fromkeys(path for path, _ in work.files)
-    return [path for path in images if not os.path.exists(path) and not is_address(path)]
+    return [path for path in images if _is_absent(path) and not is_address(path)]
+
+
+def _is_absent(path: str) -> bool:
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:  # such as a closed folder, of which the reader says more
+        return False
+    return False
 
 
 def _files_read(work: Cross | Pairs, mask_dir: str | None) -> Iterator[str]:

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 
 State = Literal["matched", "missing", "doubled", "blended", ""]
 UNASSIGNED = -1
-_NOT_COMPARED = 1e6  # a cost above that of all pairs beyond their threshold
-_BEYOND = 1e3  # a cost above that of all pairs within their threshold: distances are at most 2
+_BEYOND = 1e6  # added to the cost of pairs beyond their threshold; it outweighs all of the rest
+_NOT_COMPARED = _BEYOND + 1e3  # distances are at most 2
 
 
 @dataclass(frozen=True)
@@ -72,8 +72,8 @@ def assign(distances: NDArray[np.float64], within: NDArray[np.bool_]) -> NDArray
     from scipy.optimize import linear_sum_assignment
 
     compared = ~np.isnan(distances)
-    cost = np.where(compared, distances, _NOT_COMPARED)
-    cost = np.where(within | ~compared, cost, cost + _BEYOND)
+    cost = np.where(within, distances, distances + _BEYOND)
+    cost[~compared] = _NOT_COMPARED
     subjects, regions = linear_sum_assignment(cost)
 
     region = np.full(len(distances), UNASSIGNED, dtype=np.int64)

@@ -200,7 +200,7 @@ def wrappers() -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "flow_factory", package)
         patch.setitem(sys.modules, "flow_factory.rewards", module)
-        for code, _ in list(blocks(text))[2:]:
+        for code, _ in list(blocks(text))[3:]:
             exec("from idmetric import IDSim\nfrom idmetric.adapters import reward\n" + code, names)
     return names
 

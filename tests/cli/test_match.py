@@ -97,6 +97,8 @@ def test_the_table_ends_with_the_signature(folder: Path, capsys: pytest.CaptureF
         (["--published", "umo-reward:corrected"], "no form 'corrected'"),
         (["--subject", "rex"], "write NAME=PATH"),
         (["--subject", "ann=other"], "two subjects are called 'ann'"),
+        (["--subject", "ann:person=other"], "two subjects are called 'ann'"),
+        (["--subject", ":dog=refs/rex"], "write NAME=PATH"),
     ],
 )
 def test_wrong_usage(folder: Path, words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -58,6 +58,13 @@ def test_as_many_subjects_as_possible_are_within_their_threshold():
     assert region.tolist() == [1, 0]
 
 
+def test_a_pair_that_was_not_compared_takes_no_subject_from_the_region_within_its_threshold():
+    # the first subject's other region is far, and the second one's was not compared
+    result = assigned([[0.1, 0.9], [0.8, np.nan]], [0.3, 0.3])
+    assert result.region.tolist() == [0, UNASSIGNED]
+    assert result.states == ("matched", "missing")
+
+
 def test_assignment_is_the_best_of_all_permutations():
     rng = np.random.default_rng(0)
     for _ in range(20):
@@ -65,6 +72,24 @@ def test_assignment_is_the_best_of_all_permutations():
         region = assign(distances, np.ones_like(distances, dtype=bool))
         best = min(sum(distances[range(3), chosen]) for chosen in itertools.permutations(range(4), 3))
         assert distances[range(3), region].sum() == pytest.approx(best)
+
+
+def test_pairs_within_their_threshold_come_first_whatever_was_compared():
+    rng = np.random.default_rng(1)
+    for _ in range(200):
+        distances = rng.uniform(0, 1, (3, 4))
+        distances[rng.uniform(size=(3, 4)) < 0.4] = np.nan
+        within = distances <= 0.4
+        ranks = []
+        for chosen in itertools.permutations(range(4), 3):
+            pairs = (range(3), chosen)
+            compared = int(np.isfinite(distances[pairs]).sum())
+            ranks.append((-int(within[pairs].sum()), -compared, np.nansum(distances[pairs])))
+        region = assign(distances, within)
+        subjects = np.flatnonzero(region != UNASSIGNED)
+        pairs = (subjects, region[subjects])
+        rank = (-int(within[pairs].sum()), -len(subjects), distances[pairs].sum())
+        assert rank == pytest.approx(min(ranks))
 
 
 def test_subjects_that_were_not_compared_are_not_assigned():

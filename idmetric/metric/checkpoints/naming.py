@@ -112,7 +112,7 @@ class Named(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         self._has_changed()
-        return vars(self)
+        return {**vars(self), "_writes": None}  # addresses, which differ each time
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's

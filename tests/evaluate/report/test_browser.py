@@ -673,7 +673,7 @@ def test_the_first_screen_says_which_step_to_keep(visit: Open, steps: Path, widt
     assert page.inner_text(".verdict h2") == "No clear best step: step 200 has the highest identity"
     words = page.inner_text(".verdict")
     assert "too few prompts or subjects to show a difference of 2 steps: 1, where 6 would do" in words
-    assert "Step 300 (100\u00a0% of the images) copies references" in words
+    assert "Images that copy references or training images raise the identity of step 300 (100\u00a0%)." in words
     assert page.locator(".verdict").bounding_box()["y"] < height
     assert page.locator(".chart .label").all_inner_texts() == ["step 200"]
     assert page.locator(".chart .at.copies").count() == 1

@@ -434,13 +434,12 @@ def test_the_numbers_of_an_evaluation_are_those_of_json(album: Path, capsys: pyt
                 small = next(s for s in bounds if "data-low" in s)
                 assert (float(small["data-low"]), float(small["data-high"])) == (value["low"], value["high"])
     assert "Queries by hsv all 9, sorted by the nearest wrong image's similarity" in page.visible
-    assert "Identities by hsv all 3, lowest mean mAP first; dataset: " in page.visible
     assert "Pairs by hsv all 36" in page.visible
     pictures = page.data("pictures")
     assert len(pictures) == 9
     assert {img["data-picture"] for img in page.all("img") if "data-picture" in img} == set(pictures)
     plots = [img["src"] for img in page.all("img") if img["alt"].startswith("Plot: ")]
-    assert len(plots) == 3
+    assert len(plots) == 2
     assert all(src.startswith("data:image/svg+xml;base64,") for src in plots)
     assert "<b>vase<b>" in page.visible
     assert not page.all("b")

@@ -167,7 +167,7 @@ def test_what_is_not_the_published_format_is_named(tmp_path: Path) -> None:
         ("preprocessor_config.json", {"size": {"height": 60, "width": 58}}, "squashing to 58 x 58"),
         ("preprocessor_config.json", {"size": {"shortest_edge": 58}}, "squashing to 58 x 58"),
         ("preprocessor_config.json", {"do_center_crop": True}, "or crops"),
-        ("preprocessor_config.json", {"image_mean": 0.5}, "three numbers"),
+        ("preprocessor_config.json", {"image_mean": 0.5}, "a list of 3 numbers is needed"),
         ("preprocessor_config.json", {"do_normalize": False}, "do_normalize"),
         ("preprocessor_config.json", {"rescale_factor": 1.0}, "not by 1/255"),
     ):

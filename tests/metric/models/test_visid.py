@@ -256,8 +256,6 @@ def test_long_texts_are_cut_with_a_warning_and_images_never(folder: Path, metric
     short = VisIDEmbed(folder, config=VisIDConfig(max_length=3), device="cpu")
     with pytest.raises(ValueError, match="max_length=3"):
         short.embed(image)
-    with pytest.raises(ValueError, match="chat template"):
-        VisIDEmbed(folder, config=VisIDConfig("chat", max_length=3), device="cpu").embed(texts="word")
 
 
 def test_masks_weigh_the_tokens(metric: VisIDEmbed) -> None:
