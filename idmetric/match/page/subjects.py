@@ -97,6 +97,10 @@ def match_page(result: object, table: Table, rows: Sequence[Record], by_region: 
     files = [*table.times, *clips]
     count = len(table.subjects)
     rows_of = [rows[start : start + count] for start in range(0, len(rows), count)]
+    cards = []
+    for time in shown:
+        regions = len(table.regions[time])
+        cards.append(_card(time, rows_of[time], by_region[time, :, :regions]))
     compared = by_region[np.isfinite(by_region)]
     return render(
         "idmetric.match.page",
@@ -106,7 +110,7 @@ def match_page(result: object, table: Table, rows: Sequence[Record], by_region: 
         subjects=table.subjects,
         rows_of=rows_of,
         badness=badness,
-        cards=[_card(time, rows_of[time], by_region[time, :, : len(table.regions[time])]) for time in shown],
+        cards=cards,
         timelines=[Timeline.of(clip, frames_of_clips[clip], rows_of) for clip in clips[:CLIPS]],
         clips=len(clips),
         anchors={table.times[time]: time for time in reversed(shown)},
