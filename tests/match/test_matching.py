@@ -276,6 +276,22 @@ def test_a_box_outside_can_be_skipped(metric, subjects):
     assert "lies outside" in reason
 
 
+def test_an_empty_box_of_a_detector_is_of_its_image_alone(metric, subjects):
+    picture, boxes = scene((ANN, REX))
+    blank = Image.new("RGB", picture.size)
+
+    def detector(image):
+        return [Region((5, 5, 5, 9))] if image.getpixel((0, 0)) == (0, 0, 0) else boxes
+
+    options = {"regions": detector, "threshold": THRESHOLD}
+    found = match(metric, subjects, [picture, blank], on_error="skip", **options)
+    assert found.states == [["matched", "matched"]]
+    (reason,) = found.skipped.values()
+    assert "region (5, 5, 5, 9) is empty" in reason
+    with pytest.raises(ImageReadError, match=r"224x112 RGB> 1: region \(5, 5, 5, 9\) is empty"):
+        match(metric, subjects, [picture, blank], **options)
+
+
 @pytest.mark.parametrize(
     "name", ["xverse-ip", "umo-reward", "psr", "multiid", "vistory-cross", "vistory-occm", "nexus"]
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import warnings
 from dataclasses import replace
 
 import av
@@ -14,7 +15,7 @@ import torch
 from PIL import Image
 
 from idmetric import IDSim
-from idmetric.match import Clip, Subject, consistency, match
+from idmetric.match import Clip, Region, Subject, consistency, match
 from idmetric.match.tracks import CUT
 from idmetric.match.video import ClipError
 from idmetric.metric.images.read import ImageReadError
@@ -65,6 +66,26 @@ def test_a_calm_film_has_both_subjects_all_the_time(metric, subjects):
     for row in found.over_time:
         assert (row["frames"], row["coverage"], row["cuts"], row["swapped"]) == (8, 1.0, 0, [])
         assert row["mean"] < row["worst"] < THRESHOLD
+
+
+def test_frames_in_which_an_encoder_sees_nothing_keep_the_tracks(metric):
+    """A face that turns away for a frame: its region shows nothing, and then another face."""
+
+    def colors(images):
+        means = [np.asarray(image).reshape(-1, 3).mean(0) for image in images]
+        return [None if np.ptp(mean) < 2 else mean - 128 for mean in means]
+
+    pictures = [frame((ANN, REX)) for _ in range(3)]
+    people = {"ann": pictures[0].crop(LEFT), "rex": pictures[0].crop(RIGHT)}
+    pictures[1].paste((120, 120, 120), LEFT)
+    pictures[2].paste(people["rex"], LEFT)
+    pictures[2].paste(people["ann"], RIGHT)
+    for names in (["ann", "rex"], ["ann"]):
+        encoders = dict.fromkeys(names, colors)
+        found = matched(metric, people, pictures, encoders=encoders, threshold=0.1)
+        assert max(found.changes[1:]) < CUT
+        assert found.states[1] == ["missing", "matched"]
+        assert found.swapped == [[], [], ["ann", "rex"]]
 
 
 def test_numbers_over_time_by_a_slow_loop(metric, subjects):
@@ -286,6 +307,15 @@ def test_consistency_by_a_slow_loop(metric):
     assert row["outlier_mean"] == pytest.approx(np.mean(to_others), abs=1e-5)
     assert row["to_first"] == pytest.approx(np.mean([distances["c @ 0", f"c @ {i}"] for i in (1, 2, 3)]), abs=1e-5)
     assert row["frames"] == 4
+
+
+def test_consistency_takes_regions_with_any_label(metric):
+    stills = film([(ANN, REX)] * 2)
+    labeled = [[Region(LEFT, label="ann")], [Region(LEFT, label="a dog")]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (row,) = consistency(metric, stills, regions=labeled).rows
+    assert row["mean"] == pytest.approx(metric(*(picture.crop(LEFT) for picture in stills)).item(), abs=1e-5)
 
 
 def test_consistency_of_stills_and_clips_apart_and_by_regions(metric, movie):
