@@ -379,13 +379,26 @@ class Match:
         if self.over_time:
             lines.append("")
             lines += columns(self.over_time, _OVER_TIME)
-        for row in self.over_time:
-            if row["swapped"]:
-                lines.append(f"swapped: {row['subject']} is in another subject's track at {', '.join(row['swapped'])}")
+        lines += self._notes()
         signature = [f"{name}={value}" for name, value in self.signature.items()]
         lines.append("  ".join(signature))
         lines += [str(number) for number in numbers]
         return "\n".join(line.rstrip() for line in lines) + "\n"
+
+    def _notes(self) -> list[str]:
+        """Swaps, surplus regions and subjects without states, which the columns of the table do not show."""
+        notes = []
+        for number, subject in enumerate(self.table.subjects):
+            images = [self.table.times[time] for time, swapped in enumerate(self._swapped) if number in swapped]
+            if images:
+                notes.append(f"swapped: {subject} is in another subject's region or track in {', '.join(images)}")
+        for image, regions in zip(self.table.times, self.surplus, strict=True):
+            if regions:
+                notes.append(f"surplus: region {', '.join(map(str, regions))} of {image} shows no subject")
+        stateless = [name for name, limit in zip(self.table.subjects, self.thresholds, strict=True) if np.isnan(limit)]
+        if stateless:
+            notes.append(f"no states of {', '.join(stateless)}: give a threshold, a calibration or five photos of each")
+        return notes
 
     def to_html(self) -> str:
         """A page that opens from disk: images with their regions, the worst first, and timelines of clips.

@@ -86,7 +86,27 @@ def test_the_table_ends_with_the_signature(folder: Path, capsys: pytest.CaptureF
     assert run(folder, "--regions", str(folder / "boxes.json")) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["subject", "state", "distance", "nearest", "region", "image"]
+    assert lines[-2] == f"surplus: region 1 of {folder / 'images' / '1.png'} shows no subject"
     assert lines[-1].startswith("model=IDSim:tiny")
+
+
+def test_the_table_names_swaps_by_label_and_subjects_without_states(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, boxes = scene((ANN, REX), 0)
+    lines = ["path,x,y,w,h,label"]
+    for label, (left, top, right, bottom) in zip(("rex", "ann"), boxes, strict=True):
+        lines.append(f"0.png,{left},{top},{right - left},{bottom - top},{label}")
+    (tmp_path / "labels.csv").write_text("\n".join(lines))
+    photos = [f"--subject={name}={folder / name / '[01].png'}" for name in ("ann", "rex")]
+    image = folder / "images" / "0.png"
+    words = ["--model=tiny", "--quiet", *photos, str(image), f"--regions={tmp_path / 'labels.csv'}"]
+    assert main(words) == 0
+    assert capsys.readouterr().out.splitlines()[-4:-1] == [
+        f"swapped: ann is in another subject's region or track in {image}",
+        f"swapped: rex is in another subject's region or track in {image}",
+        "no states of ann, rex: give a threshold, a calibration or five photos of each",
+    ]
 
 
 @pytest.mark.parametrize(
