@@ -30,7 +30,7 @@ Missing = Literal["missing", "zero", "whole", "skip"]
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Match:
     """Subjects in images.
 
@@ -63,6 +63,10 @@ class Match:
     thumbnails: tuple[Thumbnail, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
     signature: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """One line; notebooks show it."""
+        return f"Match({len(self.table.times)} images, subjects {', '.join(self.table.subjects)}, worst {self.worst})"
 
     # Who is where
 

@@ -415,6 +415,14 @@ def test_whole_frames_are_needed_where_regions_are_compared(metric):
         by_color(metric, [0.0]).published("freeinit")
 
 
+def test_pieces_of_two_seconds_need_times(metric):
+    stills = colors([0.0, 0.5, 1.0])
+    found = match(metric, {"red": stills[0]}, stills, encoders={"red": mean_color})
+    with pytest.raises(RequestError, match="still images have no times"):
+        found.published("vbench-long")
+    assert 0.5 < found.published("vbench-subject").value < 1  # in order, as a folder of frames
+
+
 def test_numbers_without_references_come_from_consistency(metric):
     pictures = film([(ANN, REX)] * 3)
     result = consistency(metric, Clip(pictures))
