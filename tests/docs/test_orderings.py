@@ -13,7 +13,7 @@ import pytest
 
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "orderings"
 PARTS = ("common", "captions", "pretraining", "encoder", "lite", "lite_items")  # what scripts share
-SLOWEST = ("siglip_rank", "visme")  # one to two minutes each, of steps that the tests of nearid and train/visme take too
+SLOWEST = ("siglip_rank", "visme")  # one to two minutes each; tests of the recipes take the same steps
 SCRIPTS = sorted({path.stem for path in FOLDER.glob("*.py")} - {*PARTS, *SLOWEST})
 
 
