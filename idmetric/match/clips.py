@@ -43,12 +43,19 @@ class Clip:
         fps: frames per second of a folder, a list or a grid. Videos and animations have their own times.
         grid: number of rows and of columns of panels, which are read row by row.
         name: in results; default: the path of the source, else "clip".
+
+    Raises:
+        RequestError: for a rate that is not above 0.
     """
 
     source: Any
     fps: float = 1.0
     grid: tuple[int, int] | None = None
     name: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.fps < math.inf:  # also for NaN
+            raise RequestError(f"{self.label}: a clip has more than 0 frames per second, got fps={self.fps}")
 
     @property
     def label(self) -> str:

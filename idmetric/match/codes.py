@@ -46,10 +46,33 @@ def decode(code: Mapping[str, Any]) -> NDArray[np.bool_]:
 
     try:
         height, width = code["size"]
-        if isinstance(code["counts"], list):
-            if sum(code["counts"]) != height * width:  # pycocotools would leave pixels as they are in memory
-                raise ValueError
-            code = mask.frPyObjects(code, height, width)
-        return np.asarray(mask.decode(code), dtype=bool)
-    except (KeyError, TypeError, ValueError) as error:
+        counts = code["counts"]
+        is_list = isinstance(counts, list)
+        runs = counts if is_list else _runs(counts)
+        if min(runs) < 0 or sum(runs) != height * width:  # pycocotools would leave pixels as they are in memory
+            raise ValueError
+        return np.asarray(mask.decode(mask.frPyObjects(code, height, width) if is_list else code), dtype=bool)
+    except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"not a run-length code with size and counts: {str(code)[:60]}") from error
+
+
+def _runs(counts: str | bytes) -> list[int]:
+    """The numbers in a compressed text: five bits in each character, the lowest first; from the fourth number on, what
+    is added to the one before the last.
+    """
+    text = counts.encode("ascii") if isinstance(counts, str) else counts
+    runs: list[int] = []
+    value = shift = 0
+    for character in text:
+        digit = character - 48
+        value |= (digit & 31) << shift
+        shift += 5
+        if digit & 32:  # more bits follow
+            continue
+        if digit & 16:
+            value -= 1 << shift
+        if len(runs) > 2:
+            value += runs[-2]
+        runs.append(value)
+        value = shift = 0
+    return runs

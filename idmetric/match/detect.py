@@ -9,7 +9,8 @@ The detectors are in `detect_models`, and in `detect_patches` the one that needs
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from itertools import chain
 from typing import Any, ClassVar
 
 import torch
@@ -49,8 +50,10 @@ class Detections:
         if self.masks is not None:
             masks = [RunLengths.of(mask.numpy()) for mask in self.masks]
         regions = []
-        for box, mask, label, score in zip(self.boxes.tolist(), masks, self.labels, self.scores.tolist(), strict=True):
-            regions.append(Region(tuple(box), mask, label, score))
+        for number, label in enumerate(self.labels):
+            box = tuple(self.boxes[number].tolist())
+            score = float(self.scores[number])
+            regions.append(Region(box, masks[number], label, score))
         return regions
 
 
@@ -78,10 +81,9 @@ class Detector:
     def signature(self) -> str:
         """Name, weights and settings."""
         parts = [f"{self.name} {self.weights}"]
-        for setting in fields(self):
-            value = getattr(self, setting.name)
+        for setting, value in vars(self).items():
             if isinstance(value, float):
-                parts.append(f"{setting.name.replace('_', ' ')} {value:g}")
+                parts.append(f"{setting.replace('_', ' ')} {value:g}")
         return ", ".join(parts)
 
     def detect(
@@ -147,7 +149,7 @@ def _distinct(parts: Sequence[Detections], image: Image.Image, overlap: float) -
     boxes = torch.cat([part.boxes for part in parts]).float().cpu()
     boxes = clip_boxes_to_image(boxes, (image.height, image.width))
     scores = torch.cat([part.scores for part in parts]).float().cpu()
-    labels = [label for part in parts for label in part.labels]
+    labels = list(chain.from_iterable(part.labels for part in parts))
     rows = remove_small_boxes(boxes, min_size=1)
     rows = rows[nms(boxes[rows], scores[rows], overlap)]
     masks = None

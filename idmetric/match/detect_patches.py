@@ -77,6 +77,8 @@ def hot_boxes(heat: Tensor, level: float) -> tuple[Tensor, Tensor]:
     median = heat.median()
     values = heat.numpy()
     parts, count = ndimage.label(values >= float(median + level * (heat.max() - median)))
-    boxes = [(part[1].start, part[0].start, part[1].stop, part[0].stop) for part in ndimage.find_objects(parts)]
+    boxes = []
+    for rows, columns in ndimage.find_objects(parts):
+        boxes.append((columns.start, rows.start, columns.stop, rows.stop))
     maxima = ndimage.maximum(values, parts, range(1, count + 1))
     return torch.tensor(boxes), torch.tensor(maxima).clamp(max=1)

@@ -72,19 +72,16 @@ class DetectedRegions:
         image = read_image(picture.detach()) if isinstance(picture, Tensor) else picture
         with self._lock:
             if self.keep is None:
-                return self._found(image)
+                return self.detector.find(image, self._words, self._queries).regions
             key = content_key(_pixels(image), self.signature.encode())
             path = Path(self.keep, f"{key}.json")
             regions = _read(path)
             if regions is None:
-                regions = self._found(image)
-                rows = [asdict(region) for region in regions]
+                regions = self.detector.find(image, self._words, self._queries).regions
+                content = {"detector": self.signature, "regions": list(map(asdict, regions))}
                 with replacing(path, parents=True) as temporary:
-                    temporary.write_text(json.dumps({"detector": self.signature, "regions": rows}), encoding="utf-8")
+                    temporary.write_text(json.dumps(content), encoding="utf-8")
             return regions
-
-    def _found(self, image: Image.Image) -> list[Region]:
-        return self.detector.find(image, self._words, self._queries).regions
 
 
 def _read(path: Path) -> list[Region] | None:

@@ -22,7 +22,7 @@ from idmetric.match.assignment import assigned
 from idmetric.match.clips import Clip, Load, Moment, Timeline, sources_of, timeline
 from idmetric.match.detected import DetectedRegions
 from idmetric.match.encoders import Encoder, VectorFunction, encoder_of
-from idmetric.match.page.thumbnails import Thumbnail, thumbnail_of
+from idmetric.match.page.pictures import Thumbnail, thumbnail_of
 from idmetric.match.region_files import regions_for
 from idmetric.match.regions import Box, Cut, Picture, Piece, Region, Regions, size_of
 from idmetric.match.result import Match, Missing
@@ -180,7 +180,11 @@ def match(
         ImportError: without the packages of the extra `match`.
     """
     need("match", "match", scipy="SciPy")
-    for name, value, choices in (("missing", missing, get_args(Missing)), ("on_error", on_error, ("fail", "skip"))):
+    for name, value, choices in (
+        ("missing", missing, get_args(Missing)),
+        ("aggregate", aggregate, get_args(Aggregate)),
+        ("on_error", on_error, ("fail", "skip")),
+    ):
         if value not in choices:
             raise RequestError(f"unknown {name} {value!r}: choose {', '.join(choices)}")
     if batch_size < 1:
@@ -479,5 +483,5 @@ def _signature(plan: Plan) -> dict[str, str]:
     signature = dict(plan.encoders[0].signature)
     for subject, encoder in zip(plan.subjects, plan.encoders, strict=False):  # no subjects have an encoder, too
         if encoder is not plan.encoders[0]:
-            signature[f"encoder of {subject.name}"] = encoder.signature["model"]
+            signature[f"encoder of {subject.name}"] = subject.embedding.model or encoder.signature["model"]
     return {**signature, "aggregate": plan.aggregate, "cut": str(plan.cut), "missing": plan.missing}

@@ -202,6 +202,10 @@ def _vbench_i2v(similarities: Similarities) -> list[float]:
 
 def _vbench_long(similarities: Similarities, form: Form) -> float:
     seconds = similarities.by_video(similarities.seconds)
+    if np.isnan(np.concatenate(seconds)).any():
+        raise RequestError(
+            "vbench-long takes clips, as still images have no times: declare frames by Clip(..., fps=...)"
+        )
     return published.vbench_long(similarities.frames_of_clips, seconds, form)
 
 

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +27,7 @@ from torch import Tensor
 from idmetric.metric.distance.embedding import Embedding, same_model
 
 Match = Literal["prototype", "mean", "mean_max", "nearest"]
-MATCHES: tuple[Match, ...] = ("prototype", "mean", "mean_max", "nearest")
+MATCHES: tuple[Match, ...] = get_args(Match)
 
 
 @dataclass(frozen=True)

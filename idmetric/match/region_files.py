@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.match.codes import RunLengths
 from idmetric.match.detected import DetectedRegions
-from idmetric.match.regions import Picture, Polygons, Region, Regions, as_region, is_box
+from idmetric.match.regions import Detector, Picture, Polygons, Region, Regions, as_region, is_box
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.tables import first_few
 from idmetric.metric.images import paths
-from idmetric.metric.images.kinds import is_array, is_image_like
+from idmetric.metric.images.kinds import ImageReadError, is_array, is_image_like
 from idmetric.metric.images.masks import Labeled
 from idmetric.metric.scoring.scores import RequestError
 
@@ -55,8 +55,7 @@ def regions_for(
     if isinstance(regions, DetectedRegions):
         return partial(_detected, regions, labels)
     if callable(regions):
-        detector = regions
-        return lambda number, picture: [as_region(region) for region in detector(picture)]
+        return partial(_by_function, regions, images)
     if isinstance(regions, str | os.PathLike) and not paths.is_image(regions):
         regions = read_regions(regions, images)
     if isinstance(regions, Mapping):
@@ -87,8 +86,17 @@ def _detected(regions: DetectedRegions, labels: Collection[str], number: int, pi
     return [region if region.label in labels else replace(region, label="") for region in regions(picture)]
 
 
+def _by_function(detector: Detector, images: Sequence[str], number: int, picture: Picture) -> list[Region]:
+    try:
+        return [as_region(region) for region in detector(picture)]
+    except RequestError as error:  # of this image alone, such as an empty box
+        raise ImageReadError(images[number], str(error)) from error
+
+
 def _check_labels(parsed: Sequence[Sequence[Region]], labels: Collection[str]) -> None:
     """Warn of regions that are compared with no subject because of their labels; RequestError if that is all."""
+    if not labels:  # images are compared with each other
+        return
     region_labels: set[str] = set()
     for image_regions in parsed:
         region_labels.update(region.label for region in image_regions)

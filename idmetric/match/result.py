@@ -16,9 +16,9 @@ from torch import Tensor
 
 from idmetric.match.assignment import UNASSIGNED, Assignment, State
 from idmetric.match.named import PublishedValue, Similarities, published_value
+from idmetric.match.page.pictures import Thumbnail
 from idmetric.match.page.render import write_page
 from idmetric.match.page.subjects import match_page
-from idmetric.match.page.thumbnails import Thumbnail
 from idmetric.match.table import WHOLE, Table
 from idmetric.match.tracks import CUT, Motion, linked, reduced, steps, swaps
 from idmetric.metric.files import StrPath, json_file
@@ -30,7 +30,7 @@ Missing = Literal["missing", "zero", "whole", "skip"]
 Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Match:
     """Subjects in images.
 
@@ -63,6 +63,10 @@ class Match:
     thumbnails: tuple[Thumbnail, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
     signature: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """One line; notebooks show it."""
+        return f"Match({len(self.table.times)} images, subjects {', '.join(self.table.subjects)}, worst {self.worst})"
 
     # Who is where
 

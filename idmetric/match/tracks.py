@@ -76,7 +76,8 @@ def linked(features: Sequence[Array], boxes: Sequence[Array], is_cut: Sequence[b
     frame before. A region is linked if it is within the limit, or where the track was. A cut ends all tracks.
 
     Args:
-        features: of each frame (R, D), of unit length. boxes: (R, 4). is_cut: from the frame before.
+        features: of each frame (R, D), of unit length; NaN, which is like no other, where an encoder sees nothing.
+        boxes: (R, 4). is_cut: from the frame before.
         limit: the largest distance within a track; NaN: any.
 
     Returns:
@@ -96,7 +97,7 @@ def linked(features: Sequence[Array], boxes: Sequence[Array], is_cut: Sequence[b
         open_tracks = tracks[first_open:]
         cost = np.full((len(open_tracks), len(vectors)), np.nan)
         for row, track in enumerate(open_tracks):
-            apart = 1 - vectors @ track.feature
+            apart = 1 - np.nan_to_num(vectors) @ np.nan_to_num(track.feature)
             overlap = overlaps(boxes[time], track.box) * (track.time == time - 1)
             is_possible = ~(apart > limit) | (overlap > _SAME_SPOT)
             cost[row] = apart + 1 - overlap + np.where(is_possible, 0, _NOT_LINKED)
@@ -110,7 +111,8 @@ def linked(features: Sequence[Array], boxes: Sequence[Array], is_cut: Sequence[b
             if number < 0:
                 frame_numbers[region] = len(tracks)
                 tracks.append(track)
-            else:
+            else:  # the feature that was last seen, if the encoder sees nothing here
+                track.feature = np.where(np.isnan(track.feature), tracks[number].feature, track.feature)
                 tracks[number] = track
         numbers.append(frame_numbers)
     return numbers

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import resource
 
 import av
@@ -239,6 +240,12 @@ def test_clips_that_cannot_be_used_are_named_or_skipped(tmp_path):
 def test_wrong_frames_are_refused(frames):
     with pytest.raises(RequestError, match="unknown frames"):
         timeline([Clip([picture(0)])], frames, "fail")
+
+
+@pytest.mark.parametrize("fps", [0, -24.0, math.nan, math.inf])
+def test_a_rate_of_nothing_is_refused(fps):
+    with pytest.raises(RequestError, match="a clip has more than 0 frames per second"):
+        Clip([picture(0)], fps=fps)
 
 
 def test_two_clips_of_one_name_are_refused():

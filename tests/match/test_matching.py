@@ -184,6 +184,27 @@ def test_another_encoder_by_class_word(metric):
     assert found.signature["encoder of rex"] == "mean_color"
 
 
+def test_the_signature_tells_weights_of_another_encoder_apart(metric):
+    picture, boxes = scene((ANN, REX))
+    signatures = set()
+    for scale in (1.0, 1.5):
+        encoder = random_model("cnn")
+        with torch.no_grad():
+            next(encoder.parameters()).mul_(scale)
+        people = {"ann": references(ANN, 1), "rex": references(REX, 1)}
+        found = match(metric, people, picture, regions=boxes, encoders={"rex": encoder})
+        assert found.signature["encoder of rex"] == encoder.model_id
+        signatures.add(found.signature["encoder of rex"])
+    assert len(signatures) == 2
+
+
+def test_a_match_is_shown_in_a_line(metric, subjects):
+    found = matched(metric, subjects, (ANN, None))
+    assert str(found).startswith("Match(1 images, subjects ann, rex, worst {'image': '<PIL image")
+    assert len(repr(found)) < 300
+    assert repr(match(metric, subjects, [])) == "Match(0 images, subjects ann, rex, worst {})"
+
+
 def test_subject_files(metric, subjects, tmp_path):
     path = tmp_path / "ann.subject"
     subjects[0].save(path)
@@ -234,6 +255,8 @@ def test_bad_requests(metric, subjects):
         match(metric, subjects, picture, regions=[(0, 0, 900, 20)])
     with pytest.raises(RequestError, match="missing"):
         match(metric, subjects, picture, regions=boxes, missing="whole image")
+    with pytest.raises(RequestError, match="unknown aggregate 'min': choose best, mean"):
+        match(metric, subjects, picture, regions=boxes, aggregate="min")
     with pytest.raises(RequestError, match="1 images were given for 2"):
         match(metric, subjects, [picture, picture], regions=[boxes])
 
@@ -274,6 +297,22 @@ def test_a_box_outside_can_be_skipped(metric, subjects):
     assert len(found.table.times) == 1
     (reason,) = found.skipped.values()
     assert "lies outside" in reason
+
+
+def test_an_empty_box_of_a_detector_is_of_its_image_alone(metric, subjects):
+    picture, boxes = scene((ANN, REX))
+    blank = Image.new("RGB", picture.size)
+
+    def detector(image):
+        return [Region((5, 5, 5, 9))] if image.getpixel((0, 0)) == (0, 0, 0) else boxes
+
+    options = {"regions": detector, "threshold": THRESHOLD}
+    found = match(metric, subjects, [picture, blank], on_error="skip", **options)
+    assert found.states == [["matched", "matched"]]
+    (reason,) = found.skipped.values()
+    assert "region (5, 5, 5, 9) is empty" in reason
+    with pytest.raises(ImageReadError, match=r"224x112 RGB> 1: region \(5, 5, 5, 9\) is empty"):
+        match(metric, subjects, [picture, blank], **options)
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import warnings
 from dataclasses import replace
 
 import av
@@ -65,6 +66,26 @@ def test_a_calm_film_has_both_subjects_all_the_time(metric, subjects):
     for row in found.over_time:
         assert (row["frames"], row["coverage"], row["cuts"], row["swapped"]) == (8, 1.0, 0, [])
         assert row["mean"] < row["worst"] < THRESHOLD
+
+
+def test_frames_in_which_an_encoder_sees_nothing_keep_the_tracks(metric):
+    """A face that turns away for a frame: its region shows nothing, and then another face."""
+
+    def colors(images):
+        means = [np.asarray(image).reshape(-1, 3).mean(0) for image in images]
+        return [None if np.ptp(mean) < 2 else mean - 128 for mean in means]
+
+    pictures = [frame((ANN, REX)) for _ in range(3)]
+    people = {"ann": pictures[0].crop(LEFT), "rex": pictures[0].crop(RIGHT)}
+    pictures[1].paste((120, 120, 120), LEFT)
+    pictures[2].paste(people["rex"], LEFT)
+    pictures[2].paste(people["ann"], RIGHT)
+    for names in (["ann", "rex"], ["ann"]):
+        encoders = dict.fromkeys(names, colors)
+        found = matched(metric, people, pictures, encoders=encoders, threshold=0.1)
+        assert max(found.changes[1:]) < CUT
+        assert found.states[1] == ["missing", "matched"]
+        assert found.swapped == [[], [], ["ann", "rex"]]
 
 
 def test_numbers_over_time_by_a_slow_loop(metric, subjects):
@@ -288,6 +309,15 @@ def test_consistency_by_a_slow_loop(metric):
     assert row["frames"] == 4
 
 
+def test_consistency_takes_regions_with_any_label(metric):
+    stills = film([(ANN, REX)] * 2)
+    labeled = [[Region(LEFT, label="ann")], [Region(LEFT, label="a dog")]]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (row,) = consistency(metric, stills, regions=labeled).rows
+    assert row["mean"] == pytest.approx(metric(*(picture.crop(LEFT) for picture in stills)).item(), abs=1e-5)
+
+
 def test_consistency_of_stills_and_clips_apart_and_by_regions(metric, movie):
     stills = film([(ANN, REX)] * 3)
     result = consistency(metric, [*stills, str(movie)], frames=4, regions=lambda picture: [LEFT])
@@ -385,6 +415,14 @@ def test_whole_frames_are_needed_where_regions_are_compared(metric):
     assert whole == pytest.approx(math.cos(1.0), abs=3e-3)
     with pytest.raises(RequestError, match="two frames or more"):
         by_color(metric, [0.0]).published("freeinit")
+
+
+def test_pieces_of_two_seconds_need_times(metric):
+    stills = colors([0.0, 0.5, 1.0])
+    found = match(metric, {"red": stills[0]}, stills, encoders={"red": mean_color})
+    with pytest.raises(RequestError, match="still images have no times"):
+        found.published("vbench-long")
+    assert 0.5 < found.published("vbench-subject").value < 1  # in order, as a folder of frames
 
 
 def test_numbers_without_references_come_from_consistency(metric):

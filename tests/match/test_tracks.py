@@ -42,6 +42,14 @@ def test_the_spot_of_a_track_that_was_lost_links_nothing():
     assert tracks([[(ANN, LEFT)], [], [(REX, LEFT)]], limit=0.3) == [[0], [], [1]]
 
 
+def test_a_region_in_which_an_encoder_sees_nothing_is_linked_by_its_spot_and_keeps_the_last_feature():
+    nothing = np.full(3, NAN)
+    frames = [[(ANN, LEFT), (REX, RIGHT)], [(nothing, LEFT), (REX, RIGHT)], [(REX, LEFT), (ANN, MIDDLE)]]
+    assert tracks(frames, limit=0.3) == [[0, 1], [0, 1], [1, 0]]
+    assert tracks([[(ANN, LEFT)], [(nothing, MIDDLE)]], limit=0.3) == [[0], [1]]
+    assert tracks([[(nothing, LEFT)], [(ANN, LEFT)], [(ANN, RIGHT)]], limit=0.3) == [[0], [0], [0]]
+
+
 def test_a_cut_ends_all_tracks():
     frames = [[(ANN, LEFT), (REX, RIGHT)], [(REX, LEFT), (ANN, RIGHT)], [(REX, LEFT), (ANN, RIGHT)]]
     assert tracks(frames, cuts=[1]) == [[0, 1], [2, 3], [2, 3]]

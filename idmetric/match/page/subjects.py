@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from idmetric.match.page.chart import Scale
 from idmetric.match.page.render import render, short
-from idmetric.match.page.timeline import Timeline
 from idmetric.match.table import Table
 from idmetric.metric.files.tables import four
 from idmetric.metric.scoring.records import Record
@@ -21,6 +21,7 @@ IMAGES = 200  # on a page, with about 3 MB of photos
 REGIONS = 12  # of an image
 OPEN = 24  # images that are not folded
 CLIPS = 12  # with a timeline
+FRAMES = 8  # in the strip of a clip
 
 Array = NDArray[np.float64]
 
@@ -37,6 +38,42 @@ class Card:
     time: int
     regions: list[int]
     subjects: list[int]
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The axes and the frames of a clip.
+
+    Attributes:
+        times: of its frames, in the table. worst: the worst one. frames: those of the strip.
+    """
+
+    clip: str
+    times: list[int]
+    worst: int
+    x: Scale
+    y: Scale
+    frames: list[int]
+
+    @classmethod
+    def of(cls, clip: str, worst_first: list[int], rows_of: Sequence[Sequence[Record]]) -> Timeline:
+        """Lay out the timeline of a clip, by its frames and the rows of all images."""
+        times = sorted(worst_first)
+        seconds = [rows_of[time][0]["seconds"] for time in times]
+        distances = [0.0]
+        for time in times:
+            distances += [row["nearest"] for row in rows_of[time] if row["nearest"] is not None]
+        evenly_spaced = np.linspace(0, len(times) - 1, FRAMES).round().astype(int)
+        strip = {times[index] for index in evenly_spaced}
+        worst = worst_first[0]
+        return cls(
+            clip,
+            times,
+            worst,
+            x=Scale.of("seconds", seconds, is_tight=True),
+            y=Scale.of("distance", distances),
+            frames=sorted(strip | {worst}),
+        )
 
 
 def match_page(result: object, table: Table, rows: Sequence[Record], by_region: Array, badness: Array) -> str:
@@ -60,6 +97,10 @@ def match_page(result: object, table: Table, rows: Sequence[Record], by_region: 
     files = [*table.times, *clips]
     count = len(table.subjects)
     rows_of = [rows[start : start + count] for start in range(0, len(rows), count)]
+    cards = []
+    for time in shown:
+        regions = len(table.regions[time])
+        cards.append(_card(time, rows_of[time], by_region[time, :, :regions]))
     compared = by_region[np.isfinite(by_region)]
     return render(
         "idmetric.match.page",
@@ -69,7 +110,7 @@ def match_page(result: object, table: Table, rows: Sequence[Record], by_region: 
         subjects=table.subjects,
         rows_of=rows_of,
         badness=badness,
-        cards=[_card(time, rows_of[time], by_region[time, :, : len(table.regions[time])]) for time in shown],
+        cards=cards,
         timelines=[Timeline.of(clip, frames_of_clips[clip], rows_of) for clip in clips[:CLIPS]],
         clips=len(clips),
         anchors={table.times[time]: time for time in reversed(shown)},
