@@ -76,8 +76,7 @@ def regions_for(
         raise RequestError(f"regions of {len(lists)} images were given for {len(images)}: give a list for each image")
 
     parsed = [[as_region(region) for region in image_regions] for image_regions in lists]
-    if labels:  # without subjects, images are compared with each other, whatever the labels say
-        _check_labels(parsed, labels)
+    _check_labels(parsed, labels)
     return lambda number, picture: parsed[number]
 
 

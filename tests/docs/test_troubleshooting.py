@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import av
 import httpx
 import huggingface_hub
 import numpy as np
@@ -24,6 +25,7 @@ from idmetric.metric.distance.finite import reason
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.kinds import MultiFrameWarning
 from idmetric.metric.images.read import read_image
+from tests.clip_files import picture, write_video
 from tests.metric.images.test_read import tiff
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -77,6 +79,27 @@ def hub_that(patch: pytest.MonkeyPatch, error: type[Exception], status: int, off
         within.setattr(huggingface_hub, "get_hf_file_metadata", refused(made))
         within.setattr(constants, "HF_HUB_OFFLINE", offline)
         yield
+
+
+def of_match(metric: IDSim, folder: Path, message: Callable[[Callable[[], Any]], str]) -> Iterator[str]:
+    """What `match` says of regions and clips."""
+    subjects = {"mug": MUG}
+    yield message(lambda: metric.match(subjects, MUG, regions={"other.png": [(0, 0, 9, 9)]}))
+    yield message(lambda: metric.match(subjects, MUG, regions=[(200, 0, 999, 99)]))
+    yield metric.match(subjects, MUG).to_table()
+
+    clip = folder / "clip.mp4"
+    clip.write_text("no video")
+    yield message(lambda: metric.match(subjects, clip))
+    write_video(clip, [picture(number) for number in range(12)])
+    with av.open(str(clip)) as container:
+        packets = [(packet.pos, packet.size) for packet in container.demux() if packet.size]
+    position, size = packets[6]
+    data = bytearray(clip.read_bytes())
+    data[position : position + size] = b"\xff" * size
+    clip.write_bytes(data)
+    yield message(lambda: metric.match(subjects, clip, frames="all"))
+    yield message(lambda: metric.match({"mug": clip}, MUG))
 
 
 def given(tmp_path: Path, patch: pytest.MonkeyPatch, said: Callable[[], str]) -> Iterator[str]:
@@ -138,6 +161,7 @@ def given(tmp_path: Path, patch: pytest.MonkeyPatch, said: Callable[[], str]) ->
     yield message(lambda: metric.embed(MUG, masks=tmp_path / "masks"))
     for absent in ("none/*.png", "none.png", "https://example.org/a.png"):
         yield message(lambda absent=absent: metric.embed(absent))  # type: ignore[misc]
+    yield from of_match(metric, tmp_path, message)
     yield message(lambda: need("report", "--html", no_such_module="jinja2"))
 
 

@@ -329,8 +329,6 @@ def test_consistency_of_stills_and_clips_apart_and_by_regions(metric, movie):
     assert together["mean"] == pytest.approx(np.mean(pairs), abs=1e-5)
     with pytest.raises(RequestError, match="has 2 regions"):
         consistency(metric, stills, regions=lambda picture: BOXES)
-    labeled = consistency(metric, stills, regions=[[Region(LEFT, label="ann")]] * 3)
-    assert labeled.rows[0]["mean"] == pytest.approx(together["mean"], abs=1e-6)
     (alone,) = consistency(metric, stills[0]).rows
     assert alone["mean"] is None
     assert alone["frames"] == 1

@@ -127,7 +127,7 @@ def open_image(source: ImageLike, upright: bool = True, needed: Needed | None = 
         raise
     except Exception as error:  # plugins raise many kinds of error on damaged headers
         if name.lower().endswith(VIDEO_ENDINGS):
-            raise ImageReadError(name, "it is a video: clips are compared by `idmetric match`") from error
+            raise ImageReadError(name, "it is a video: clips are compared by `idmetric match`, with images as references") from error
         raise ImageReadError(name, _explain(error)) from error
 
 
