@@ -1,7 +1,7 @@
 """Consistency without references: how alike the images of a set, or the frames of a clip, are to each other.
 
 result = consistency(IDSim(), "clip.mp4")
-result.rows[0]["mean"], result.rows[0]["outlier"]
+result.to_pandas()
 """
 
 from __future__ import annotations
