@@ -127,7 +127,8 @@ def open_image(source: ImageLike, upright: bool = True, needed: Needed | None = 
         raise
     except Exception as error:  # plugins raise many kinds of error on damaged headers
         if name.lower().endswith(VIDEO_ENDINGS):
-            raise ImageReadError(name, "it is a video: clips are compared by `idmetric match`, with images as references") from error
+            reason = "it is a video: clips are compared by `idmetric match`, with images as references"
+            raise ImageReadError(name, reason) from error
         raise ImageReadError(name, _explain(error)) from error
 
 
