@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.metric.files.hints import need
+from idmetric.metric.images.kinds import MAX_PIXELS
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +41,14 @@ class RunLengths:
 
 
 def decode(code: Mapping[str, Any]) -> NDArray[np.bool_]:
-    """The mask (H, W) of a run-length code; ValueError for a damaged one."""
+    """The mask (H, W) of a run-length code; ValueError for one that is damaged, or larger than images may be."""
     need("match", "reading run-length codes", pycocotools="pycocotools")
     from pycocotools import mask
 
     try:
         height, width = code["size"]
+        if height * width > MAX_PIXELS:  # a short text may stand for any number of pixels
+            raise ValueError
         counts = code["counts"]
         is_list = isinstance(counts, list)
         runs = counts if is_list else _runs(counts)

@@ -17,12 +17,11 @@ from idmetric.match.clips import Clip
 from idmetric.match.encoders import ModelEncoder
 from idmetric.match.matching import Plan, measured
 from idmetric.match.named import PublishedValue
+from idmetric.match.output import Output, columns
 from idmetric.match.regions import Cut, Regions
-from idmetric.match.result import Match, columns
+from idmetric.match.result import Match
 from idmetric.match.tracks import Motion, reduced, steps
-from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.hints import need
-from idmetric.metric.files.tables import rounded
 from idmetric.metric.images.kinds import ImageLike
 from idmetric.metric.images.masks import Images
 from idmetric.metric.models.embedder import Embedder
@@ -31,19 +30,17 @@ from idmetric.metric.scoring.scores import Progress, RequestError
 
 
 @dataclass(frozen=True, eq=False)
-class Consistency:
+class Consistency(Output):
     """Images among each other, by 1 - cos of their global features.
 
     Attributes:
-        images: the match of the images with no subjects; it has their names, features and signature.
+        images: the match of the images with no subjects; it has their names and features.
+        skipped, signature: as in `Match`.
     """
 
     images: Match
-
-    @property
-    def skipped(self) -> Mapping[str, str]:
-        """Image or clip -> why it has no rows."""
-        return self.images.skipped
+    skipped: Mapping[str, str]
+    signature: Mapping[str, str]
 
     @cached_property
     def rows(self) -> Records:
@@ -88,41 +85,17 @@ class Consistency:
         """A published number that takes no references, such as "vbench-subject"; see `Match.published`."""
         return self.images.published(name, form)
 
-    def to_pandas(self) -> Any:
-        """`rows` as a pandas DataFrame."""
-        return self.rows.to_pandas()
+    def contents(self) -> dict[str, Any]:
+        """Nothing further."""
+        return {}
 
-    def to_csv(self) -> str:
-        """`rows` as CSV text."""
-        return self.rows.to_csv()
-
-    def to_jsonl(self) -> str:
-        """A JSON object for each row."""
-        return self.rows.to_jsonl()
-
-    def to_json(self, numbers: Sequence[PublishedValue] = ()) -> str:
-        """Rows, signature, and published numbers if they are given."""
-        content = {
-            "signature": dict(self.images.signature),
-            "rows": self.rows.to_records(),
-            "published": [asdict(number) for number in numbers],
-            "skipped": dict(self.skipped),
-        }
-        return json_file.text(rounded(content), indent=2) + "\n"
-
-    def to_table(self, numbers: Sequence[PublishedValue] = ()) -> str:
-        """Aligned columns for a terminal, then what all rows share."""
+    def lines(self) -> list[str]:
+        """Rows, and the worst pair of each."""
         lines = columns(self.rows, ("frames", "mean", "worst", "stillness", "flicker", "cuts", "outlier", "clip"))
         for row in self.rows:
             if row["worst_pair"]:
                 lines.append(f"worst pair: {' and '.join(row['worst_pair'])}")
-        lines.append("  ".join(f"{name}={value}" for name, value in self.images.signature.items()))
-        lines += [str(number) for number in numbers]
-        return "\n".join(line.rstrip() for line in lines) + "\n"
-
-    def write(self, path: StrPath) -> None:
-        """Write the rows as .csv, .json or .jsonl, atomically; ValueError for another ending."""
-        self.rows.write(path)
+        return lines
 
 
 def consistency(
@@ -153,4 +126,6 @@ def consistency(
     for name, image_regions in zip(result.table.times, result.table.regions, strict=True):
         if len(image_regions) > 1:
             raise RequestError(f"{name} has {len(image_regions)} regions: consistency compares one of each image")
-    return Consistency(result)
+    rules_of_subjects = ("aggregate", "missing")
+    signature = {key: text for key, text in result.signature.items() if key not in rules_of_subjects}
+    return Consistency(result, result.skipped, signature)

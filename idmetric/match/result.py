@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,13 +16,14 @@ from torch import Tensor
 
 from idmetric.match.assignment import UNASSIGNED, Assignment, State
 from idmetric.match.named import PublishedValue, Similarities, published_value
+from idmetric.match.output import Output, columns
 from idmetric.match.page.pictures import Thumbnail
 from idmetric.match.page.render import write_page
 from idmetric.match.page.subjects import match_page
 from idmetric.match.table import WHOLE, Table
 from idmetric.match.tracks import CUT, Motion, linked, reduced, steps, swaps
-from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.tables import aligned, first_few, four, rounded
+from idmetric.metric.files import StrPath
+from idmetric.metric.files.tables import first_few
 from idmetric.metric.scoring.records import Record, Records
 from idmetric.metric.scoring.references import Aggregate
 
@@ -31,7 +32,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Match:
+class Match(Output):
     """Subjects in images.
 
     T images or frames, S subjects, K references, R regions.
@@ -350,49 +351,28 @@ class Match:
             features.append(np.array(vectors))
         return features
 
-    def to_pandas(self) -> Any:
-        """`rows` as a pandas DataFrame."""
-        return self.rows.to_pandas()
-
-    def to_csv(self) -> str:
-        """`rows` as CSV text."""
-        return self.rows.to_csv()
-
-    def to_jsonl(self) -> str:
-        """A JSON object for each row."""
-        return self.rows.to_jsonl()
-
-    def to_json(self, numbers: Sequence[PublishedValue] = ()) -> str:
-        """Rows, summary, worst image, surplus regions and signature; also published numbers, if they are given."""
+    def contents(self) -> dict[str, Any]:
+        """Summary, worst image, subjects over time, and the surplus regions by image."""
         surplus = {}
         for time, regions in zip(self.table.times, self.surplus, strict=True):
             if regions:
                 surplus[time] = regions
-        content = {
-            "signature": dict(self.signature),
-            "rows": self.rows.to_records(),
+        return {
             "summary": self.summary.to_records(),
             "worst": self.worst,
             "over_time": self.over_time.to_records(),
             "surplus": surplus,
-            "published": [asdict(number) for number in numbers],
-            "skipped": dict(self.skipped),
         }
-        return json_file.text(rounded(content), indent=2) + "\n"
 
-    def to_table(self, numbers: Sequence[PublishedValue] = ()) -> str:
-        """Aligned columns for a terminal: rows, then the summary and what all rows share."""
+    def lines(self) -> list[str]:
+        """Rows, summary, subjects over time, and notes."""
         lines = columns(self.rows, ("subject", "state", "distance", "nearest", "region", "image"))
         lines.append("")
         lines += columns(self.summary, ("subject", "n", "coverage", "mean", "worst", "worst_image"))
         if self.over_time:
             lines.append("")
             lines += columns(self.over_time, _OVER_TIME)
-        lines += self._notes()
-        signature = [f"{name}={value}" for name, value in self.signature.items()]
-        lines.append("  ".join(signature))
-        lines += [str(number) for number in numbers]
-        return "\n".join(line.rstrip() for line in lines) + "\n"
+        return lines + self._notes()
 
     def _notes(self) -> list[str]:
         """Swaps, surplus regions and subjects without states, which the columns of the table do not show."""
@@ -427,24 +407,9 @@ class Match:
         if ending == ".html":
             write_page(self.to_html(), path)
         elif ending in (".csv", ".json", ".jsonl"):
-            self.rows.write(path)
+            super().write(path)
         else:
             raise ValueError(f"{os.fspath(path)!r} ends in none of .csv, .json, .jsonl, .html")
-
-
-def columns(records: Records, names: Sequence[str]) -> list[str]:
-    """Some columns of a table, aligned; "-" where there is no value."""
-    lines = [list(names)]
-    for row in records:
-        cells = []
-        for name in names:
-            value = row[name]
-            if value in (None, ""):
-                cells.append("-")
-            else:
-                cells.append(four(value) if isinstance(value, float) else str(value))
-        lines.append(cells)
-    return aligned(lines)
 
 
 _OVER_TIME = (

@@ -12,9 +12,13 @@ import numpy as np
 from PIL import Image
 
 from idmetric.metric.files.hints import need
+from idmetric.metric.images.kinds import MAX_PIXELS
 from idmetric.metric.images.read import ImageReadError
 
 _JUMP = 100  # frames, at least, that are passed over by seeking instead of decoding them
+# FFmpeg's names of the containers that are opened, whatever a file is called. Playlists, which open further files and
+# addresses, are left out.
+_CONTAINERS = "mov,mp4,matroska,webm,avi,mpeg,mpegts,mpegvideo,m4v,h264,hevc,ivf,flv,ogg,asf,mxf"
 
 
 class ClipError(ValueError):
@@ -75,9 +79,12 @@ class Video:
             yield partial(self._picture, wanted, frame if index == wanted else None)
 
     def _picture(self, index: int, frame: Any) -> Image.Image:
+        name = f"{self.path} @ {index}"
         if frame is None:
-            name = f"{self.path} @ {index}"
             raise ImageReadError(name, "it cannot be decoded: the video is damaged there or shortly before")
+        reason = _too_large(frame)  # the size may change within a stream
+        if reason:
+            raise ImageReadError(name, reason)
         image: Image.Image = frame.to_image()
         turn = round(frame.rotation / 90) * 90 % 360  # counter-clockwise, as Pillow's
         return image.rotate(turn, expand=True) if turn else image
@@ -142,9 +149,20 @@ def _opened(path: Path) -> Iterator[Any]:
     import av
 
     try:
-        with av.open(str(path)) as container:
+        # with "file:", a name with a colon is no address
+        with av.open(f"file:{path}", options={"format_whitelist": _CONTAINERS}) as container:
             if not container.streams.video:
                 raise ClipError(f"{path}: the file contains no video")
+            reason = _too_large(container.streams.video[0])
+            if reason:
+                raise ClipError(f"{path}: {reason}: make them smaller")
             yield container
     except av.FFmpegError as error:
         raise ClipError(f"{path}: not readable as a video: {error}") from error
+
+
+def _too_large(picture: Any) -> str:
+    """Why a stream or a frame has more pixels than an image may have, or ""."""
+    if picture.width * picture.height <= MAX_PIXELS:
+        return ""
+    return f"frames of {picture.width} x {picture.height} pixels are more than the {MAX_PIXELS} allowed"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import resource
+from pathlib import Path
 
 import av
 import numpy as np
@@ -234,6 +235,35 @@ def test_clips_that_cannot_be_used_are_named_or_skipped(tmp_path):
     line = timeline([*clips, Clip(good)], 16, "skip")
     assert [moment.clip for moment in line.moments] == [str(good)]
     assert list(line.problems) == [str(clip.source) for clip in clips]
+
+
+PLAYLISTS = {
+    "concat": "ffconcat version 1.0\nfile clip.mp4\n",
+    "hls": "#EXTM3U\n#EXT-X-TARGETDURATION:9\n#EXTINF:9,\nclip.ts\n#EXT-X-ENDLIST\n",
+}
+
+
+@pytest.mark.parametrize("kind", PLAYLISTS)
+def test_a_playlist_with_the_name_of_a_video_opens_no_other_file(clip, tmp_path, kind):
+    write_video(tmp_path / "clip.ts", [picture(0)])
+    playlist = tmp_path / "list.mp4"
+    playlist.write_text(PLAYLISTS[kind])
+    with pytest.raises(ClipError, match=r"list\.mp4: not readable as a video"):
+        Video(playlist)
+
+
+def test_an_address_is_no_video():
+    with pytest.raises(ClipError, match="No such file"):
+        Video(Path("http://127.0.0.1:9/clip.mp4"))
+
+
+def test_frames_of_too_many_pixels_are_refused(clip, monkeypatch):
+    [load] = Video(clip).read([0])
+    monkeypatch.setattr(video, "MAX_PIXELS", 96 * 64 - 1)
+    with pytest.raises(ClipError, match=r"clip\.mp4: frames of 96 x 64 pixels are more than the 6143 allowed"):
+        Video(clip)
+    with pytest.raises(ImageReadError, match="frames of 96 x 64 pixels"):  # which changed within the stream
+        load()
 
 
 @pytest.mark.parametrize("frames", ["0", 0, -1, "0fps", "2 fps", "some", "fps", "1.5"])

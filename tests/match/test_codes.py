@@ -40,3 +40,9 @@ def test_text_that_ends_early_or_is_of_another_size_is_refused():
 def test_numbers_that_are_no_runs_are_refused(counts):
     with pytest.raises(ValueError, match="not a run-length code"):
         decode({"size": [2, 3], "counts": counts})
+
+
+def test_a_short_text_cannot_fill_the_memory():
+    side = 2**15
+    with pytest.raises(ValueError, match="not a run-length code"):
+        decode({"size": [side, side], "counts": [side * side]})

@@ -1,0 +1,86 @@
+"""What `Match` and `Consistency` have in common: their rows as tables, CSV and JSON, and text for a terminal."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from idmetric.match.named import PublishedValue
+from idmetric.metric.files import StrPath, json_file
+from idmetric.metric.files.tables import aligned, four, rounded
+from idmetric.metric.scoring.records import Records
+
+
+class Output(ABC):
+    """A result with rows.
+
+    Attributes:
+        skipped: image or clip -> why it has no rows.
+        signature: what the distances depend on.
+    """
+
+    skipped: Mapping[str, str]
+    signature: Mapping[str, str]
+
+    @property
+    @abstractmethod
+    def rows(self) -> Records:
+        """The result as a table."""
+
+    @abstractmethod
+    def contents(self) -> dict[str, Any]:
+        """Further parts of the JSON, by name."""
+
+    @abstractmethod
+    def lines(self) -> list[str]:
+        """The rows and more, for a terminal."""
+
+    def to_pandas(self) -> Any:
+        """`rows` as a pandas DataFrame."""
+        return self.rows.to_pandas()
+
+    def to_csv(self) -> str:
+        """`rows` as CSV text."""
+        return self.rows.to_csv()
+
+    def to_jsonl(self) -> str:
+        """A JSON object for each row."""
+        return self.rows.to_jsonl()
+
+    def to_json(self, numbers: Sequence[PublishedValue] = ()) -> str:
+        """Signature, rows and all other results; also published numbers, if they are given."""
+        content = {
+            "signature": dict(self.signature),
+            "rows": self.rows.to_records(),
+            **self.contents(),
+            "published": [asdict(number) for number in numbers],
+            "skipped": dict(self.skipped),
+        }
+        return json_file.text(rounded(content), indent=2) + "\n"
+
+    def to_table(self, numbers: Sequence[PublishedValue] = ()) -> str:
+        """Aligned columns for a terminal, then what all rows share."""
+        signature = [f"{name}={value}" for name, value in self.signature.items()]
+        lines = [*self.lines(), "  ".join(signature), *map(str, numbers)]
+        return "\n".join(line.rstrip() for line in lines) + "\n"
+
+    def write(self, path: StrPath) -> None:
+        """Write the rows as .csv, .json or .jsonl, atomically; ValueError for another ending."""
+        self.rows.write(path)
+
+
+def columns(records: Records, names: Sequence[str]) -> list[str]:
+    """Some columns of a table, aligned; "-" where there is no value."""
+    lines = [list(names)]
+    for row in records:
+        cells = []
+        for name in names:
+            value = row[name]
+            if value in (None, ""):
+                cells.append("-")
+            else:
+                cells.append(four(value) if isinstance(value, float) else str(value))
+        lines.append(cells)
+    return aligned(lines)
