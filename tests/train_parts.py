@@ -149,7 +149,7 @@ class PairRecipe(Recipe):
 
     def load(self, step: int) -> Pairs:
         if step == self.config.missing and self.rank == self.count - 1:
-            raise FileNotFoundError("lost.png: there is no such file")
+            raise FileNotFoundError("lost.png: the file does not exist")
         time.sleep(self.config.pause)
         rng = np.random.default_rng([self.config.seed, step])
         rows = rng.permutation(64)[: self.config.batch_size]

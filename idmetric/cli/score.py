@@ -93,7 +93,7 @@ def _check_files(args: Namespace, work: Cross | Pairs) -> None:
             reasons = f"{len(absent)} images: {reasons}"
         raise CommandError(f"{reasons}{_SKIP}")
     if args.calibration and args.calibration != "stored" and not os.path.exists(args.calibration):
-        raise CommandError(f"cannot read {args.calibration!r}: there is no such file")
+        raise CommandError(f"cannot read {args.calibration!r}: the file does not exist")
 
 
 def _absent_files(work: Cross | Pairs) -> list[str]:

@@ -197,7 +197,7 @@ def embed(
     for name, model in models.items():
         stores[name] = Store(folder / look.folder(model), patches, model="")
         keys[name] = {}
-        for line in stores[name].mend():
+        for line in stores[name].drop_damaged():
             warnings.warn(line, stacklevel=2)
 
     def read(item: Item) -> Input[Item]:
@@ -264,7 +264,7 @@ def items_of(
         mask = manifest.source(row, "mask") if look.masked else None
         missing = [path for path in (image, mask) if isinstance(path, str) and not is_file(path)]
         if missing:
-            problems[row] = f"{missing[0]}: there is no such file"
+            problems[row] = f"{missing[0]}: the file does not exist"
         elif image is None and not (all_read_words and words.get(row)):
             problems[row] = "a text without an image, which needs models that read text"
         else:

@@ -89,7 +89,7 @@ class Gallery(Searchable):
             before = {item.where: item for item in self._items or []}
             if not quick:
                 self._shards.check()
-            damaged = self._shards.mend()
+            damaged = self._shards.drop_damaged()
             try:
                 embed_entries = partial(current_items, self.metric) if cluster is None else cluster.current_items
                 after = embed_entries(

@@ -96,7 +96,7 @@ class Cluster:
                     progress(len(items), len(entries))
         except ray.exceptions.RayError as error:
             cause = str(error).strip().splitlines()[-1]
-            raise GalleryError(f"the cluster gave up ({cause}): run again for what is missing") from error
+            raise GalleryError(f"the cluster gave up ({cause}): run the command again to resume") from error
 
         embedded = {item.key for item in items.values() if not item.problem and item.key not in store}
         store.scan()

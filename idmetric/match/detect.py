@@ -127,7 +127,7 @@ class Detector:
         return [Cut().cut(picture, Region(mask=mask))[0] for picture, mask in photos]
 
     def find(self, image: Image.Image, words: Sequence[str], queries: Sequence[Any]) -> Detections:
-        """What is found of words, or of subjects by the photos that `query` prepared."""
+        """Detect words, or subjects by the photos that `query` prepared."""
         with torch.inference_mode():
             return _distinct(list(self.candidates(image, words, queries)), image, self.overlap)
 

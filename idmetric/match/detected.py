@@ -28,7 +28,7 @@ class DetectedRegions:
     Args:
         words: what to look for, see `Detector.detect`.
         references: instead, photos of a subject, or of several by name. masks: of a subject in its photos.
-        keep: a folder in which regions are kept, by the image's pixels, what was looked for, and the detector.
+        keep: a folder in which regions are kept, by image, query and detector.
 
     Raises:
         RequestError: without anything to look for, and for a detector that cannot look for it.
@@ -56,7 +56,7 @@ class DetectedRegions:
 
     @cached_property
     def signature(self) -> str:
-        """Detector, weights, settings, and what is looked for."""
+        """Detector, weights, settings and query."""
         if self._words:
             return f"{self.detector.signature}, words {', '.join(self._words)}"
         keys = []

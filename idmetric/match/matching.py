@@ -88,7 +88,7 @@ class Plan:
         return None
 
     def is_compared(self, subject: int, images: Sequence[Cutouts], place: Place) -> bool:
-        """Whether a subject is compared with a region: with all but those that a class word keeps for others."""
+        """Whether a subject is compared with a region; a region with a class word is for the subjects of that word."""
         time, number = place
         if number == WHOLE:
             return True

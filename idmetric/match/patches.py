@@ -52,7 +52,7 @@ class Layout:
         """One image's patch values at its pixels (H, W): bilinear, level beyond the outer centers.
 
         Args:
-            values: (P,); those that fill a batch up, after the grid's, are dropped.
+            values: (P,); the padding of a batch, after the grid's values, is dropped.
         """
         grid = values[: math.prod(self.grid)].reshape(1, 1, *self.grid)
         # pixels lie at -1 to 1, edge to edge of the image; patches too, edge to edge of what they cover

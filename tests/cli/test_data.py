@@ -153,7 +153,7 @@ def test_info_says_what_is_wrong(folder: Path, capsys: pytest.CaptureFixture[str
     out = capsys.readouterr().out
     for line in (
         "1 identities are in more than one split", "a: train, test", "1 files show more than one identity",
-        "2 files are missing", "row 5, column 'path': ", "row 5, column 'mask': ", "there is no such file",
+        "2 files are missing", "row 5, column 'path': ", "row 5, column 'mask': ", "the file does not exist",
     ):  # fmt: skip
         assert line in out
     tables = [line.split() for line in out.splitlines()]

@@ -202,8 +202,8 @@ def test_mistakes_are_reported_before_anything_heavy_is_imported(tmp_path: Path)
             for words in ("query a.png", "prune", "dedupe")
         },
         "gallery cluster -g empty": no_gallery.format("empty", "empty"),
-        "score a.png gone.png --model tiny": "cannot read image gone.png: there is no such file",
-        "score --pairs pairs.csv --model tiny": "2 images: cannot read image gone.png: there is no such file",
+        "score a.png gone.png --model tiny": "cannot read image gone.png: the file does not exist",
+        "score --pairs pairs.csv --model tiny": "2 images: cannot read image gone.png: the file does not exist",
         "score a.png b.png --distance clz": "invalid choice: 'clz'",
         "score a.png b.png --model gone/run/": "'gone/run/' is neither an existing folder nor a Hub repository",
         "score a.png b.png --model tiny --calibration gone.json": "cannot read 'gone.json'",

@@ -209,8 +209,8 @@ def test_unreadable_images(run: Runner, folder: Path) -> None:
         (folder / name).write_bytes((folder / "ref.png").read_bytes()[:60])
     status, out, err = run.all("ref.png bad.png missing.png gone.png")  # before any image is read
     assert (status, out) == (1, "")
-    assert "missing.png: there is no such file" in err
-    assert "gone.png: there is no such file" in err
+    assert "missing.png: the file does not exist" in err
+    assert "gone.png: the file does not exist" in err
     assert "2 images: " in err
     assert "bad.png" not in err
     status, out, err = run.all("ref.png gen/a.png bad.png worse.png")
@@ -251,7 +251,7 @@ def test_unreadable_masks(run: Runner, folder: Path) -> None:
     status, out, err = run.all(*options, "ref.png", "--include-refs", "--on-error", "skip", "--format", "json")
     assert status == 4
     assert rows(out).keys() == {"ref.png"}
-    for text in ("poor/a.png: it is not an image", "poor/b.png: it is empty", "poor/c.png: there is no such file"):
+    for text in ("poor/a.png: it is not an image", "poor/b.png: it is empty", "poor/c.png: the file does not exist"):
         assert text in err
     # the same image with a good mask is scored all the same
     (folder / "pairs.csv").write_text("a,b,mask_b\nref.png,gen/a.png,poor/a.png\nref.png,gen/a.png,masks/ref.png\n")

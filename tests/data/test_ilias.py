@@ -94,7 +94,7 @@ def test_images_and_lists_that_differ_are_named(tmp_path: Path) -> None:
     with pytest.raises(SourceError) as error:
         import_dataset("ilias", root)
     missing, extra = gone.with_suffix(""), root / "ilias_core/bold_flep_001/pos/P001_07.jpg"
-    assert f"{missing}: in positive_ids.txt, but there is no such image" in str(error.value)
+    assert f"{missing}: in positive_ids.txt, but the image does not exist" in str(error.value)
     assert f"{extra}: not in positive_ids.txt" in str(error.value)
     assert len(import_dataset("ilias", root, on_error="skip")) == 9
 

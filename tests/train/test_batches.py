@@ -188,7 +188,7 @@ def test_unreadable_images_stop_before_the_first_step_with_the_list(broken: Mani
     assert "row 2, column 'path': cannot read image" in text
     assert "b.png" in text
     assert "row 5, column 'path'" in text
-    assert "there is no such file" in text
+    assert "the file does not exist" in text
     assert "--on-error skip" in text
     with pytest.raises(ManifestError, match=r"(?s)3 of 6 rows.*row 4, column 'mask'"):
         check(broken, masks=True)

@@ -45,7 +45,7 @@ def rows(job: Job) -> Iterator[Row]:
         for kind, ids in listed.items():
             for name in ids:
                 if name not in present:
-                    job.rejected.append(f"{core / name}: in {LISTS[kind]}, but there is no such image")
+                    job.rejected.append(f"{core / name}: in {LISTS[kind]}, but the image does not exist")
 
     for picture in job.limited(images, root.name):
         file, match = core / picture.path, _IMAGE.fullmatch(str(picture.path))

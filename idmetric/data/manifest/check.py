@@ -81,7 +81,7 @@ def _look(manifest: Manifest, row: int, decode: bool, most_ratio: float | None) 
     for column in PATHS:
         source = manifest.source(row, column)
         if isinstance(source, str) and not os.path.isfile(source):
-            row_faults.append(Fault(row, column, f"{source}: there is no such file", missing=True))
+            row_faults.append(Fault(row, column, f"{source}: the file does not exist", missing=True))
         elif source is not None and decode:
             try:
                 if column == "path":

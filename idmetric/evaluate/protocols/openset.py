@@ -158,7 +158,7 @@ def _answerable(
     """The search without queries that are the gallery's only image of their identity; None if no query is known.
 
     Args:
-        is_drawn: whether the split was drawn. notes: takes notes on what is left out, and on the sizes.
+        is_drawn: whether the split was drawn. notes: receives a line on rows left out, and on the sizes.
     """
     of_name = f" of {name}" if name else ""
     gallery_identity = search.identity[search.gallery]

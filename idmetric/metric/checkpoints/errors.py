@@ -29,7 +29,7 @@ class CheckpointError(RuntimeError):
 def check_file(path: StrPath) -> None:
     """Refuse a pipe or a device, for which reading would wait, by CheckpointError."""
     if not os.path.isfile(path):
-        raise CheckpointError(f"cannot read {os.fspath(path)!r}: there is no such file")
+        raise CheckpointError(f"cannot read {os.fspath(path)!r}: the file does not exist")
 
 
 @contextlib.contextmanager

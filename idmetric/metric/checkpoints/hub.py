@@ -251,10 +251,10 @@ def _reason(error: BaseException, repo: str, hub: Hub) -> str:
     elif isinstance(error, errors.EntryNotFoundError):
         return f"the repository has no such file, see {page}/tree/{hub.revision or 'main'}"
 
-    # a mirror or a proxy may leave out the code by which the client knows what is missing
+    # a mirror or a proxy may leave out the error code that the client reads
     status = _status(error)
     if isinstance(error, errors.RepositoryNotFoundError) or status == 401:
-        return f"there is no such repository, it is private, or the token is refused: check the name, and {token}"
+        return f"the repository does not exist, is private, or refuses the token: check the name, and {token}"
     if status:
         advice = _ADVICE.get(status, "an error of the server: try again later")
         return f"HTTP {status} for {page}, {advice}"

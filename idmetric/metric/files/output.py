@@ -86,7 +86,7 @@ def refuse_irregular(path: StrPath) -> None:
     """Refuse a pipe or a device, which might never end; links count as what they lead to, folders pass.
 
     Raises:
-        OSError: for a pipe or a device, and if there is no such file, or it cannot be looked at.
+        OSError: for a pipe or a device, and if the file does not exist, or it cannot be looked at.
     """
     mode = os.stat(path).st_mode
     if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):

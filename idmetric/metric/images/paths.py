@@ -43,7 +43,7 @@ IMAGE_ENDINGS = (
 VIDEO_ENDINGS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg", ".ts")
 
 _NUMBERS = re.compile("([0-9]+)")
-ABSENT = "there is no such file: check the path and the working directory"
+ABSENT = "the file does not exist: check the path and the working directory"
 _ADDRESS = re.compile(r"data:|[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # two letters: C:// is a path
 
 
@@ -294,7 +294,7 @@ def mask_of(folder: StrPath, image: StrPath) -> str | None:
 def absent_mask(folder: StrPath, image: StrPath) -> tuple[str, str]:
     """Name and reason for an error about an image without a mask there."""
     mask = Path(folder, f"{Path(image).stem}.png")
-    return str(mask), f"there is no such file, the mask of {os.fspath(image)}"
+    return str(mask), f"the mask of {os.fspath(image)} does not exist"
 
 
 def masks_of(folder: StrPath, images: Iterable[str]) -> list[str | None]:
@@ -322,7 +322,7 @@ def claim(taken: dict[str, str], image: str, mask: str, folder: StrPath) -> None
 
 
 def _entries(folder: str) -> dict[str, list[str]]:
-    """The names in a folder, by names without their endings; empty if there is no such folder."""
+    """The names in a folder, by names without their endings; empty if the folder does not exist."""
     path = os.path.abspath(folder)
     try:
         changed = os.stat(path).st_mtime_ns

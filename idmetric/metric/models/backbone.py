@@ -49,7 +49,7 @@ class Backbone(Embedder):
         revision, device, dtype, cache_dir, token, local_files_only: as for `IDSim`.
 
     Raises:
-        CheckpointError: if there is no such model or its weights cannot be read.
+        CheckpointError: if the model does not exist or its weights cannot be read.
     """
 
     model_type = "backbone"

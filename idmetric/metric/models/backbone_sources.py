@@ -89,7 +89,7 @@ def resolve(name: str, choices: Choices, hub: Hub, *, pretrained: bool, weights:
     """Find what a name stands for, and download its weights; arguments as for `Backbone`.
 
     Raises:
-        CheckpointError: if there is no such model, or its files cannot be read.
+        CheckpointError: if the model does not exist, or its files cannot be read.
         ValueError: for settings that a published score has fixed.
     """
     if not (name in NAMED or name in efficientnet_lite.FILES or is_timm(name) or name.startswith(HUB)):

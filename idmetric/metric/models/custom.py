@@ -30,7 +30,7 @@ def open_custom(name: str, options: dict[str, Any]) -> Embedder:
     """Import the module, make the class with the options that are given (device, dtype, ...), and check its protocol.
 
     Raises:
-        CheckpointError: if there is no such class, it cannot be made, or it does not meet the protocol.
+        CheckpointError: if the class does not exist, it cannot be made, or it does not meet the protocol.
     """
     module, _, attribute = name.partition(":")
     try:

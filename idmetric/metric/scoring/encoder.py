@@ -105,7 +105,7 @@ class Encoder:
                 folder.mkdir(parents=True, exist_ok=True)
             for facts in (metric.about(), metric.about(settings.outside, settings.mask_id)):
                 self._stores.append(Store(folder / folder_name(facts), self._patches, metric.model_id))
-            self._mend()
+            self._drop_damaged()
 
     def images(self, files: Iterable[File]) -> Generator[tuple[File, Seen | None], None, None]:
         """Yield each file in order, embedded; None for one that is skipped."""
@@ -214,7 +214,7 @@ class Encoder:
                 self._write(store.save)
             keys = [image.key for image in images if self._store_of(image.key) is store]
             embeddings |= store.readable(keys)
-        self._mend()
+        self._drop_damaged()
         results = {}
         for image in images:
             if image.key in embeddings:
@@ -272,10 +272,10 @@ class Encoder:
                 store.drop()
             warnings.warn(f"the cache is not complete ({error}); the scores are", stacklevel=2)
 
-    def _mend(self) -> None:
+    def _drop_damaged(self) -> None:
         for store in self._stores:
             try:
-                lines = store.mend()
+                lines = store.drop_damaged()
             except OutputError as error:  # a folder that is read-only: the shard is not used, and stays
                 lines = [str(error)]
             for line in lines:

@@ -41,7 +41,7 @@ def folder_name(facts: Mapping[str, str]) -> str:
 
 
 def stores_in(folder: StrPath, name: str) -> list[Path]:
-    """Return the folders in a folder that hold a file of this name, sorted; none if there is no such folder.
+    """Return the folders in a folder that hold a file of this name, sorted; none if the folder does not exist.
 
     Raises:
         PermissionError: if the folder or one in it is closed to the user, so that it may hold such a file.

@@ -89,7 +89,7 @@ class Store:
                 continue
         self.scan()
 
-    def mend(self) -> list[str]:
+    def drop_damaged(self) -> list[str]:
         """Delete damaged shards, so that their images are embedded again; return a line about each.
 
         Raises:

@@ -382,7 +382,7 @@ def test_psrbench_finds_outputs_by_their_result_path_and_names_a_missing_file(tm
     data = read(tmp_path / "outputs", layout="psrbench", benchmark=benchmark / "Action.json")
     assert [prompt for [prompt] in listed(data, "generated", "prompt")] == ["a dog and a cat"] * 2
     picture(tmp_path / "outputs" / "m" / "Four" / "0.png", 1)
-    with pytest.raises(OutputsError, match=r"m/Four/0\.png: there is no file .*PSRBench/Four\.json"):
+    with pytest.raises(OutputsError, match=r"0\.png: .*Four\.json, which should hold its prompt"):
         read(tmp_path / "outputs", layout="psrbench", benchmark=benchmark)
     (tmp_path / "outputs" / "m" / "Four" / "0.png").unlink()
     (benchmark / "animals" / "cat.jpg").unlink()
@@ -423,7 +423,7 @@ def test_images_of_the_floor_have_the_names_of_outputs(tmp_path: Path) -> None:
     picture(floor / "n" / "dog" / "run_1.png", 8)
     with pytest.raises(OutputsError, match=r"m/dog/run_1\.png and .*n/dog/run_1\.png are both of method"):
         read(out, PLACE, references=str(refs), floor=floor)
-    with pytest.raises(OutputsError, match="absent: there is no such file or folder"):
+    with pytest.raises(OutputsError, match="absent: no file or folder has this name"):
         read(out, PLACE, references=str(refs), floor=tmp_path / "absent")
 
     lines = ["path,subject,prompt,role", "out/m/dog/run_1.png,dog,run,", "floor/m/dog/run_1.png,dog,run,floor"]

@@ -211,7 +211,7 @@ def test_no_threshold_of_single_subjects_is_used(uno: Path, tiny: IDSim) -> None
         photo.unlink()
     plain = run_uno(uno, tiny)
     assert not names & {name for row in plain.rows for name in row}
-    assert any(note.startswith("there is no SCR by a calibration") for note in plain.notes)
+    assert any(note.startswith("SCR by a calibration needs images of one subject") for note in plain.notes)
     assert values(plain, method="twice", group="all")["coverage"].value == 1
     assert values(plain, method="lost", group="all")["coverage"].value == 0.25
     strict = values(run_uno(uno, tiny, threshold=0.0), method="good", group="all")
@@ -444,4 +444,4 @@ def test_the_command_prints_coverage_floor_and_size(uno: Path, capsys: pytest.Ca
     settings = json.loads((uno / "r" / "generator.json").read_text())["results"][0]["settings"]
     assert (settings["regions"], settings["margin"]) == (str(uno / "boxes.csv"), 0.12)
     run_.says("cannot read regions", *words, "--regions", uno / "absent.json")
-    run_.says("absent: there is no such file or folder", *words, "--floor", uno / "absent")
+    run_.says("absent: no file or folder has this name", *words, "--floor", uno / "absent")

@@ -68,9 +68,9 @@ BOMB = png(50_000, 50_000, 8, 2, b"")
 
 
 def test_error_is_a_value_error_that_carries_source_and_reason() -> None:
-    error = ImageReadError("cat.jpg", "there is no such file")
+    error = ImageReadError("cat.jpg", "the file does not exist")
     assert isinstance(error, ValueError)
-    assert (error.source, error.reason) == ("cat.jpg", "there is no such file")
+    assert (error.source, error.reason) == ("cat.jpg", "the file does not exist")
     assert "cat.jpg" in str(error)
     assert "no such file" in str(error)
     again = pickle.loads(pickle.dumps(error))

@@ -100,13 +100,13 @@ def remember_features(monkeypatch: pytest.MonkeyPatch, extractor: Any) -> None:
 def test_embeddings_and_all_modes_are_those_of_the_published_code(
     variant: str, release: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    # the release's folders, which both read
+    # the folders that the release's loader fills; ours reads the adapter's folder by its path
     shape = shape_of(variant, *SIZES[variant[10]])
     adapter, trunk = publish(tmp_path, variant, shape, 512, PEFT_TARGETS, torch.float32, r=16, lora_alpha=32)[:2]
     adapter.rename(tmp_path / f"{variant}_cls_patch")
     (tmp_path / "checkpoints").mkdir()
     torch.save(load_file(trunk), tmp_path / "checkpoints" / BACKBONES[variant])
-    trunk.unlink()
+    weights = trunk.rename(tmp_path / "backbone.safetensors")
 
     serve_backbone(monkeypatch, shape)
     official, preprocess = release.id_sim(device="cpu", cache_dir=str(tmp_path), id_sim_type=f"{variant}_cls_patch")
@@ -128,7 +128,7 @@ def test_embeddings_and_all_modes_are_those_of_the_published_code(
     matrices = {mode: inner.compute_pairwise_distances(tokens, tokens, policy=policy(patch_mode=mode))
                 for mode in ("pooled_cosine", "sinkhorn")}  # fmt: skip
 
-    ours = IDSim(variant, cache_dir=str(tmp_path), local_files_only=True, device="cpu")
+    ours = IDSim(tmp_path / f"{variant}_cls_patch", backbone_weights=weights, device="cpu")
     found = ours.embed(pictures)
     assert found.patches is not None
     assert (found.cls - theirs["cls"]).abs().max() <= 1e-5

@@ -108,7 +108,7 @@ def test_a_damaged_shard_is_deleted_and_a_whole_one_stays(tmp_path: Path) -> Non
     flip(shard, -1)
     store = Store(tmp_path)
     store.check()
-    assert [shard.name in line for line in store.mend()] == [True]
+    assert [shard.name in line for line in store.drop_damaged()] == [True]
     assert not shard.exists()
     assert "a" not in store
     assert store.vectors(["b"]).shape == (1, 4)
@@ -157,7 +157,7 @@ def test_no_memory_and_failing_disks_are_no_damage(
                 use()
             assert not isinstance(raised.value, DamagedShardError)
     store.check()
-    assert (store.damaged, store.mend()) == ({}, [])
+    assert (store.damaged, store.drop_damaged()) == ({}, [])
     assert shard.is_file()
 
 
@@ -172,7 +172,7 @@ def test_files_with_other_names_are_neither_read_nor_deleted(tmp_path: Path) -> 
         os.utime(tmp_path / name, (0, 0))
     store = Store(tmp_path)
     store.check()
-    assert store.mend() == []
+    assert store.drop_damaged() == []
     assert prune_shards(tmp_path, set()) == 1
     remove_store(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
@@ -195,7 +195,7 @@ def test_a_damaged_file_is_not_deleted_through_a_link(tmp_path: Path, link: str)
     store = Store(received)
     store.check()
     with pytest.raises(ShardError, match=f"received/model/{shard.name}' is reached through a link"):
-        store.mend()
+        store.drop_damaged()
     with pytest.raises(ShardError, match="nothing is deleted through links"):
         remove_store(received)
     assert shard.is_file()

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 CLIP = "CLIP-T"
 NOT_CHECKED = "not checked"
-NO_SCR = "there is no SCR by a calibration, which is of images of one subject"
+NO_SCR = "SCR by a calibration needs images of one subject"
 SEVERAL = f"images show several subjects: copies are not checked, and {NO_SCR}"
 STATES = ("matched", "missing", "doubled", "blended")
 

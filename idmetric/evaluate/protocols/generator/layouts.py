@@ -117,7 +117,7 @@ def _entries_file(picture: Picture, benchmark: Path) -> Path:
         return benchmark
     file = benchmark / f"{picture.fields.get('task', '')}.json"
     if not file.is_file():
-        raise OutputsError(f"{picture.path}: there is no file {file} with its prompt and references")
+        raise OutputsError(f"{picture.path}: {file}, which should hold its prompt and references, does not exist")
     return file
 
 

@@ -102,7 +102,7 @@ def _outputs(
     if data.is_file():
         return read_table(data)
     if not data.is_dir():
-        raise OutputsError(f"{data}: there is no such file or folder")
+        raise OutputsError(f"{data}: no file or folder has this name")
     if layout is None:
         raise OutputsError(
             f"{data} is a folder: name its layout by --pattern, such as "

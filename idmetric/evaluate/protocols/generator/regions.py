@@ -93,7 +93,7 @@ def sightings(
 
 
 def _add(similarities: Similarities, result: Match, time: int) -> None:
-    """Add the table of one image to those that published numbers are computed from."""
+    """Add the table of one image to the input of published numbers."""
     regions = result.table.regions[time]
     similarities.to_references.append(1 - result.table.at(time))
     similarities.aggregated.append(1 - result.by_region[time, :, : len(regions)])
