@@ -223,7 +223,7 @@ def test_unreadable_images(run: Runner, folder: Path) -> None:
     assert rows(out).keys() == {"a.png"}
     assert {x["image"] for x in json.loads(out)["skipped"]} == {"bad.png", "missing.png"}
     assert "skipped bad.png" in err
-    assert "no such file" in err
+    assert "the file does not exist" in err
     assert run("ref.png bad.png gen/a.png --on-error skip --threshold -1") == 3
     assert run.all("ref.png bad.png --on-error skip")[:2] == (1, "")
 
@@ -251,7 +251,7 @@ def test_unreadable_masks(run: Runner, folder: Path) -> None:
     status, out, err = run.all(*options, "ref.png", "--include-refs", "--on-error", "skip", "--format", "json")
     assert status == 4
     assert rows(out).keys() == {"ref.png"}
-    for text in ("poor/a.png: it is not an image", "poor/b.png: it is empty", "poor/c.png: the file does not exist"):
+    for text in ("poor/a.png: it is not an image", "poor/b.png: it is empty", "poor/c.png: the mask of gen/c.png does not exist"):
         assert text in err
     # the same image with a good mask is scored all the same
     (folder / "pairs.csv").write_text("a,b,mask_b\nref.png,gen/a.png,poor/a.png\nref.png,gen/a.png,masks/ref.png\n")

@@ -135,7 +135,7 @@ def test_a_gated_repository_says_where_to_ask_and_how_to_pass_a_token(hub: HubSe
 
 
 def test_what_does_not_exist_is_named(hub: HubServer, tmp_path: Path) -> None:
-    assert "no such repository" in message_of("owner/nothing")
+    assert "the repository does not exist" in message_of("owner/nothing")
     assert "no revision 'v9'" in message_of("owner/model", revision="v9")
     (tmp_path / "repo" / "model.safetensors").unlink()
     message = message_of("owner/model")
@@ -206,7 +206,7 @@ def test_without_a_network_a_model_opens_from_the_cache_at_once(
 @pytest.mark.parametrize(
     ("status", "token", "happened", "advice"),
     [
-        (401, "hf_old", "it is private, or the token is refused", "hf auth login"),
+        (401, "hf_old", "is private, or refuses the token", "hf auth login"),
         (403, None, "access is refused", "give the token the right"),
         (404, None, "HTTP 404", "check the name, the revision and HF_ENDPOINT"),
         (429, None, "too many requests", "wait some minutes"),
@@ -274,7 +274,7 @@ def test_a_folder_of_files_is_downloaded_once_and_without_code(hub: HubServer, t
     hub.refusal = 500
     assert fetch_folder(Files("owner/model"), patterns) == folder
     hub.refusal = 0
-    for name, message in (("owner/nothing", "no such repository"), ("nothing", "neither an existing folder")):
+    for name, message in (("owner/nothing", "the repository does not exist"), ("nothing", "neither an existing folder")):
         with pytest.raises(CheckpointError, match=message):
             fetch_folder(Files(name), patterns)
     hub.gated["owner/model"] = "hf_secret"
