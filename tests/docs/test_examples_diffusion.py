@@ -265,7 +265,7 @@ def contrast(similarity: Tensor) -> float:
 
 def optimized(what: str) -> dict[str, Tensor]:
     """See examples/optimize_identity.py."""
-    found: dict[str, Tensor] = example("optimize_identity").main(["--what", what, "--identities", "2", "--steps", "40"])
+    found: dict[str, Tensor] = example("optimize_identity").main(["--what", what, "--identities", "2", "--steps", "20"])
     return found
 
 
