@@ -196,6 +196,8 @@ def _is_clip(source: Any) -> bool:
 
 def _opened(clip: Clip) -> Video | Animation | Stills:
     if clip.grid is not None:
+        if _is_clip(clip.source):
+            raise ClipError(f"{clip.label}: a grid of panels is one image, and this is a clip: leave out the grid")
         return Stills(_panels(clip.source, *clip.grid), clip.fps)
     if not _is_path(clip.source) or paths.names_several(clip.source):
         images = split_images(clip.source)

@@ -25,7 +25,7 @@ from idmetric.match.encoders import Encoder, VectorFunction, encoder_of
 from idmetric.match.page.pictures import Thumbnail, thumbnail_of
 from idmetric.match.region_files import regions_for
 from idmetric.match.regions import Box, Cut, Picture, Piece, Region, Regions, size_of
-from idmetric.match.result import Match, Missing
+from idmetric.match.result import ALL, Match, Missing
 from idmetric.match.table import WHOLE, Table
 from idmetric.match.tracks import change
 from idmetric.metric.calibration.apply import Calibration
@@ -192,6 +192,8 @@ def match(
     roster, subject_encoders = _roster(metric, subjects, distance, encoders or {}, batch_size)
     limits = _thresholds(roster, threshold)
     chosen = calibration_of(metric, calibration, distance)
+    if rate is not None and chosen is None:
+        raise RequestError("rate chooses a threshold of a calibration: give calibration= as well")
     for subject, encoder in zip(roster, subject_encoders, strict=True):
         if subject.name not in limits:
             is_calibrated = encoder.signature == metric.signature(distance)
@@ -272,6 +274,8 @@ def _roster(
     for name in names:
         if names.count(name) > 1:
             raise RequestError(f"two subjects are called {name!r}: rename one of them")
+        if name == ALL:
+            raise RequestError(f"a subject cannot be called {ALL!r}, as the summary's last row is: rename it")
     return tuple(roster), tuple(roster_encoders)
 
 
@@ -286,8 +290,8 @@ def _thresholds(roster: Sequence[Subject], threshold: float | Mapping[str, float
     for name, limit in limits.items():
         if name not in names:
             raise RequestError(f"threshold for {name!r}: the subjects are called {', '.join(names)}")
-        if not math.isfinite(limit):
-            raise RequestError(f"the threshold of {name} must be a distance, got {limit}")
+        if not 0 <= limit < math.inf:
+            raise RequestError(f"the threshold of {name} must be a distance of at least 0, got {limit}")
     return limits
 
 

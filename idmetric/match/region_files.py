@@ -160,6 +160,8 @@ def _by_path(regions: Mapping[str, Sequence[Any]], images: Sequence[str]) -> lis
     if len(without) == len(images):
         if not regions:
             raise RequestError("no image has regions: a folder of masks has IMAGE/LABEL.png or IMAGE.png")
+        if not any(os.path.exists(image) for image in without):
+            raise RequestError(f"{without[0]} does not exist: check the path and the working directory")
         names = ", ".join(first_few(without, 3))
         listed = ", ".join(first_few(list(regions), 3))
         raise RequestError(

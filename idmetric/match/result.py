@@ -27,6 +27,7 @@ from idmetric.metric.files.tables import first_few
 from idmetric.metric.scoring.records import Record, Records
 from idmetric.metric.scoring.references import Aggregate
 
+ALL = "all"  # the summary's row of all subjects
 Missing = Literal["missing", "zero", "whole", "skip"]
 Array = NDArray[np.float64]
 
@@ -223,7 +224,7 @@ class Match(Output):
         for number in everyone:
             rows.append({"subject": self.table.subjects[number], **self._summary_of([number])})
         if len(everyone) > 1:
-            rows.append({"subject": "all", **self._summary_of(everyone)})
+            rows.append({"subject": ALL, **self._summary_of(everyone)})
         return Records(rows, tuple(rows[0]))
 
     def _summary_of(self, subjects: list[int]) -> Record:

@@ -133,6 +133,15 @@ def test_regions_that_belong_to_no_image_name_both(
         assert message in capsys.readouterr().err
 
 
+def test_a_missing_folder_of_images_is_named_as_such(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--model", "tiny", "--subject", f"ann={folder / 'ann'}", "--regions", str(folder / "boxes.json")]
+    with pytest.raises(SystemExit):
+        main([*words, str(tmp_path / "gone")])
+    assert f"{tmp_path / 'gone'} does not exist" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [

@@ -251,7 +251,11 @@ def test_unreadable_masks(run: Runner, folder: Path) -> None:
     status, out, err = run.all(*options, "ref.png", "--include-refs", "--on-error", "skip", "--format", "json")
     assert status == 4
     assert rows(out).keys() == {"ref.png"}
-    for text in ("poor/a.png: it is not an image", "poor/b.png: it is empty", "poor/c.png: the mask of gen/c.png does not exist"):
+    for text in (
+        "poor/a.png: it is not an image",
+        "poor/b.png: it is empty",
+        "poor/c.png: the mask of gen/c.png does not exist",
+    ):
         assert text in err
     # the same image with a good mask is scored all the same
     (folder / "pairs.csv").write_text("a,b,mask_b\nref.png,gen/a.png,poor/a.png\nref.png,gen/a.png,masks/ref.png\n")

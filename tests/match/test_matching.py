@@ -247,6 +247,8 @@ def test_bad_requests(metric, subjects):
     picture, boxes = scene((ANN, REX))
     with pytest.raises(RequestError, match="two subjects are called 'ann'"):
         match(metric, [subjects[0], subjects[0]], picture, regions=boxes)
+    with pytest.raises(RequestError, match="a subject cannot be called 'all'"):
+        match(metric, {"all": picture}, picture)
     with pytest.raises(RequestError, match="rex has no references"):
         match(metric, {"rex": []}, picture, regions=boxes)
     with pytest.raises(RequestError, match="empty"):
@@ -345,6 +347,10 @@ def test_thresholds_of_unknown_subjects_and_that_are_no_distance_are_refused(met
         matched(metric, subjects, (ANN, REX), threshold={"anne": 0.2})
     with pytest.raises(RequestError, match="must be a distance"):
         matched(metric, subjects, (ANN, REX), threshold=float("nan"))
+    with pytest.raises(RequestError, match="must be a distance of at least 0"):
+        matched(metric, subjects, (ANN, REX), threshold={"ann": -0.1})
+    with pytest.raises(RequestError, match="rate chooses a threshold of a calibration"):
+        matched(metric, subjects, (ANN, REX), rate=0.01)
     with pytest.raises(RequestError, match="batch_size"):
         matched(metric, subjects, (ANN, REX), batch_size=0)
 

@@ -33,7 +33,7 @@ from idmetric.metric.images.kinds import (
     is_array,
     naming,
 )
-from idmetric.metric.images.paths import ABSENT, VIDEO_ENDINGS, is_address
+from idmetric.metric.images.paths import ABSENT, VIDEO_ENDINGS, is_address, is_subject_file
 
 # Pillow's names of the formats that are decoded, whatever a file is called. Left out are formats that Pillow decodes
 # pixel by pixel in Python (FITS, QOI, SGI, BLP, ...: a file of kilobytes can take minutes) or has another program draw
@@ -82,7 +82,7 @@ def read_file(path: StrPath) -> Named:
     try:
         return Named(read_bytes(_checked_path(path, name)), name)
     except OSError as error:
-        raise ImageReadError(name, _explain(error)) from error
+        raise ImageReadError(name, _explain(error, name)) from error
 
 
 def checked(decode: str) -> Decode:
@@ -129,7 +129,7 @@ def open_image(source: ImageLike, upright: bool = True, needed: Needed | None = 
         if name.lower().endswith(VIDEO_ENDINGS):
             reason = "it is a video: clips are compared by `idmetric match`, with images as references"
             raise ImageReadError(name, reason) from error
-        raise ImageReadError(name, _explain(error)) from error
+        raise ImageReadError(name, _explain(error, name)) from error
 
 
 def open_file(file: BinaryIO | StrPath) -> Image.Image:
@@ -203,7 +203,7 @@ def _checked_path(source: StrPath, name: str) -> str:
         path = os.fspath(source)
         status = os.stat(path)
     except PermissionError as error:
-        raise ImageReadError(name, _explain(error)) from error
+        raise ImageReadError(name, _explain(error, name)) from error
     except (OSError, ValueError) as error:
         raise ImageReadError(name, ABSENT) from error
 
@@ -238,7 +238,7 @@ def _decode(image: Image.Image, name: str, upright: bool, needed: Needed | None 
     except ImageReadError:
         raise
     except Exception as error:  # a truncated file raises OSError, SyntaxError, struct.error, ... by format
-        raise ImageReadError(name, _explain(error)) from error
+        raise ImageReadError(name, _explain(error, name)) from error
     if has_more_frames:
         message = f"{name} has several frames: only the first is used (open it with Pillow and seek for another)"
         warnings.warn(message, MultiFrameWarning, stacklevel=5)
@@ -335,12 +335,14 @@ def _key_bits(image: Image.Image) -> int | None:
     return {"L;2": 2, "L;4": 4}.get(raw_mode)
 
 
-def _explain(error: Exception) -> str:
+def _explain(error: Exception, name: str) -> str:
     if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
         return f"too many pixels ({error}): make it smaller"
     if isinstance(error, MemoryError):
         return TOO_LARGE
     if isinstance(error, UnidentifiedImageError):
+        if is_subject_file(name):
+            return "it holds a subject, not an image: `idmetric.score` and `match` take it instead of references"
         advice = "HEIC needs pip install pillow-heif and, in Python, pillow_heif.register_heif_opener()"
         return (
             f"it is not an image of a known format, or its header is damaged: save it again as PNG or JPEG ({advice})"

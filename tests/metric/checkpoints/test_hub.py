@@ -274,7 +274,10 @@ def test_a_folder_of_files_is_downloaded_once_and_without_code(hub: HubServer, t
     hub.refusal = 500
     assert fetch_folder(Files("owner/model"), patterns) == folder
     hub.refusal = 0
-    for name, message in (("owner/nothing", "the repository does not exist"), ("nothing", "neither an existing folder")):
+    for name, message in (
+        ("owner/nothing", "the repository does not exist"),
+        ("nothing", "neither an existing folder"),
+    ):
         with pytest.raises(CheckpointError, match=message):
             fetch_folder(Files(name), patterns)
     hub.gated["owner/model"] = "hf_secret"

@@ -18,6 +18,7 @@ from safetensors.torch import save_file
 from idmetric import IdentityLoss, IDSim, score
 from idmetric.cli.score import main
 from idmetric.metric.images import read
+from idmetric.metric.images.kinds import ImageReadError
 from idmetric.metric.scoring.scores import RequestError
 from idmetric.metric.scoring.subject import Subject
 from tests.match.scenes import ANN, STRANGER, panel, references
@@ -169,11 +170,14 @@ def test_foreign_subjects_are_refused_by_both_names(metric, saved, photos):
         limited.own_threshold("patch")
 
 
-def test_a_subject_among_photos_is_refused(metric, saved, photos):
+def test_a_subject_among_photos_is_refused(metric, saved, photos, tmp_path):
     with pytest.raises(RequestError, match="one subject, or photos"):
         score(metric, [saved, photos / "ann_0.png"], photos.parent / "new")
     with pytest.raises(RequestError, match=r"absent\.subject"):
         score(metric, photos / "absent.subject", photos.parent / "new")
+    save_file(TENSORS, tmp_path / "ann.subject", HEADER)
+    with pytest.raises(ImageReadError, match=r"ann\.subject: it holds a subject, not an image"):
+        metric.embed(tmp_path / "ann.subject")
 
 
 @pytest.mark.parametrize("aggregate", ["mean", "min"])
