@@ -19,7 +19,7 @@ import numpy as np
 import rows
 import torch
 from rows import Row, over
-from timing import Clock
+from timing import Clock, add_counts, parser_of
 
 from idmetric.cli import bench
 from idmetric.cli.bench import make_files, open_model
@@ -112,18 +112,10 @@ SECTIONS = {"regions": regions, "clip": clip}
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", choices=tuple(SECTIONS), help="may be repeated (default: all)")
-    parser.add_argument("--model", default="tiny")
-    parser.add_argument("--random-weights", action="store_true", help="published architectures without a download")
-    parser.add_argument("--device")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser = parser_of(__doc__, SECTIONS, seconds=300.0)
     parser.add_argument("--size", type=int, nargs=2, default=(1280, 720), metavar=("WIDTH", "HEIGHT"))
     parser.add_argument("--workers", type=int, help="threads that read (default: one for each core, at most 8)")
-    parser.add_argument("--seconds", type=float, default=300.0, help="no further round after this time")
-    for name, default in (("images", 100), ("subjects", 4), ("regions", 6), ("frames", 1000), ("batch", 32),
-                          ("repeats", 3), ("warmup", 1)):  # fmt: skip
-        parser.add_argument(f"--{name}", type=int, default=default, help="default: %(default)s")
+    add_counts(parser, images=100, subjects=4, regions=6, frames=1000, batch=32, repeats=3, warmup=1)
     return parser
 
 

@@ -23,7 +23,7 @@ import rows
 import torch
 import torch.nn.functional as F
 from rows import Row, over
-from timing import Clock
+from timing import Clock, add_counts, parser_of
 from torch import Tensor
 
 from idmetric.cli import bench
@@ -357,18 +357,11 @@ SECTIONS: dict[str, Callable[..., Iterator[Row]]] = {
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the command."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", action="append", choices=tuple(SECTIONS), help="may be repeated (default: all)")
-    parser.add_argument("--model", default="tiny")
-    parser.add_argument("--random-weights", action="store_true", help="published architectures without a download")
-    parser.add_argument("--device")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser = parser_of(__doc__, SECTIONS, seconds=60.0)
     parser.add_argument("--images", help="folder of photos (default: generated ones)")
     parser.add_argument("--json", type=Path, help="also write all results there")
-    parser.add_argument("--seconds", type=float, default=60.0, help="no further round after this time")
-    for name, default in (("batch", 8), ("threads", 0), ("repeats", 10), ("warmup", 1), ("sets", 20), ("tokens", 784),
-                          ("channels", 1024), ("references", 4), ("candidates", 16), ("sample", 20)):  # fmt: skip
-        parser.add_argument(f"--{name}", type=int, default=default, help="default: %(default)s")
+    add_counts(parser, batch=8, threads=0, repeats=10, warmup=1, sets=20, tokens=784, channels=1024)
+    add_counts(parser, references=4, candidates=16, sample=20)
     return parser
 
 

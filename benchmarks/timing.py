@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import ctypes
 import gc
@@ -9,7 +10,7 @@ import math
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -194,3 +195,25 @@ def _give_back() -> None:
     """Return freed memory to the system, as its reuse would not be counted."""
     with contextlib.suppress(OSError, AttributeError):  # only glibc has it
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def parser_of(description: str | None, sections: Iterable[str], seconds: float) -> argparse.ArgumentParser:
+    """A parser with the options that timed comparisons share.
+
+    Args:
+        sections: what --only chooses from. seconds: after which no further round begins.
+    """
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", action="append", choices=tuple(sections), help="may be repeated (default: all)")
+    parser.add_argument("--model", default="tiny")
+    parser.add_argument("--random-weights", action="store_true", help="published architectures without a download")
+    parser.add_argument("--device")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser.add_argument("--seconds", type=float, default=seconds, help="no further round after this time")
+    return parser
+
+
+def add_counts(parser: argparse.ArgumentParser, **defaults: int) -> None:
+    """Add options that are whole numbers."""
+    for name, default in defaults.items():
+        parser.add_argument(f"--{name}", type=int, default=default, help="default: %(default)s")
