@@ -47,23 +47,30 @@ def print_of(image: Image.Image) -> Print:
 
 def genuine(name: str, data: Manifest) -> None:
     """Print the alarms among all photo pairs of one identity, and among the most similar pairs of two identities."""
-    prints, identity = [print_of(data.image(k)) for k in range(len(data))], np.array(data.column("identity"), object)
-    rough = np.stack([likeness(p, prints) for p in prints])
+    prints = [print_of(data.image(row)) for row in range(len(data))]
+    identity = np.array(data.column("identity"), object)
+    is_same = identity[:, None] == identity
+    rough = np.stack([likeness(print_, prints) for print_ in prints])
     rough = np.maximum(rough, rough.T)
-    for label, same in (("one identity", True), ("two identities", False)):
-        i, j = np.nonzero(np.triu((identity[:, None] == identity) == same, 1))
-        close = rough[i, j] >= 0.7 if same else rough[i, j] >= 0.9
-        found = np.array([compare(prints[a], prints[b]).agreement for a, b in zip(i[close], j[close], strict=True)])
-        top = f"{found.max():.2f}" if len(found) else "-"
-        print(f"{name}, {label}: {len(i)} pairs, {int((found >= THRESHOLD).sum())} alarms, highest agreement {top}")
+    for label, is_wanted, least in (("one identity", is_same, 0.7), ("two identities", ~is_same, 0.9)):
+        first, second = np.nonzero(np.triu(is_wanted, 1))
+        is_close = rough[first, second] >= least
+        agreements = []
+        for a, b in zip(first[is_close], second[is_close], strict=True):
+            agreements.append(compare(prints[a], prints[b]).agreement)
+        alarms = sum(agreement >= THRESHOLD for agreement in agreements)
+        top = f"{max(agreements):.2f}" if agreements else "-"
+        print(f"{name}, {label}: {len(first)} pairs, {alarms} alarms, highest agreement {top}")
 
 
 def likeness(one: Print, others: list[Print]) -> np.ndarray:
     """The best correlation of one image's crops with the others, also mirrored; it rules out most pairs."""
-    views = np.concatenate([[p.small, p.small[:, ::-1]] for p in others]).reshape(2 * len(others), -1)
+    pairs = [[print_.small, print_.small[:, ::-1]] for print_ in others]
+    views = np.concatenate(pairs).reshape(2 * len(others), -1)
     views = views - views.mean(1, keepdims=True)
     views /= np.maximum(np.linalg.norm(views, axis=1, keepdims=True), 1e-6)
-    return (one.crops @ views.T.astype(np.float32)).max(0).reshape(-1, 2).max(1)
+    best_crop = (one.crops @ views.T.astype(np.float32)).max(0)
+    return best_crop.reshape(-1, 2).max(1)
 
 
 def edits(data: Manifest) -> None:

@@ -17,6 +17,7 @@ from PIL import Image
 
 from idmetric import load
 from idmetric.match.detect_patches import PatchDetector
+from idmetric.match.tracks import overlaps
 
 SIDE = 448
 VIEWS = 8
@@ -60,10 +61,7 @@ def scene(objects: list[Path], subject: int, views: range, picture: Image.Image,
 
 def overlap(a: Box, b: Box) -> float:
     """Intersection over union."""
-    width = max(0.0, min(a[2], b[2]) - max(a[0], b[0]))
-    height = max(0.0, min(a[3], b[3]) - max(a[1], b[1]))
-    areas = (a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1])
-    return width * height / (areas - width * height)
+    return float(overlaps(np.array([a], dtype=float), np.array(b, dtype=float))[0])
 
 
 def measured(

@@ -204,23 +204,39 @@ def difference(old: Path, new: Path, before: str, after: str) -> str:
     if old.suffix == ".safetensors":
         from safetensors.numpy import load_file
 
-        a, b = load_file(old), load_file(new)
+        a = load_file(old)
+        b = load_file(new)
         if a.keys() != b.keys():
             return f"tensors {sorted(a.keys() ^ b.keys())}"
-        if any(a[k].shape != b[k].shape for k in a):
-            return "shapes differ"
-        apart = max((float(np.abs(a[k].astype(float) - b[k].astype(float)).max()) for k in a if a[k].size), default=0.0)
-        return f"tensors differ by {apart:.3g}" if apart else ""
+        largest = 0.0
+        for name, tensor in a.items():
+            if tensor.shape != b[name].shape:
+                return "shapes differ"
+            if tensor.size:
+                differences = np.abs(tensor.astype(float) - b[name].astype(float))
+                largest = max(largest, float(differences.max()))
+        return f"tensors differ by {largest:.3g}" if largest else ""
     if old.suffix == ".parquet":
         import pyarrow.parquet as pq
 
         return "" if pq.read_table(old).equals(pq.read_table(new)) else "tables differ"
     if old.suffix in (".png", ".webp", ".lock"):
         return "pixels differ"
-    texts = [p.read_text(errors="replace").replace(root, "") for p, root in ((old, before), (new, after))]
-    a, b = (STAMPS.sub("STAMP", SECONDS.sub("TIME", text)).splitlines() for text in texts)
-    lines = [f"- {x}\n    + {y}" for x, y in itertools.zip_longest(a, b, fillvalue="") if x != y]
-    return f"{len(lines)} lines\n    " + "\n    ".join(line[:300] for line in lines[:3]) if lines else ""
+    old_lines = lines_of(old, before)
+    new_lines = lines_of(new, after)
+    changed = []
+    for old_line, new_line in itertools.zip_longest(old_lines, new_lines, fillvalue=""):
+        if old_line != new_line:
+            changed.append(f"- {old_line}\n    + {new_line}")
+    if not changed:
+        return ""
+    return f"{len(changed)} lines\n    " + "\n    ".join(line[:300] for line in changed[:3])
+
+
+def lines_of(file: Path, root: str) -> list[str]:
+    """The lines of a file, without the folder, times and stamps of its run."""
+    text = file.read_text(errors="replace").replace(root, "")
+    return STAMPS.sub("STAMP", SECONDS.sub("TIME", text)).splitlines()
 
 
 def main() -> None:

@@ -60,16 +60,16 @@ def test_the_assignment_has_the_least_cost():
     for _ in range(20):
         vectors = rng.normal(size=(2, 4, 3))
         vectors /= np.linalg.norm(vectors, axis=2, keepdims=True)
-        boxes = np.concatenate([corner := rng.uniform(0, 5, (2, 4, 2)), corner + rng.uniform(2, 6, (2, 4, 2))], 2)
+        corners = rng.uniform(0, 5, (2, 4, 2))
+        boxes = np.concatenate([corners, corners + rng.uniform(2, 6, (2, 4, 2))], 2)
         _, numbers = linked(list(vectors), list(boxes), [False, False], NAN)
 
-        def cost(order, vectors=vectors, boxes=boxes):
-            total = 0.0
-            for region, track in enumerate(order):
-                total += 2 - vectors[1, region] @ vectors[0, track] - slow_overlap(boxes[1, region], boxes[0, track])
-            return total
-
-        assert cost(numbers) == pytest.approx(min(map(cost, itertools.permutations(range(4)))))
+        costs = np.zeros((4, 4))
+        for region, track in itertools.product(range(4), range(4)):
+            distance = 1 - vectors[1, region] @ vectors[0, track]
+            costs[region, track] = distance + 1 - slow_overlap(boxes[1, region], boxes[0, track])
+        totals = [costs[range(4), order].sum() for order in itertools.permutations(range(4))]
+        assert costs[range(4), numbers].sum() == pytest.approx(min(totals))
 
 
 def slow_overlap(first, second):

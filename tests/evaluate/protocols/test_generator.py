@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import itertools
 import re
 from collections import Counter
 from collections.abc import Callable
@@ -105,9 +106,12 @@ def test_numbers_are_those_of_loops(folder: Path, metric: IDSim) -> None:
             assert row["copies"].value == 0
 
     pair = values(result, method="a - b")
-    apart = [np.mean([like(image("a", s, p, k), r) for r in refs[s]]) - np.mean([like(image("b", s, p, k), r)
-             for r in refs[s]]) for s in SUBJECTS for p in PROMPTS for k in SEEDS]  # fmt: skip
-    assert pair["identity"].value == pytest.approx(np.mean(apart), abs=1e-6)
+    differences = []
+    for subject, prompt, seed in itertools.product(SUBJECTS, PROMPTS, SEEDS):
+        of_a = [like(image("a", subject, prompt, seed), photo) for photo in refs[subject]]
+        of_b = [like(image("b", subject, prompt, seed), photo) for photo in refs[subject]]
+        differences.append(np.mean(of_a) - np.mean(of_b))
+    assert pair["identity"].value == pytest.approx(np.mean(differences), abs=1e-6)
     tests = result.items["tests"]
     assert tests["metric"] == ["identity", "diversity"]
     assert tests["subjects"] == [3, 3]

@@ -75,9 +75,11 @@ def test_a_missing_matplotlib_is_named(scored: Scored, tmp_path: Path, monkeypat
 
 def test_the_pareto_front_is_that_of_a_loop() -> None:
     x, y = np.random.default_rng(0).integers(0, 6, (2, 40))
-    for k, beaten in enumerate(~on_front(x, y)):
-        better = [j for j in range(40) if x[j] >= x[k] and y[j] >= y[k] and (x[j] > x[k] or y[j] > y[k])]
-        assert beaten == bool(better)
+    points = list(zip(x, y, strict=True))
+    for point, is_on_front in zip(points, on_front(x, y), strict=True):
+        no_worse = [other for other in points if other[0] >= point[0] and other[1] >= point[1]]
+        better = [other for other in no_worse if other != point]
+        assert is_on_front == (not better)
 
 
 def test_names_of_near_methods_do_not_overlap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,11 +63,10 @@ def test_pairs_of_noisy_scores_are_compared_as_rounded_ones(seed: int) -> None:
     assert percentile(x[0], y) == pytest.approx(stats.percentileofscore(b, a[0], "mean"))
     ends = np.random.default_rng(seed).integers(0, 9, (len(x), 2))
     np.testing.assert_array_equal(resampled_auc(x, r, ends, samples=9), resampled_auc(a, r, ends, samples=9))
-    front = on_front(x, y)
-    assert front.tolist() == [
-        not any((p >= a[k] and q >= b[k] and (p > a[k] or q > b[k])) for p, q in zip(a, b, strict=True))
-        for k in range(len(a))
-    ]
+    exact = list(zip(a, b, strict=True))
+    for point, is_on_front in zip(exact, on_front(x, y), strict=True):
+        no_worse = [other for other in exact if other[0] >= point[0] and other[1] >= point[1]]
+        assert is_on_front == all(other == point for other in no_worse)
 
 
 @SEEDS
