@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from idmetric.cli.command import UsageError
 from idmetric.metric.files.hints import need
@@ -68,31 +67,20 @@ def detected_regions(args: Namespace, metric: Embedder, sources: Mapping[str, st
 
 
 def _detector(args: Namespace, metric: Embedder) -> Detector:
-    from idmetric.match.detect_models import GroundingDino, Owlv2, Sam3
+    from idmetric.match.detect_models import detector_named
     from idmetric.match.detect_patches import PatchDetector
 
     by_references = args.detect == REFERENCES
     choice = args.detector or ("patches" if by_references else "grounding-dino")
-    name, _, weights = choice.partition("=")
-    settings: dict[str, Any] = {}
+    settings: dict[str, float] = {}
     if args.detect_threshold is not None:
-        settings["photo_threshold" if by_references and name == "owlv2" else "threshold"] = args.detect_threshold
+        is_of_photos = by_references and choice.startswith("owlv2")
+        settings["photo_threshold" if is_of_photos else "threshold"] = args.detect_threshold
     if choice == "patches":
         return PatchDetector(metric=metric, **settings)
-
-    classes: dict[str, type[GroundingDino | Owlv2 | Sam3]] = {
-        "grounding-dino": GroundingDino,
-        "owlv2": Owlv2,
-        "sam3": Sam3,
-    }
-    if name not in classes:
-        raise UsageError(f"--detector {choice}: choose patches, or {', '.join(classes)}, which take =WEIGHTS")
-    if os.path.isdir(weights):
-        settings["source"] = weights
-    elif weights:
-        settings["source"], _, revision = weights.partition("@")
-        settings["revision"] = revision or None
-    return classes[name](device=args.device, **settings)
+    if choice.startswith("patches="):
+        raise UsageError("--detector patches has no weights of its own: it takes those of --model")
+    return detector_named(choice, args.device, **settings)
 
 
 def with_words(metric: Embedder, sources: Mapping[str, str], distance: str) -> dict[str, str | Subject]:

@@ -10,6 +10,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -29,6 +30,7 @@ from idmetric.metric.checkpoints.revision import revision_of
 from idmetric.metric.checkpoints.weights import check_report
 from idmetric.metric.files.hints import need
 from idmetric.metric.models.devices import auto_device
+from idmetric.metric.scoring.scores import RequestError
 
 _FILES = ["*.json", "*.safetensors", "*.txt"]  # of a Hub repository: no code, no pickles
 
@@ -179,6 +181,33 @@ class Sam3(Pretrained, Detector):
             )
             count = len(result["scores"])
             yield Detections(result["boxes"], result["scores"], [word] * count, result["masks"] if count else None)
+
+
+_BY_NAME: dict[str, type[GroundingDino | Owlv2 | Sam3]] = {
+    "grounding-dino": GroundingDino,
+    "owlv2": Owlv2,
+    "sam3": Sam3,
+}
+
+
+def detector_named(choice: str, device: str | None = None, **settings: Any) -> GroundingDino | Owlv2 | Sam3:
+    """The detector NAME, or NAME=WEIGHTS: "grounding-dino", "owlv2" or "sam3".
+
+    WEIGHTS are a folder, or `owner/name[@revision]` on the Hub. settings: such as threshold.
+
+    Raises:
+        RequestError: for another name.
+    """
+    name, _, weights = choice.partition("=")
+    if name not in _BY_NAME:
+        raise RequestError(f"unknown detector {choice!r}: choose {', '.join(_BY_NAME)}, which take =WEIGHTS")
+    detector = _BY_NAME[name]
+    if not weights:
+        return detector(device=device, **settings)
+    if os.path.isdir(weights):
+        return detector(source=weights, device=device, **settings)
+    source, _, revision = weights.partition("@")
+    return detector(source=source, revision=revision or None, device=device, **settings)
 
 
 @dataclass(frozen=True, kw_only=True)

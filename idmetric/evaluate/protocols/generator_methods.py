@@ -58,6 +58,7 @@ from idmetric.metric.scoring.copies import MANY
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
     from idmetric.evaluate.protocols.generator.regions import RegionsOf
+    from idmetric.match.detected import DetectedRegions
     from idmetric.match.named import Similarities
 
 
@@ -81,10 +82,29 @@ class GeneratorOptions(CopyingOptions, OutputsOptions):
         "boxes or masks of subjects, as for `idmetric match`: each subject is compared in its region",
         metavar="FILE",
     )
+    detect: str | None = option(
+        None,
+        "find regions by words, such as 'dog,person' (pip install 'idmetric[detect]')",
+        metavar="WORDS",
+    )
+    detector: str = option(
+        "grounding-dino", "detector for --detect, see `idmetric match --help`", metavar="NAME[=WEIGHTS]"
+    )
+    keep_regions: Path | None = option(None, "keep found regions there, for the next run", metavar="DIR")
     threshold: float | None = option(None, "largest distance at which a region shows a subject (for states)")
     floor: Path | None = option(
         None, "images of the same prompts generated without references, named as in --data", metavar="FOLDER"
     )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.regions is not None and self.detect is not None:
+            raise ValueError("--regions and --detect both say where subjects are: leave one out")
+
+    @property
+    def in_regions(self) -> bool:
+        """Whether each subject is compared in its region."""
+        return self.regions is not None or self.detect is not None
 
 
 COLUMNS = {
@@ -202,7 +222,7 @@ def open_data(data: Path | None, settings: EvalSettings, options: GeneratorOptio
         if settings.out is None:
             raise ValueError("--out DIR is needed: the example is painted there (or give outputs: --data PATH)")
         return example(settings.out / "example")
-    return open_outputs(data, settings, options, options.training, options.floor, options.regions is not None)
+    return open_outputs(data, settings, options, options.training, options.floor, options.in_regions)
 
 
 def with_property(options: GeneratorOptions, names: tuple[str, ...]) -> GeneratorOptions:
@@ -237,11 +257,18 @@ def run(
         raise ValueError(f"--against {options.against!r}: no such method; there are {', '.join(images.methods)}")
     _groups(images, data, options.by)  # refuses unknown columns before anything is embedded
     regions: RegionsOf | None = None
-    if options.regions is not None:
-        from idmetric.evaluate.protocols.generator.regions import read_regions, sightings
+    detector = ""
+    if options.in_regions:
+        from idmetric.evaluate.protocols.generator.regions import detect_regions, read_regions, sightings
 
         _refuse_without_regions(models, settings)
-        regions = read_regions(options.regions, [images, Images.of(data, FLOOR)], data)
+        to_cut = [images, Images.of(data, FLOOR)]
+        if options.regions is not None:
+            regions = read_regions(options.regions, to_cut, data)
+        else:
+            detected = _detected(options, settings)
+            detector = detected.signature
+            regions = detect_regions(detected, to_cut, data, settings)
     layout = LAYOUTS[options.layout] if options.layout else Layout("")
     limits = {name: _limits(model, settings, options) for name, model in models.items()}
 
@@ -271,6 +298,8 @@ def run(
     about = {**settings.as_dict(), "by": list(options.by), "held_out": options.held_out}
     if regions is not None:
         about |= {"margin": layout.margin, "square": layout.square, "threshold": options.threshold}
+    if detector:
+        about["detector"] = detector
     results = []
     for scorer, result in bound.results("generator", about, notes):
         scores = score(images, scorer, copies, fidelity)
@@ -318,6 +347,14 @@ def run(
     return results
 
 
+def _detected(options: GeneratorOptions, settings: EvalSettings) -> DetectedRegions:
+    from idmetric.match.detect_models import detector_named
+    from idmetric.match.detected import DetectedRegions
+
+    detector = detector_named(options.detector, settings.device)
+    return DetectedRegions(detector, str(options.detect).split(","), keep=options.keep_regions)
+
+
 def _refuse_without_regions(models: Models, settings: EvalSettings) -> None:
     """Refuse what cannot be compared in regions."""
     from idmetric.metric.models.embedder import Embedder
@@ -326,7 +363,7 @@ def _refuse_without_regions(models: Models, settings: EvalSettings) -> None:
     if others:
         raise ValueError(f"{', '.join(others)}: regions are compared by models, not by baselines; leave them out")
     if settings.look.masked:
-        raise ValueError("--regions and --subject both say where subjects are: leave one out")
+        raise ValueError("regions and --subject both say where subjects are: leave one out")
 
 
 def _groups(images: Images, data: Manifest, by: Sequence[str]) -> dict[str, Truths]:
@@ -422,8 +459,8 @@ PROTOCOL = Protocol(
     open_data=open_data,
     data_help=OUTPUTS_HELP,
     needs_data=False,
-    data_options=("pattern", "layout", "benchmark", "references", "training", "clip_t", "floor", "regions"),
-    packages={"clip_t": "transformers"},
+    data_options=("pattern", "layout", "benchmark", "references", "training", "clip_t", "floor", "regions", "detect"),
+    packages={"clip_t": "transformers", "detect": "transformers"},
     group_by=with_property,
     compares="method",
 )

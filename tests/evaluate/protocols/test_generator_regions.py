@@ -23,9 +23,11 @@ from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.generator.outputs import read
 from idmetric.evaluate.protocols.generator_methods import GeneratorOptions, run
 from idmetric.match import match
+from idmetric.match.detect_models import Owlv2
 from idmetric.metric.images.kinds import ImageReadError
 from idmetric.metric.scoring.scores import RequestError
 from tests.evaluate.protocols.parts import PLAIN, values
+from tests.match.detector_parts import owlv2
 from tests.match.scenes import ANN, REX, SIDE, STRANGER, panel, references, scene
 from tests.runner import Runner
 
@@ -275,6 +277,32 @@ def test_the_floor_is_scored_in_regions_too(uno: Path, tiny: IDSim) -> None:
     assert values(result, method="good", group="all")["above floor"].value > 0.8
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+def test_detected_regions_score_as_the_same_boxes_in_a_file(uno: Path, tiny: IDSim, tmp_path: Path) -> None:
+    owlv2(tmp_path / "owlv2")
+    detector = Owlv2(source=str(tmp_path / "owlv2"), device="cpu")
+    lines = ["path,x,y,w,h"]
+    for path in sorted((uno / "out").glob("*/*.png")):
+        for left, top, right, bottom in detector.detect(path, ["badge"]).boxes.double().tolist():
+            lines.append(f"out/{path.parent.name}/{path.name},{left},{top},{right - left},{bottom - top}")
+    assert len(lines) > 6
+    (tmp_path / "found.csv").write_text("\n".join(lines))
+
+    options = {"detector": f"owlv2={tmp_path / 'owlv2'}", "keep_regions": tmp_path / "kept"}
+    result = run_uno(uno, tiny, regions=None, detect="badge", **options)
+    by_file = run_uno(uno, tiny, regions=str(tmp_path / "found.csv"))
+    for method in SHOWN:
+        row, expected = (values(one, method=method, group="all") for one in (result, by_file))
+        for column in ("identity", "coverage", "uno-distill"):
+            assert row[column].value == pytest.approx(expected[column].value, abs=1e-5)
+    assert result.settings["detector"].startswith("owlv2 owlv2@")
+    assert len(list((tmp_path / "kept").glob("*.json"))) == len(list((uno / "out").glob("*/*.png")))
+    with pytest.raises(ValueError, match="--regions and --detect both say where subjects are"):
+        run_uno(uno, tiny, detect="badge")
+    with pytest.raises(RequestError, match="unknown detector 'yolo'"):
+        run_uno(uno, tiny, regions=None, detect="badge", detector="yolo")
+
+
 def test_regions_that_fit_no_image_are_named(uno: Path, tiny: IDSim) -> None:
     data = open_uno(uno)
 
@@ -292,7 +320,7 @@ def test_regions_that_fit_no_image_are_named(uno: Path, tiny: IDSim) -> None:
     with pytest.raises(ValueError, match="hsv: regions are compared by models"):
         run(data, {"hsv": open_model("hsv")}, PLAIN, GeneratorOptions(regions=str(uno / "boxes.csv")))
     settings = EvalSettings(look=Look(masked=True))
-    with pytest.raises(ValueError, match="--regions and --subject"):
+    with pytest.raises(ValueError, match="regions and --subject"):
         run(data, {"m": tiny}, settings, GeneratorOptions(regions=str(uno / "boxes.csv")))
 
 

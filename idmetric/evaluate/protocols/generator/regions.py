@@ -12,9 +12,11 @@ from PIL import Image
 from idmetric.evaluate.protocols.common.columns import Ints
 from idmetric.evaluate.protocols.generator.images import Images, Sightings
 from idmetric.evaluate.protocols.generator.layouts import Layout
-from idmetric.match import Cut, Match, Region, Subject, match
+from idmetric.match import Cut, DetectedRegions, Match, Region, Subject, match
 from idmetric.match.named import PUBLISHED, Similarities
 from idmetric.match.region_files import regions_for
+from idmetric.metric.images.kinds import ImageReadError
+from idmetric.metric.images.read import read_image
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -26,14 +28,40 @@ RegionsOf = Mapping[Any, Sequence[Region]]  # a file -> its regions
 
 def read_regions(path: str, groups: Sequence[Images], data: Manifest) -> RegionsOf:
     """The regions of all these images in one file, see `idmetric.match.region_files`."""
+    sources, labels = _sources_and_labels(groups, data)
+    regions_of = regions_for(path, sources, "list", labels)
+    nothing = Image.new("RGB", (1, 1))  # the regions of files do not depend on pixels
+    return {source: regions_of(number, nothing) for number, source in enumerate(sources)}
+
+
+def detect_regions(
+    detected: DetectedRegions, groups: Sequence[Images], data: Manifest, settings: EvalSettings
+) -> RegionsOf:
+    """The regions of all these images that a detector finds.
+
+    An image that cannot be read has none here; whoever embeds it reports it.
+    """
+    sources, labels = _sources_and_labels(groups, data)
+    regions_of = regions_for(detected, sources, "list", labels)
+    regions: dict[Any, Sequence[Region]] = {}
+    for number, source in enumerate(sources):
+        try:
+            regions[source] = regions_of(number, read_image(source))
+        except ImageReadError:
+            regions[source] = []
+        if settings.progress is not None:
+            settings.progress(number + 1, len(sources))
+    return regions
+
+
+def _sources_and_labels(groups: Sequence[Images], data: Manifest) -> tuple[list[Any], set[str]]:
+    """The files of all images, each once, and the names and class words of their subjects."""
     labels: set[str] = set()
     sources: dict[Any, None] = {}
     for images in groups:
         labels.update(images.subject, images.label)
         sources |= dict.fromkeys(data.source(row) for row in images.rows)
-    regions_of = regions_for(path, list(sources), "list", labels - {""})
-    nothing = Image.new("RGB", (1, 1))  # the regions of files do not depend on pixels
-    return {source: regions_of(number, nothing) for number, source in enumerate(sources)}
+    return list(sources), labels - {""}
 
 
 def sightings(
