@@ -66,6 +66,9 @@ def build_parser(prog: str = "idmetric match") -> Parser:
         help="a folder of frames, or an animated WebP or PNG, that is one clip; may be repeated",
     )
     parser.add_argument(
+        "--fps", type=float, default=1.0, metavar="RATE", help="frames per second of --clip folders (default: 1)"
+    )
+    parser.add_argument(
         "--frames",
         default="16",
         metavar="N",
@@ -214,7 +217,7 @@ def _sources(args: Namespace) -> list[Any]:
     for source in sources:
         path = os.path.normpath(source.source if isinstance(source, Clip) else source)
         by_path.setdefault(path, Clip(path, grid=args.grid) if args.grid else source)
-    return [*by_path.values(), *map(Clip, args.clip)]
+    return [*by_path.values(), *(Clip(path, args.fps) for path in args.clip)]
 
 
 def grid_size(text: str) -> tuple[int, int]:

@@ -220,6 +220,12 @@ def test_grids_and_folders_of_frames(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert rows[1]["clip"] == str(tmp_path / "sheet.png")
     assert rows[0]["mean"] == rows[1]["mean"] > 0
 
+    words = ["--subject", f"ann={tmp_path / 'frames' / '0.png'}", "--clip", str(tmp_path / "frames")]
+    words += ["--fps", "4", "--frames", "2fps", "--format", "csv"]
+    assert main(["--model", "tiny", "--quiet", *words]) == 0
+    frames = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [(Path(row["image"]).name, float(row["seconds"])) for row in frames] == [("0.png", 0.0), ("2.png", 0.5)]
+
 
 @pytest.mark.parametrize(
     ("words", "status", "message"),
@@ -227,6 +233,7 @@ def test_grids_and_folders_of_frames(tmp_path: Path, capsys: pytest.CaptureFixtu
         ([], 2, "no images: give files, folders or --clip"),
         (["--grid", "2", "a.png"], 2, "'2' is not ROWSxCOLUMNS"),
         (["--frames", "0", "movie.mp4"], 2, "unknown frames '0'"),
+        (["--clip", "frames", "--fps", "0"], 2, "frames: a clip has more than 0 frames per second, got fps=0.0"),
         (["empty.mp4"], 1, "empty.mp4: the file is empty"),
         (["nothing"], 1, "nothing"),
     ],
