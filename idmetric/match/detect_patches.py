@@ -75,8 +75,9 @@ def hot_boxes(heat: Tensor, level: float) -> tuple[Tensor, Tensor]:
     from scipy import ndimage
 
     median = heat.median()
+    end = median + level * (heat.max() - median)
     values = heat.numpy()
-    parts, count = ndimage.label(values >= float(median + level * (heat.max() - median)))
+    parts, count = ndimage.label(values >= float(end))
     boxes = []
     for rows, columns in ndimage.find_objects(parts):
         boxes.append((columns.start, rows.start, columns.stop, rows.stop))

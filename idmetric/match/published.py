@@ -19,6 +19,13 @@ Array = NDArray[np.float64]
 Form = Literal["released", "corrected"]
 
 
+def mean_of_values(values: Array | Sequence[float]) -> float:
+    """The mean without NaN; NaN if there is nothing else."""
+    if np.isnan(values).all():  # also without any
+        return float("nan")
+    return float(np.nanmean(values))
+
+
 # Several subjects in an image
 
 
@@ -29,12 +36,17 @@ def best_region(similarity: Array) -> Array:
     return np.where(np.isfinite(highest), highest, np.nan)
 
 
+def best_regions(images: Sequence[Array]) -> Array:
+    """`best_region` (N,) of each image and subject."""
+    return np.concatenate([best_region(similarity) for similarity in images])
+
+
 def xverse_ip(images: Sequence[Array]) -> float:
     """XVerseBench's IP similarity: 100 x the mean over images and subjects of the best region's similarity.
 
     A subject that is not found counts 0 (XVerse, eval/tools/idip_sam-dino_score.py). Higher is better.
     """
-    values = np.concatenate([np.nan_to_num(best_region(similarity)) for similarity in images])
+    values = np.nan_to_num(best_regions(images))
     return 100 * float(values.mean())
 
 
@@ -48,15 +60,17 @@ def id_confidence(similarity: Array) -> Array:
         ranked = np.sort(row[~np.isnan(row)])[::-1]
         if len(ranked) < 2:
             continue
-        first, second = ranked[:2]
-        confidence[subject] = min(1.0, (first - second) / first) if first > 0 else 0.0
+        best, second_best = ranked[:2]
+        confidence[subject] = 0.0
+        if best > 0:
+            confidence[subject] = min(1.0, (best - second_best) / best)
     return confidence
 
 
 def umo_id_conf(images: Sequence[Array]) -> float:
     """UMO's ID-Conf on XVerseBench: 100 x the mean of `id_confidence` over images and subjects that have a value."""
     values = np.concatenate([id_confidence(similarity) for similarity in images])
-    return 100 * float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+    return 100 * mean_of_values(values)
 
 
 def assigned_cells(similarity: Array) -> NDArray[np.bool_]:
@@ -145,7 +159,9 @@ def multiid(images: Sequence[Array], form: Form = "released") -> float:
     values = multiid_similarities(images)
     if not len(values):
         return float("nan")
-    return without_outliers(values) if form == "released" else float(values.mean())
+    if form == "released":
+        return without_outliers(values)
+    return float(values.mean())
 
 
 def copy_geo(generated_to_target: float, generated_to_reference: float, target_to_reference: float) -> float:
@@ -156,7 +172,9 @@ def copy_geo(generated_to_target: float, generated_to_reference: float, target_t
     """
     cosines = np.clip([generated_to_target, generated_to_reference, target_to_reference], -1.0, 1.0)
     to_target, to_reference, between = np.arccos(cosines)
-    return float((to_target - to_reference) / between) if between >= 1e-6 else 0.0
+    if between < 1e-6:
+        return 0.0
+    return float((to_target - to_reference) / between)
 
 
 # Stories
@@ -201,7 +219,7 @@ def vistory_self(features: Sequence[Array], form: Form = "released") -> float:
             values.append(float(cosines[np.triu_indices(len(crops), 1)].mean()))
         elif form == "released":
             values.append(float(len(crops)))
-    return float(np.mean(values)) if values else float("nan")
+    return mean_of_values(values)
 
 
 def occm(found: Sequence[int], expected: Sequence[int]) -> float:
@@ -213,7 +231,7 @@ def occm(found: Sequence[int], expected: Sequence[int]) -> float:
     for count, wanted in zip(found, expected, strict=True):
         if wanted:
             values.append(100 * np.exp(-abs(count - wanted) / (1e-6 + wanted)))
-    return float(np.mean(values)) if values else float("nan")
+    return mean_of_values(values)
 
 
 def vistory_copy_paste(to_reference: float, to_mirrored: float) -> float:
@@ -241,7 +259,9 @@ def nexus(images: Sequence[Array], form: Form = "released") -> float:
     if not means:
         return 0.0
     mean = float(np.mean(means))
-    return mean / len(means) if form == "released" else mean
+    if form == "released":
+        mean /= len(means)
+    return mean
 
 
 def msrvtt_subject(images: Sequence[Array], form: Form = "released") -> float:
@@ -249,10 +269,10 @@ def msrvtt_subject(images: Sequence[Array], form: Form = "released") -> float:
 
     As released, a subject that is not found counts 0; corrected, it has no value, and the coverage tells.
     """
-    values = np.concatenate([best_region(similarity) for similarity in images])
+    values = best_regions(images)
     if form == "released":
         values = np.nan_to_num(values)
-    return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+    return mean_of_values(values)
 
 
 def vbench_frames(frames: Array) -> Array:

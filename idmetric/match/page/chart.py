@@ -48,9 +48,12 @@ class Scale:
         if low == high:
             high += unit
         ticks = []
-        for number in range(math.ceil(low / unit - 1e-9), math.floor(high / unit + 1e-9) + 1):
+        lowest = math.ceil(low / unit - 1e-9)
+        highest = math.floor(high / unit + 1e-9)
+        for number in range(lowest, highest + 1):
             value = round(number * unit, 9) + 0.0  # no -0
-            ticks.append((percent(value, low, high), format(value, style)))
+            position = percent(value, low, high)
+            ticks.append((position, format(value, style)))
         return cls(name, low, high, ticks)
 
     def at(self, value: float) -> float:
