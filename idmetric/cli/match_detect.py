@@ -102,5 +102,11 @@ def with_words(metric: Embedder, sources: Mapping[str, str], distance: str) -> d
         elif is_subject_file(source):
             subjects[name] = replace(Subject.load(source), name=name, word=word)
         else:
-            subjects[name] = Subject.of(metric, source, name=name, word=word, distance=distance)
+            subjects[name] = Subject.of(
+                metric,
+                source,
+                name=name,
+                word=word,
+                distance=distance,
+            )
     return subjects

@@ -164,7 +164,7 @@ def _distinct(parts: Sequence[Detections], image: Image.Image, overlap: float) -
     with_masks = [part.masks for part in parts if part.masks is not None]
     if with_masks:
         masks = torch.cat(with_masks).bool().cpu()
-        has_pixels = [_selects(masks[row], boxes[row]) for row in rows.tolist()]
+        has_pixels = list(map(_selects, masks[rows], boxes[rows]))
         rows = rows[has_pixels]
         masks = masks[rows]
     labels = [labels[row] for row in rows.tolist()]

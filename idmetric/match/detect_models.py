@@ -150,9 +150,8 @@ class Owlv2(Pretrained, Detector):
     def _processed(self, outputs: Any, threshold: float, image: Image.Image, words: Sequence[str]) -> Detections:
         processor, _ = self.loaded
         sizes = [(image.height, image.width)]
-        [result] = processor.image_processor.post_process_object_detection(outputs, threshold, sizes)
-        labels = [words[number] for number in result["labels"].tolist()]
-        return Detections(result["boxes"], result["scores"], labels)
+        [result] = processor.post_process_grounded_object_detection(outputs, threshold, sizes, [words])
+        return Detections(result["boxes"], result["scores"], result["text_labels"])
 
 
 @dataclass(frozen=True, kw_only=True)

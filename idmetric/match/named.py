@@ -72,10 +72,8 @@ class Similarities:
         """Mean similarities (S, R) over references."""
         means = []
         for similarity in self.to_references:
-            compared = ~np.isnan(similarity)
-            count = compared.sum(1)
-            total = np.nansum(similarity, 1)
-            means.append(np.where(count > 0, total / np.maximum(count, 1), np.nan))
+            compared = np.ma.masked_invalid(similarity)
+            means.append(compared.mean(1).filled(np.nan))
         return means
 
 

@@ -31,9 +31,8 @@ def mean_of_values(values: Array | Sequence[float]) -> float:
 
 def best_region(similarity: Array) -> Array:
     """The highest similarity (S,) of each subject to a region; NaN for a subject without regions."""
-    compared = ~np.isnan(similarity)
-    highest = np.where(compared, similarity, -np.inf).max(-1, initial=-np.inf)
-    return np.where(np.isfinite(highest), highest, np.nan)
+    highest: Array = np.fmax.reduce(similarity, axis=-1, initial=np.nan)
+    return highest
 
 
 def best_regions(images: Sequence[Array]) -> Array:
@@ -193,14 +192,15 @@ def vistory_cross(images: Sequence[Array], form: Form = "released") -> float:
     count = len(images[0])
     values: list[list[float]] = [[] for _ in range(count)]
     for similarity in images:
-        cells = assigned_cells(np.stack([best_region(subject.T) for subject in similarity]))
+        to_nearest_reference = best_region(similarity.swapaxes(1, 2))
+        cells = assigned_cells(to_nearest_reference)
         for subject in range(count):
             regions = np.flatnonzero(cells[subject])
             if len(regions):
                 values[subject].append(float(np.nanmean(similarity[subject, :, regions[0]])))
             elif form == "corrected":
                 values[subject].append(0.0)
-    means = [np.mean(subject_values or [0.0]) for subject_values in values]
+    means = [np.mean(of_images or [0.0]) for of_images in values]
     return float(np.mean(means))
 
 
