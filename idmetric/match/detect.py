@@ -127,7 +127,11 @@ class Detector:
 
     def query(self, photos: Sequence[Photo]) -> Any:
         """The photos of a subject, prepared once for all images; here cut to the boxes of their masks."""
-        return [Cut().cut(picture, Region(mask=mask))[0] for picture, mask in photos]
+        cuts = []
+        for picture, mask in photos:
+            cut_out, *_ = Cut().cut(picture, Region(mask=mask))
+            cuts.append(cut_out)
+        return cuts
 
     def find(self, image: Image.Image, words: Sequence[str], queries: Sequence[Any]) -> Detections:
         """Detect words, or subjects by the photos that `query` prepared."""
@@ -174,4 +178,5 @@ def _distinct(parts: Sequence[Detections], image: Image.Image, overlap: float) -
 def _selects(mask: Tensor, box: Tensor) -> bool:
     """Whether a mask has a pixel in its box; it could not be cut out otherwise."""
     left, top, right, bottom = map(round, box.tolist())
-    return bool(mask[top:bottom, left:right].any())
+    in_box = mask[top:bottom, left:right]
+    return bool(in_box.any())

@@ -226,9 +226,12 @@ class Sam2(Pretrained):
     def mask(self, image: Image.Image, box: Box) -> NDArray[np.bool_]:
         """The object in a box, (H, W)."""
         processor, model = self.loaded
-        inputs = processor(images=image, input_boxes=[[list(box)]], return_tensors="pt").to(model.device)
+        boxes = [[list(box)]]  # of the image, of its only object
+        inputs = processor(images=image, input_boxes=boxes, return_tensors="pt").to(model.device)
         with torch.inference_mode():
-            logits = model(**inputs, multimask_output=False).pred_masks.float()
-        [masks] = processor.post_process_masks(logits.cpu(), inputs["original_sizes"].cpu())
+            outputs = model(**inputs, multimask_output=False)
+        logits = outputs.pred_masks.float().cpu()
+        sizes = inputs["original_sizes"].cpu()
+        [masks] = processor.post_process_masks(logits, sizes)
         mask: NDArray[np.bool_] = masks[0, 0].numpy().astype(bool)
         return mask

@@ -65,7 +65,11 @@ class Similarities:
     @property
     def best(self) -> list[Array]:
         """Similarities (S, R) to the nearest reference."""
-        return [published.best_region(similarity.swapaxes(1, 2)) for similarity in self.to_references]
+        best = []
+        for similarity in self.to_references:
+            of_regions = similarity.swapaxes(1, 2)
+            best.append(published.best_region(of_regions))
+        return best
 
     @property
     def mean(self) -> list[Array]:
@@ -126,7 +130,8 @@ class PublishedValue:
     used: str
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.form}): {self.value:.4f} ({self.source}; by {self.used})"
+        number = f"{self.name} ({self.form}): {self.value:.4f}"
+        return f"{number} ({self.source}; by {self.used})"
 
 
 def published_value(similarities: Similarities, name: str, form: str, signature: Mapping[str, str]) -> PublishedValue:

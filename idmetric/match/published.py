@@ -124,7 +124,11 @@ def uno_distill(images: Sequence[Array]) -> Array:
 
     0 if a subject is not found (wenshare71/UNO, distill/filter_data.py).
     """
-    return np.array([np.nan_to_num(best_region(similarity)).min() for similarity in images])
+    lowest = []
+    for similarity in images:
+        best = np.nan_to_num(best_region(similarity))
+        lowest.append(best.min())
+    return np.array(lowest)
 
 
 def without_outliers(values: Array) -> float:
@@ -239,7 +243,8 @@ def vistory_copy_paste(to_reference: float, to_mirrored: float) -> float:
 
     In 0..1, 0.5 = as near to the one as to the other.
     """
-    return float(1 / (1 + np.exp((to_mirrored - to_reference) / 0.01)))
+    logit = (to_reference - to_mirrored) / 0.01
+    return float(1 / (1 + np.exp(-logit)))
 
 
 # Video
@@ -275,14 +280,20 @@ def msrvtt_subject(images: Sequence[Array], form: Form = "released") -> float:
     return mean_of_values(values)
 
 
+def consecutive_cosines(frames: Array) -> Array:
+    """The cosine (N - 1,) of each frame after the first to the one before it."""
+    cosines: Array = np.einsum("nd,nd->n", frames[1:], frames[:-1])
+    return cosines
+
+
 def vbench_frames(frames: Array) -> Array:
     """VBench's consistency of each frame (N - 1,) after the first: (max(0, cos previous) + max(0, cos first)) / 2.
 
     (vbench/subject_consistency.py.)
     """
-    to_previous = np.einsum("nd,nd->n", frames[1:], frames[:-1])
-    to_first = frames[1:] @ frames[0]
-    mean: Array = (np.maximum(to_previous, 0) + np.maximum(to_first, 0)) / 2
+    to_previous = np.maximum(consecutive_cosines(frames), 0)
+    to_first = np.maximum(frames[1:] @ frames[0], 0)
+    mean: Array = (to_previous + to_first) / 2
     return mean
 
 
@@ -303,9 +314,11 @@ def vbench_i2v(frames: Array, to_image: Array) -> float:
 
     .4 times the highest cosine to the image, .3 times the mean and .3 times the lowest of consecutive frames.
     """
-    to_image = np.maximum(to_image, 0)
-    consecutive = np.maximum(np.einsum("nd,nd->n", frames[1:], frames[:-1]), 0)
-    return float(0.4 * to_image.max() + 0.3 * consecutive.mean() + 0.3 * consecutive.min())
+    highest_to_image = np.maximum(to_image.max(), 0)
+    consecutive = np.maximum(consecutive_cosines(frames), 0)
+    mean = consecutive.mean()
+    lowest = consecutive.min()
+    return float(0.4 * highest_to_image + 0.3 * mean + 0.3 * lowest)
 
 
 def vbench_long(videos: Sequence[Array], seconds: Sequence[Array], form: Form = "released") -> float:
@@ -316,9 +329,12 @@ def vbench_long(videos: Sequence[Array], seconds: Sequence[Array], form: Form = 
     """
     pieces = []
     for frames, times in zip(videos, seconds, strict=True):
-        piece = np.floor((times - times[0]) / 2).astype(int)
-        pieces += [frames[piece == number] for number in np.unique(piece)]
-    return vbench_subject([piece for piece in pieces if len(piece) > 1], form)
+        numbers = np.floor((times - times[0]) / 2).astype(int)
+        for number in np.unique(numbers):
+            piece = frames[numbers == number]
+            if len(piece) > 1:
+                pieces.append(piece)
+    return vbench_subject(pieces, form)
 
 
 def freeinit(frames: Array) -> float:

@@ -18,8 +18,11 @@ def percent(value: float, low: float, high: float) -> float:
 def round_step(least: float) -> float:
     """The smallest of 1, 2, 5 times a power of ten that is at least this."""
     power = 10.0 ** math.floor(math.log10(least))
-    steps = [power, 2 * power, 5 * power, 10 * power]
-    return next(step for step in steps if step >= least * (1 - 1e-9))
+    for factor in (1, 2, 5):
+        step = factor * power
+        if step >= least * (1 - 1e-9):
+            return step
+    return 10 * power
 
 
 @dataclass(frozen=True)
