@@ -129,8 +129,8 @@ class Detector:
         """The photos of a subject, prepared once for all images; here cut to the boxes of their masks."""
         cuts = []
         for picture, mask in photos:
-            cut_out, *_ = Cut().cut(picture, Region(mask=mask))
-            cuts.append(cut_out)
+            piece = Cut().cut(picture, Region(mask=mask))
+            cuts.append(piece.pixels)
         return cuts
 
     def find(self, image: Image.Image, words: Sequence[str], queries: Sequence[Any]) -> Detections:

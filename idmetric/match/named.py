@@ -236,6 +236,10 @@ def _occm(similarities: Similarities) -> float:
     return published.occm(counts, [subjects] * len(counts))
 
 
+_VISTORY = "ViStoryBench/vistorybench 514cc31 vistorybench/bench/content/cids_evaluator.py"
+_VISTORY_DETECTOR = "Grounding DINO SwinT-OGC, 'character', .25"
+_VISTORY_ENCODER = "CLIP ViT-L/14; of real people the mean of ArcFace, AdaFace and FaceNet"
+
 PUBLISHED: dict[str, Published] = {
     "xverse-ip": Published(
         published.xverse_ip,
@@ -283,23 +287,23 @@ PUBLISHED: dict[str, Published] = {
     ),
     "vistory-cross": Published(
         published.vistory_cross,
-        "ViStoryBench/vistorybench 514cc31 vistorybench/bench/content/cids_evaluator.py",
-        "Grounding DINO SwinT-OGC, 'character', .25",
-        "CLIP ViT-L/14; of real people the mean of ArcFace, AdaFace and FaceNet",
+        _VISTORY,
+        _VISTORY_DETECTOR,
+        _VISTORY_ENCODER,
         reads="to_references",
         has_corrected=True,
     ),
     "vistory-self": Published(
         _vistory_self,
-        "ViStoryBench/vistorybench 514cc31 vistorybench/bench/content/cids_evaluator.py",
-        "Grounding DINO SwinT-OGC, 'character', .25",
-        "CLIP ViT-L/14; of real people the mean of ArcFace, AdaFace and FaceNet",
+        _VISTORY,
+        _VISTORY_DETECTOR,
+        _VISTORY_ENCODER,
         has_corrected=True,
     ),
     "vistory-occm": Published(
         _occm,
-        "ViStoryBench/vistorybench 514cc31 vistorybench/bench/content/cids_evaluator.py",
-        "Grounding DINO SwinT-OGC, 'character', .25",
+        _VISTORY,
+        _VISTORY_DETECTOR,
         "none",
     ),
     "nexus": Published(
