@@ -176,7 +176,9 @@ def _matched(args: Namespace, subjects: dict[str, str]) -> Match | Consistency:
     from idmetric.match.regions import Cut
     from idmetric.metric.models.load import load
 
-    outside: Outside = "black" if args.outside == "crop" else args.outside
+    outside: Outside = args.outside
+    if outside == "crop":
+        outside = "black"
     images = _sources(args)
     metric = load(args.model, **load_options(args))
     with Progress("images", not args.quiet, verb="matched") as progress:
@@ -215,9 +217,15 @@ def _sources(args: Namespace) -> list[Any]:
         raise UsageError(str(error)) from error
     by_path: dict[str, Any] = {}
     for source in sources:
-        path = os.path.normpath(source.source if isinstance(source, Clip) else source)
-        by_path.setdefault(path, Clip(path, grid=args.grid) if args.grid else source)
-    return [*by_path.values(), *(Clip(path, args.fps) for path in args.clip)]
+        path = source
+        if isinstance(source, Clip):
+            path = source.source
+        path = os.path.normpath(path)
+        if args.grid:
+            source = Clip(path, grid=args.grid)
+        by_path.setdefault(path, source)
+    clips = [Clip(path, args.fps) for path in args.clip]
+    return [*by_path.values(), *clips]
 
 
 def grid_size(text: str) -> tuple[int, int]:

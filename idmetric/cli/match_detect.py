@@ -71,11 +71,17 @@ def _detector(args: Namespace, metric: Embedder) -> Detector:
     from idmetric.match.detect_patches import PatchDetector
 
     by_references = args.detect == REFERENCES
-    choice = args.detector or ("patches" if by_references else "grounding-dino")
+    choice = args.detector
+    if choice is None:
+        choice = "grounding-dino"
+        if by_references:
+            choice = "patches"
     settings: dict[str, float] = {}
     if args.detect_threshold is not None:
-        is_of_photos = by_references and choice.startswith("owlv2")
-        settings["photo_threshold" if is_of_photos else "threshold"] = args.detect_threshold
+        name = "threshold"
+        if by_references and choice.startswith("owlv2"):
+            name = "photo_threshold"
+        settings[name] = args.detect_threshold
     if choice == "patches":
         return PatchDetector(metric=metric, **settings)
     if choice.startswith("patches="):
@@ -96,5 +102,11 @@ def with_words(metric: Embedder, sources: Mapping[str, str], distance: str) -> d
         elif is_subject_file(source):
             subjects[name] = replace(Subject.load(source), name=name, word=word)
         else:
-            subjects[name] = Subject.of(metric, source, name=name, word=word, distance=distance)
+            subjects[name] = Subject.of(
+                metric,
+                source,
+                name=name,
+                word=word,
+                distance=distance,
+            )
     return subjects

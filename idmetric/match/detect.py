@@ -113,23 +113,31 @@ class Detector:
 
     def checked(self, words: Sequence[str], with_photos: bool) -> list[str]:
         """The words; errors as in `detect`."""
-        words = [words] if isinstance(words, str) else words
+        if isinstance(words, str):
+            words = [words]
         words = [" ".join(word.split()) for word in words]
         if bool(words) == with_photos or not all(words):
             raise RequestError('give words to look for, such as ["dog"], or photos of the subject')
-        kind = "photos" if with_photos else "words"
+        kind = "words"
+        if with_photos:
+            kind = "photos"
         if kind not in self.finds_by:
             raise RequestError(f"{self.name} finds nothing by {kind}, but by {' or '.join(self.finds_by)}")
         return words
 
     def query(self, photos: Sequence[Photo]) -> Any:
         """The photos of a subject, prepared once for all images; here cut to the boxes of their masks."""
-        return [Cut().cut(picture, Region(mask=mask))[0] for picture, mask in photos]
+        cuts = []
+        for picture, mask in photos:
+            piece = Cut().cut(picture, Region(mask=mask))
+            cuts.append(piece.pixels)
+        return cuts
 
     def find(self, image: Image.Image, words: Sequence[str], queries: Sequence[Any]) -> Detections:
         """Detect words, or subjects by the photos that `query` prepared."""
         with torch.inference_mode():
-            return _distinct(list(self.candidates(image, words, queries)), image, self.overlap)
+            candidates = list(self.candidates(image, words, queries))
+            return _distinct(candidates, image, self.overlap)
 
     def candidates(self, image: Image.Image, words: Sequence[str], queries: Sequence[Any]) -> Iterable[Detections]:
         """Detections above the threshold, in any order; boxes may reach out of the image."""
@@ -139,7 +147,9 @@ class Detector:
 def photos_of(references: Images, masks: Masks) -> list[Photo]:
     """The photos of a subject with their masks."""
     photos = split_images(references)
-    return [(read_image(photo), mask) for photo, mask in zip(photos, split_masks(masks, photos), strict=True)]
+    masks_of_photos = split_masks(masks, photos)
+    pictures = [read_image(photo) for photo in photos]
+    return list(zip(pictures, masks_of_photos, strict=True))
 
 
 def _distinct(parts: Sequence[Detections], image: Image.Image, overlap: float) -> Detections:
@@ -150,18 +160,23 @@ def _distinct(parts: Sequence[Detections], image: Image.Image, overlap: float) -
     boxes = clip_boxes_to_image(boxes, (image.height, image.width))
     scores = torch.cat([part.scores for part in parts]).float().cpu()
     labels = list(chain.from_iterable(part.labels for part in parts))
+
     rows = remove_small_boxes(boxes, min_size=1)
-    rows = rows[nms(boxes[rows], scores[rows], overlap)]
+    most_confident = nms(boxes[rows], scores[rows], overlap)
+    rows = rows[most_confident]
     masks = None
     with_masks = [part.masks for part in parts if part.masks is not None]
     if with_masks:
         masks = torch.cat(with_masks).bool().cpu()
-        rows = rows[[_selects(masks[row], boxes[row]) for row in rows.tolist()]]
+        has_pixels = list(map(_selects, masks[rows], boxes[rows]))
+        rows = rows[has_pixels]
         masks = masks[rows]
-    return Detections(boxes[rows], scores[rows], [labels[row] for row in rows.tolist()], masks)
+    labels = [labels[row] for row in rows.tolist()]
+    return Detections(boxes[rows], scores[rows], labels, masks)
 
 
 def _selects(mask: Tensor, box: Tensor) -> bool:
     """Whether a mask has a pixel in its box; it could not be cut out otherwise."""
     left, top, right, bottom = map(round, box.tolist())
-    return bool(mask[top:bottom, left:right].any())
+    in_box = mask[top:bottom, left:right]
+    return bool(in_box.any())

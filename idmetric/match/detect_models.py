@@ -61,8 +61,11 @@ class Pretrained:
     def weights(self) -> str:
         """The name of exactly these weights: repository and commit, or folder and a digest of its files."""
         config = self.files["config.json"]
-        name = config.parent.name if self.files.local else self.source
-        return f"{name}@{revision_of(config, *sorted(config.parent.glob('*.safetensors')))}"
+        name = self.source
+        if self.files.local:
+            name = config.parent.name
+        tensors = sorted(config.parent.glob("*.safetensors"))
+        return f"{name}@{revision_of(config, *tensors)}"
 
     @cached_property
     def loaded(self) -> tuple[Any, Any]:
@@ -85,7 +88,7 @@ class Pretrained:
         except (OSError, ValueError, KeyError, RuntimeError) as error:
             raise CheckpointError(f"cannot load {self.source} as {self.model_class}: {error!r}") from error
         check_report(report | {"unexpected_keys": []}, self.source)  # such as SAM 3's tracker, which is not used
-        device = torch.device(self.device) if self.device else auto_device()
+        device = self.device or auto_device()
         return processor, model.eval().to(device)
 
 
@@ -147,9 +150,8 @@ class Owlv2(Pretrained, Detector):
     def _processed(self, outputs: Any, threshold: float, image: Image.Image, words: Sequence[str]) -> Detections:
         processor, _ = self.loaded
         sizes = [(image.height, image.width)]
-        [result] = processor.image_processor.post_process_object_detection(outputs, threshold, sizes)
-        labels = [words[number] for number in result["labels"].tolist()]
-        return Detections(result["boxes"], result["scores"], labels)
+        [result] = processor.post_process_grounded_object_detection(outputs, threshold, sizes, [words])
+        return Detections(result["boxes"], result["scores"], result["text_labels"])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +182,10 @@ class Sam3(Pretrained, Detector):
                 outputs, self.threshold, self.mask_threshold, [(image.height, image.width)]
             )
             count = len(result["scores"])
-            yield Detections(result["boxes"], result["scores"], [word] * count, result["masks"] if count else None)
+            masks = None
+            if count:
+                masks = result["masks"]
+            yield Detections(result["boxes"], result["scores"], [word] * count, masks)
 
 
 _BY_NAME: dict[str, type[GroundingDino | Owlv2 | Sam3]] = {
@@ -201,13 +206,12 @@ def detector_named(choice: str, device: str | None = None, **settings: Any) -> G
     name, _, weights = choice.partition("=")
     if name not in _BY_NAME:
         raise RequestError(f"unknown detector {choice!r}: choose {', '.join(_BY_NAME)}, which take =WEIGHTS")
-    detector = _BY_NAME[name]
-    if not weights:
-        return detector(device=device, **settings)
     if os.path.isdir(weights):
-        return detector(source=weights, device=device, **settings)
-    source, _, revision = weights.partition("@")
-    return detector(source=source, revision=revision or None, device=device, **settings)
+        settings["source"] = weights
+    elif weights:
+        settings["source"], _, revision = weights.partition("@")
+        settings["revision"] = revision or None
+    return _BY_NAME[name](device=device, **settings)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,9 +226,12 @@ class Sam2(Pretrained):
     def mask(self, image: Image.Image, box: Box) -> NDArray[np.bool_]:
         """The object in a box, (H, W)."""
         processor, model = self.loaded
-        inputs = processor(images=image, input_boxes=[[list(box)]], return_tensors="pt").to(model.device)
+        boxes = [[list(box)]]  # of the image, of its only object
+        inputs = processor(images=image, input_boxes=boxes, return_tensors="pt").to(model.device)
         with torch.inference_mode():
-            logits = model(**inputs, multimask_output=False).pred_masks.float()
-        [masks] = processor.post_process_masks(logits.cpu(), inputs["original_sizes"].cpu())
+            outputs = model(**inputs, multimask_output=False)
+        logits = outputs.pred_masks.float().cpu()
+        sizes = inputs["original_sizes"].cpu()
+        [masks] = processor.post_process_masks(logits, sizes)
         mask: NDArray[np.bool_] = masks[0, 0].numpy().astype(bool)
         return mask

@@ -59,11 +59,13 @@ class PatchDetector(Detector):
         """See `Detector`."""
         embedding = self.metric.embed([image], patches=True)
         where = layout(self.metric, image.height, image.width, embedding)
-        tokens = F.normalize(patch_tokens(embedding)[0], dim=-1)
+        [tokens] = patch_tokens(embedding)
+        tokens = F.normalize(tokens, dim=-1)
         typical = F.normalize(tokens.mean(0), dim=0)
         for subject in queries:
-            contrast = patch_similarity(subject, embedding, "nearest")[0] - tokens @ typical
-            heat = where.spread(contrast, (image.height, image.width))
+            [to_subject] = patch_similarity(subject, embedding, "nearest")
+            to_image = tokens @ typical
+            heat = where.spread(to_subject - to_image, (image.height, image.width))
             boxes, scores = hot_boxes(heat.cpu(), self.level)
             is_likely = scores > self.threshold
             boxes = boxes[is_likely]
@@ -75,8 +77,9 @@ def hot_boxes(heat: Tensor, level: float) -> tuple[Tensor, Tensor]:
     from scipy import ndimage
 
     median = heat.median()
+    end = median + level * (heat.max() - median)
     values = heat.numpy()
-    parts, count = ndimage.label(values >= float(median + level * (heat.max() - median)))
+    parts, count = ndimage.label(values >= float(end))
     boxes = []
     for rows, columns in ndimage.find_objects(parts):
         boxes.append((columns.start, rows.start, columns.stop, rows.stop))

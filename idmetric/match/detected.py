@@ -43,10 +43,11 @@ class DetectedRegions:
         masks: Masks = None,
         keep: StrPath | None = None,
     ) -> None:
-        subjects = references.values() if isinstance(references, Mapping) else [references]
+        if not isinstance(references, Mapping):
+            references = {"": references}
         self.detector = detector
         self.keep = keep
-        self._photos = [photos_of(photos, masks) for photos in subjects]
+        self._photos = [photos_of(photos, masks) for photos in references.values()]
         self._words = detector.checked(words, bool(self._photos) and all(self._photos))
         self._lock = Lock()  # `match` reads images in several threads
 
@@ -62,26 +63,32 @@ class DetectedRegions:
         keys = []
         for photos in self._photos:
             for picture, mask in photos:
-                coverage = b"" if mask is None else read_mask(mask, picture.size[::-1]).numpy().tobytes()
+                coverage = b""
+                if mask is not None:
+                    coverage = read_mask(mask, picture.size[::-1]).numpy().tobytes()
                 keys.append(content_key(_pixels(picture), coverage))
             keys.append("of the next subject")
         return f"{self.detector.signature}, photos {settings_digest({'photos': keys})}"
 
     def __call__(self, picture: Picture) -> list[Region]:
         """The regions of an image, from the folder or found now."""
-        image = read_image(picture.detach()) if isinstance(picture, Tensor) else picture
+        if isinstance(picture, Tensor):
+            picture = read_image(picture.detach())
         with self._lock:
             if self.keep is None:
-                return self.detector.find(image, self._words, self._queries).regions
-            key = content_key(_pixels(image), self.signature.encode())
+                return self._find(picture)
+            key = content_key(_pixels(picture), self.signature.encode())
             path = Path(self.keep, f"{key}.json")
             regions = _read(path)
             if regions is None:
-                regions = self.detector.find(image, self._words, self._queries).regions
+                regions = self._find(picture)
                 content = {"detector": self.signature, "regions": list(map(asdict, regions))}
                 with replacing(path, parents=True) as temporary:
                     temporary.write_text(json.dumps(content), encoding="utf-8")
             return regions
+
+    def _find(self, image: Image.Image) -> list[Region]:
+        return self.detector.find(image, self._words, self._queries).regions
 
 
 def _read(path: Path) -> list[Region] | None:
@@ -89,7 +96,9 @@ def _read(path: Path) -> list[Region] | None:
     regions = []
     try:
         for row in json_file.read(path)["regions"]:
-            mask = RunLengths(row["mask"]["code"]) if row["mask"] else None
+            mask = None
+            if row["mask"]:
+                mask = RunLengths(row["mask"]["code"])
             regions.append(Region(tuple(row["box"]), mask, row["label"], row["score"]))
     except (FileNotFoundError, ValueError, LookupError, TypeError):
         return None

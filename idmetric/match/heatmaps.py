@@ -49,10 +49,13 @@ def heatmaps(
         ImageReadError: naming the image that cannot be read.
         ValueError: for a model without patch tokens, or masks that do not fit.
     """
-    subject = metric.as_embedding(references, labeled(masks, mask_id), outside, True, batch_size)
+    subject_masks = labeled(masks, mask_id)
+    subject = metric.as_embedding(references, subject_masks, outside, True, batch_size)
     patch_tokens(subject, metric.label)
+
     pictures = pictures_of(metric, targets)
-    embedding = metric.as_embedding([picture for picture, _ in pictures], None, outside, True, batch_size)
+    inputs = [picture for picture, _ in pictures]
+    embedding = metric.as_embedding(inputs, None, outside, True, batch_size)
     similarity = patch_similarity(subject, embedding, match)
     maps = []
     for number, (_, size) in enumerate(pictures):
@@ -63,11 +66,14 @@ def heatmaps(
 
 def pictures_of(metric: Embedder, images: Images) -> list[tuple[Picture, tuple[int, int]]]:
     """Return each image as the model reads it, and its full height and width, which are those of its map."""
-    pictures = []
+    pictures: list[tuple[Picture, tuple[int, int]]] = []
     for image in split_images(images):
-        picture: Picture = image if isinstance(image, Tensor) else metric.read_image(image)
+        if isinstance(image, Tensor):
+            pictures.append((image, size_of(image)))
+            continue
+        picture = metric.read_image(image)
         size = size_of(picture)
-        if metric.decode != "exact" and not isinstance(image, Tensor):
+        if metric.decode != "exact":
             picture = metric.read_image(image, whole=False)
         pictures.append((picture, size))
     return pictures
@@ -91,10 +97,12 @@ def layout(metric: Embedder, height: int, width: int, embedded: Embedding) -> La
 
     patch_embed = getattr(getattr(metric, "backbone", None), "patch_embed", None)
     patch = getattr(patch_embed, "patch_size", None)
-    rows, columns = embedded.grid
     covered = size
-    if isinstance(patch, tuple) and embedded.grid == (size[0] // patch[0], size[1] // patch[1]):
-        covered = rows * patch[0], columns * patch[1]
+    if isinstance(patch, tuple):
+        whole_patches = size[0] // patch[0], size[1] // patch[1]
+        if embedded.grid == whole_patches:
+            rows, columns = whole_patches
+            covered = rows * patch[0], columns * patch[1]
     return Layout(embedded.grid, size, covered)
 
 

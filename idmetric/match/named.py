@@ -44,11 +44,18 @@ class Similarities:
     @property
     def videos(self) -> list[list[int]]:
         """The numbers of each clip's images."""
-        return [[time for time, clip in enumerate(self.clips) if clip == name] for name in dict.fromkeys(self.clips)]
+        times_of_clips: dict[str, list[int]] = {}
+        for time, clip in enumerate(self.clips):
+            times_of_clips.setdefault(clip, []).append(time)
+        return list(times_of_clips.values())
 
     def by_video(self, values: Sequence[Any]) -> list[Array]:
         """Values of images, stacked for each clip with two images or more; the others have no consistency."""
-        return [np.stack([values[time] for time in times]) for times in self.videos if len(times) > 1]
+        stacks = []
+        for times in self.videos:
+            if len(times) > 1:
+                stacks.append(np.stack([values[time] for time in times]))
+        return stacks
 
     @property
     def frames_of_clips(self) -> list[Array]:
@@ -58,17 +65,19 @@ class Similarities:
     @property
     def best(self) -> list[Array]:
         """Similarities (S, R) to the nearest reference."""
-        return [published.best_region(similarity.swapaxes(1, 2)) for similarity in self.to_references]
+        best = []
+        for similarity in self.to_references:
+            of_regions = similarity.swapaxes(1, 2)
+            best.append(published.best_region(of_regions))
+        return best
 
     @property
     def mean(self) -> list[Array]:
         """Mean similarities (S, R) over references."""
         means = []
         for similarity in self.to_references:
-            compared = ~np.isnan(similarity)
-            count = compared.sum(1)
-            total = np.nansum(similarity, 1)
-            means.append(np.where(count > 0, total / np.maximum(count, 1), np.nan))
+            compared = np.ma.masked_invalid(similarity)
+            means.append(compared.mean(1).filled(np.nan))
         return means
 
 
@@ -93,11 +102,14 @@ class Published:
     needs_whole: bool = False
     needs_frames: bool = False
 
-    def compute(self, similarities: Similarities, form: Form) -> float:
+    def compute(self, similarities: Similarities, form: str) -> float:
         """The number of a form that it has."""
-        values = getattr(similarities, self.reads) if self.reads else similarities
-        result = self.formula(values, form) if self.has_corrected else self.formula(values)
-        return float(np.mean(result))
+        arguments: list[Any] = [similarities]
+        if self.reads:
+            arguments = [getattr(similarities, self.reads)]
+        if self.has_corrected:
+            arguments.append(form)
+        return float(np.mean(self.formula(*arguments)))
 
 
 @dataclass(frozen=True)
@@ -118,7 +130,8 @@ class PublishedValue:
     used: str
 
     def __str__(self) -> str:
-        return f"{self.name} ({self.form}): {self.value:.4f} ({self.source}; by {self.used})"
+        number = f"{self.name} ({self.form}): {self.value:.4f}"
+        return f"{number} ({self.source}; by {self.used})"
 
 
 def published_value(similarities: Similarities, name: str, form: str, signature: Mapping[str, str]) -> PublishedValue:
@@ -140,14 +153,16 @@ def published_value(similarities: Similarities, name: str, form: str, signature:
             raise RequestError(f"{name} takes clips of two frames or more")
     elif not similarities.features:
         raise RequestError(f"{name} compares images with references: give subjects")
-    kind: Form = "corrected" if form == "corrected" else "released"
+    value = float("nan")
+    if similarities.to_references:
+        value = number.compute(similarities, form)
     used = [signature["model"], f"distance {signature['distance']}", signature["cut"]]
     if "detector" in signature:
         used.append(signature["detector"])
     return PublishedValue(
         name=name,
         form=form,
-        value=number.compute(similarities, kind) if similarities.to_references else float("nan"),
+        value=value,
         source=number.source,
         detector=number.detector,
         encoder=number.encoder,
@@ -161,7 +176,9 @@ def check_number(name: str, form: str) -> Published:
     if number is None:
         hint = did_you_mean(name, PUBLISHED)
         raise RequestError(f"no published number is called {name!r}{hint}; there are {', '.join(PUBLISHED)}")
-    forms = ("released", "corrected") if number.has_corrected else ("released",)
+    forms = ["released"]
+    if number.has_corrected:
+        forms.append("corrected")
     if form not in forms:
         raise RequestError(f"{name} has no form {form!r}: choose {' or '.join(forms)}")
     return number
@@ -169,7 +186,9 @@ def check_number(name: str, form: str) -> Published:
 
 def _psr(similarities: Similarities, form: Form) -> float:
     whole = [np.nanmax(similarity, 1) for similarity in similarities.whole or []]
-    return published.psr(similarities.best, whole, similarities.scores if form == "corrected" else None)
+    if form == "corrected":
+        return published.psr(similarities.best, whole, similarities.scores)
+    return published.psr(similarities.best, whole)
 
 
 def _vistory_self(similarities: Similarities, form: Form) -> float:
@@ -196,8 +215,10 @@ def _vbench_i2v(similarities: Similarities) -> list[float]:
     to_image = similarities.by_video(similarities.whole or [])
     if to_image[0].shape[1:] != (1, 1):
         raise RequestError("vbench-i2v takes one subject with one reference, the input image of the clips")
-    frames = similarities.frames_of_clips
-    return [published.vbench_i2v(*video) for video in zip(frames, (cos[:, 0, 0] for cos in to_image), strict=True)]
+    scores = []
+    for frames, cosines in zip(similarities.frames_of_clips, to_image, strict=True):
+        scores.append(published.vbench_i2v(frames, cosines[:, 0, 0]))
+    return scores
 
 
 def _vbench_long(similarities: Similarities, form: Form) -> float:
@@ -214,6 +235,10 @@ def _occm(similarities: Similarities) -> float:
     counts = [similarity.shape[1] for similarity in similarities.aggregated]
     return published.occm(counts, [subjects] * len(counts))
 
+
+_VISTORY = "ViStoryBench/vistorybench 514cc31 vistorybench/bench/content/cids_evaluator.py"
+_VISTORY_DETECTOR = "Grounding DINO SwinT-OGC, 'character', .25"
+_VISTORY_ENCODER = "CLIP ViT-L/14; of real people the mean of ArcFace, AdaFace and FaceNet"
 
 PUBLISHED: dict[str, Published] = {
     "xverse-ip": Published(
@@ -262,23 +287,23 @@ PUBLISHED: dict[str, Published] = {
     ),
     "vistory-cross": Published(
         published.vistory_cross,
-        "ViStoryBench/vistorybench 514cc31 vistorybench/bench/content/cids_evaluator.py",
-        "Grounding DINO SwinT-OGC, 'character', .25",
-        "CLIP ViT-L/14; of real people the mean of ArcFace, AdaFace and FaceNet",
+        _VISTORY,
+        _VISTORY_DETECTOR,
+        _VISTORY_ENCODER,
         reads="to_references",
         has_corrected=True,
     ),
     "vistory-self": Published(
         _vistory_self,
-        "ViStoryBench/vistorybench 514cc31 vistorybench/bench/content/cids_evaluator.py",
-        "Grounding DINO SwinT-OGC, 'character', .25",
-        "CLIP ViT-L/14; of real people the mean of ArcFace, AdaFace and FaceNet",
+        _VISTORY,
+        _VISTORY_DETECTOR,
+        _VISTORY_ENCODER,
         has_corrected=True,
     ),
     "vistory-occm": Published(
         _occm,
-        "ViStoryBench/vistorybench 514cc31 vistorybench/bench/content/cids_evaluator.py",
-        "Grounding DINO SwinT-OGC, 'character', .25",
+        _VISTORY,
+        _VISTORY_DETECTOR,
         "none",
     ),
     "nexus": Published(

@@ -46,7 +46,9 @@ class Layout:
     @property
     def share(self) -> tuple[float, float]:
         """Of the image's height and width, what patches cover."""
-        return self.covered[0] / self.seen[0], self.covered[1] / self.seen[1]
+        height, width = self.seen
+        covered_height, covered_width = self.covered
+        return covered_height / height, covered_width / width
 
     def spread(self, values: Tensor, size: tuple[int, int]) -> Tensor:
         """One image's patch values at its pixels (H, W): bilinear, level beyond the outer centers.
@@ -54,10 +56,13 @@ class Layout:
         Args:
             values: (P,); the padding of a batch, after the grid's values, is dropped.
         """
-        grid = values[: math.prod(self.grid)].reshape(1, 1, *self.grid)
+        rows, columns = self.grid
+        grid = values[: rows * columns].reshape(1, 1, rows, columns)
         # pixels lie at -1 to 1, edge to edge of the image; patches too, edge to edge of what they cover
-        y, x = self.share
-        to_patches = grid.new_tensor([[1 / x, 0, 1 / x - 1], [0, 1 / y, 1 / y - 1]])
+        share_y, share_x = self.share
+        scale_x = 1 / share_x
+        scale_y = 1 / share_y
+        to_patches = grid.new_tensor([[scale_x, 0, scale_x - 1], [0, scale_y, scale_y - 1]])
         positions = F.affine_grid(to_patches[None], [1, 1, *size], align_corners=False)
         pixels = F.grid_sample(grid, positions, padding_mode="border", align_corners=False)
         return pixels[0, 0]

@@ -19,14 +19,25 @@ Array = NDArray[np.float64]
 Form = Literal["released", "corrected"]
 
 
+def mean_of_values(values: Array | Sequence[float]) -> float:
+    """The mean without NaN; NaN if there is nothing else."""
+    if np.isnan(values).all():  # also without any
+        return float("nan")
+    return float(np.nanmean(values))
+
+
 # Several subjects in an image
 
 
 def best_region(similarity: Array) -> Array:
     """The highest similarity (S,) of each subject to a region; NaN for a subject without regions."""
-    compared = ~np.isnan(similarity)
-    highest = np.where(compared, similarity, -np.inf).max(-1, initial=-np.inf)
-    return np.where(np.isfinite(highest), highest, np.nan)
+    highest: Array = np.fmax.reduce(similarity, axis=-1, initial=np.nan)
+    return highest
+
+
+def best_regions(images: Sequence[Array]) -> Array:
+    """`best_region` (N,) of each image and subject."""
+    return np.concatenate([best_region(similarity) for similarity in images])
 
 
 def xverse_ip(images: Sequence[Array]) -> float:
@@ -34,7 +45,7 @@ def xverse_ip(images: Sequence[Array]) -> float:
 
     A subject that is not found counts 0 (XVerse, eval/tools/idip_sam-dino_score.py). Higher is better.
     """
-    values = np.concatenate([np.nan_to_num(best_region(similarity)) for similarity in images])
+    values = np.nan_to_num(best_regions(images))
     return 100 * float(values.mean())
 
 
@@ -48,15 +59,17 @@ def id_confidence(similarity: Array) -> Array:
         ranked = np.sort(row[~np.isnan(row)])[::-1]
         if len(ranked) < 2:
             continue
-        first, second = ranked[:2]
-        confidence[subject] = min(1.0, (first - second) / first) if first > 0 else 0.0
+        best, second_best = ranked[:2]
+        confidence[subject] = 0.0
+        if best > 0:
+            confidence[subject] = min(1.0, (best - second_best) / best)
     return confidence
 
 
 def umo_id_conf(images: Sequence[Array]) -> float:
     """UMO's ID-Conf on XVerseBench: 100 x the mean of `id_confidence` over images and subjects that have a value."""
     values = np.concatenate([id_confidence(similarity) for similarity in images])
-    return 100 * float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+    return 100 * mean_of_values(values)
 
 
 def assigned_cells(similarity: Array) -> NDArray[np.bool_]:
@@ -111,7 +124,11 @@ def uno_distill(images: Sequence[Array]) -> Array:
 
     0 if a subject is not found (wenshare71/UNO, distill/filter_data.py).
     """
-    return np.array([np.nan_to_num(best_region(similarity)).min() for similarity in images])
+    lowest = []
+    for similarity in images:
+        best = np.nan_to_num(best_region(similarity))
+        lowest.append(best.min())
+    return np.array(lowest)
 
 
 def without_outliers(values: Array) -> float:
@@ -145,7 +162,9 @@ def multiid(images: Sequence[Array], form: Form = "released") -> float:
     values = multiid_similarities(images)
     if not len(values):
         return float("nan")
-    return without_outliers(values) if form == "released" else float(values.mean())
+    if form == "released":
+        return without_outliers(values)
+    return float(values.mean())
 
 
 def copy_geo(generated_to_target: float, generated_to_reference: float, target_to_reference: float) -> float:
@@ -156,7 +175,9 @@ def copy_geo(generated_to_target: float, generated_to_reference: float, target_t
     """
     cosines = np.clip([generated_to_target, generated_to_reference, target_to_reference], -1.0, 1.0)
     to_target, to_reference, between = np.arccos(cosines)
-    return float((to_target - to_reference) / between) if between >= 1e-6 else 0.0
+    if between < 1e-6:
+        return 0.0
+    return float((to_target - to_reference) / between)
 
 
 # Stories
@@ -175,14 +196,15 @@ def vistory_cross(images: Sequence[Array], form: Form = "released") -> float:
     count = len(images[0])
     values: list[list[float]] = [[] for _ in range(count)]
     for similarity in images:
-        cells = assigned_cells(np.stack([best_region(subject.T) for subject in similarity]))
+        to_nearest_reference = best_region(similarity.swapaxes(1, 2))
+        cells = assigned_cells(to_nearest_reference)
         for subject in range(count):
             regions = np.flatnonzero(cells[subject])
             if len(regions):
                 values[subject].append(float(np.nanmean(similarity[subject, :, regions[0]])))
             elif form == "corrected":
                 values[subject].append(0.0)
-    means = [np.mean(subject_values or [0.0]) for subject_values in values]
+    means = [np.mean(of_images or [0.0]) for of_images in values]
     return float(np.mean(means))
 
 
@@ -201,7 +223,7 @@ def vistory_self(features: Sequence[Array], form: Form = "released") -> float:
             values.append(float(cosines[np.triu_indices(len(crops), 1)].mean()))
         elif form == "released":
             values.append(float(len(crops)))
-    return float(np.mean(values)) if values else float("nan")
+    return mean_of_values(values)
 
 
 def occm(found: Sequence[int], expected: Sequence[int]) -> float:
@@ -213,7 +235,7 @@ def occm(found: Sequence[int], expected: Sequence[int]) -> float:
     for count, wanted in zip(found, expected, strict=True):
         if wanted:
             values.append(100 * np.exp(-abs(count - wanted) / (1e-6 + wanted)))
-    return float(np.mean(values)) if values else float("nan")
+    return mean_of_values(values)
 
 
 def vistory_copy_paste(to_reference: float, to_mirrored: float) -> float:
@@ -221,7 +243,8 @@ def vistory_copy_paste(to_reference: float, to_mirrored: float) -> float:
 
     In 0..1, 0.5 = as near to the one as to the other.
     """
-    return float(1 / (1 + np.exp((to_mirrored - to_reference) / 0.01)))
+    logit = (to_reference - to_mirrored) / 0.01
+    return float(1 / (1 + np.exp(-logit)))
 
 
 # Video
@@ -241,7 +264,9 @@ def nexus(images: Sequence[Array], form: Form = "released") -> float:
     if not means:
         return 0.0
     mean = float(np.mean(means))
-    return mean / len(means) if form == "released" else mean
+    if form == "released":
+        mean /= len(means)
+    return mean
 
 
 def msrvtt_subject(images: Sequence[Array], form: Form = "released") -> float:
@@ -249,10 +274,16 @@ def msrvtt_subject(images: Sequence[Array], form: Form = "released") -> float:
 
     As released, a subject that is not found counts 0; corrected, it has no value, and the coverage tells.
     """
-    values = np.concatenate([best_region(similarity) for similarity in images])
+    values = best_regions(images)
     if form == "released":
         values = np.nan_to_num(values)
-    return float(np.nanmean(values)) if np.isfinite(values).any() else float("nan")
+    return mean_of_values(values)
+
+
+def consecutive_cosines(frames: Array) -> Array:
+    """The cosine (N - 1,) of each frame after the first to the one before it."""
+    cosines: Array = np.einsum("nd,nd->n", frames[1:], frames[:-1])
+    return cosines
 
 
 def vbench_frames(frames: Array) -> Array:
@@ -260,9 +291,9 @@ def vbench_frames(frames: Array) -> Array:
 
     (vbench/subject_consistency.py.)
     """
-    to_previous = np.einsum("nd,nd->n", frames[1:], frames[:-1])
-    to_first = frames[1:] @ frames[0]
-    mean: Array = (np.maximum(to_previous, 0) + np.maximum(to_first, 0)) / 2
+    to_previous = np.maximum(consecutive_cosines(frames), 0)
+    to_first = np.maximum(frames[1:] @ frames[0], 0)
+    mean: Array = (to_previous + to_first) / 2
     return mean
 
 
@@ -283,9 +314,11 @@ def vbench_i2v(frames: Array, to_image: Array) -> float:
 
     .4 times the highest cosine to the image, .3 times the mean and .3 times the lowest of consecutive frames.
     """
-    to_image = np.maximum(to_image, 0)
-    consecutive = np.maximum(np.einsum("nd,nd->n", frames[1:], frames[:-1]), 0)
-    return float(0.4 * to_image.max() + 0.3 * consecutive.mean() + 0.3 * consecutive.min())
+    highest_to_image = np.maximum(to_image.max(), 0)
+    consecutive = np.maximum(consecutive_cosines(frames), 0)
+    mean = consecutive.mean()
+    lowest = consecutive.min()
+    return float(0.4 * highest_to_image + 0.3 * mean + 0.3 * lowest)
 
 
 def vbench_long(videos: Sequence[Array], seconds: Sequence[Array], form: Form = "released") -> float:
@@ -296,9 +329,12 @@ def vbench_long(videos: Sequence[Array], seconds: Sequence[Array], form: Form = 
     """
     pieces = []
     for frames, times in zip(videos, seconds, strict=True):
-        piece = np.floor((times - times[0]) / 2).astype(int)
-        pieces += [frames[piece == number] for number in np.unique(piece)]
-    return vbench_subject([piece for piece in pieces if len(piece) > 1], form)
+        numbers = np.floor((times - times[0]) / 2).astype(int)
+        for number in np.unique(numbers):
+            piece = frames[numbers == number]
+            if len(piece) > 1:
+                pieces.append(piece)
+    return vbench_subject(pieces, form)
 
 
 def freeinit(frames: Array) -> float:

@@ -76,7 +76,10 @@ class Video:
                 frames = self._decoded(int(key_frame), last_index)
             while index < wanted:
                 index, frame = next(frames, (len(self.times), None))
-            yield partial(self._picture, wanted, frame if index == wanted else None)
+            if index == wanted:
+                yield partial(self._picture, wanted, frame)
+            else:
+                yield partial(self._picture, wanted, None)
 
     def _picture(self, index: int, frame: Any) -> Image.Image:
         name = f"{self.path} @ {index}"
@@ -87,7 +90,9 @@ class Video:
             raise ImageReadError(name, reason)
         image = Image.fromarray(frame.to_ndarray(format="rgb24"))  # to_image() takes twice the time
         turn = round(frame.rotation / 90) * 90 % 360  # counter-clockwise, as Pillow's
-        return image.rotate(turn, expand=True) if turn else image
+        if turn:
+            image = image.rotate(turn, expand=True)
+        return image
 
     def _decoded(self, start: int, last_index: int) -> Generator[tuple[int, Any], None, None]:
         """(index, frame) of all intact frames up to this one; a damaged frame spoils all frames up to a key frame.
@@ -138,8 +143,9 @@ class Video:
         if stamp is None:
             return -1
         index = int(np.searchsorted(self._stamps, stamp))
-        is_listed = index < len(self._stamps) and self._stamps[index] == stamp
-        return index if is_listed else -1
+        if stamp not in self._stamps[index : index + 1]:
+            return -1
+        return index
 
 
 @contextmanager

@@ -30,7 +30,7 @@ from idmetric.evaluate.settings import Checked, option
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
-    from idmetric.match.patch_matches import Tokens
+    from idmetric.evaluate.patch_matches import Tokens
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ def _measured(
     count: int,
 ) -> Iterator[tuple[int, int, dict[str, float]]]:
     """Both rows of each pair, and its shares of matches on the subject."""
-    from idmetric.match.patch_matches import matches_of, strongest
+    from idmetric.evaluate.patch_matches import matches_of, strongest
 
     read = lru_cache(16)(partial(_tokens, scorer, data))  # a row is in two pairs, mostly one after the other
     for reference_row, image_row in pairs(data):
@@ -133,8 +133,8 @@ def _measured(
 
 def _tokens(scorer: VectorScorer, data: Manifest, row: int) -> tuple[Tokens, Truths]:
     """An image's patch tokens, and which of them (P,) its mask covers by half."""
+    from idmetric.evaluate.patch_matches import tokens_of
     from idmetric.match.heatmaps import coverage, layout
-    from idmetric.match.patch_matches import tokens_of
     from idmetric.metric.images.masks import read_mask
 
     embedding = scorer.stored.embedding([row])

@@ -12,9 +12,9 @@ from typing import Any
 
 from PIL import Image
 
+from idmetric.evaluate.patch_matches import Matches, Tokens, matches_of, tokens_of
 from idmetric.match.heatmaps import layout
 from idmetric.match.page.pictures import data_uri, room
-from idmetric.match.patch_matches import Matches, Tokens, matches_of, tokens_of
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.images.fit import SQUASH
 from idmetric.metric.images.masks import MaskLike

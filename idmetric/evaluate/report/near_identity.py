@@ -14,9 +14,9 @@ import numpy as np
 
 from idmetric.data.manifest.lineage import VIEW_ROLES, parent_rows
 from idmetric.data.manifest.table import Manifest
+from idmetric.evaluate.report.attention import attention_maps
 from idmetric.evaluate.report.figure import new_figure, save_figure
 from idmetric.evaluate.report.heatmap import overlay
-from idmetric.match.attention import attention_maps
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.read import ImageLike, read_image

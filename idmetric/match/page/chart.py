@@ -18,8 +18,11 @@ def percent(value: float, low: float, high: float) -> float:
 def round_step(least: float) -> float:
     """The smallest of 1, 2, 5 times a power of ten that is at least this."""
     power = 10.0 ** math.floor(math.log10(least))
-    steps = [power, 2 * power, 5 * power, 10 * power]
-    return next(step for step in steps if step >= least * (1 - 1e-9))
+    for factor in (1, 2, 5):
+        step = factor * power
+        if step >= least * (1 - 1e-9):
+            return step
+    return 10 * power
 
 
 @dataclass(frozen=True)
@@ -48,9 +51,12 @@ class Scale:
         if low == high:
             high += unit
         ticks = []
-        for number in range(math.ceil(low / unit - 1e-9), math.floor(high / unit + 1e-9) + 1):
+        lowest = math.ceil(low / unit - 1e-9)
+        highest = math.floor(high / unit + 1e-9)
+        for number in range(lowest, highest + 1):
             value = round(number * unit, 9) + 0.0  # no -0
-            ticks.append((percent(value, low, high), format(value, style)))
+            position = percent(value, low, high)
+            ticks.append((position, format(value, style)))
         return cls(name, low, high, ticks)
 
     def at(self, value: float) -> float:

@@ -30,8 +30,9 @@ def room(count: int) -> int:
 def data_uri(picture: Image.Image, limit: int) -> str:
     """Encode a picture as a data address of at most `limit` bytes (before base64), or with the side `_LEAST`."""
     small = picture.convert("RGB")
-    most_that_may_fit = round(math.sqrt(limit / _DENSITY))
-    side = min(_SIDE, max(small.size), max(_LEAST, most_that_may_fit))
+    side_that_may_fit = round(math.sqrt(limit / _DENSITY))
+    side = max(_LEAST, side_that_may_fit)
+    side = min(_SIDE, max(small.size), side)
     while True:
         small.thumbnail((side, side), Image.Resampling.LANCZOS)
         file = io.BytesIO()
@@ -69,10 +70,11 @@ class Thumbnail:
 
 def thumbnail_of(picture: Picture) -> Thumbnail:
     """Reduce an image."""
-    image = image_of_pixels(picture) if isinstance(picture, Tensor) else picture
-    small = image.copy()
+    if isinstance(picture, Tensor):
+        picture = image_of_pixels(picture)
+    small = picture.copy()
     # large ones by averages of blocks first, which takes a quarter of the time
     small.thumbnail((_THUMBNAIL, _THUMBNAIL), Image.Resampling.BILINEAR, reducing_gap=1.0)
     file = io.BytesIO()
     small.save(file, "jpeg", quality=_QUALITY)
-    return Thumbnail(file.getvalue(), image.width, image.height)
+    return Thumbnail(file.getvalue(), picture.width, picture.height)

@@ -80,7 +80,9 @@ def short(paths: Sequence[str]) -> list[str]:
         shared = os.path.commonpath([os.path.dirname(path) for path in paths])
     except ValueError:  # absolute and relative paths, several drives, or no paths
         shared = ""
-    return [os.path.relpath(path, shared) if shared else path for path in paths]
+    if not shared:
+        return list(paths)
+    return [os.path.relpath(path, shared) for path in paths]
 
 
 def write_page(page: str, path: StrPath) -> None:

@@ -93,14 +93,22 @@ def match_page(result: object, table: Table, rows: Sequence[Record], by_region: 
         frames_of_clips.setdefault(table.clips[time], []).append(time)
     frames_of_clips.pop("", None)  # images
     clips = list(frames_of_clips)
-    shown = worst_first[:IMAGES]
-    files = [*table.times, *clips]
+
     count = len(table.subjects)
-    rows_of = [rows[start : start + count] for start in range(0, len(rows), count)]
+    rows_of = []
+    for start in range(0, len(rows), count):
+        rows_of.append(rows[start : start + count])
+    timelines = []
+    for clip in clips[:CLIPS]:
+        timelines.append(Timeline.of(clip, frames_of_clips[clip], rows_of))
+
+    shown = worst_first[:IMAGES]
     cards = []
     for time in shown:
-        regions = len(table.regions[time])
-        cards.append(_card(time, rows_of[time], by_region[time, :, :regions]))
+        distances = by_region[time, :, : len(table.regions[time])]
+        cards.append(_card(time, rows_of[time], distances))
+
+    files = [*table.times, *clips]
     compared = by_region[np.isfinite(by_region)]
     return render(
         "idmetric.match.page",
@@ -111,7 +119,7 @@ def match_page(result: object, table: Table, rows: Sequence[Record], by_region: 
         rows_of=rows_of,
         badness=badness,
         cards=cards,
-        timelines=[Timeline.of(clip, frames_of_clips[clip], rows_of) for clip in clips[:CLIPS]],
+        timelines=timelines,
         clips=len(clips),
         anchors={table.times[time]: time for time in reversed(shown)},
         names=dict(zip(files, short(files), strict=True)),

@@ -21,10 +21,10 @@ import torch.nn.functional as F
 from PIL import Image
 
 from idmetric.cli import eval as eval_cli
+from idmetric.evaluate.patch_matches import NOBODY, matches_of, strongest, tokens_of
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.match.heatmaps import coverage
 from idmetric.match.page.pictures import data_uri, room
-from idmetric.match.patch_matches import NOBODY, matches_of, strongest, tokens_of
 from idmetric.match.patches import Layout
 from idmetric.metric.calibration import apply as calibrations
 from idmetric.metric.distance.embedding import Embedding

@@ -1,7 +1,7 @@
 """The patch of a reference that matches each patch of an image best, and vice versa, in a few kilobytes.
 
-    own, other = (tokens_of(layout(metric, *size, embedding), embedding) for ...)
-    matches_of(own, other)  # for each patch of one image its match in the other, with cosine and strength
+    reference, image = (tokens_of(layout(metric, *size, embedding), embedding) for ...)
+    matches_of(reference, image)  # for each patch its match in the other image, with cosine and strength
 
 By cosine alone, plain backgrounds match best, and a few patches ("hubs") are the nearest ones of many. Therefore, with
 p_i = mean_k a_i . a_k and q_j = mean_l b_j . b_l, the mean cosines of a patch to the border of its own image, which
@@ -11,7 +11,7 @@ mostly shows background (the boundary prior of saliency detection, Wei et al. 20
   cosines of b_j to patches of the other image (cross-domain similarity local scaling, Conneau et al. 2018),
 - the strength of a match is a_i . b_j (1 - p_i) (1 - q_j).
 
-A patch outside a subject's mask (`distance.patches.covered`) neither has a match nor is one. For a side with a
+A patch outside a subject's mask (`match.patches.covered`) neither has a match nor is one. For a side with a
 mask that leaves patches out, p or q is 0.
 """
 

@@ -42,7 +42,9 @@ def attention_maps(metric: Embedder, images: Images, *, head: int | None = None)
     for picture, size in pictures_of(metric, images):
         shares, embedding = pooling_attention(metric, picture)
         where = layout(metric, *size_of(picture), embedding)
-        values = shares.mean(0) if head is None else shares[head]
+        values = shares.mean(0)
+        if head is not None:
+            values = shares[head]
         of_patches = values[-math.prod(where.grid) :]  # class and register tokens come first
         maps.append(where.spread(of_patches, size))
     return maps

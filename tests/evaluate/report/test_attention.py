@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from idmetric import Backbone, IDSim, NearID
-from idmetric.match.attention import attention_maps, pooling_attention
+from idmetric.evaluate.report.attention import attention_maps, pooling_attention
 from tests.metric.models.test_nearid import SMALL, official
 
-EXAMPLES = Path(__file__).parents[2] / "examples" / "images"
+EXAMPLES = Path(__file__).parents[3] / "examples" / "images"
 PREFIX = "backbone.vision_model.head."
 
 
