@@ -19,7 +19,7 @@ from idmetric.match.matching import Plan, measured
 from idmetric.match.named import PublishedValue
 from idmetric.match.output import Output, columns
 from idmetric.match.regions import Cut, Regions
-from idmetric.match.result import Match
+from idmetric.match.result import Array, Match
 from idmetric.match.tracks import Motion, reduced, steps
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.kinds import ImageLike
@@ -58,28 +58,34 @@ class Consistency(Output):
         return Records(rows, tuple(rows[0]) if rows else ("clip", "frames"))
 
     def _row(self, clip: str, times: Sequence[int]) -> Record:
-        shown = [time for time in times if (time, 0) in self.images.features[0]]
-        names = [self.images.table.times[time] for time in shown]
-        features = [self.images.features[0][time, 0].double().numpy() for time in shown]
-        row: Record = {"clip": clip, "frames": len(shown), "mean": None, "worst": None, "worst_pair": None}
-        row |= {"outlier": None, "outlier_mean": None}
-        if len(shown) > 1:
-            vectors = np.stack(features)
+        names: list[str] = []
+        features: list[Array | None] = []
+        for time in times:
+            for feature in self.images.region_features(0, time):  # one, or none in an image without a region
+                names.append(self.images.table.times[time])
+                features.append(feature)
+        row: Record = {"clip": clip, "frames": len(names)}
+        row |= dict.fromkeys(("mean", "worst", "worst_pair", "outlier", "outlier_mean", "to_first", "to_previous"))
+        if len(names) > 1:
+            vectors = np.array(features)
             distances = 1 - vectors @ vectors.T
-            left, right = np.triu_indices(len(shown), 1)
+            left, right = np.triu_indices(len(names), 1)
             of_pairs = distances[left, right]
             worst = int(of_pairs.argmax())
-            to_others = (distances.sum(1) - distances.diagonal()) / (len(shown) - 1)
-
             row["mean"] = float(of_pairs.mean())
             row["worst"] = float(of_pairs[worst])
             row["worst_pair"] = [names[left[worst]], names[right[worst]]]
-            row["outlier"] = names[int(to_others.argmax())]
-            row["outlier_mean"] = float(to_others.max())
 
-        to_first, to_previous = (reduced(values, names)[0] if clip else None for values in steps(features))
-        row |= {"to_first": to_first, "to_previous": to_previous}
-        return row | asdict(Motion.by_changes(np.array(self.images.changes)[times]))
+            sums = distances.sum(1) - distances.diagonal()
+            mean_to_others = sums / (len(names) - 1)
+            row["outlier"] = names[int(mean_to_others.argmax())]
+            row["outlier_mean"] = float(mean_to_others.max())
+        if clip:
+            to_first, to_previous = steps(features)
+            row["to_first"], _, _ = reduced(to_first, names)
+            row["to_previous"], _, _ = reduced(to_previous, names)
+        changes = np.array(self.images.changes)[times]
+        return row | asdict(Motion.by_changes(changes))
 
     def published(self, name: str, form: str = "released") -> PublishedValue:
         """A published number that takes no references, such as "vbench-subject"; see `Match.published`."""

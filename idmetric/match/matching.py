@@ -8,6 +8,7 @@ found.summary
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
@@ -46,7 +47,7 @@ from idmetric.metric.scoring.scores import PathLike, Progress, RequestError
 from idmetric.metric.scoring.subject import Subject
 
 Subjects = Mapping[str, Any] | Sequence[Any]  # name -> references or Subject; or Subjects and .subject files
-Place = tuple[int, int]  # number of an image, and of a region in it
+RegionId = tuple[int, int]  # number of an image, and of a region in it
 _AHEAD = 8  # images that are read before they are embedded
 Encoders = Mapping[str, "Embedder | VectorFunction"]  # a subject's name or class word -> its encoder
 
@@ -87,9 +88,9 @@ class Plan:
                 return number
         return None
 
-    def is_compared(self, subject: int, images: Sequence[Cutouts], place: Place) -> bool:
+    def is_compared(self, subject: int, images: Sequence[Cutouts], region_id: RegionId) -> bool:
         """Whether a subject is compared with a region; a region with a class word is for the subjects of that word."""
-        time, number = place
+        time, number = region_id
         if number == WHOLE:
             return True
         region = images[time].regions[number]
@@ -101,7 +102,7 @@ class Distances:
     """Distances (K, n) of a subject's references to n regions."""
 
     subject: int
-    places: list[Place]
+    region_ids: list[RegionId]
     values: Tensor
 
 
@@ -359,18 +360,24 @@ def _compared(plan: Plan, stream: Iterable[Cutouts], line: Timeline, progress: P
     images: list[Cutouts] = []
     skipped = dict(line.problems)
     distances: list[Distances] = []
-    features: dict[Encoder, dict[Place, Tensor]] = {encoder: {} for encoder in plan.distinct_encoders}
+    vectors: dict[Encoder, defaultdict[int, list[Any]]] = {
+        encoder: defaultdict(list) for encoder in plan.distinct_encoders
+    }
     usable = _usable(stream, images, skipped, len(line.moments), progress)
-    for encoder, places, embedding in _embedded(plan, images, usable):
-        unit = F.normalize(embedding.cls.detach().float(), dim=1).cpu()
-        features[encoder].update(zip(places, unit, strict=True))
+    for encoder, region_ids, embedding in _embedded(plan, images, usable):
+        unit = F.normalize(embedding.cls.detach().float(), dim=1).cpu().double().numpy()
+        for (time, _), vector in zip(region_ids, unit, strict=True):
+            vectors[encoder][time].append(vector)
         for number, subject in enumerate(plan.subjects):
             if plan.encoders[number] is not encoder:
                 continue
-            rows = [row for row, place in enumerate(places) if plan.is_compared(number, images, place)]
+            rows = [row for row, region_id in enumerate(region_ids) if plan.is_compared(number, images, region_id)]
             if rows:
-                compared = [places[row] for row in rows]
+                compared = [region_ids[row] for row in rows]
                 distances.append(Distances(number, compared, encoder.distances(subject, embedding[rows])))
+    features = {}
+    for encoder, by_time in vectors.items():
+        features[encoder] = tuple(np.array(by_time[time], dtype=float) for time in range(len(images)))
 
     values = _table_values(plan, images, distances)
     table = Table(
@@ -430,13 +437,13 @@ def _usable(
 
 def _embedded(
     plan: Plan, images: Sequence[Cutouts], usable: Iterable[Cutouts]
-) -> Iterator[tuple[Encoder, list[Place], Embedding]]:
-    """Yield full batches of regions across images, and at the end the rest: encoder, place of each, embedding.
+) -> Iterator[tuple[Encoder, list[RegionId], Embedding]]:
+    """Yield full batches of regions across images, and at the end the rest: encoder, ids of its regions, embedding.
 
     Args:
         images: the ones that `usable` has yielded, for messages.
     """
-    waiting: dict[Encoder, list[tuple[Place, Any]]] = {encoder: [] for encoder in plan.distinct_encoders}
+    waiting: dict[Encoder, list[tuple[RegionId, Any]]] = {encoder: [] for encoder in plan.distinct_encoders}
     for time, cutouts in enumerate(usable):
         for encoder, loaded in cutouts.loaded.items():
             numbers = list(range(len(cutouts.regions)))
@@ -455,15 +462,15 @@ def _embedded(
 
 
 def _embed(
-    encoder: Encoder, images: Sequence[Cutouts], pieces: Sequence[tuple[Place, Any]]
-) -> tuple[Encoder, list[Place], Embedding]:
-    places = [place for place, _ in pieces]
+    encoder: Encoder, images: Sequence[Cutouts], pieces: Sequence[tuple[RegionId, Any]]
+) -> tuple[Encoder, list[RegionId], Embedding]:
+    region_ids = [region_id for region_id, _ in pieces]
     try:
-        return encoder, places, encoder.embed([piece for _, piece in pieces])
+        return encoder, region_ids, encoder.embed([piece for _, piece in pieces])
     except NonFiniteError as error:  # it knows the cuts alone
         names = []
         for row in error.rows:
-            time, number = places[row]
+            time, number = region_ids[row]
             names.append(f"region {number} of {images[time].moment.name}")
         raise NonFiniteError(f"{shown(names)}: {error}", error.rows) from error
 
@@ -476,7 +483,7 @@ def _table_values(plan: Plan, images: Sequence[Cutouts], distances: Sequence[Dis
     shape = (len(images), len(plan.subjects), references, regions + 1)
     table = torch.full(shape, torch.nan, device=device)
     for part in distances:
-        times, numbers = zip(*part.places, strict=True)
+        times, numbers = zip(*part.region_ids, strict=True)
         values = part.values.to(device).float()
         table[times, part.subject, : len(values), numbers] = values.T
     return table

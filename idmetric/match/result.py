@@ -44,7 +44,8 @@ class Match(Output):
         thresholds: of each subject, the largest distance that counts as this subject; NaN without one.
         aggregate: of a subject's references. missing: the rule for subjects that are not found, see `match`.
         whole: distances (T, S, K) of whole images, with missing="whole".
-        features: of each subject, (time, region) -> the feature (D,) by its encoder, of unit length.
+        features: of each subject and image, features (R, D) of the regions by the subject's encoder, of unit length;
+            with missing="whole" the whole image's comes last.
         boxes: of each image's regions (R, 4), in pixels.
         changes: of each frame, the mean absolute difference of its pixels to the previous frame of its clip, in 0..1;
             NaN without one.
@@ -59,7 +60,7 @@ class Match(Output):
     aggregate: Aggregate
     missing: Missing
     whole: Tensor | None = None
-    features: tuple[Mapping[tuple[int, int], Tensor], ...] = ()
+    features: tuple[tuple[Array, ...], ...] = ()
     boxes: tuple[Array, ...] = ()
     changes: tuple[float, ...] = ()
     thumbnails: tuple[Thumbnail, ...] = ()
@@ -100,22 +101,31 @@ class Match(Output):
 
     def _swaps(self, times: list[int]) -> list[list[int]]:
         """The subjects of each frame of a clip that are in a track that showed another subject before."""
-        encoders = list({id(features): features for features in self.features}.values())
+        one_of_each_encoder = {id(self.features[subject]): subject for subject in range(len(self.features))}
         vectors = []
         for time in times:
-            regions = range(len(self.table.regions[time]))
+            by_encoder = [self.region_features(subject, time) for subject in one_of_each_encoder.values()]
             # the dot product of joined features is the sum of their cosines
-            joined = [np.concatenate([features[time, region] for features in encoders]) for region in regions]
-            vectors.append(np.array(joined, dtype=float) / len(encoders) ** 0.5)
-        limit = np.nan if np.isnan(self.thresholds).all() else float(np.nanmax(self.thresholds))
+            joined = np.concatenate(by_encoder, axis=-1)
+            vectors.append(joined / len(by_encoder) ** 0.5)
+        boxes = [self.boxes[time] for time in times]
         is_cut = [self.changes[time] > CUT for time in times]
-        tracks = linked(vectors, [self.boxes[time] for time in times], is_cut, limit)
+        largest_threshold = float(np.fmax.reduce(self.thresholds, initial=np.nan))
+        tracks = linked(vectors, boxes, is_cut, largest_threshold)
 
         shown: list[dict[int, int]] = []
         for time in times:
-            regions_of = [self.region_of(time, subject) for subject in range(len(self.table.subjects))]
-            shown.append({region: subject for subject, region in enumerate(regions_of) if region != UNASSIGNED})
+            subject_of: dict[int, int] = {}
+            for subject in range(len(self.table.subjects)):
+                subject_of[self.region_of(time, subject)] = subject
+            subject_of.pop(UNASSIGNED, None)
+            shown.append(subject_of)
         return swaps(tracks, shown)
+
+    def region_features(self, subject: int, time: int) -> Array:
+        """Features (R, D) of an image's regions by a subject's encoder."""
+        count = len(self.table.regions[time])
+        return self.features[subject][time][:count]
 
     def region_of(self, time: int, subject: int) -> int:
         """The region in which a subject is found, or `UNASSIGNED`."""
@@ -142,23 +152,21 @@ class Match(Output):
 
         Whatever the threshold, so that a subject that was replaced is seen. NaN in images without regions to compare.
         """
-        compared = np.isfinite(self.by_region)
-        nearest = np.where(compared, self.by_region, np.inf).min(2, initial=np.inf)
+        nearest: Array = np.fmin.reduce(self.by_region, axis=2, initial=np.nan)  # NaN only where all are
         for time, assignment in enumerate(self.assignments):
-            for subject, region in enumerate(assignment.region):
-                if region != UNASSIGNED:
-                    nearest[time, subject] = self.by_region[time, subject, region]
-        return np.where(np.isfinite(nearest), nearest, np.nan)
+            subjects = np.flatnonzero(assignment.region != UNASSIGNED)
+            nearest[time, subjects] = self.by_region[time, subjects, assignment.region[subjects]]
+        return nearest
 
     @cached_property
     def is_found(self) -> NDArray[np.bool_]:
         """Whether each subject is in each image, (T, S): not "missing", and without a threshold, assigned a region."""
-        found = np.zeros(self.table.shape[:2], dtype=bool)
+        is_found = np.zeros(self.table.shape[:2], dtype=bool)
         for time, assignment in enumerate(self.assignments):
-            for subject, state in enumerate(assignment.states):
-                is_assigned = assignment.region[subject] != UNASSIGNED
-                found[time, subject] = is_assigned if state == "" else state != "missing"
-        return found
+            states = np.array(assignment.states, dtype=str)
+            is_assigned = assignment.region != UNASSIGNED
+            is_found[time] = np.where(states == "", is_assigned, states != "missing")
+        return is_found
 
     # Numbers
 
@@ -258,26 +266,36 @@ class Match(Output):
         subject's track); stillness, flicker and cuts (see `Motion`).
         """
         rows = []
+        changes = np.array(self.changes)
         for clip, times in self.times_of_clips.items():
-            motion = asdict(Motion.by_changes(np.array(self.changes)[times]))
+            motion = Motion.by_changes(changes[times])
             for subject, name in enumerate(self.table.subjects):
-                row = {"clip": clip, "subject": name, "frames": len(times)}
+                row: Record = {"clip": clip, "subject": name, "frames": len(times)}
                 row["coverage"] = float(self.is_found[times, subject].mean())
-                rows.append({**row, **self._over_time(times, subject), **motion})
-        return Records(rows, tuple(rows[0]) if rows else ("clip", "subject", "frames"))
+                row |= self._over_time(times, subject)
+                row |= asdict(motion)
+                rows.append(row)
+        columns = tuple(rows[0]) if rows else ("clip", "subject", "frames")
+        return Records(rows, columns)
 
     def _over_time(self, times: list[int], subject: int) -> Record:
         """The distances of a subject in the frames of a clip."""
         names = [self.table.times[time] for time in times]
-        features: list[Array | None] = []
+        row: Record = {}
+        row["mean"], _, _ = reduced(self.distances[times, subject], names)
+        _, row["worst"], row["worst_time"] = reduced(self.nearest[times, subject], names)
+
+        shown: list[Array | None] = []  # the feature of the subject's region, None without one
         for time in times:
             region = self.region_of(time, subject)
-            is_shown = region != UNASSIGNED
-            features.append(self.features[subject][time, region].double().numpy() if is_shown else None)
-        row: Record = {"mean": reduced(self.distances[times, subject], names)[0]}
-        _, row["worst"], row["worst_time"] = reduced(self.nearest[times, subject], names)
-        for name, values in zip(("to_first", "to_previous"), steps(features), strict=True):
-            row[name], row[f"{name}_worst"], row[f"{name}_worst_time"] = reduced(values, names)
+            feature = None
+            if region != UNASSIGNED:
+                feature = self.features[subject][time][region]
+            shown.append(feature)
+        to_first, to_previous = steps(shown)
+        row["to_first"], row["to_first_worst"], row["to_first_worst_time"] = reduced(to_first, names)
+        row["to_previous"], row["to_previous_worst"], row["to_previous_worst_time"] = reduced(to_previous, names)
+
         row["swapped"] = [self.table.times[time] for time in times if subject in self._swapped[time]]
         return row
 
@@ -292,37 +310,37 @@ class Match(Output):
         rows = []
         for time, assignment in enumerate(self.assignments):
             for subject, name in enumerate(self.table.subjects):
-                rows.append(
-                    {
-                        "image": self.table.times[time],
-                        "clip": self.table.clips[time],
-                        "seconds": _plain(self.table.seconds[time]),
-                        "subject": name,
-                        "state": assignment.states[subject],
-                        "distance": _plain(self.distances[time, subject]),
-                        "nearest": _plain(self.nearest[time, subject]),
-                        "threshold": _plain(self.thresholds[subject]),
-                        **self._place(time, subject),
-                        "swapped": subject in self._swapped[time],
-                        **{f"{key}_name" if key == "distance" else key: text for key, text in self.signature.items()},
-                    }
-                )
-        return Records(rows, tuple(rows[0]) if rows else ("image", "clip", "seconds", "subject", "state", "distance"))
+                row: Record = {
+                    "image": self.table.times[time],
+                    "clip": self.table.clips[time],
+                    "seconds": _plain(self.table.seconds[time]),
+                    "subject": name,
+                    "state": assignment.states[subject],
+                    "distance": _plain(self.distances[time, subject]),
+                    "nearest": _plain(self.nearest[time, subject]),
+                    "threshold": _plain(self.thresholds[subject]),
+                }
+                row |= self._region_columns(time, subject)
+                row["swapped"] = subject in self._swapped[time]
+                for key, text in self.signature.items():
+                    row["distance_name" if key == "distance" else key] = text
+                rows.append(row)
+        columns = tuple(rows[0]) if rows else ("image", "clip", "seconds", "subject", "state", "distance")
+        return Records(rows, columns)
 
-    def _place(self, time: int, subject: int) -> Record:
+    def _region_columns(self, time: int, subject: int) -> Record:
         """The region of a subject, and the reference that is nearest to it."""
+        row: Record = dict.fromkeys(("reference", "region", "left", "top", "right", "bottom"))
         region = int(self.assignments[time].region[subject])
         if region == UNASSIGNED:
-            return {"reference": None, "region": None, "left": None, "top": None, "right": None, "bottom": None}
+            return row
         to_references = self.table.at(time)[subject, :, region]
-        reference = self.table.references[subject][int(np.nanargmin(to_references))]
+        row["reference"] = self.table.references[subject][int(np.nanargmin(to_references))]
+        row["region"] = region
         box = self.table.regions[time][region].box
-        sides: list[float | None] = [None] * 4 if box is None else list(box)
-        return {
-            "reference": reference,
-            "region": region,
-            **dict(zip(("left", "top", "right", "bottom"), sides, strict=True)),
-        }
+        if box is not None:
+            row["left"], row["top"], row["right"], row["bottom"] = box
+        return row
 
     def published(self, name: str, form: str = "released") -> PublishedValue:
         """A published number by name, see `idmetric.match.named`; "corrected" where the release has an error."""
@@ -332,25 +350,18 @@ class Match(Output):
             similarities.aggregated.append(1 - self.by_region[time, :, : len(regions)])
             scores = [region.score for region in regions]
             similarities.scores.append(np.array(scores))
+        images = range(len(self.table.times))
         for subject in range(len(self.table.subjects)):
-            similarities.features.append(self._features_of(subject))
-        # regions that are whole images serve as well
-        if self.whole is not None or self._is_whole:
-            column = self.table.values[..., 0] if self.whole is None else self.whole
-            number = 0 if self.whole is None else WHOLE
-            frames = [self.features[0][time, number].double().numpy() for time in range(len(self.table.times))]
-            whole = 1 - column.detach().cpu().double().numpy()
-            similarities = replace(similarities, whole=list(whole), frames=frames)
-        return published_value(similarities, name, form, self.signature)
+            similarities.features.append([self.region_features(subject, time) for time in images])
 
-    def _features_of(self, subject: int) -> list[Array]:
-        """The features (R, D) of the regions of each image, by a subject's encoder."""
-        features = []
-        by_place = self.features[subject]
-        for time, regions in enumerate(self.table.regions):
-            vectors = [by_place[time, region].double().numpy() for region in range(len(regions))]
-            features.append(np.array(vectors))
-        return features
+        whole = self.whole
+        if whole is None and self._is_whole:  # regions that are whole images serve as well
+            whole = self.table.values[..., 0]
+        if whole is not None:
+            frames = [features[WHOLE] for features in self.features[0]]
+            to_references = 1 - whole.detach().cpu().double().numpy()
+            similarities = replace(similarities, whole=list(to_references), frames=frames)
+        return published_value(similarities, name, form, self.signature)
 
     def contents(self) -> dict[str, Any]:
         """Summary, worst image, subjects over time, and the surplus regions by image."""
@@ -385,11 +396,14 @@ class Match(Output):
                 notes.append(f"swapped: {subject} is in another subject's region or track in {listed}")
         surplus_in = [image for image, regions in zip(self.table.times, self.surplus, strict=True) if regions]
         if surplus_in:
-            count = sum(map(len, self.surplus))
+            count = sum(len(regions) for regions in self.surplus)
             notes.append(f"surplus regions: {count}, in {', '.join(first_few(surplus_in))}")
         if self._is_whole and len(self.table.subjects) > 1:
             notes.append("whole images are compared, so each can show only one subject: give regions for several")
-        stateless = [name for name, limit in zip(self.table.subjects, self.thresholds, strict=True) if np.isnan(limit)]
+        stateless = []
+        for name, threshold in zip(self.table.subjects, self.thresholds, strict=True):
+            if np.isnan(threshold):
+                stateless.append(name)
         if stateless:
             notes.append(f"no states of {', '.join(stateless)}: give a threshold, a calibration or five photos of each")
         return notes
