@@ -49,15 +49,21 @@ def assigned(distances: ArrayLike, thresholds: ArrayLike, expected: Sequence[int
     within = matrix <= limits[:, None]  # False for NaN
     region = assign(matrix, within)
 
+    has_threshold = ~np.isnan(limits)
     states: list[State] = []
-    for subject, limit in enumerate(limits):
-        states.append("" if np.isnan(limit) else state_of(subject, within, region))
-    if np.isnan(limits).any():
-        surplus = set(range(matrix.shape[1])) - set(region.tolist())
-    else:
-        surplus = set(np.flatnonzero(~within.any(0)).tolist())
-    found = np.where([state == "missing" for state in states], UNASSIGNED, region)
-    return Assignment(region, tuple(states), tuple(sorted(surplus)), _swapped(found, expected))
+    for subject in range(len(limits)):
+        state: State = ""
+        if has_threshold[subject]:
+            state = state_of(subject, within, region)
+        states.append(state)
+
+    is_surplus = ~np.isin(np.arange(matrix.shape[1]), region)
+    if has_threshold.all():
+        is_surplus = ~within.any(0)
+    surplus = np.flatnonzero(is_surplus).tolist()
+    is_missing = np.array(states, dtype=str) == "missing"
+    swapped = _swapped(np.where(is_missing, UNASSIGNED, region), expected)
+    return Assignment(region, tuple(states), tuple(surplus), swapped)
 
 
 def assign(distances: NDArray[np.float64], within: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -99,19 +105,19 @@ def state_of(subject: int, within: NDArray[np.bool_], region: NDArray[np.int64])
     candidates = within[subject].copy()
     if not candidates.any():
         return "missing"
-    others = np.delete(np.arange(len(within)), subject)
-    is_matched = (region != UNASSIGNED) & within[np.arange(len(within)), region]
-    for other in others[is_matched[others]]:
-        candidates[region[other]] = False
+    subjects = np.arange(len(within))
+    is_within = within[subjects, region]
+    is_explained = (region != UNASSIGNED) & is_within & (subjects != subject)
+    candidates[region[is_explained]] = False
 
     count = int(candidates.sum())
     if count == 0:  # its only regions are another subject's
         return "blended"
     if count > 1:
         return "doubled"
-    column = int(candidates.argmax())
-    without_region = others[~is_matched[others]]
-    return "blended" if within[without_region, column].any() else "matched"
+    is_without_region = ~((region != UNASSIGNED) & is_within) & (subjects != subject)
+    is_shared = within[is_without_region, candidates.argmax()].any()
+    return "blended" if is_shared else "matched"
 
 
 def _swapped(region: NDArray[np.int64], expected: Sequence[int | None] | None) -> tuple[int, ...]:

@@ -181,8 +181,12 @@ def sources_of(images: Any) -> list[Any]:
         lists = map(sources_of, images)
         return [source for sources in lists for source in sources]
     if _is_path(images) and os.path.isdir(images):
-        files = [str(path) for path in paths.walk(Path(images)) if paths.is_image(path) or _is_clip(path)]
-        images = sorted(files, key=paths.natural) or images  # without any, reading the folder says so
+        files = []
+        for path in paths.walk(Path(images)):
+            if paths.is_image(path) or _is_clip(path):
+                files.append(str(path))
+        if files:  # without any, reading the folder says so
+            images = sorted(files, key=paths.natural)
     return [Clip(image) if _is_clip(image) else image for image in split_images(images)]
 
 
@@ -191,7 +195,10 @@ def _is_path(source: Any) -> bool:
 
 
 def _is_clip(source: Any) -> bool:
-    return _is_path(source) and os.path.splitext(source)[1].lower() in (*paths.VIDEO_ENDINGS, ".gif")
+    if not _is_path(source):
+        return False
+    _, ending = os.path.splitext(source)
+    return ending.lower() in (*paths.VIDEO_ENDINGS, ".gif")
 
 
 def _opened(clip: Clip) -> Video | Animation | Stills:
@@ -216,11 +223,11 @@ def _panels(source: Any, rows: int, columns: int) -> list[Image.Image]:
     if not (0 < rows <= image.height and 0 < columns <= image.width):
         size = f"{image.width} x {image.height} pixels"
         raise ClipError(f"{describe(source)}: {size} cannot be cut into {rows} rows and {columns} columns of panels")
-    ys = np.linspace(0, image.height, rows + 1).round().astype(int).tolist()
-    xs = np.linspace(0, image.width, columns + 1).round().astype(int).tolist()
+    ys = np.linspace(0, image.height, rows + 1)
+    xs = np.linspace(0, image.width, columns + 1)
     panels = []
-    for top, bottom in pairwise(ys):
-        for left, right in pairwise(xs):
+    for top, bottom in pairwise(ys.round().astype(int).tolist()):
+        for left, right in pairwise(xs.round().astype(int).tolist()):
             panels.append(image.crop((left, top, right, bottom)))
     return panels
 
@@ -251,14 +258,18 @@ def _middles_of_shots(clip: Video | Animation | Stills) -> list[int]:
     from scenedetect import ContentDetector, FrameTimecode
 
     count = len(clip.times)
-    rate = (count - 1) / float(clip.times[-1]) if count > 1 else 1.0
+    rate = 1.0
+    if count > 1:
+        rate = (count - 1) / float(clip.times[-1])
     detector = ContentDetector(min_scene_len=_SHORTEST_SHOT)
     bounds = [0]
     for index, load in enumerate(clip.read(range(count))):
         try:
-            picture = read_image(load()).resize(_SMALL, Image.Resampling.BILINEAR)
+            picture = read_image(load())
         except ImageReadError:  # a damaged frame belongs to the shot around it
             continue
-        cuts = detector.process_frame(FrameTimecode(index, fps=rate), np.asarray(picture)[..., ::-1])
+        small = picture.resize(_SMALL, Image.Resampling.BILINEAR)
+        blue_green_red = np.asarray(small)[..., ::-1]
+        cuts = detector.process_frame(FrameTimecode(index, fps=rate), blue_green_red)
         bounds += [cut.frame_num for cut in cuts]
     return [(start + end - 1) // 2 for start, end in pairwise([*bounds, count])]

@@ -50,11 +50,16 @@ def decode(code: Mapping[str, Any]) -> NDArray[np.bool_]:
         if height * width > MAX_PIXELS:  # a short text may stand for any number of pixels
             raise ValueError
         counts = code["counts"]
-        is_list = isinstance(counts, list)
-        runs = counts if is_list else _runs(counts)
+        compressed = code
+        if isinstance(counts, list):
+            runs = counts
+            compressed = mask.frPyObjects(code, height, width)
+        else:
+            runs = _runs(counts)
         if min(runs) < 0 or sum(runs) != height * width:  # pycocotools would leave pixels as they are in memory
             raise ValueError
-        return np.asarray(mask.decode(mask.frPyObjects(code, height, width) if is_list else code), dtype=bool)
+        pixels = mask.decode(compressed)
+        return np.asarray(pixels, dtype=bool)
     except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"not a run-length code with size and counts: {str(code)[:60]}") from error
 

@@ -120,9 +120,15 @@ class FunctionEncoder:
         """What the function gave, float32 on the CPU, where subjects of files are."""
         if not isinstance(result, list | tuple):
             return torch.as_tensor(result).float().cpu()
-        rows = [None if row is None else torch.as_tensor(row).float().cpu() for row in result]
-        seen = [row for row in rows if row is not None]
-        nothing = torch.full_like(seen[0], torch.nan) if seen else torch.full((self._dimension,), torch.nan)
+        rows: list[Tensor | None] = []
+        dimension = self._dimension
+        for vector in result:
+            row = None
+            if vector is not None:
+                row = torch.as_tensor(vector).float().cpu()
+                dimension = row.numel()
+            rows.append(row)
+        nothing = torch.full((dimension,), torch.nan)
         return torch.stack([nothing if row is None else row for row in rows])
 
     def subject(self, name: str, references: Any) -> Subject:
@@ -139,7 +145,8 @@ class FunctionEncoder:
         distances = torch.full((len(subject), len(embedding)), torch.nan)
         is_seen = embedding.finite()
         if is_seen.any():
-            distances[:, is_seen] = distance_matrix(subject.embedding, embedding[is_seen.nonzero()[:, 0]])
+            seen = embedding[is_seen.nonzero()[:, 0]]
+            distances[:, is_seen] = distance_matrix(subject.embedding, seen)
         return distances
 
 

@@ -477,10 +477,12 @@ def _embed(
 
 def _table_values(plan: Plan, images: Sequence[Cutouts], distances: Sequence[Distances]) -> Tensor:
     """Distances (T, S, K, R + 1), NaN where nothing was compared; the last region is the whole image."""
-    references = max([len(subject) for subject in plan.subjects], default=1)
-    regions = max([len(cutouts.regions) for cutouts in images], default=0)
-    device = distances[0].values.device if distances else torch.device("cpu")
-    shape = (len(images), len(plan.subjects), references, regions + 1)
+    most_references = max([len(subject) for subject in plan.subjects], default=1)
+    most_regions = max([len(cutouts.regions) for cutouts in images], default=0)
+    device = torch.device("cpu")
+    if distances:
+        device = distances[0].values.device
+    shape = (len(images), len(plan.subjects), most_references, most_regions + 1)
     table = torch.full(shape, torch.nan, device=device)
     for part in distances:
         times, numbers = zip(*part.region_ids, strict=True)
@@ -494,5 +496,9 @@ def _signature(plan: Plan) -> dict[str, str]:
     signature = dict(plan.encoders[0].signature)
     for subject, encoder in zip(plan.subjects, plan.encoders, strict=False):  # no subjects have an encoder, too
         if encoder is not plan.encoders[0]:
-            signature[f"encoder of {subject.name}"] = subject.embedding.model or encoder.signature["model"]
-    return {**signature, "aggregate": plan.aggregate, "cut": str(plan.cut), "missing": plan.missing}
+            model = subject.embedding.model or encoder.signature["model"]
+            signature[f"encoder of {subject.name}"] = model
+    signature["aggregate"] = plan.aggregate
+    signature["cut"] = str(plan.cut)
+    signature["missing"] = plan.missing
+    return signature

@@ -225,8 +225,11 @@ def _of_masks(folder: str, images: Sequence[str]) -> dict[str, list[Region]]:
 
 def _labeled_folder(folder: str, image: str) -> str | None:
     """The folder with an image's masks by label: the longest end of the image's path, without its ending."""
-    stem, ending = os.path.splitext(os.path.abspath(image))
-    parts = Path(stem + ending if " @ " in ending else stem).parts[1:]
+    path = os.path.abspath(image)
+    stem, ending = os.path.splitext(path)
+    if " @ " in ending:
+        stem = path
+    parts = Path(stem).parts[1:]
     for start in range(len(parts)):
         labeled_folder = os.path.join(folder, *parts[start:])
         if os.path.isdir(labeled_folder):
@@ -242,8 +245,10 @@ def _of_table(path: str) -> dict[str, list[Region]]:
         raise RequestError(f"{path} has no column {', '.join(missing)}: path,x,y,w,h[,label] are needed")
     for row in reader:
         where = f"{path}, line {reader.line_num}"
-        image_regions = regions.setdefault(row["path"], [])
-        image_regions.append(_region([row[side] for side in "xywh"], row.get("label") or "", where))
+        sides = [row[side] for side in "xywh"]
+        label = row.get("label") or ""
+        region = _region(sides, label, where)
+        regions.setdefault(row["path"], []).append(region)
     return regions
 
 
@@ -315,6 +320,7 @@ def _region(
 
 def _outline(polygon: Sequence[Any]) -> list[float]:
     outline = [float(side) for side in polygon]
-    if len(outline) < 6 or len(outline) % 2 or not all(map(math.isfinite, outline)):
+    are_finite = [math.isfinite(side) for side in outline]
+    if len(outline) < 6 or len(outline) % 2 or not all(are_finite):
         raise RequestError(f"a polygon has x and y of three corners or more, not {outline[:8]}")
     return outline

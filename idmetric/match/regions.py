@@ -125,7 +125,8 @@ def is_box(region: Any) -> bool:
         return region.ndim == 1 and len(region) == 4
     if not isinstance(region, Sequence) or isinstance(region, str | bytes):
         return False
-    return len(region) == 4 and all(isinstance(side, Real) for side in region)
+    are_numbers = [isinstance(side, Real) for side in region]
+    return len(region) == 4 and all(are_numbers)
 
 
 # Cutting
@@ -218,17 +219,18 @@ class Cut:
 
     def _with_margin(self, box: Box, height: int, width: int) -> tuple[int, int, int, int]:
         """A box with its context, in whole pixels within the image; at least a pixel."""
-        left, top, right, bottom = box
-        x0, x1 = self._widened(left, right, width)
-        y0, y1 = self._widened(top, bottom, height)
-        return x0, y0, x1, y1
+        x0, y0, x1, y1 = box
+        left, right = self._widened(x0, x1, width)
+        top, bottom = self._widened(y0, y1, height)
+        return left, top, right, bottom
 
     def _widened(self, start: float, end: float, length: int) -> tuple[int, int]:
         context = self.margin * (end - start)
-        low = round(start - context)
-        low = min(max(low, 0), length - 1)
-        high = round(end + context)
-        return low, max(min(high, length), low + 1)
+        low = max(round(start - context), 0)
+        low = min(low, length - 1)
+        high = min(round(end + context), length)
+        high = max(high, low + 1)
+        return low, high
 
     def _squared(self, picture: Picture, cover: Tensor | None) -> tuple[Picture, Tensor | None]:
         """Pixels and coverage, padded equally on both ends of the shorter side."""

@@ -55,9 +55,10 @@ class Table:
         """
         if aggregate == "mean":
             return self.values.nanmean(2)
-        compared = ~self.values.isnan()
-        nearest = torch.where(compared, self.values, torch.inf).amin(2)
-        return torch.where(compared.any(2), nearest, torch.nan)
+        is_compared = ~self.values.isnan()
+        candidates = torch.where(is_compared, self.values, torch.inf)
+        nearest = candidates.amin(2)
+        return torch.where(is_compared.any(2), nearest, torch.nan)
 
     def at(self, time: int) -> NDArray[np.float64]:
         """The distances (S, K, R) of one image, without the columns of regions that it does not have."""

@@ -25,7 +25,9 @@ def change(before: Any, after: Any) -> float:
     if isinstance(before, Image.Image) and isinstance(after, Image.Image):
         if before.size != after.size:
             return float("nan")
-        return float(np.mean(ImageStat.Stat(ImageChops.difference(before, after)).mean)) / 255
+        difference = ImageChops.difference(before, after)
+        mean_of_channels = ImageStat.Stat(difference).mean
+        return float(np.mean(mean_of_channels)) / 255
     if getattr(before, "shape", None) != getattr(after, "shape", None):
         return float("nan")
     return float((before - after).detach().abs().mean())
@@ -51,8 +53,13 @@ class Motion:
         """The motion of a clip by the changes from each frame to the next; NaN is left out."""
         changes = changes[~np.isnan(changes)]
         within_shots = changes[changes <= CUT]
-        stillness = float((within_shots < STILL).mean()) if len(within_shots) else None
-        flicker = 1 - float(changes.mean()) if len(changes) else None
+        stillness = None
+        if len(within_shots):
+            is_still = within_shots < STILL
+            stillness = float(is_still.mean())
+        flicker = None
+        if len(changes):
+            flicker = 1 - float(changes.mean())
         return cls(stillness, flicker, len(changes) - len(within_shots))
 
 
@@ -97,10 +104,14 @@ def linked(features: Sequence[Array], boxes: Sequence[Array], is_cut: Sequence[b
         open_tracks = tracks[first_open:]
         cost = np.full((len(open_tracks), len(vectors)), np.nan)
         for row, track in enumerate(open_tracks):
-            apart = 1 - np.nan_to_num(vectors) @ np.nan_to_num(track.feature)
-            overlap = overlaps(boxes[time], track.box) * (track.time == time - 1)
-            is_possible = ~(apart > limit) | (overlap > _SAME_SPOT)
-            cost[row] = apart + 1 - overlap + np.where(is_possible, 0, _NOT_LINKED)
+            cosines = np.nan_to_num(vectors) @ np.nan_to_num(track.feature)
+            distances = 1 - cosines
+            overlap = np.zeros(len(vectors))
+            if track.time == time - 1:
+                overlap = overlaps(boxes[time], track.box)
+            is_too_far = distances > limit  # False for a limit of NaN
+            is_impossible = is_too_far & (overlap <= _SAME_SPOT)
+            cost[row] = distances + 1 - overlap + _NOT_LINKED * is_impossible
 
         frame_numbers = [-1] * len(vectors)
         for row, region in zip(*linear_sum_assignment(cost), strict=True):
@@ -111,8 +122,9 @@ def linked(features: Sequence[Array], boxes: Sequence[Array], is_cut: Sequence[b
             if number < 0:
                 frame_numbers[region] = len(tracks)
                 tracks.append(track)
-            else:  # the feature that was last seen, if the encoder sees nothing here
-                track.feature = np.where(np.isnan(track.feature), tracks[number].feature, track.feature)
+            else:
+                if np.isnan(track.feature).all():  # the encoder sees nothing here: what was last seen
+                    track.feature = tracks[number].feature
                 tracks[number] = track
         numbers.append(frame_numbers)
     return numbers
@@ -122,7 +134,8 @@ def overlaps(boxes: Array, box: Array) -> Array:
     """Intersection over union (R,) of boxes (R, 4) with one."""
     starts = np.maximum(boxes[:, :2], box[:2])
     ends = np.minimum(boxes[:, 2:], box[2:])
-    shared = (ends - starts).clip(0).prod(1)
+    sides = (ends - starts).clip(0)
+    shared = sides.prod(1)
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(1)
     area = (box[2:] - box[:2]).prod()
     overlap: Array = shared / (areas + area - shared)
@@ -140,9 +153,10 @@ def swaps(tracks: Sequence[Sequence[int]], shown: Sequence[Mapping[int, int]]) -
     for numbers, frame in zip(tracks, shown, strict=True):
         changed = []
         for region, subject in frame.items():
-            if last_subject.setdefault(numbers[region], subject) != subject:
+            track = numbers[region]
+            if last_subject.get(track, subject) != subject:
                 changed.append(subject)
-            last_subject[numbers[region]] = subject
+            last_subject[track] = subject
         swapped.append(sorted(changed))
     return swapped
 
@@ -172,4 +186,5 @@ def reduced(values: Array, times: Sequence[str]) -> tuple[float | None, float | 
     """The mean of values, the worst (largest) one and its time; None without values."""
     if np.isnan(values).all():
         return None, None, None
-    return float(np.nanmean(values)), float(np.nanmax(values)), times[int(np.nanargmax(values))]
+    worst = int(np.nanargmax(values))
+    return float(np.nanmean(values)), float(values[worst]), times[worst]
