@@ -57,7 +57,7 @@ def assigned(distances: ArrayLike, thresholds: ArrayLike, expected: Sequence[int
             state = state_of(subject, within, region)
         states.append(state)
 
-    is_surplus = ~np.isin(np.arange(matrix.shape[1]), region)
+    is_surplus: NDArray[np.bool_] = ~np.isin(np.arange(matrix.shape[1]), region)
     if has_threshold.all():
         is_surplus = ~within.any(0)
     surplus = np.flatnonzero(is_surplus).tolist()

@@ -98,9 +98,11 @@ def take_print(pixels: Bytes) -> Print:
 def compare(a: Print, b: Print) -> Copy:
     """Whether one image is a copy of the other, in either direction."""
     pictures = np.stack([a.pixels, b.pixels])
+    first = np.array([0])
+    second = np.array([1])
     a_crops = _matches(a.crops, b.small[None])
     b_crops = _matches(b.crops, a.small[None])
-    agreements, mirrored = _agreements(pictures, np.array([0]), np.array([1]), a_crops, b_crops)
+    agreements, mirrored = _agreements(pictures, first, second, a_crops, b_crops)
     return Copy(float(agreements[0]), bool(mirrored[0]))
 
 
@@ -125,7 +127,11 @@ def compare_pairs(
     """
     if not len(a):
         return np.empty(0), np.empty(0, bool)
-    small = np.stack([_reduced(_gray(_colors(picture))) for picture in pictures])
+    small = []
+    for picture in pictures:
+        gray = _gray(_colors(picture))
+        small.append(_reduced(gray))
+    small_pictures = np.stack(small)
 
     # the crops of each image with all images that it is paired with, in either direction
     image = np.concatenate([a, b])
@@ -133,12 +139,16 @@ def compare_pairs(
     matches = np.empty((2, len(image), 2))
 
     def match(pairs: Ints) -> None:  # of one image
-        crops = _crops(_gray(_colors(pictures[image[pairs[0]]])))
-        matches[:, pairs] = _matches(crops, small[partner[pairs]])
+        picture = pictures[image[pairs[0]]]
+        crops = _crops(_gray(_colors(picture)))
+        partners = small_pictures[partner[pairs]]
+        matches[:, pairs] = _matches(crops, partners)
 
     order = np.argsort(image, kind="stable")
-    ends = np.flatnonzero(np.diff(image[order])) + 1
-    for _ in in_order(match, np.split(order, ends), threads=_THREADS, waiting=64):
+    is_last = np.diff(image[order]) != 0
+    ends = np.flatnonzero(is_last) + 1
+    pairs_of_images = np.split(order, ends)
+    for _ in in_order(match, pairs_of_images, threads=_THREADS, waiting=64):
         pass
     a_crops, b_crops = np.split(matches, 2, axis=1)
     return _agreements(pictures, a, b, a_crops, b_crops, copies_only, done)
@@ -160,11 +170,12 @@ def _agreements(
     """
     agreement, mirrored = _directed(pictures, a, b, a_crops, b_crops, copies_only, done)
     # a part that is saturated or cut off in one image exists in the other alone
-    unsure = np.flatnonzero((agreement >= THRESHOLD / 2) & (agreement < THRESHOLD))
+    is_unsure = (agreement >= THRESHOLD / 2) & (agreement < THRESHOLD)
+    unsure = np.flatnonzero(is_unsure)
     if len(unsure):
-        reverse, reverse_mirrored = _directed(
-            pictures, b[unsure], a[unsure], b_crops[:, unsure], a_crops[:, unsure], copies_only
-        )
+        b_crops = b_crops[:, unsure]
+        a_crops = a_crops[:, unsure]
+        reverse, reverse_mirrored = _directed(pictures, b[unsure], a[unsure], b_crops, a_crops, copies_only)
         is_better = reverse > agreement[unsure]
         better = unsure[is_better]
         agreement[better] = reverse[is_better]
@@ -189,21 +200,28 @@ def _directed(
         last_pair = int(pairs[-1])
         references = _colors(pictures[reference[pairs]])
         images = _colors(pictures[image[pairs]])
-        images[mirrored[pairs]] = images[mirrored[pairs], ..., ::-1]
-        small_references, small_images = _reduced(references), _reduced(images)
+        is_mirrored = mirrored[pairs]
+        images[is_mirrored] = images[is_mirrored, ..., ::-1]
+
+        small_references = _reduced(references)
+        small_images = _reduced(images)
         pose = _refined(_gray(small_references), _gray(small_images), poses[pairs])
         if copies_only:
             warped, inside = _warped(small_references, pose)
-            similar = _color(_relit(warped, small_images, inside), small_images, inside) >= _COLORS_APART
-            pairs, pose = pairs[similar], pose[similar]
-            references, images = references[similar], images[similar]
+            relit = _relit(warped, small_images, inside)
+            is_similar = _color(relit, small_images, inside) >= _COLORS_APART
+            pairs = pairs[is_similar]
+            pose = pose[is_similar]
+            references = references[is_similar]
+            images = images[is_similar]
         if len(pairs):
             pose = _refined(_gray(references), _gray(images), pose)
             agreement[pairs] = _agreement(references, images, pose)
         return last_pair
 
     alike = np.flatnonzero(likeness >= _GATE)
-    batches = [alike[start : start + _AT_ONCE] for start in range(0, len(alike), _AT_ONCE)]
+    starts = range(0, len(alike), _AT_ONCE)
+    batches = [alike[start : start + _AT_ONCE] for start in starts]
     for last_pair in in_order(measure, batches, threads=_THREADS, waiting=64):
         if done is not None:
             done(last_pair + 1, len(reference))
@@ -215,12 +233,13 @@ def _directed(
 
 def _crop_poses() -> Array:
     """Poses (4, crops, 4): a crop of the reference shows the image, one of the image the reference; both mirrored."""
-    places = []
+    crops = []
     for share in _CROPS:
         side = round(_SMALL / share)
-        centers = [-1 + (2 * start + _SMALL) / side for start in range(side - _SMALL + 1)]
-        places += [(_SMALL / side, y, x) for y, x in product(centers, centers)]
-    scale, y, x = np.array(places).T
+        starts = np.arange(side - _SMALL + 1)
+        centers = -1 + (2 * starts + _SMALL) / side
+        crops += [(_SMALL / side, y, x) for y, x in product(centers, centers)]
+    scale, y, x = np.array(crops).T
     of_reference = [scale, y, scale, x]
     of_image = [1 / scale, -y / scale, 1 / scale, -x / scale]
     of_mirrored = [1 / scale, -y / scale, 1 / scale, x / scale]
@@ -232,18 +251,23 @@ _POSES = _crop_poses()
 
 def _matches(crops: Single, small: Array) -> Matches:
     """Match the crops of one image with others (M, _SMALL, _SMALL), plain and mirrored."""
-    turned = np.stack([small, small[:, :, ::-1]], axis=1).reshape(len(small), 2, -1)
-    likeness = _unit(turned).astype(np.float32) @ crops.T
+    mirrored = small[:, :, ::-1]
+    both = np.stack([small, mirrored], axis=1)
+    rows = _unit(both.reshape(len(small), 2, -1))
+    likeness = rows.astype(np.float32) @ crops.T
     return np.array([likeness.max(-1), likeness.argmax(-1)])
 
 
 def _coarse(reference_crops: Matches, image_crops: Matches) -> tuple[Array, Truths, Array]:
     """Best correlation (P,), whether of the mirrored image (P,), and its pose (P, 4)."""
-    correlation, crop = np.stack([reference_crops, image_crops], axis=-1).reshape(2, -1, len(_POSES))
+    matches = np.stack([reference_crops, image_crops], axis=-1)
+    correlation, crop = matches.reshape(2, -1, len(_POSES))
     highest = correlation.max(1, keepdims=True)
-    choice = (correlation >= highest - 1e-6).argmax(1)  # of equal ones the first
+    is_highest = correlation >= highest - 1e-6
+    choice = is_highest.argmax(1)  # of equal ones the first
     pairs = np.arange(len(choice))
-    poses = _POSES[choice, crop[pairs, choice].astype(np.int64)]
+    chosen_crop = crop[pairs, choice].astype(np.int64)
+    poses = _POSES[choice, chosen_crop]
     return correlation[pairs, choice], choice >= 2, poses
 
 
@@ -256,8 +280,10 @@ def _refined(reference: Array, image: Array, pose: Array) -> Array:
     y = x[:, None]
     for _ in range(_STEPS):
         warped, inside = _warped(reference[moving], pose[moving])
-        enough = inside.mean((1, 2)) >= _OVERLAP
-        moving, warped, inside = moving[enough], warped[enough], inside[enough]
+        is_covered = inside.mean((1, 2)) >= _OVERLAP
+        moving = moving[is_covered]
+        warped = warped[is_covered]
+        inside = inside[is_covered]
         if not len(moving):
             break
 
@@ -274,15 +300,20 @@ def _refined(reference: Array, image: Array, pose: Array) -> Array:
 
         # a step that stays small without evidence
         normal = jacobian @ jacobian.transpose(0, 2, 1)
+        trace = np.trace(normal, axis1=1, axis2=2)
         damping = np.full((len(moving), 6), 1e-9)
-        damping[:, :4] += 1e-3 * np.trace(normal, axis1=1, axis2=2)[:, None] / 4
+        damping[:, :4] += 1e-3 * trace[:, None] / 4
         normal += damping[:, None] * np.eye(6)
-        residual = (target - gain * warped - offset).reshape(len(moving), -1, 1)
-        step = np.linalg.solve(normal, jacobian @ residual)[:, :4, 0].clip(-0.1, 0.1)
+        residual = target - gain * warped - offset
+        right = jacobian @ residual.reshape(len(moving), -1, 1)
+        solution = np.linalg.solve(normal, right)
+        step = solution[:, :4, 0].clip(-0.1, 0.1)
 
         pose[moving] += step
-        pose[:, [0, 2]] = pose[:, [0, 2]].clip(0.6, 1.6)
-        moving = moving[np.abs(step).max(1) >= 0.04 / n]
+        scales = pose[:, [0, 2]]
+        pose[:, [0, 2]] = scales.clip(0.6, 1.6)
+        largest_step = np.abs(step).max(1)
+        moving = moving[largest_step >= 0.04 / n]
 
     return pose
 
@@ -294,8 +325,9 @@ def _light(a: Array, b: Array, where: Truths) -> tuple[Array, Array]:
     basis *= where[:, None]
     basis = basis.reshape(count, 2, -1)
     normal = basis @ basis.transpose(0, 2, 1)
+    inverse = np.linalg.pinv(normal, rcond=1e-12, hermitian=True)
     right = basis @ b.reshape(count, -1, 1)
-    solution = np.linalg.pinv(normal, rcond=1e-12, hermitian=True) @ right
+    solution = inverse @ right
     return solution[:, :1], solution[:, 1:]
 
 
@@ -313,9 +345,14 @@ def _warped(x: Array, pose: Array) -> tuple[Array, Truths]:
 
 def _sampling(pose: Array, n: int) -> tuple[Array, Truths]:
     """Matrices (K, n, n) that interpolate at scale and shift (K, 2), and where they do not leave the image (K, n)."""
-    position = (pose[:, :1] * _centers(n) + pose[:, 1:] + 1) / 2 * n - 0.5
-    weights = 1 - np.abs(np.arange(n) - position.clip(0, n - 1)[..., None])
-    return weights.clip(0, None), (position > -0.75) & (position < n - 0.25)
+    scale = pose[:, :1]
+    shift = pose[:, 1:]
+    position = (scale * _centers(n) + shift + 1) / 2 * n - 0.5
+    within = position.clip(0, n - 1)
+    distance = np.abs(np.arange(n) - within[..., None])
+    weights = 1 - distance
+    is_inside = (position > -0.75) & (position < n - 0.25)
+    return weights.clip(0, None), is_inside
 
 
 # Agreement
@@ -326,9 +363,11 @@ def _agreement(reference: Array, image: Array, pose: Array) -> Array:
     warped, inside = _warped(reference, pose)
     expected = _relit(warped, image, inside)
     detail = _detail(expected.mean(1), image.mean(1), inside)
-    agreement = np.minimum(detail, _color(expected, image, inside)).clip(-1, 1)
+    color = _color(expected, image, inside)
+    agreement = np.minimum(detail, color).clip(-1, 1)
     is_covered = inside.mean((1, 2)) >= _OVERLAP
-    return np.where(is_covered & ~np.isnan(agreement), agreement, 0.0)
+    is_defined = is_covered & ~np.isnan(agreement)
+    return np.where(is_defined, agreement, 0.0)
 
 
 def _relit(warped: Array, image: Array, inside: Truths) -> Array:
@@ -339,8 +378,10 @@ def _relit(warped: Array, image: Array, inside: Truths) -> Array:
     gain, offset = _light(a, b, is_open)
     gain = gain[:, None].clip(0.5, 2)
     lit = gain * warped + offset[:, None]
-    is_enough = is_open.sum((1, 2)) >= 2 * a.shape[-1]
-    return np.where(is_enough[:, None, None, None], lit.clip(0, 1), warped)
+    lit = lit.clip(0, 1)
+    open_pixels = is_open.sum((1, 2))
+    is_enough = open_pixels >= 2 * a.shape[-1]
+    return np.where(is_enough[:, None, None, None], lit, warped)
 
 
 def _detail(a: Array, b: Array, inside: Truths) -> Array:
@@ -352,18 +393,23 @@ def _detail(a: Array, b: Array, inside: Truths) -> Array:
     energy_b = _window_sums(fine_b * fine_b * inside)
     shared = _window_sums(fine_a * fine_b * inside)
 
-    is_strong = np.maximum(energy_a, energy_b) / np.maximum(area, 1) > _STRUCTURE**2
-    counts = is_strong & (area > (SIZE / _WINDOWS) ** 2 / 2)
+    energy = np.maximum(energy_a, energy_b) / np.maximum(area, 1)
+    is_strong = energy > _STRUCTURE**2
+    half_of_a_window = (SIZE / _WINDOWS) ** 2 / 2
+    counts = is_strong & (area > half_of_a_window)
     correlation = shared / np.sqrt(energy_a * energy_b + 1e-9)
-    lowest = np.where(counts, correlation, np.inf).min((1, 2))
-    return np.where(counts.mean((1, 2)) < _LEAST, np.nan, lowest)
+    counted = np.where(counts, correlation, np.inf)
+    lowest = counted.min((1, 2))
+    too_few = counts.mean((1, 2)) < _LEAST
+    return np.where(too_few, np.nan, lowest)
 
 
 def _window_sums(x: Array) -> Array:
     """Sums of images (K, SIZE, SIZE) over windows that overlap by half of their sides."""
     count = 2 * _WINDOWS
     half = SIZE // count
-    blocks = x.reshape(len(x), count, half, count, half).sum((2, 4))
+    split = x.reshape(len(x), count, half, count, half)
+    blocks = split.sum((2, 4))
     rows = blocks[:, 1:] + blocks[:, :-1]
     sums: Array = rows[:, :, 1:] + rows[:, :, :-1]
     return sums
@@ -371,11 +417,14 @@ def _window_sums(x: Array) -> Array:
 
 def _color(a: Array, b: Array, inside: Truths) -> Array:
     """1 - the difference of blurred colors / 0.3 (K,), at all but the worst hundredth of the pixels."""
-    apart = np.abs(_blurred(a - b, 2 * a.shape[-1] / SIZE)).max(1)
-    agreement = np.full(len(apart), np.nan)
+    width = 2 * a.shape[-1] / SIZE
+    difference = np.abs(_blurred(a - b, width))
+    of_pixels = difference.max(1)
+    agreement = np.full(len(of_pixels), np.nan)
     for pair, is_inside in enumerate(inside):
         if is_inside.any():
-            agreement[pair] = 1 - np.quantile(apart[pair][is_inside], 0.99) / _COLOR
+            worst = np.quantile(of_pixels[pair][is_inside], 0.99)
+            agreement[pair] = 1 - worst / _COLOR
     return agreement
 
 
@@ -402,7 +451,8 @@ def _crops(gray: Array) -> Single:
     crops = []
     for share in _CROPS:
         size = _resizer(SIZE, round(_SMALL / share))
-        views = np.lib.stride_tricks.sliding_window_view(_separable(gray, size, size), (_SMALL, _SMALL))
+        resized = _separable(gray, size, size)
+        views = np.lib.stride_tricks.sliding_window_view(resized, (_SMALL, _SMALL))
         crops.append(views.reshape(-1, _SMALL**2))
     return _unit(np.concatenate(crops)).astype(np.float32)
 
@@ -422,7 +472,8 @@ def _resizer(have: int, want: int) -> Array:
     """Matrix (want, have) of antialiased linear interpolation."""
     position = (np.arange(want) + 0.5) * have / want - 0.5
     distance = np.abs(np.arange(have) - position[:, None])
-    weights = (1 - distance / max(1.0, have / want)).clip(0, None)
+    reach = max(1.0, have / want)
+    weights = (1 - distance / reach).clip(0, None)
     matrix: Array = weights / weights.sum(1, keepdims=True)
     return matrix
 
@@ -449,5 +500,6 @@ def _blurred(x: Array, width: float) -> Array:
 def _unit(rows: Array) -> Array:
     """Rows without their means, at unit length; constant rows become 0."""
     centered = rows - rows.mean(-1, keepdims=True)
-    unit: Array = centered / np.maximum(np.linalg.norm(centered, axis=-1, keepdims=True), 1e-6)
+    length = np.linalg.norm(centered, axis=-1, keepdims=True)
+    unit: Array = centered / np.maximum(length, 1e-6)
     return unit
