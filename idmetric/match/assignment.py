@@ -57,10 +57,10 @@ def assigned(distances: ArrayLike, thresholds: ArrayLike, expected: Sequence[int
             state = state_of(subject, within, region)
         states.append(state)
 
-    is_surplus: NDArray[np.bool_] = ~np.isin(np.arange(matrix.shape[1]), region)
+    is_explained = np.isin(np.arange(matrix.shape[1]), region)
     if has_threshold.all():
-        is_surplus = ~within.any(0)
-    surplus = np.flatnonzero(is_surplus).tolist()
+        is_explained = np.asarray(within.any(0))
+    surplus = np.flatnonzero(~is_explained).tolist()
     is_missing = np.array(states, dtype=str) == "missing"
     swapped = _swapped(np.where(is_missing, UNASSIGNED, region), expected)
     return Assignment(region, tuple(states), tuple(surplus), swapped)
