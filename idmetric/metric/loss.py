@@ -265,10 +265,14 @@ class IdentityLoss(nn.Module):
             for i, cover in enumerate(covers):
                 height, width = fitted[i].shape[-2:]
                 fitted_covers[i] = self._metric.fit.cover(cover, (height, width), True)
-        if len({pixels.shape[-2:] for pixels in fitted}) == 1:
+        sizes = {pixels.shape[-2:] for pixels in fitted}
+        if len(sizes) == 1:
             fitted = [torch.cat(fitted)]
             fitted_covers = [None if covers is None else torch.cat(fitted_covers)]
-        return concatenate([self._embed_batch(*batch) for batch in zip(fitted, fitted_covers, strict=True)])
+        embeddings = []
+        for pixels, cover in zip(fitted, fitted_covers, strict=True):
+            embeddings.append(self._embed_batch(pixels, cover))
+        return concatenate(embeddings)
 
     def _embed_batch(self, pixels: Tensor, cover: Tensor | None) -> Embedding:
         embedding = self._metric.embed_pixels(pixels)
@@ -281,7 +285,8 @@ class IdentityLoss(nn.Module):
                 f"{self._metric.label} has no fixed patch grid for masks to weigh: use distance='cls' with masks, or "
                 "boxes instead of masks"
             )
-        return replace(embedding, weights=F.adaptive_avg_pool2d(cover, embedding.grid).flatten(1))
+        weights = F.adaptive_avg_pool2d(cover, embedding.grid)
+        return replace(embedding, weights=weights.flatten(1))
 
     def _precision(self, device: torch.device) -> AbstractContextManager[Any]:
         if self.autocast == "inherit":
@@ -329,11 +334,13 @@ def _reference_weights(weights: Sequence[float] | Tensor | None, features: Tenso
     if weights is None:
         return features.new_full((count,), 1 / count)
     values = torch.as_tensor(weights, dtype=torch.float64).detach().flatten()
-    if len(values) != count or not values.isfinite().all() or (values < 0).any() or not values.sum() > 0:
+    are_weights = values.isfinite().all() and (values >= 0).all()
+    if len(values) != count or not are_weights or not values.sum() > 0:
         raise ValueError(
             f"weights of references must be {count} nonnegative numbers with a positive sum, got {values.tolist()}"
         )
-    return (values / values.sum()).to(features)
+    shares = values / values.sum()
+    return shares.to(features)
 
 
 def _check_shape(pixels: Tensor) -> None:

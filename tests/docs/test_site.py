@@ -95,7 +95,7 @@ def test_search_finds_pages_opened_from_disk(start: str, site: Path, page: Any) 
     page.goto((site / start).as_uri())
     page.keyboard.press("/")
     page.keyboard.type("bursts", delay=20)
-    first = page.wait_for_selector(".md-search-result__link")
+    first = page.locator(".md-search-result__link").first  # found anew for each step, as the list is drawn again
     assert "find-duplicates.html" in first.get_attribute("href")
     first.click()
     page.wait_for_url("**/find-duplicates.html*")

@@ -221,11 +221,14 @@ def parse(record: Mapping[str, Any], name: str) -> Calibration:
         raise CalibrationError(f"{name!r} has format {record.get('format')}; this version of idmetric reads {FORMAT}")
 
     try:
-        values: dict[str, Any] = {field.name: record[field.name] for field in fields(Calibration)}
+        values: dict[str, Any] = {}
+        for field in fields(Calibration):
+            values[field.name] = record[field.name]
         curve: dict[str, Any] = {}
         for key, value in values["curve"].items():
             curve[key] = tuple(value) if isinstance(value, list) else value
-        values["curve"] = CURVES[record["method"]](**curve)
+        kind_of_curve = CURVES[record["method"]]
+        values["curve"] = kind_of_curve(**curve)
         values["model"] = Model(**values["model"])
         values["thresholds"] = tuple(values["thresholds"])
         for key in ("held_out", "data", "versions"):

@@ -26,7 +26,8 @@ def check(kind: type, values: Mapping[str, Any]) -> None:
             continue
         value = accept(name, values[name], hints[name])
         items = value if isinstance(value, tuple) else (value,)
-        if any(isinstance(item, int) and abs(item) >= 2**48 for item in items):
+        is_huge = [isinstance(item, int) and abs(item) >= 2**48 for item in items]
+        if any(is_huge):
             raise ValueError(f"{name} = {shown(values[name])}: a number below 2 ** 48 is needed")
 
 
@@ -34,9 +35,11 @@ def check_view(image_size: int, mean: Sequence[float] | None, std: Sequence[floa
     """Check the resolution and normalization of images."""
     if not 1 <= image_size <= MOST_SIDE:
         raise ValueError(f"image_size = {image_size}: 1 to {MOST_SIDE} pixels are possible")
-    if mean is not None and not all(map(math.isfinite, mean)):
+    has_finite_mean = all(math.isfinite(value) for value in mean or ())
+    if not has_finite_mean:
         raise ValueError(f"mean = {shown(mean)}: finite numbers are needed")
-    if std is not None and not all(0 < value < math.inf for value in std):
+    has_positive_std = all(0 < value < math.inf for value in std or ())
+    if not has_positive_std:
         raise ValueError(f"std = {shown(std)}: finite numbers above 0 are needed")
 
 

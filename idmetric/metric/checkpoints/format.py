@@ -60,8 +60,9 @@ def write(
     tensors = {key: value.detach().cpu().contiguous() for key, value in state.items()}
     with replacing(target / WEIGHTS) as path:
         save_file(tensors, path, {"format": "pt"})
+    text = json.dumps(record, indent=2, sort_keys=True)
     with replacing(target / CONFIG) as path:
-        path.write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        path.write_text(text + "\n", encoding="utf-8")
 
 
 def read(files: Files) -> Checkpoint:
@@ -78,7 +79,9 @@ def read(files: Files) -> Checkpoint:
         raise CheckpointError(f"{str(path)!r} is not an idmetric config: it has no model_type or format")
     if config_format > FORMAT:
         raise CheckpointError(f"{str(path)!r} has format {config_format}; this version of idmetric reads {FORMAT}")
-    return Checkpoint(config, read_finite(weights), files.name, revision_of(weights, path), files)
+    state = read_finite(weights)
+    revision = revision_of(weights, path)
+    return Checkpoint(config, state, files.name, revision, files)
 
 
 def revision(folder: Path) -> str:

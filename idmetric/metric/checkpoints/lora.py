@@ -108,12 +108,13 @@ def _alpha(module: str, config: Mapping[str, Any]) -> float:
 def _add_product(weight: Tensor, lora_a: Tensor, lora_b: Tensor, scale: float) -> Tensor:
     """W + scale * B A, in float32 or better."""
     b = lora_b.flatten(1)
-    if b.shape != (weight.shape[0], lora_a.shape[0]) or lora_a.shape[1:] != weight.shape[1:]:
-        raise CheckpointError(
-            f"LoRA matrices of shapes {tuple(lora_a.shape)} and {tuple(lora_b.shape)} do not fit a weight of shape "
-            f"{tuple(weight.shape)}"
-        )
+    fits_outputs = b.shape == (weight.shape[0], lora_a.shape[0])
+    fits_inputs = lora_a.shape[1:] == weight.shape[1:]
+    if not (fits_outputs and fits_inputs):
+        matrices = f"{tuple(lora_a.shape)} and {tuple(lora_b.shape)}"
+        raise CheckpointError(f"LoRA matrices of shapes {matrices} do not fit a weight of shape {tuple(weight.shape)}")
     dtype = torch.promote_types(weight.dtype, torch.float32)
-    a = lora_a.flatten(1)
-    merged = torch.addmm(weight.flatten(1).to(dtype), b.to(dtype), a.to(dtype), alpha=scale)
+    matrix = weight.flatten(1).to(dtype)
+    a = lora_a.flatten(1).to(dtype)
+    merged = torch.addmm(matrix, b.to(dtype), a, alpha=scale)
     return merged.view(weight.shape)

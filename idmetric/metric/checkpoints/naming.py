@@ -86,7 +86,8 @@ class Named(nn.Module):
         kind, _, name = self.label.partition(":")
         revision = self.revision or "none"
         dtype = str(self.dtype).removeprefix("torch.")
-        return f"{kind}({name!r}, revision {revision}, {self.resolution}, {dtype} on {self.device})"
+        where = f"{dtype} on {self.device}"
+        return f"{kind}({name!r}, revision {revision}, {self.resolution}, {where})"
 
     def take_revision(self, revision: str) -> None:
         """Call the weights that are in memory now by this revision."""

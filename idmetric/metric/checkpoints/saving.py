@@ -57,7 +57,8 @@ class Saved(Named):
         """Write config.json and model.safetensors; `idmetric.load(folder)` opens them again."""
         if not self.model_type:
             raise NotImplementedError(f"{self.name} is opened by its name and cannot be saved")
-        checkpoint.write(folder, {"model_type": self.model_type, **self.config()}, self.state_dict())
+        config = {"model_type": self.model_type, **self.config()}
+        checkpoint.write(folder, config, self.state_dict())
         self._name_saved(folder, checkpoint.revision)
 
     @classmethod
@@ -87,8 +88,10 @@ class Saved(Named):
 
 def _short_name(name: str, files: Files | None) -> str:
     """A folder's own name, with "./" before it if a published model has that name; other names as they are."""
-    is_folder = files is not None and files.local and os.path.isdir(name) and os.path.samefile(name, files.name)
-    if not is_folder:
+    if files is None or not files.local or not os.path.isdir(name):
         return name
-    short = os.path.basename(os.path.realpath(name)) or name
+    if not os.path.samefile(name, files.name):
+        return name
+    folder = os.path.realpath(name)
+    short = os.path.basename(folder) or name
     return f"./{short}" if names.known(short) else short

@@ -134,12 +134,14 @@ def _solve(kernel: Tensor, weights: Tensor, schedule: list[float]) -> tuple[Tens
     if plan.logs and plan.unsafe().any():
         unsafe = plan.unsafe()
         unsafe_weights = weights[unsafe]
-        update = partial(apart, kernel[unsafe], unsafe_weights, plan.buffer[: len(unsafe_weights)])
+        buffer = plan.buffer[: len(unsafe_weights)]
+        update = partial(apart, kernel[unsafe], unsafe_weights, buffer)
         solution[:, unsafe] = _steps(update, unsafe_weights, schedule)
 
     potentials, before = solution.squeeze(2)
     log_weights = weights.squeeze(1).log()
-    return potentials, log_weights + before / schedule[-1]
+    last_eps = schedule[-1]
+    return potentials, log_weights + before / last_eps
 
 
 def _steps(update: Callable[[Tensor, float], Tensor], weights: Tensor, schedule: list[float]) -> Tensor:

@@ -59,9 +59,11 @@ def check_distances(distances: Tensor, dtype: torch.dtype | None = None, names: 
     if is_finite(distances):
         return
     is_bad = ~distances.detach().isfinite()
-    rows = is_bad.reshape(len(is_bad), -1).any(1).nonzero().flatten().tolist()
+    is_bad_row = is_bad.reshape(len(is_bad), -1).any(1)
+    rows = is_bad_row.nonzero().flatten().tolist()
     every_name = names or range(len(is_bad))
-    bad_names = shown([str(every_name[row]) for row in rows])
+    names_of_rows = [str(every_name[row]) for row in rows]
+    bad_names = shown(names_of_rows)
     raise NonFiniteError(f"the distances of {bad_names} are not finite (NaN or infinite): {_fix(dtype)}", rows)
 
 

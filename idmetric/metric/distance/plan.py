@@ -114,8 +114,8 @@ class TransportPlan:
 def _within(values: list[Tensor], bounds: tuple[float, float]) -> Tensor:
     """Which pairs (K,) have all of their values (K, 1, P + Q) between two bounds; NaN is not."""
     low, high = bounds
-    joined = torch.cat(values, 1)
-    least, most = torch.aminmax(joined.flatten(1), dim=1)
+    joined = torch.cat(values, 1).flatten(1)
+    least, most = torch.aminmax(joined, dim=1)
     return (least >= low) & (most <= high)
 
 
@@ -153,7 +153,8 @@ def apart(
     if rows is cols:
         return f * -eps
     g = _log_sum_exp(kernel, rows.mT, eps, 1, buffer)
-    return torch.cat([f, g], 2) * -eps
+    both = torch.cat([f, g], 2)
+    return both * -eps
 
 
 def _log_sum_exp(

@@ -220,7 +220,8 @@ def _normalized(weights: Tensor, x: Tensor, check: bool) -> Tensor:
     weights = _saveable(weights.to(x.dtype))
     total = weights.sum(1)
     if check:
-        is_valid = (weights >= 0).all(1) & (total > 0) & total.isfinite()
+        is_nonnegative = (weights >= 0).all(1)
+        is_valid = is_nonnegative & (total > 0) & total.isfinite()
         bad_rows = (~is_valid).nonzero()
         if len(bad_rows):
             raise ValueError(f"weights row {int(bad_rows[0])} must be finite and nonnegative with a positive sum")
@@ -260,8 +261,10 @@ def _transport(a: Cloud, b: Cloud, chunks: list[Chunk], debias: bool) -> Tensor:
         # Potential minus potential, then the sum: the sums alone would cancel to few digits.
         f = f - _debiasing(a, rows, chunks)
         g = g - _debiasing(b, cols, flipped(chunks))
-    costs_a = (a.weights[rows] * f).sum(1)
-    costs_b = (b.weights[cols] * g).sum(1)
+    weights_a = a.weights[rows]
+    weights_b = b.weights[cols]
+    costs_a = (weights_a * f).sum(1)
+    costs_b = (weights_b * g).sum(1)
     return costs_a + costs_b
 
 

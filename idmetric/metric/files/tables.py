@@ -83,7 +83,11 @@ def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[s
         width = max(map(len, cells))
         justify = str.rjust if number in right else str.ljust
         columns.append([justify(cell, width) for cell in cells])
-    return ["  ".join(row).rstrip() for row in zip(*columns, strict=True)]
+    lines = []
+    for row in zip(*columns, strict=True):
+        line = "  ".join(row)
+        lines.append(line.rstrip())
+    return lines
 
 
 def first_few(lines: Sequence[str], shown: int = 10) -> list[str]:

@@ -239,7 +239,8 @@ def _of_integers(array: Array, mask_id: MaskId | None) -> Values:
     if array.shape[2] > 1:
         raise ValueError(f"a mask with several channels must be 8-bit, not {array.dtype}: convert it to uint8")
     full = {"uint8": 255, "uint16": 65535}.get(array.dtype.name)
-    return _of_values(array[..., 0], full, mask_id)
+    values = array[..., 0]
+    return _of_values(values, full, mask_id)
 
 
 def _of_image(image: Image.Image, mask_id: MaskId | None) -> Values:
@@ -275,7 +276,8 @@ def _of_transparent(image: Image.Image, alpha: Image.Image, mask_id: MaskId | No
 
     # in the visible part
     counts = np.reshape(front.histogram(visible), (-1, 256))  # of each channel's values
-    most_values = int((counts > 0).sum(1).max())
+    values_of_channels = (counts > 0).sum(1)
+    most_values = int(values_of_channels.max())
     if mask_id is None and (most_values == 1 or (is_palette and most_values > _PICTURE)):
         return np.asarray(alpha), 255, []
 
@@ -288,7 +290,8 @@ def _of_transparent(image: Image.Image, alpha: Image.Image, mask_id: MaskId | No
         values, full, labels = _of_values(np.asarray(on_black), None, mask_id, "palette indices")
     else:
         values, full, labels = _of_colors(on_black, mask_id)
-    return np.asarray(ImageChops.multiply(Image.fromarray(values), alpha)), full, labels
+    within_alpha = ImageChops.multiply(Image.fromarray(values), alpha)
+    return np.asarray(within_alpha), full, labels
 
 
 def _of_colors(image: Image.Image, mask_id: MaskId | None) -> Values:

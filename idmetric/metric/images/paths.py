@@ -271,8 +271,9 @@ def mask_of(folder: StrPath, image: StrPath) -> str | None:
     exists, with any ending of images. Of several in one folder, 04.jpg.png comes before 04.jpg, and both before other
     endings. InputError for two that are as good.
     """
-    *above, name = Path(os.path.abspath(image)).parts[1:]
-    stem = os.path.splitext(name)[0]
+    path = os.path.abspath(image)
+    *above, name = Path(path).parts[1:]
+    stem, _ = os.path.splitext(name)
 
     # the longest end of the image's path first
     for start in range(len(above) + 1):
@@ -281,9 +282,12 @@ def mask_of(folder: StrPath, image: StrPath) -> str | None:
         same_stem = entries.get(stem, [])
         same_name = [name] if name in same_stem else []
         for mask_names in (entries.get(name, []), same_name, same_stem):
-            masks = [os.path.join(mask_folder, mask_name) for mask_name in mask_names if is_image(mask_name)]
-            # the folder may hold the images too
-            masks = [mask for mask in masks if file_id(mask) not in (None, file_id(image))]
+            masks = []
+            for mask_name in mask_names:
+                mask = os.path.join(mask_folder, mask_name)
+                is_this_image = file_id(mask) in (None, file_id(image))  # the folder may hold the images too
+                if is_image(mask_name) and not is_this_image:
+                    masks.append(mask)
             if len(masks) > 1:
                 raise InputError(os.fspath(image), f"both {masks[0]} and {masks[1]} may be its mask: keep one of them")
             if masks:
@@ -316,7 +320,10 @@ def claim(taken: dict[str, str], image: str, mask: str, folder: StrPath) -> None
         return
 
     # 04.jpg.png in a folder of the image's folder's name is the best name of a mask
-    names = [os.path.join(folder, *Path(path).parts[-2:]) + ".png" for path in (owner, image)]
+    names = []
+    for path in (owner, image):
+        end = Path(path).parts[-2:]
+        names.append(os.path.join(folder, *end) + ".png")
     advice = f"name their masks {names[0]} and {names[1]}"
     raise InputError(mask, f"it would be the mask of both {owner} and {image}: {advice}")
 
@@ -339,5 +346,6 @@ def _entries(folder: str) -> dict[str, list[str]]:
 def _listing(folder: str, changed: int) -> dict[str, list[str]]:
     names: dict[str, list[str]] = {}
     for name in sorted(os.listdir(folder)):
-        names.setdefault(os.path.splitext(name)[0], []).append(name)
+        stem, _ = os.path.splitext(name)
+        names.setdefault(stem, []).append(name)
     return names

@@ -92,9 +92,11 @@ def box_of(cover: Tensor) -> Cut:
     inside = cover >= 0.5  # faint edges, as compression makes them, do not count
     if not inside.any():
         inside = cover > 0
-    rows = inside.any(1).nonzero()
-    columns = inside.any(0).nonzero()
-    return int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1
+    rows = inside.any(1).nonzero().flatten().tolist()
+    columns = inside.any(0).nonzero().flatten().tolist()
+    left, right = columns[0], columns[-1] + 1
+    top, bottom = rows[0], rows[-1] + 1
+    return left, top, right, bottom
 
 
 # Batches
@@ -194,7 +196,8 @@ def _cuts(boxes: Boxes, x: Tensor) -> list[Cut]:
     for i, box in enumerate(rows.tolist()):
         left, top, right, bottom = box
         is_whole = all(side.is_integer() for side in box)
-        if not (is_whole and 0 <= left < right <= width and 0 <= top < bottom <= height):
+        is_within = 0 <= left < right <= width and 0 <= top < bottom <= height
+        if not (is_whole and is_within):
             raise ValueError(
                 f"box {i} {tuple(box)} must be (left, top, right, bottom) in whole pixels within {width} x {height}"
             )

@@ -103,7 +103,8 @@ def _average(x: Tensor, count: int) -> Tensor:
     whole_sums = x.cumsum(-1, dtype=dtype)[..., last_pixel]
     beyond = edges - last_pixel - 1
     sums = whole_sums + beyond * x[..., last_pixel]
-    return sums.diff(dim=-1) * (count / length)
+    of_cells = sums.diff(dim=-1)
+    return of_cells * (count / length)
 
 
 # An operator of its own

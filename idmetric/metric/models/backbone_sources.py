@@ -138,7 +138,8 @@ def _saved_model(name: str, choices: Choices, hub: Hub, weights: StrPath | None)
         if choice is not None:
             config = replace(config, **{setting: choice})
     if weights is not None:
-        return Source(saved.name, config, _revision(weights), weights, files=saved.files)
+        revision = _revision(weights)
+        return Source(saved.name, config, revision, weights, files=saved.files)
     return Source(saved.name, config, saved.revision, state=saved.state, files=saved.files)
 
 

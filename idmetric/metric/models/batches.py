@@ -73,9 +73,12 @@ def patch_weights(
         return None
     covers = []
     for pixels, mask in images:
-        cover = pixels.new_ones(pixels.shape[1:]) if mask is None else mask
+        cover = mask
+        if cover is None:
+            cover = pixels.new_ones(pixels.shape[1:])
         covers.append(cover.to(device, torch.float32))
-    return F.adaptive_avg_pool2d(torch.stack(covers), grid).flatten(1)
+    weights = F.adaptive_avg_pool2d(torch.stack(covers), grid)
+    return weights.flatten(1)
 
 
 def wants_grad(images: Any) -> bool:

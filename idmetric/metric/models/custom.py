@@ -97,16 +97,19 @@ class Custom(Embedder):
     def _embed_batch(self, images: list[LoadedImage]) -> Embedding:
         pictures = [image_of_pixels(pixels) for pixels, _ in images]
         output = self.model.embed(pictures)
-        features: Any = output.cls if isinstance(output, Embedding) else output
+        features: Any = output
+        if isinstance(output, Embedding):
+            features = output.cls
         if isinstance(features, np.ndarray | Sequence) and not isinstance(features, str):
             features = torch.as_tensor(np.asarray(features))
         count = len(pictures)
-        is_table = isinstance(features, Tensor) and features.ndim == 2 and features.is_floating_point()
-        if not is_table or len(features) != count:
+        is_table = isinstance(features, Tensor) and features.ndim == 2
+        if not is_table or not features.is_floating_point() or len(features) != count:
             kind = type(features).__name__
             if isinstance(features, Tensor):
                 kind = f"{features.dtype} of shape {tuple(features.shape)}"
             raise ValueError(f"{self.name}.embed({count} images) must give floats of shape ({count}, D), got {kind}")
+        features = features.detach()
         if isinstance(output, Embedding):
-            return replace(output, cls=features.detach(), model=self._maker())
-        return Embedding(features.detach(), model=self._maker())
+            return replace(output, cls=features, model=self._maker())
+        return Embedding(features, model=self._maker())

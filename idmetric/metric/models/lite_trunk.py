@@ -146,8 +146,9 @@ class _SameConv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         if self.stride == (1, 1):
             return super().forward(x)
-        extra_rows = 1 - x.shape[-2] % 2
-        extra_columns = 1 - x.shape[-1] % 2
+        height, width = x.shape[-2:]
+        extra_rows = 1 - height % 2
+        extra_columns = 1 - width % 2
         half = self.kernel_size[0] // 2
         padding = (half + extra_rows, half + extra_columns)
         y = F.conv2d(x, self.weight, self.bias, self.stride, padding, groups=self.groups)
@@ -163,5 +164,6 @@ def fold(model: nn.Module) -> dict[str, Tensor]:
             if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
                 folded = fuse_conv_bn_eval(conv, norm)
                 prefix = f"{path}.{name}".lstrip(".")
-                state |= {f"{prefix}.{key}": value for key, value in folded.state_dict().items()}
+                for key, value in folded.state_dict().items():
+                    state[f"{prefix}.{key}"] = value
     return state

@@ -135,7 +135,8 @@ class Preprocessed(Calibrated):
     def normalize(self, pixels: Tensor) -> Tensor:
         """(pixels - mean) / std of (..., 3, H, W) on the model's device, in float32 or better whatever its dtype."""
         dtype = torch.promote_types(self.dtype, torch.float32)
-        x = pixels.to(self.device, torch.promote_types(pixels.dtype, dtype))
+        dtype = torch.promote_types(dtype, pixels.dtype)
+        x = pixels.to(self.device, dtype)
         mean = x.new_tensor(self.mean).view(3, 1, 1)
         std = x.new_tensor(self.std).view(3, 1, 1)
         return (x - mean).div_(std)
@@ -161,7 +162,8 @@ class Preprocessed(Calibrated):
         """
 
         def resized_shape(height: int, width: int) -> tuple[int, int]:
-            shape, _ = self.fit.plan(height, width, self.size_for(height, width))
+            size = self.size_for(height, width)
+            shape, _ = self.fit.plan(height, width, size)
             return shape
 
         needed = None if whole or self.decode == "exact" else resized_shape
@@ -203,7 +205,8 @@ class Preprocessed(Calibrated):
         except ImageReadError as error:  # it knows the cut-out alone
             raise ImageReadError(describe(image), error.reason) from error
 
-        cover = self.fit.cover(cover, (pixels.shape[1], pixels.shape[2]), isinstance(subject, Tensor))
+        _, height, width = pixels.shape
+        cover = self.fit.cover(cover, (height, width), isinstance(subject, Tensor))
         if not cover.any():
             raise ImageReadError(describe(image), "its mask selects nothing of the part of the image that is seen")
         return pixels, cover.to(pixels.device, pixels.dtype)

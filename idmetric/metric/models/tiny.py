@@ -67,7 +67,8 @@ def extend(model: Any, config: TinyConfig, make_head: Callable[[int], nn.Module]
         empty: allocate no memory for the weights of the backbone, which are loaded afterwards.
     """
     if config.patch_stages:
-        model.mlp_patch = make_head(stage_channels(model.backbone, config.patch_stages))
+        channels = stage_channels(model.backbone, config.patch_stages)
+        model.mlp_patch = make_head(channels)
     if config.second:
         with torch.device("cpu"):  # also where the heads get no memory: tables that no file holds need some
             model.second = encoders.build(config.second, image_size=config.second_size, empty=empty)
@@ -81,8 +82,9 @@ def trunk_features(model: Any, config: TinyConfig, x: Tensor) -> Features:
     else:
         features, patches, grid = final_tokens(model.backbone, x)
     if config.second:
-        resized = resize_antialiased(x, (config.second_size, config.second_size), "bilinear")
-        second_features, _, _ = final_tokens(model.second, channels_last_on_cpu(resized))
+        size = (config.second_size, config.second_size)
+        resized = channels_last_on_cpu(resize_antialiased(x, size, "bilinear"))
+        second_features, _, _ = final_tokens(model.second, resized)
         features = torch.cat([features, second_features], -1)
     return features, patches, grid
 
@@ -99,7 +101,9 @@ def global_feature(model: Any, config: TinyConfig, features: Tensor, unit: Calla
     main_unit = unit(model.mlp_cls(main_features))
     second_unit = unit(model.mlp_second(second_features))
     share = config.second_share
-    return torch.cat([(1 - share) ** 0.5 * main_unit, share**0.5 * second_unit], -1)
+    main_part = (1 - share) ** 0.5 * main_unit
+    second_part = share**0.5 * second_unit
+    return torch.cat([main_part, second_part], -1)
 
 
 def stage_tokens(model: Any, x: Tensor, stages: Sequence[int]) -> Features:
@@ -123,8 +127,10 @@ def stage_tokens(model: Any, x: Tensor, stages: Sequence[int]) -> Features:
     for feature_map in maps:
         resized = F.interpolate(feature_map, (rows, columns), mode="bilinear", align_corners=False)
         vectors = resized.flatten(2).mT
-        tokens.append(F.normalize(vectors - vectors.mean(-1, keepdim=True), dim=-1))
-    return model.forward_head(final, pre_logits=True), torch.cat(tokens, -1), (rows, columns)
+        centered = vectors - vectors.mean(-1, keepdim=True)
+        tokens.append(F.normalize(centered, dim=-1))
+    features = model.forward_head(final, pre_logits=True)
+    return features, torch.cat(tokens, -1), (rows, columns)
 
 
 def stage_channels(model: Any, stages: Sequence[int]) -> int:

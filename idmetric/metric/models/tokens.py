@@ -90,11 +90,13 @@ def resample_positions(table: Tensor, grid: tuple[int, int], offset: float = 0.0
     n = round((table.shape[1] - 1) ** 0.5)
     if grid == (n, n):
         return table
-    class_position, positions = table[:, :1].float(), table[:, 1:].float()
+    class_position = table[:, :1].float()
+    positions = table[:, 1:].float()
     square = positions.mT.reshape(1, -1, n, n)
     if offset:
         scales = [(side + offset) / n for side in grid]
         resampled = F.interpolate(square, scale_factor=scales, mode="bicubic", align_corners=False)
     else:
         resampled = F.interpolate(square, grid, mode="bicubic", align_corners=False)
-    return torch.cat([class_position, resampled.flatten(2).mT], 1).to(table.dtype)
+    patch_positions = resampled.flatten(2).mT
+    return torch.cat([class_position, patch_positions], 1).to(table.dtype)

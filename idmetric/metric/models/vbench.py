@@ -54,7 +54,8 @@ class VBenchDino(Backbone):
         """See `Embedder.fit_pixels`."""
         height, width = pixels.shape[-2:]
         rows, columns = self.size_for(height, width)
-        resized = F.interpolate(pixels, _resized(height, width), mode="bilinear", align_corners=False)
+        size = _resized(height, width)
+        resized = F.interpolate(pixels, size, mode="bilinear", align_corners=False)
         return resized[..., :rows, :columns]
 
     def load_image(
@@ -69,26 +70,32 @@ class VBenchDino(Backbone):
         if mask is not None:
             raise ImageReadError(describe(mask), "dino:vbench compares whole frames and takes no masks")
         pixels = to_pixels(image, None, background=self.background)
-        height, width = pixels.shape[1:]
-        if max(height, width) > _MOST_RATIO * min(height, width):
+        shorter, longer = sorted(pixels.shape[1:])
+        if longer > _MOST_RATIO * shorter:
             raise ImageReadError(describe(image), f"its sides differ by over {_MOST_RATIO} to 1: it is not a frame")
-        return self.fit_pixels(pixels[None])[0], None
+        [fitted] = self.fit_pixels(pixels[None])
+        return fitted, None
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, None, None]:
         """See `Embedder.forward_features`."""
         model: Any = self.backbone
         patches = model.patch_embed.proj(x)
+        grid = tuple(patches.shape[-2:])
         class_tokens = model.cls_token.expand(len(x), -1, -1)
-        tokens = torch.cat([class_tokens, patches.flatten(2).mT], 1)
-        tokens = tokens + resample_positions(model.pos_embed, tuple(patches.shape[-2:]), 0.1)
-        tokens = model.blocks(model.norm_pre(tokens))
-        return model.norm(tokens)[:, 0], None, None
+        patch_tokens = patches.flatten(2).mT
+        tokens = torch.cat([class_tokens, patch_tokens], 1)
+        tokens = tokens + resample_positions(model.pos_embed, grid, 0.1)
+        tokens = model.norm_pre(tokens)
+        tokens = model.norm(model.blocks(tokens))
+        return tokens[:, 0], None, None
 
     def _embed_batch(self, images: list[LoadedImage]) -> Embedding:
         frames = [frame for frame, _ in images]
-        if len({frame.shape for frame in frames}) == 1:
+        shapes = {frame.shape for frame in frames}
+        if len(shapes) == 1:
             return self.embed_pixels(torch.stack(frames))
-        return concatenate([self.embed_pixels(frame[None]) for frame in frames])
+        one_by_one = [self.embed_pixels(frame[None]) for frame in frames]
+        return concatenate(one_by_one)
 
 
 def _resized(height: int, width: int) -> tuple[int, int]:

@@ -236,9 +236,12 @@ class VisIDEmbed(Embedder):
             asked = instruction
             if asked is None:
                 asked = self.settings.text_instruction if image is None else self.settings.instruction
-            words = self.settings.joiner.join(part for part in (asked, texts[number]) if part)
-            loaded = () if image is None else self.load_image(image, single_masks[number], outside)
-            return Item(words, *loaded)
+            parts = [part for part in (asked, texts[number]) if part]
+            words = self.settings.joiner.join(parts)
+            if image is None:
+                return Item(words)
+            pixels, cover = self.load_image(image, single_masks[number], outside)
+            return Item(words, pixels, cover)
 
         if any(image is None for image in singles):  # a text alone has no patches
             batching["patches"] = False
@@ -262,27 +265,34 @@ class VisIDEmbed(Embedder):
         attended = inputs["attention_mask"]
         if self.settings.pooling == "mean":
             weight = attended[..., None]
-            pooled = (at_least_float32(hidden) * weight).sum(1) / weight.sum(1)
+            weighted = at_least_float32(hidden) * weight
+            pooled = weighted.sum(1) / weight.sum(1)
         else:
             rows = torch.arange(len(items), device=self.device)
             last_columns = attended.sum(1) - 1
             pooled = at_least_float32(hidden[rows, last_columns])
         features = F.normalize(pooled, dim=-1)
-        if not patches or any(item.pixels is None for item in items):  # a text alone has no patches
+        has_texts_alone = any(item.pixels is None for item in items)
+        if not patches or has_texts_alone:  # a text has no patches
             return Embedding(features, model=self._maker())
 
         # hidden states at the image's tokens, padded to the most tokens that an image may have
         most = self.settings.max_pixels // STEP**2
+        is_image_token = inputs["input_ids"] == self._image_token
         tokens, weights = [], []
-        for item, states, is_image in zip(items, hidden, inputs["input_ids"] == self._image_token, strict=True):
-            image_tokens = F.normalize(at_least_float32(states[is_image]), dim=-1)
+        for item, states, is_image in zip(items, hidden, is_image_token, strict=True):
+            image_states = at_least_float32(states[is_image])
+            image_tokens = F.normalize(image_states, dim=-1)
             weight = image_tokens.new_ones(len(image_tokens))
             if item.cover is not None:
-                weight = F.avg_pool2d(item.cover[None, None].to(image_tokens), STEP).flatten()
+                cover = item.cover[None, None].to(image_tokens)
+                weight = F.avg_pool2d(cover, STEP).flatten()
             padding = most - len(image_tokens)
             tokens.append(F.pad(image_tokens, (0, 0, 0, padding)))
             weights.append(F.pad(weight, (0, padding)))
-        return Embedding(features, torch.stack(tokens), None, torch.stack(weights), self._maker())
+        all_tokens = torch.stack(tokens)
+        all_weights = torch.stack(weights)
+        return Embedding(features, all_tokens, None, all_weights, self._maker())
 
     def _inputs(self, items: Sequence[Item]) -> dict[str, Tensor]:
         """The backbone's arguments, padded at the end to one length."""
@@ -345,8 +355,9 @@ class VisIDEmbed(Embedder):
         processor = {"image_mean": self.mean, "image_std": self.std}
         with replacing(target / released.PROCESSOR) as path:
             path.write_text(json.dumps(processor), encoding="utf-8")
+        settings = json.dumps(self.config(), indent=2, sort_keys=True)
         with replacing(target / SETTINGS) as path:
-            path.write_text(json.dumps(self.config(), indent=2, sort_keys=True) + "\n", encoding="utf-8")
+            path.write_text(settings + "\n", encoding="utf-8")
         self._name_saved(target, folder_revision)
 
 
@@ -356,5 +367,8 @@ def _singles(images: Any) -> list[ImageLike | None]:
         return [*split_images(images)]
     singles: list[ImageLike | None] = []
     for image in images:
-        singles += [None] if image is None else split_images(image)
+        if image is None:
+            singles.append(None)
+        else:
+            singles += split_images(image)
     return singles

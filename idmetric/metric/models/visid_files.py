@@ -59,8 +59,9 @@ def open_model(kind: str, folder: Path, dtype: torch.dtype | None) -> tuple[Any,
 def read_normalization(folder: Path) -> tuple[list[float], list[float]]:
     """Mean and deviation of the image processor's file, whichever name transformers gave it."""
     for name in (released.PROCESSOR, "processor_config.json"):
-        if (folder / name).is_file():
-            values = read_json(folder / name)
+        path = folder / name
+        if path.is_file():
+            values = read_json(path)
             values = values.get("image_processor", values)
             if "image_mean" in values and "image_std" in values:
                 return list(values["image_mean"]), list(values["image_std"])

@@ -66,24 +66,31 @@ def prompt_tokens(item: Item, settings: VisIDConfig, tokenizer: Any) -> list[int
 
 def vision_positions(ids: Tensor, grid: tuple[int, int], image_token: int) -> Tensor:
     """Rotary positions (3, L) of time, row and column, where an image's tokens have rows and columns."""
-    start = int((ids == image_token).nonzero()[0])
+    is_image = ids == image_token
+    start = int(is_image.nonzero()[0])
     before = torch.arange(start).expand(3, -1)
 
     rows, columns = grid
     row, column = torch.meshgrid(torch.arange(rows), torch.arange(columns), indexing="ij")
     time = torch.zeros_like(row)
-    image = start + torch.stack([time, row, column]).flatten(1)
+    positions = torch.stack([time, row, column]).flatten(1)
+    image = start + positions
 
     after_count = len(ids) - start - rows * columns
     after_start = start + max(grid)
-    after = torch.arange(after_start, after_start + after_count).expand(3, -1)
+    after_end = after_start + after_count
+    after = torch.arange(after_start, after_end).expand(3, -1)
     return torch.cat([before, image, after], 1)
 
 
 def patchify(pixels: Tensor) -> Tensor:
     """Normalized pixels (3, H, W) as the patches of Qwen2-VL's processor, (patches, 3 * 2 * 14 * 14)."""
     half = STEP // 2
-    rows, columns = pixels.shape[1] // STEP, pixels.shape[2] // STEP
-    patches = pixels.reshape(3, rows, 2, half, columns, 2, half).permute(1, 4, 2, 5, 0, 3, 6)
+    _, height, width = pixels.shape
+    rows = height // STEP
+    columns = width // STEP
+    split = pixels.reshape(3, rows, 2, half, columns, 2, half)
+    patches = split.permute(1, 4, 2, 5, 0, 3, 6)
     frames = torch.stack([patches, patches], 5)  # a still image counts as two equal frames
-    return frames.flatten(4).flatten(0, 3)
+    features = frames.flatten(4)
+    return features.flatten(0, 3)

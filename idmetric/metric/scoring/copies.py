@@ -243,7 +243,8 @@ def _crop_poses() -> Array:
     of_reference = [scale, y, scale, x]
     of_image = [1 / scale, -y / scale, 1 / scale, -x / scale]
     of_mirrored = [1 / scale, -y / scale, 1 / scale, x / scale]
-    return np.array([of_reference, of_image, of_reference, of_mirrored]).transpose(0, 2, 1)
+    poses = np.array([of_reference, of_image, of_reference, of_mirrored])
+    return poses.transpose(0, 2, 1)
 
 
 _POSES = _crop_poses()
@@ -290,16 +291,21 @@ def _refined(reference: Array, image: Array, pose: Array) -> Array:
         # the derivatives of the relit reference by scale and shift of rows, by those of columns, gain and offset
         target = image[moving]
         gain, offset = _light(warped, target, inside)
-        height, _, width, _ = pose[moving].T[..., None, None]
-        down = gain * np.gradient(warped, 2 / n, axis=1) / height
-        across = gain * np.gradient(warped, 2 / n, axis=2) / width
+        scales_and_shifts = pose[moving].T
+        height, _, width, _ = scales_and_shifts[..., None, None]
+        pixel = 2 / n
+        down = gain * np.gradient(warped, pixel, axis=1) / height
+        across = gain * np.gradient(warped, pixel, axis=2) / width
         constant = np.ones_like(warped)
-        derivatives = np.stack([down * y, down, across * x, across, warped, constant], axis=1)
+        by_rows = [down * y, down]
+        by_columns = [across * x, across]
+        derivatives = np.stack([*by_rows, *by_columns, warped, constant], axis=1)
         derivatives *= inside[:, None]
         jacobian = derivatives.reshape(len(moving), 6, -1)
 
         # a step that stays small without evidence
-        normal = jacobian @ jacobian.transpose(0, 2, 1)
+        transposed = jacobian.transpose(0, 2, 1)
+        normal = jacobian @ transposed
         trace = np.trace(normal, axis1=1, axis2=2)
         damping = np.full((len(moving), 6), 1e-9)
         damping[:, :4] += 1e-3 * trace[:, None] / 4
@@ -324,7 +330,8 @@ def _light(a: Array, b: Array, where: Truths) -> tuple[Array, Array]:
     basis = np.stack([a, np.ones_like(a)], axis=1)
     basis *= where[:, None]
     basis = basis.reshape(count, 2, -1)
-    normal = basis @ basis.transpose(0, 2, 1)
+    transposed = basis.transpose(0, 2, 1)
+    normal = basis @ transposed
     inverse = np.linalg.pinv(normal, rcond=1e-12, hermitian=True)
     right = basis @ b.reshape(count, -1, 1)
     solution = inverse @ right
@@ -386,8 +393,9 @@ def _relit(warped: Array, image: Array, inside: Truths) -> Array:
 
 def _detail(a: Array, b: Array, inside: Truths) -> Array:
     """Lowest correlation (K,) of band-passed windows with structure; NaN where there are too few of them."""
-    fine_a = _blurred(a, _BAND[0]) - _blurred(a, _BAND[1])
-    fine_b = _blurred(b, _BAND[0]) - _blurred(b, _BAND[1])
+    fine, coarse = _BAND
+    fine_a = _blurred(a, fine) - _blurred(a, coarse)
+    fine_b = _blurred(b, fine) - _blurred(b, coarse)
     area = _window_sums(inside.astype(np.float64))
     energy_a = _window_sums(fine_a * fine_a * inside)
     energy_b = _window_sums(fine_b * fine_b * inside)
@@ -423,7 +431,8 @@ def _color(a: Array, b: Array, inside: Truths) -> Array:
     agreement = np.full(len(of_pixels), np.nan)
     for pair, is_inside in enumerate(inside):
         if is_inside.any():
-            worst = np.quantile(of_pixels[pair][is_inside], 0.99)
+            values = of_pixels[pair][is_inside]
+            worst = np.quantile(values, 0.99)
             agreement[pair] = 1 - worst / _COLOR
     return agreement
 
@@ -450,11 +459,13 @@ def _crops(gray: Array) -> Single:
     """The crops of an image at small size, each of unit length."""
     crops = []
     for share in _CROPS:
-        size = _resizer(SIZE, round(_SMALL / share))
+        side = round(_SMALL / share)
+        size = _resizer(SIZE, side)
         resized = _separable(gray, size, size)
         views = np.lib.stride_tricks.sliding_window_view(resized, (_SMALL, _SMALL))
         crops.append(views.reshape(-1, _SMALL**2))
-    return _unit(np.concatenate(crops)).astype(np.float32)
+    unit = _unit(np.concatenate(crops))
+    return unit.astype(np.float32)
 
 
 def _centers(n: int) -> Array:
@@ -487,8 +498,10 @@ def _blur(n: int, width: float) -> Array:
     offset = columns - rows
     weights = np.exp(-0.5 * (offset / width) ** 2)
     weights[np.abs(offset) > reach] = 0
+    # each column of an image, continued at both ends
     repeated = np.pad(np.eye(n), ((reach, reach), (0, 0)), mode="edge")
-    matrix: Array = weights @ repeated / weights.sum(1, keepdims=True)
+    sums = weights.sum(1, keepdims=True)
+    matrix: Array = weights @ repeated / sums
     return matrix
 
 

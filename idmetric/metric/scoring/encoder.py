@@ -104,15 +104,16 @@ class Encoder:
             with writing(folder):  # before anything is embedded
                 folder.mkdir(parents=True, exist_ok=True)
             for facts in (metric.about(), metric.about(settings.outside, settings.mask_id)):
-                self._stores.append(Store(folder / folder_name(facts), self._patches, metric.model_id))
+                of_model = folder / folder_name(facts)
+                self._stores.append(Store(of_model, self._patches, metric.model_id))
             self._drop_damaged()
 
     def images(self, files: Iterable[File]) -> Generator[tuple[File, Seen | None], None, None]:
         """Yield each file in order, embedded; None for one that is skipped."""
-        settings = self._settings
-        with closing(
-            pipeline.batches(files, self.read, batch_size=settings.batch_size, workers=settings.workers)
-        ) as batches:
+        batch_size = self._settings.batch_size
+        workers = self._settings.workers
+        batches = pipeline.batches(files, self.read, batch_size=batch_size, workers=workers)
+        with closing(batches):
             for batch in batches:
                 batch_files = [image.item for image in batch]
                 results = self.see(batch)
@@ -122,11 +123,15 @@ class Encoder:
     def of_subject(self, subject: Subject) -> dict[File, Seen]:
         """The references of a subject as if they were read: thumbnails stand for the photos."""
         images: dict[File, Seen] = {}
-        for row, (name, thumbnail) in enumerate(zip(subject.references, subject.thumbnails, strict=True)):
+        photos = zip(subject.references, subject.thumbnails, strict=True)
+        for row, (name, thumbnail) in enumerate(photos):
             file = (name, None)
             if self._watcher is not None:
-                self._watcher.add_picture(file, Image.fromarray(thumbnail), None, "keep")
-            loaded = Loaded(file, small=thumbnail if self._settings.copies else None)
+                picture = Image.fromarray(thumbnail)
+                self._watcher.add_picture(file, picture, None, "keep")
+            loaded = Loaded(file)
+            if self._settings.copies:
+                loaded.small = thumbnail
             images[file] = self._seen(loaded, subject.embedding[[row]])
         return images
 
@@ -168,7 +173,8 @@ class Encoder:
             return Loaded(file, problem=problem)
 
     def _read(self, file: File) -> Loaded:
-        options, path = self._settings, file[0]
+        options = self._settings
+        path = file[0]
         mask = mask_path(options.mask_dir, file)
         if mask is None and options.mask_dir is not None:
             raise ImageReadError(*paths.absent_mask(options.mask_dir, path))
@@ -178,7 +184,9 @@ class Encoder:
         is_cached = False
         if self._stores:
             source = pipeline.Source.read(path, mask)
-            image, subject_mask, loaded.key = source.image, source.mask, source.key
+            image = source.image
+            subject_mask = source.mask
+            loaded.key = source.key
             is_cached = loaded.key in self._store_of(loaded.key)
             if is_cached and self._watcher is None and not options.copies:
                 return loaded
@@ -189,7 +197,8 @@ class Encoder:
                 picture, subject_mask, options.outside, mask_id=options.mask_id
             )
         if self._watcher is not None:
-            self._watcher.add_picture(file, picture, labeled(mask, options.mask_id), options.outside)
+            labeled_mask = labeled(mask, options.mask_id)
+            self._watcher.add_picture(file, picture, labeled_mask, options.outside)
         if options.copies:
             loaded.small = small_picture(picture)
         return loaded
@@ -240,12 +249,19 @@ class Encoder:
                 if self._store_of(key) is store:
                     row_of_key[key] = row
             if row_of_key:
-                self._write(store.add, list(row_of_key), embedding[list(row_of_key.values())])
-        return {images[row].item: self._seen(images[row], embedding[row]) for row in usable}
+                rows = list(row_of_key.values())
+                self._write(store.add, list(row_of_key), embedding[rows])
+        results = {}
+        for row in usable:
+            image = images[row]
+            results[image.item] = self._seen(image, embedding[row])
+        return results
 
     def _seen(self, image: Loaded, embedding: Embedding) -> Seen:
-        is_masked = image.mask is not None or image.key.endswith(MASKED)
-        tokens = None if self._watcher is None else self._watcher.tokens(image.item, is_masked, embedding)
+        tokens = None
+        if self._watcher is not None:
+            is_masked = image.mask is not None or image.key.endswith(MASKED)
+            tokens = self._watcher.tokens(image.item, is_masked, embedding)
         if not self._scores_patches:  # kept no longer than the watcher needs them
             embedding = Embedding(embedding.cls, model=embedding.model)
         return Seen(embedding[[0]], image.small, tokens)  # a copy: a slice would keep its whole batch

@@ -185,14 +185,18 @@ def keep(store: Store, inputs: Sequence[AnyInput], embed: Callable[[list[AnyInpu
 
     Returns the reason for each key with an embedding that cannot be used.
     """
-    fresh = {image.key: image for image in inputs if image.pixels is not None and image.key not in store}
+    fresh = {}
+    for image in inputs:
+        if image.pixels is not None and image.key not in store:
+            fresh[image.key] = image
     if not fresh:
         return {}
     keys = list(fresh)
     embedding, reasons = embed(list(fresh.values()))
     rows = [row for row in range(len(keys)) if row not in reasons]
     if rows:
-        store.add([keys[row] for row in rows], embedding[rows].cpu())
+        embedded_keys = [keys[row] for row in rows]
+        store.add(embedded_keys, embedding[rows].cpu())
     return {keys[row]: reason for row, reason in reasons.items()}
 
 

@@ -36,9 +36,11 @@ def leave_one_out(distances: ArrayLike, aggregate: Aggregate = "best") -> Array:
     count = len(d)
     if d.shape != (count, count) or count < 2:
         raise ValueError(f"distances must be (N, N) of at least two photos, got {d.shape}")
-    to_others: Array = d[~np.eye(count, dtype=bool)].reshape(count, -1)
-    aggregated: Array = to_others.min(1) if aggregate == "best" else to_others.mean(1)
-    return aggregated
+    is_other = ~np.eye(count, dtype=bool)
+    to_others: Array = d[is_other].reshape(count, -1)
+    if aggregate == "best":
+        return np.asarray(to_others.min(1))
+    return np.asarray(to_others.mean(1))
 
 
 def percentile(value: float, genuine: ArrayLike) -> float:

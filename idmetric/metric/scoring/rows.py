@@ -82,7 +82,8 @@ class RowMaker:
         while batch := list(islice(candidates, self.settings.batch_size)):
             embeddings = self._together([image for _, image in batch])
             matrix = distance_matrix(references, embeddings, self.settings.distance)
-            check_distances(matrix.mT, self.metric.dtype, [path for (path, _), _ in batch])
+            paths = [path for (path, _), _ in batch]
+            check_distances(matrix.mT, self.metric.dtype, paths)
             for column, (file, image) in enumerate(batch):
                 path = file[0]
                 distances = matrix[:, column].double().tolist()
@@ -97,8 +98,10 @@ class RowMaker:
                 if self.metric.named is not None:
                     self.distances.append(distances)
                     if self.metric.named.references == "frames":
-                        self.consecutive.append(float(self.metric.pairwise(previous, embeddings[[column]])))
-                        previous = embeddings[[column]]
+                        frame = embeddings[[column]]
+                        to_previous = self.metric.pairwise(previous, frame)
+                        self.consecutive.append(float(to_previous))
+                        previous = frame
                 if self.watcher is not None:
                     nearest_file = (names[nearest], None)
                     nearest_image = reference_images[nearest_file]
@@ -126,7 +129,8 @@ class RowMaker:
         matrix = self.metric.pairwise(references, None, self.settings.distance)
         if len(names) > 1:
             warn_of_repeated_references(prints)
-            distances = rounded(leave_one_out(matrix.cpu().double(), self.settings.aggregate).tolist())
+            to_others = leave_one_out(matrix.cpu().double(), self.settings.aggregate)
+            distances = rounded(to_others.tolist())
             distance_of_reference = dict(zip(names, distances, strict=True))
             self.baseline = Baseline(distance_of_reference, self.settings.aggregate)
 
@@ -136,7 +140,8 @@ class RowMaker:
         else:
             row = self._row(";".join(references), path, distances)
         if self.baseline is not None and len(references) >= FEWEST:
-            row["real_percentile"] = percentile(row["distance"], list(self.baseline.distances.values()))
+            real_distances = list(self.baseline.distances.values())
+            row["real_percentile"] = percentile(row["distance"], real_distances)
         return row
 
     def _images(self, paths: Sequence[str]) -> Iterator[tuple[File, Seen]]:
@@ -153,8 +158,10 @@ class RowMaker:
         gray: dict[str, None] = {}
         for done, (pair, a, b) in enumerate(self.encoder.pairs(pairs), 1):
             if a is not None and b is not None:
-                rows.append(self._pair(pair, a, b))
-                if is_gray(b.small) and is_gray(a.small) is False:
+                row = self._pair(pair, a, b)
+                rows.append(row)
+                is_reference_in_color = is_gray(a.small) is False
+                if is_gray(b.small) and is_reference_in_color:
                     gray[pair.b] = None
             self.progress(done, len(pairs))
         warn_of_gray(list(gray))
@@ -162,7 +169,9 @@ class RowMaker:
 
     def _pair(self, pair: Pair, a: Seen, b: Seen) -> Record:
         # not by the metric, which would check for each pair that its weights have not changed since the embedding
-        distances = distance_of(self._together([a]), self._together([b]), self.settings.distance)
+        reference = self._together([a])
+        image = self._together([b])
+        distances = distance_of(reference, image, self.settings.distance)
         check_distances(distances, self.metric.dtype, [pair.b])
         distance = float(distances[0])
 

@@ -212,7 +212,8 @@ class Scores(Records):
         if self.baseline is None:
             return Records(self.rows, self.columns)
         facts = {"real_mean": self.baseline.mean, "real_max": self.baseline.max}
-        return Records([row | facts for row in self.rows], (*self.columns, *facts))
+        rows = [row | facts for row in self.rows]
+        return Records(rows, (*self.columns, *facts))
 
 
 def columns_of(rows: Sequence[Record]) -> tuple[str, ...]:

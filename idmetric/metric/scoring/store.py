@@ -135,7 +135,8 @@ class Store:
             for batch_keys, _ in self._waiting:
                 keys += batch_keys
             embedding = concatenate([embedding for _, embedding in self._waiting])
-            data = serialized(embedding, {_KEYS: " ".join(keys), _FOLDER: self.folder.name})
+            header = {_KEYS: " ".join(keys), _FOLDER: self.folder.name}
+            data = serialized(embedding, header)
             path = shards.write(self.folder, KINDS[self.patches], data)
             self._rows |= {key: (path, row) for row, key in enumerate(keys)}
         self.drop()
@@ -154,7 +155,8 @@ class Store:
         for path, numbers, rows in self._by_shard(keys):
             shards.check(path)
             with _opened(path) as file:
-                features = file.get_tensor("cls").float().numpy()[rows]
+                shard = file.get_tensor("cls").float().numpy()
+            features = shard[rows]
             if not vectors.size:
                 vectors = np.empty((len(keys), features.shape[1]), dtype=np.float32)
             vectors[numbers] = features
@@ -199,7 +201,12 @@ class Store:
         for number, key in enumerate(keys):
             path, row = self._rows[key]
             shard_rows.setdefault(path, {})[number] = row
-        return [(path, list(rows), list(rows.values())) for path, rows in shard_rows.items()]
+        by_shard = []
+        for path, row_of_number in shard_rows.items():
+            numbers = list(row_of_number)
+            rows = list(row_of_number.values())
+            by_shard.append((path, numbers, rows))
+        return by_shard
 
 
 @contextmanager
@@ -221,7 +228,8 @@ def _head(path: Path) -> tuple[list[str], bool]:
         names = list(file.keys())
         head = file.metadata() or {}
         keys = head.get(_KEYS, "").split()
-        if "cls" not in names or {file.get_slice(name).get_shape()[0] for name in names} != {len(keys)}:
+        counts = {file.get_slice(name).get_shape()[0] for name in names}
+        if "cls" not in names or counts != {len(keys)}:
             raise ValueError("it does not say which images it holds")
     if head.get(_FOLDER) != path.parent.name:
         shards.check(path)
@@ -234,8 +242,12 @@ def _read_rows(path: Path, rows: Sequence[int], patches: bool) -> Embedding:
     shards.check(path)
     with _opened(path) as file:
         head = file.metadata() or {}
+        names = list(file.keys())
+        if not patches:
+            names = ["cls"]
+            head = {"model": head.get("model", "")}
         tensors = {}
-        for name in file.keys() if patches else ["cls"]:
+        for name in names:
             stored = file.get_slice(name)
             tensors[name] = torch.cat([stored[row : row + 1] for row in rows])
-        return Embedding.of(tensors, head if patches else {"model": head.get("model", "")})
+        return Embedding.of(tensors, head)
