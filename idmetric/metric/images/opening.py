@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import os
 import stat
+import threading
 import warnings
 from collections.abc import Callable
 from typing import Any, BinaryIO, Literal, cast, get_args
@@ -66,6 +67,7 @@ LEAST = 192  # no side becomes smaller: the search for copies compares images of
 
 _CLOSED = "this PIL image is closed: use it inside its with block, or open the file again"
 _EMPTY = "the file is empty: fetch or write it again"
+_LOCKS = [threading.Lock() for _ in range(64)]  # of PIL images in memory, chosen by their addresses
 
 
 class Named(io.BytesIO):
@@ -112,12 +114,14 @@ def open_image(source: ImageLike, upright: bool = True, needed: Needed | None = 
         with naming(source):
             return image_of_array(source)
     if isinstance(source, Image.Image):
-        is_decoded = not getattr(source, "tile", None)
-        if not is_decoded and source.format not in (None, *IMAGE_FORMATS):
-            raise ImageReadError(name, f"{source.format} files are not read: save it as PNG")
-        if not is_decoded and getattr(source, "fp", None) is None:
-            raise ImageReadError(name, _CLOSED)
-        return _decode(source, name, upright)
+        # Pillow decodes late, and several threads may hold one image, such as one that stands in a list twice
+        with _LOCKS[id(source) // 16 % len(_LOCKS)]:
+            is_decoded = not getattr(source, "tile", None)
+            if not is_decoded and source.format not in (None, *IMAGE_FORMATS):
+                raise ImageReadError(name, f"{source.format} files are not read: save it as PNG")
+            if not is_decoded and getattr(source, "fp", None) is None:
+                raise ImageReadError(name, _CLOSED)
+            return _decode(source, name, upright)
 
     file = _file(source, name)
     try:

@@ -10,6 +10,7 @@ import re
 import struct
 import warnings
 import zlib
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -920,3 +921,13 @@ def test_a_pngs_own_text_does_not_pass_for_a_note_of_this_package(key: str, text
     for source in (opened, file.getvalue()):
         subject, _ = cut_out(read_image(source), mask)
         assert subject.size == (50, 40)
+
+
+def test_threads_may_read_one_image_that_is_not_decoded_yet(tmp_path: Path) -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, (600, 600, 3), dtype=np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "a.png")
+    for _ in range(5):
+        image = Image.open(tmp_path / "a.png")
+        with ThreadPoolExecutor(8) as pool:
+            pictures = list(pool.map(read_image, [image] * 8))
+        assert all(np.array_equal(np.asarray(picture), pixels) for picture in pictures)
