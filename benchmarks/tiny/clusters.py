@@ -54,8 +54,7 @@ def main() -> None:
 
     thresholds = list(args.threshold or [])
     if metric.calibration is not None:
-        rates = {entry["false_accept_rate"]: entry["distance"] for entry in metric.calibration.thresholds}
-        thresholds += [float(rates[rate]) for rate in RATES if rate in rates]
+        thresholds += [metric.calibration.threshold_at(rate).distance for rate in RATES]
     names = list(dict.fromkeys(datasets))
     lines = [["threshold", "all", *names]]
     for threshold in sorted(thresholds):

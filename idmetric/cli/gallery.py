@@ -425,7 +425,7 @@ def _query(args: Namespace, gallery: Gallery) -> None:
     if limit == "calibrated":
         from idmetric.gallery.clusters import calibrated_threshold
 
-        limit = calibrated_threshold(gallery, args.false_accept_rate, args.distance)
+        limit = calibrated_threshold(gallery, args.false_accept_rate, args.distance).distance
     hits = gallery.query(
         args.images,
         args.k,

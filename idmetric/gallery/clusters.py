@@ -19,6 +19,7 @@ from idmetric.data.nearest import Double, Ints, distances
 from idmetric.gallery.index import by_key, row_of
 from idmetric.gallery.linkage import Linkage, cluster, members
 from idmetric.gallery.looks import Looks
+from idmetric.metric.calibration.apply import Threshold
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.scoring.copies import THRESHOLD
 from idmetric.metric.scoring.records import Record, Records
@@ -265,7 +266,7 @@ def identities(
         GalleryError: as `Gallery.query`. ImportError: without SciPy.
     """
     if threshold is None:
-        threshold = calibrated_threshold(gallery, false_accept_rate)
+        threshold = calibrated_threshold(gallery, false_accept_rate).distance
     table = gallery.table()
     items = by_key(gallery.current())
     labels = cluster(table.rows_of(items), threshold, linkage).tolist()
@@ -287,12 +288,12 @@ def identities(
     return Records(rows, IDENTITIES)
 
 
-def calibrated_threshold(gallery: Gallery, false_accept_rate: float, distance: str = "cls") -> float:
+def calibrated_threshold(gallery: Gallery, false_accept_rate: float, distance: str = "cls") -> Threshold:
     """Return the threshold of a distance at a false-accept rate, by the calibration of the gallery's model.
 
     Raises:
-        ValueError: without a calibration, or a threshold at that rate. CalibrationError: if the calibration is for
-            another distance or way of masking.
+        ValueError: without a calibration. CalibrationError: if the calibration is for another distance or way of
+            masking, or without a threshold at that rate.
     """
     calibration = gallery.metric.calibration
     if calibration is None:
@@ -302,15 +303,6 @@ def calibrated_threshold(gallery: Gallery, false_accept_rate: float, distance: s
         )
     calibration.check_distance(distance)
     calibration.check_outside(gallery.about["outside"])
-    thresholds = {}
-    for threshold in calibration.thresholds:
-        rate = round(float(threshold["false_accept_rate"]), 9)
-        thresholds[rate] = float(threshold["distance"])
-    rate = round(false_accept_rate, 9)
-    if rate not in thresholds:
-        raise ValueError(
-            f"the calibration has no threshold at a false-accept rate of {false_accept_rate}, only at "
-            f"{', '.join(map(str, sorted(thresholds))) or 'none'}: make one, idmetric eval calibrate --rates"
-        )
+    threshold = calibration.threshold_at(false_accept_rate)
     calibration.warn()
-    return thresholds[rate]
+    return threshold

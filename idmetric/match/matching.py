@@ -29,7 +29,7 @@ from idmetric.match.regions import Box, Cut, Picture, Piece, Region, Regions, si
 from idmetric.match.result import ALL, Match, Missing
 from idmetric.match.table import WHOLE, Table
 from idmetric.match.tracks import change
-from idmetric.metric.calibration.apply import Calibration
+from idmetric.metric.calibration.apply import PAIR_RATE, Calibration
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.finite import NonFiniteError, shown
 from idmetric.metric.files.hints import need
@@ -169,7 +169,7 @@ def match(
             list of RGB images to vectors (N, D).
         threshold: the largest distance that counts as a subject, of all or by name. Default: a subject's own (see
             `Subject.own_threshold`), else the calibration's.
-        calibration: as in `idmetric.score`. rate: the false-accept rate of its threshold; default the lowest.
+        calibration: as in `idmetric.score`. rate: the false-accept rate of its threshold; default 5 %.
 
     Returns:
         See `Match`. Its table has gradients if images are tensors that require grad.
@@ -321,12 +321,7 @@ def threshold_of(
         return own
     if calibration is None or not calibration.thresholds:
         return math.nan
-    rates = {threshold["false_accept_rate"]: threshold["distance"] for threshold in calibration.thresholds}
-    wanted = min(rates) if rate is None else rate
-    if wanted not in rates:
-        known = ", ".join(f"{value:g}" for value in sorted(rates))
-        raise RequestError(f"the calibration has no threshold for the false-accept rate {wanted:g}, only for {known}")
-    return float(rates[wanted])
+    return calibration.threshold_at(PAIR_RATE if rate is None else rate).distance
 
 
 # Images

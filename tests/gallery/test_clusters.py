@@ -295,10 +295,11 @@ def test_the_threshold_is_that_of_the_calibration(gallery: Gallery, monkeypatch:
         thresholds=({"false_accept_rate": 0.01, "distance": 0.017}, {"false_accept_rate": 0.1, "distance": 0.2}),
     )  # fmt: skip
     monkeypatch.setattr(gallery.metric, "_calibration", found)
-    assert calibrated_threshold(gallery, 0.1) == 0.2
+    assert calibrated_threshold(gallery, 0.1).distance == 0.2
     assert identities(gallery).rows == identities(gallery, threshold=0.017).rows
-    with pytest.raises(ValueError, match=r"0\.05, only at 0\.01, 0\.1"):
-        identities(gallery, false_accept_rate=0.05)
+    assert identities(gallery, false_accept_rate=0.05).rows == identities(gallery, threshold=0.017).rows
+    with pytest.raises(ValueError, match=r"0\.005 or less, only at 0\.01, 0\.1"):
+        identities(gallery, false_accept_rate=0.005)
     monkeypatch.setattr(gallery.metric, "_calibration", None)
     monkeypatch.setattr(gallery.metric, "_files", None)
     with pytest.raises(ValueError, match="has no calibration"):

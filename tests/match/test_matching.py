@@ -13,7 +13,7 @@ from PIL import Image
 
 from idmetric import IDSim
 from idmetric.match import Cut, Region, Subject, match
-from idmetric.metric.calibration.apply import Calibration
+from idmetric.metric.calibration.apply import Calibration, CalibrationError
 from idmetric.metric.calibration.curves import Platt
 from idmetric.metric.images.read import ImageReadError
 from idmetric.metric.scoring.scores import RequestError
@@ -419,6 +419,18 @@ def test_thresholds_of_another_encoder_are_its_own(metric):
     found = match(metric, few, picture, regions=boxes, encoders={"rex": mean_color}, calibration=calibration)
     assert found.thresholds[0] == pytest.approx(0.31)
     assert np.isnan(found.thresholds[1])  # the calibration is of the metric
+
+
+def test_the_default_false_accept_rate_is_5_percent(metric):
+    picture, boxes = scene((ANN, REX))
+    thresholds = tuple({"false_accept_rate": rate, "distance": 2 * rate} for rate in (0.1, 0.05, 0.001))
+    calibration = Calibration(Platt(9.0, -5.0), metric.calibrated_model(), "cls", prior=0.5, thresholds=thresholds)
+    few = {"ann": references(ANN)[:2]}  # too few for a threshold of their own
+    for settings, distance in (({}, 0.1), ({"rate": 0.03}, 0.002), ({"rate": 0.2}, 0.2)):
+        found = match(metric, few, picture, regions=boxes, calibration=calibration, **settings)
+        assert found.thresholds == (distance,)
+    with pytest.raises(CalibrationError, match=r"only at 0\.001, 0\.05, 0\.1"):
+        match(metric, few, picture, regions=boxes, calibration=calibration, rate=0.0001)
 
 
 def of_saturated(images, as_list=True, nothing=None):

@@ -51,6 +51,7 @@ from idmetric.evaluate.protocols.generator.outputs import open_outputs
 from idmetric.evaluate.protocols.generator.pattern import FLOOR
 from idmetric.evaluate.settings import option
 from idmetric.evaluate.statistics.paired import compare
+from idmetric.metric.calibration.apply import PAIR_RATE
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.models.named import NamedScore
 from idmetric.metric.scoring.copies import MANY
@@ -76,7 +77,7 @@ class GeneratorOptions(CopyingOptions, OutputsOptions):
         metavar="TAU",
     )
     calibration: Path | None = option(None, "calibration for SCR (default: the model's own)", metavar="FILE")
-    rate: float = option(0.05, "false-accept rate of the calibration's threshold")
+    rate: float = option(PAIR_RATE, "false-accept rate of the calibration's threshold")
     regions: str | None = option(
         None,
         "boxes or masks of subjects, as for `idmetric match`: each subject is compared in its region",
@@ -386,17 +387,15 @@ def _limits(model: Any, settings: EvalSettings, options: GeneratorOptions) -> tu
     """Column -> similarity under which a subject has failed, and a note on its origin."""
     if options.scr:
         return by_label(options.scr, "SCR@"), []
-    tau = calibrated(model, settings, options.calibration, options.rate)
-    if tau is None:
+    threshold = calibrated(model, settings, options.calibration, options.rate)
+    if threshold is None:
         from idmetric.metric.models.embedder import Embedder
 
         if not isinstance(model, Embedder):
             return {}, []
         return {}, ["no SCR: the model has no calibration for this distance; give --scr or --calibration"]
-    note = (
-        f"SCR: subjects with a mean similarity under {tau:.3f}, which {100 * options.rate:g} % of the pairs of two "
-        "identities reach in the calibration"
-    )
+    tau = 1 - threshold.distance
+    note = f"SCR: subjects with a mean similarity under {tau:.3f}, the threshold of the calibration at {threshold}"
     return {"SCR": tau}, [note]
 
 

@@ -111,9 +111,9 @@ def _thresholds(model: Any, settings: EvalSettings, options: OpenSetOptions) -> 
     thresholds = by_label(options.threshold, "given ")
     if not thresholds:
         for rate in options.rate:
-            tau = calibrated(model, settings, options.calibration, rate)
-            if tau is not None:
-                thresholds[f"{rate:g} of pairs"] = tau
+            threshold = calibrated(model, settings, options.calibration, rate)
+            if threshold is not None:
+                thresholds[f"{threshold.rate:g} of pairs"] = 1 - threshold.distance
     return thresholds
 
 

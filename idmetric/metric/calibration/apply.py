@@ -32,6 +32,8 @@ from idmetric.metric.files.typed import accept
 Array = NDArray[np.float64]
 FORMAT = 1
 KIND = "idmetric-calibration"
+PAIR_RATE = 0.05  # false-accept rate by which one image is compared with one subject
+_RATE_TOLERANCE = 1e-9  # 0.1 is the rate 0.1 - 1e-17, too
 
 
 class CalibrationError(ValueError):
@@ -70,6 +72,30 @@ class Model:
         if self.revision and self.revision == model.revision:
             return True
         return bool(self.files) and self.files == model.files
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """The largest distance that counts as the same identity, at a false-accept rate.
+
+    Attributes:
+        rate: share of the calibration's pairs of two identities that are at most this far apart.
+        wanted: the rate that was asked for; it is higher than `rate` where the calibration does not list it.
+        low, high: 95 % confidence interval of the distance, None where the calibration has none.
+    """
+
+    distance: float
+    rate: float
+    wanted: float
+    low: float | None = None
+    high: float | None = None
+
+    def __str__(self) -> str:
+        """Its rate, such as "5 % of pairs", or "1 % of pairs, the nearest below 5 %"."""
+        text = f"{100 * self.rate:g} % of pairs"
+        if self.wanted - self.rate > _RATE_TOLERANCE:
+            text += f", the nearest below {100 * self.wanted:g} %"
+        return text
 
 
 @dataclass(frozen=True)
@@ -123,6 +149,38 @@ class Calibration:
         if prior is not None:
             odds = odds + log_odds(_check_prior(prior)) - log_odds(self.prior)
         return from_log_odds(odds)
+
+    def threshold_at(self, rate: float = PAIR_RATE) -> Threshold:
+        """The threshold at a false-accept rate: of the listed rates, the nearest one at or below it.
+
+        Args:
+            rate: share of the pairs of two identities that may be accepted, between 0 and 1.
+
+        Raises:
+            CalibrationError: if all listed rates are higher, or none is listed. ValueError: if rate is not in (0, 1).
+        """
+        if not 0 < rate < 1:
+            raise ValueError(f"a false-accept rate is a share of pairs, between 0 and 1, such as 0.05, got {rate:g}")
+        nearest: Threshold | None = None
+        for threshold in self.thresholds:
+            listed = float(threshold["false_accept_rate"])
+            is_allowed = listed <= rate + _RATE_TOLERANCE
+            if is_allowed and (nearest is None or listed > nearest.rate):
+                nearest = Threshold(
+                    distance=float(threshold["distance"]),
+                    rate=listed,
+                    wanted=rate,
+                    low=threshold.get("low"),
+                    high=threshold.get("high"),
+                )
+        if nearest is None:
+            listed_rates = sorted(float(threshold["false_accept_rate"]) for threshold in self.thresholds)
+            names = ", ".join(f"{listed:g}" for listed in listed_rates)
+            raise CalibrationError(
+                f"the calibration has no threshold at a false-accept rate of {rate:g} or less, only at "
+                f"{names or 'none'}: choose one of these, or make one, idmetric eval calibrate --rates {rate:g}"
+            )
+        return nearest
 
     @property
     def rests_on_photos(self) -> bool:

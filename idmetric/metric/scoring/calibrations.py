@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from idmetric.metric.calibration import apply as calibrations
-from idmetric.metric.calibration.apply import Calibration
+from idmetric.metric.calibration.apply import Calibration, Threshold
 from idmetric.metric.scoring.scores import PathLike, RequestError
 
 if TYPE_CHECKING:
@@ -30,3 +31,14 @@ def calibration_of(metric: Embedder, calibration: PathLike | Calibration | None,
             chosen.check_model(metric.calibrated_model())
     chosen.check_distance(distance)
     return chosen
+
+
+def threshold_source(calibration: PathLike | Calibration, threshold: Threshold) -> str:
+    """The source of a threshold in words, such as "stored calibration, 5 % of pairs"."""
+    if isinstance(calibration, Calibration):
+        name = "given calibration"
+    elif calibration == STORED:
+        name = "stored calibration"
+    else:
+        name = os.path.basename(os.fspath(calibration))
+    return f"{name}, {threshold}"

@@ -433,8 +433,13 @@ def test_the_threshold_is_that_of_the_calibration(folder: Path, metric: IDSim) -
     subjects = result.items["subjects"]
     assert subjects["SCR"] == [value < tau for value in subjects["identity"]]
     assert any(f"under {tau:.3f}" in note for note in result.notes)
-    with pytest.raises(ValueError, match=r"--rate 0\.2: the calibration has thresholds at 0\.1, 0\.05"):
-        run(given(folder), {"tiny": tiny}, PLAIN, GeneratorOptions(rate=0.2))
+    assert any("at 5 % of pairs" in note for note in result.notes)
+
+    [between] = run(given(folder), {"tiny": tiny}, PLAIN, GeneratorOptions(rate=0.07))
+    assert between.items["subjects"]["SCR"] == subjects["SCR"]
+    assert any("at 5 % of pairs, the nearest below 7 %" in note for note in between.notes)
+    with pytest.raises(CalibrationError, match=r"rate of 0\.0001 or less, only at 0\.001, 0\.01, 0\.05, 0\.1"):
+        run(given(folder), {"tiny": tiny}, PLAIN, GeneratorOptions(rate=0.0001))
     path = folder / "other.json"
     tiny.calibration.write(path)  # type: ignore[union-attr]
     with pytest.raises(CalibrationError, match="was made for"):

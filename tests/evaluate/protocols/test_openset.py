@@ -178,9 +178,15 @@ def test_thresholds_come_from_the_calibration(split: Manifest, tmp_path: Path) -
     for rate in (0.05, 0.01):
         assert values(result, threshold=f"{rate:g} of pairs")["tau"].value == pytest.approx(1 - distance[rate])
 
+    [result] = run(few, {"m": tiny}, PLAIN, OpenSetOptions(unknown=0.3, rate=(0.03, 0.02, 0.01)))
+    labels = {row["threshold"] for row in result.rows if "tau" in row}
+    assert labels == {"0.01 of pairs", "oracle"}  # the nearest listed rate below each
+
     replace(own, thresholds=({"false_accept_rate": 0.2, "distance": 0.6},)).write(tmp_path / "c.json")
-    assert scorers.calibrated(tiny, PLAIN, tmp_path / "c.json", 0.2) == pytest.approx(0.4)
-    with pytest.raises(ValueError, match=r"--rate 0.01: the calibration has thresholds at 0.2"):
+    threshold = scorers.calibrated(tiny, PLAIN, tmp_path / "c.json", 0.2)
+    assert threshold is not None
+    assert threshold.distance == 0.6
+    with pytest.raises(CalibrationError, match=r"rate of 0\.01 or less, only at 0\.2"):
         run(few, {"m": tiny}, PLAIN, OpenSetOptions(0.3, calibration=tmp_path / "c.json"))
     with pytest.raises(CalibrationError, match="made for the distance 'cls'"):
         scorers.calibrated(tiny, replace(PLAIN, distance="patch"), tmp_path / "c.json", 0.2)

@@ -21,8 +21,16 @@ from sklearn.metrics import log_loss as sklearn_log_loss
 
 from idmetric import IDSim, load
 from idmetric.evaluate.statistics.calibration import fitting, quality
-from idmetric.metric.calibration.apply import Calibration, CalibrationError, CalibrationWarning, Model, read
+from idmetric.metric.calibration.apply import (
+    PAIR_RATE,
+    Calibration,
+    CalibrationError,
+    CalibrationWarning,
+    Model,
+    read,
+)
 from idmetric.metric.calibration.curves import Isotonic, Platt, from_log_odds
+from idmetric.metric.scoring.calibrations import threshold_source
 from tests.conftest import random_model
 
 
@@ -377,6 +385,46 @@ def test_every_probability_says_which_images_it_rests_on() -> None:
 def test_a_curve_that_would_turn_scores_round_is_refused(curve: Any, values: tuple[Any, ...], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         curve(*values)
+
+
+def listing(*rates: float) -> Calibration:
+    """A calibration with thresholds at these rates; the distance at a rate r is 2 r."""
+    thresholds = tuple({"false_accept_rate": rate, "distance": 2 * rate, "low": rate} for rate in rates)
+    return Calibration(Platt(6.0, -3.0), Model("IDSim", "", "abc", None, "64x64"), "cls", 0.3, thresholds=thresholds)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "rate", "text"),
+    [
+        (0.05, 0.05, "5 % of pairs"),
+        (0.1, 0.1, "10 % of pairs"),
+        (0.3 - 0.2, 0.1, "10 % of pairs"),  # 0.09999999999999998
+        (0.07, 0.05, "5 % of pairs, the nearest below 7 %"),
+        (0.5, 0.1, "10 % of pairs, the nearest below 50 %"),
+        (0.049, 0.001, "0.1 % of pairs, the nearest below 4.9 %"),
+    ],
+)
+def test_the_threshold_at_a_rate_is_that_of_the_nearest_listed_rate_at_or_below(
+    wanted: float, rate: float, text: str
+) -> None:
+    threshold = listing(0.1, 0.001, 0.05).threshold_at(wanted)
+    assert (threshold.rate, threshold.wanted) == (rate, wanted)
+    assert (threshold.distance, threshold.low, threshold.high) == (2 * rate, rate, None)
+    assert str(threshold) == text
+    assert threshold_source("stored", threshold) == f"stored calibration, {text}"
+    assert threshold_source(Path("runs") / "own.json", threshold) == f"own.json, {text}"
+    assert threshold_source(listing(0.1), threshold) == f"given calibration, {text}"
+
+
+def test_the_default_rate_is_5_percent_and_higher_rates_are_not_taken() -> None:
+    assert listing(0.1, 0.05, 0.01).threshold_at().rate == PAIR_RATE == 0.05
+    with pytest.raises(CalibrationError, match=r"rate of 0\.05 or less, only at 0\.1, 0\.2: .*--rates 0\.05"):
+        listing(0.2, 0.1).threshold_at()
+    with pytest.raises(CalibrationError, match="only at none"):
+        listing().threshold_at()
+    for rate in (0, 1, 5, float("nan")):
+        with pytest.raises(ValueError, match="between 0 and 1"):
+            listing(0.01).threshold_at(rate)
 
 
 @pytest.mark.parametrize("name", ["distance", "false_accept_rate"])

@@ -23,6 +23,7 @@ from idmetric.data.look import Look, UnreadableError
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.paper_numbers import missing_rows, open_points
 from idmetric.evaluate.protocols.common.result import Result
+from idmetric.metric.calibration.apply import PAIR_RATE, Threshold
 from idmetric.metric.distance.matrix import distance, distance_matrix, needs_patches
 
 if TYPE_CHECKING:
@@ -375,20 +376,19 @@ def calibrated(
     model: Model,
     settings: EvalSettings,
     file: Path | None = None,
-    rate: float = 0.05,
-) -> float | None:
-    """The similarity that a share of the pairs of two identities reach in the calibration.
+    rate: float = PAIR_RATE,
+) -> Threshold | None:
+    """The threshold at a false-accept rate, by a model's calibration.
 
     Args:
         file: the calibration to use in place of the model's own.
-        rate: this share, one of the calibration's false-accept rates.
+        rate: see `Calibration.threshold_at`.
 
     Returns:
         None for baselines, and for models without a calibration for this distance and treatment of masks.
 
     Raises:
-        CalibrationError: for a file of another model, distance or way of masking.
-        ValueError: if the calibration has no threshold at this false-accept rate.
+        CalibrationError: for a file of another model, distance or way of masking, or without a threshold at this rate.
     """
     from idmetric.metric.calibration.apply import read as read_calibration
     from idmetric.metric.models.embedder import Embedder
@@ -405,10 +405,4 @@ def calibrated(
         return None
     if calibration.distance != settings.distance or calibration.outside != settings.outside:
         return None
-    distances = {}
-    for threshold in calibration.thresholds:
-        false_accept_rate = float(threshold["false_accept_rate"])
-        distances[false_accept_rate] = float(threshold["distance"])
-    if rate not in distances:
-        raise ValueError(f"--rate {rate:g}: the calibration has thresholds at {', '.join(map(str, distances))}")
-    return 1 - distances[rate]
+    return calibration.threshold_at(rate)
