@@ -38,6 +38,7 @@ _EXAMPLES = """examples:
   idmetric match --subject ann=refs/ann --subject rex=rex.subject images/ --regions boxes.json
   idmetric match --subject ann:person=refs/ann --subject rex:dog=refs/rex images/ --detect person,dog
   idmetric match --subject ann=refs/ann images/ --regions boxes.csv --published xverse-ip,umo-reward
+  idmetric match --subject cat=refs/cat --subject duck=refs/duck story/ --regions boxes.json --cast cast.csv
   idmetric match --subject ann=refs/ann clip.mp4 --frames 2fps
   idmetric match clip.mp4 --frames all --published vbench-subject"""
 
@@ -102,8 +103,22 @@ def build_parser(prog: str = "idmetric match") -> Parser:
         help="value of a subject that is not found: none (default), similarity 0, that of the whole image, or leave "
         "the image out",
     )
-    rules.add_argument("--threshold", type=float, metavar="T", help="largest distance that counts as a subject")
-    add_shared(rules, "--calibration", help="for thresholds: a file of `idmetric eval calibrate`, or 'stored'")
+    rules.add_argument(
+        "--threshold",
+        type=float,
+        metavar="T",
+        help="largest distance that counts as a subject (default: by five photos of it, else by the calibration)",
+    )
+    add_shared(
+        rules, "--calibration", help="for thresholds: a file of `idmetric eval calibrate` (default: the model's own)"
+    )
+    add_shared(rules, "--rate")
+    rules.add_argument(
+        "--cast",
+        metavar="FILE",
+        help="the subjects that should be in each image: .csv with image,subjects, names separated by ';', or a COCO "
+        ".json whose images have `subjects` (default: all subjects)",
+    )
     rules.add_argument("--aggregate", choices=("best", "mean"), default="best", help="over a subject's references")
     rules.add_argument(
         "--published",
@@ -202,6 +217,8 @@ def _matched(args: Namespace, subjects: dict[str, str]) -> Match | Consistency:
             aggregate=args.aggregate,
             threshold=args.threshold,
             calibration=args.calibration,
+            rate=args.rate,
+            cast=args.cast,
             **shared,
         )
 

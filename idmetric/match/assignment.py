@@ -13,7 +13,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-State = Literal["matched", "missing", "doubled", "blended", ""]
+State = Literal["matched", "missing", "doubled", "blended", "unexpected", "absent", ""]
+FOUND: tuple[State, ...] = ("matched", "doubled", "blended", "unexpected")
 UNASSIGNED = -1
 _BEYOND = 1e6  # added to the cost of pairs beyond their threshold; it outweighs all of the rest
 _NOT_COMPARED = _BEYOND + 1e3  # distances are at most 2
@@ -25,45 +26,77 @@ class Assignment:
 
     Attributes:
         region: of each subject (S,), the region that it is assigned to, or `UNASSIGNED`.
-        states: of each subject, see `states_of`; "" without a threshold.
+        states: of each subject, see `state_of`; "" without a threshold. Of a subject outside the image's cast
+            "unexpected" if it is in the image all the same, else "absent".
         surplus: the regions that are within no subject's threshold; without thresholds, the ones without a subject.
-        swapped: subjects that are found in a region in which another subject was expected.
+        swapped: subjects that are in a region in which another subject was expected, and not in one of their own.
+        within: (S, R), whether a region is within a subject's threshold.
     """
 
     region: NDArray[np.int64]
     states: tuple[State, ...]
     surplus: tuple[int, ...]
     swapped: tuple[int, ...]
+    within: NDArray[np.bool_]
 
 
-def assigned(distances: ArrayLike, thresholds: ArrayLike, expected: Sequence[int | None] | None = None) -> Assignment:
+def assigned(
+    distances: ArrayLike,
+    thresholds: ArrayLike,
+    expected: Sequence[int | None] | None = None,
+    cast: ArrayLike | None = None,
+) -> Assignment:
     """Assign the regions of one image to subjects.
 
     Args:
         distances: (S, R), NaN where subject and region were not compared.
         thresholds: (S,), NaN where a subject has none.
         expected: for each region the subject that should be in it, or None; see `Assignment.swapped`.
+        cast: (S,), whether a subject should be in the image; default all. The cast is assigned first, and the other
+            subjects are looked for in the remaining regions.
     """
     matrix = np.asarray(distances, dtype=np.float64)
     limits = np.asarray(thresholds, dtype=np.float64)
+    is_member = np.ones(len(limits), dtype=bool)
+    if cast is not None:
+        is_member = np.asarray(cast, dtype=bool)
     within = matrix <= limits[:, None]  # False for NaN
-    region = assign(matrix, within)
 
-    has_threshold = ~np.isnan(limits)
-    states: list[State] = []
-    for subject in range(len(limits)):
-        state: State = ""
-        if has_threshold[subject]:
-            state = state_of(subject, within, region)
-        states.append(state)
+    region, states = _of_cast(matrix, within, is_member)
+    for subject in np.flatnonzero(np.isnan(limits)):
+        states[subject] = ""
 
     is_explained = np.isin(np.arange(matrix.shape[1]), region)
-    if has_threshold.all():
+    if not np.isnan(limits).any():
         is_explained = np.asarray(within.any(0))
     surplus = np.flatnonzero(~is_explained).tolist()
-    is_missing = np.array(states, dtype=str) == "missing"
-    swapped = _swapped(np.where(is_missing, UNASSIGNED, region), expected)
-    return Assignment(region, tuple(states), tuple(surplus), swapped)
+    return Assignment(region, tuple(states), tuple(surplus), _swapped(region, states, within, expected), within)
+
+
+def _of_cast(
+    distances: NDArray[np.float64], within: NDArray[np.bool_], is_member: NDArray[np.bool_]
+) -> tuple[NDArray[np.int64], list[State]]:
+    """Region and state of each subject: first of the cast, then of the other subjects in the regions left over."""
+    region = np.full(len(distances), UNASSIGNED, dtype=np.int64)
+    states: list[State] = ["absent"] * len(distances)
+    members = np.flatnonzero(is_member)
+    member_within = within[members]
+    region[members] = assign(distances[members], member_within)
+    for number, subject in enumerate(members):
+        states[subject] = state_of(number, member_within, region[members])
+    for subject in members:
+        if states[subject] == "blended" and not within[subject, region[subject]]:
+            region[subject] = UNASSIGNED  # it is in the region that it shares, not in the one left over
+
+    is_taken = member_within.any(0)  # a region that a member explains, as its own or as a further one
+    others = np.flatnonzero(~is_member)
+    within_rest = within[others] & ~is_taken
+    assigned_rest = assign(np.where(within_rest, distances[others], np.nan), within_rest)
+    for subject, column in zip(others, assigned_rest, strict=True):
+        if column != UNASSIGNED:
+            region[subject] = column
+            states[subject] = "unexpected"
+    return region, states
 
 
 def assign(distances: NDArray[np.float64], within: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -120,11 +153,20 @@ def state_of(subject: int, within: NDArray[np.bool_], region: NDArray[np.int64])
     return "blended" if is_shared else "matched"
 
 
-def _swapped(region: NDArray[np.int64], expected: Sequence[int | None] | None) -> tuple[int, ...]:
+def _swapped(
+    region: NDArray[np.int64],
+    states: Sequence[State],
+    within: NDArray[np.bool_],
+    expected: Sequence[int | None] | None,
+) -> tuple[int, ...]:
     if expected is None:
         return ()
     swapped = []
     for subject, column in enumerate(region.tolist()):
-        if column != UNASSIGNED and expected[column] not in (None, subject):
+        if column == UNASSIGNED or states[subject] == "missing":
+            continue
+        is_elsewhere = expected[column] not in (None, subject)
+        own_regions = [number for number, owner in enumerate(expected) if owner == subject]
+        if is_elsewhere and not within[subject, own_regions].any():
             swapped.append(subject)
     return tuple(swapped)

@@ -17,9 +17,11 @@ from typing import Any, Literal, get_args
 import numpy as np
 import torch
 import torch.nn.functional as F
+from numpy.typing import NDArray
 from torch import Tensor
 
 from idmetric.match.assignment import assigned
+from idmetric.match.casts import Cast, cast_of
 from idmetric.match.clips import Clip, Load, Moment, Timeline, sources_of, timeline
 from idmetric.match.detected import DetectedRegions
 from idmetric.match.encoders import Encoder, VectorFunction, encoder_of
@@ -28,8 +30,9 @@ from idmetric.match.region_files import regions_for
 from idmetric.match.regions import Box, Cut, Picture, Piece, Region, Regions, size_of
 from idmetric.match.result import ALL, Match, Missing
 from idmetric.match.table import WHOLE, Table
+from idmetric.match.thresholds import SubjectThreshold, ThresholdRule, thresholds_of
 from idmetric.match.tracks import change
-from idmetric.metric.calibration.apply import PAIR_RATE, Calibration
+from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.finite import NonFiniteError, shown
 from idmetric.metric.files.hints import need
@@ -40,7 +43,6 @@ from idmetric.metric.images.masks import Images
 from idmetric.metric.images.paths import is_subject_file
 from idmetric.metric.images.read import is_single
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.scoring.calibrations import calibration_of
 from idmetric.metric.scoring.pipeline import threads
 from idmetric.metric.scoring.references import Aggregate
 from idmetric.metric.scoring.scores import PathLike, Progress, RequestError
@@ -58,13 +60,13 @@ class Plan:
 
     Attributes:
         encoders: of each subject; several subjects may share one.
-        thresholds: of each subject, NaN where it has none.
+        thresholds: of each subject.
         aggregate, missing, on_error: see `match`.
     """
 
     subjects: tuple[Subject, ...]
     encoders: tuple[Encoder, ...]
-    thresholds: tuple[float, ...]
+    thresholds: tuple[SubjectThreshold, ...]
     cut: Cut
     batch_size: int
     aggregate: Aggregate = "best"
@@ -111,7 +113,8 @@ class Cutouts:
     """The regions of an image, ready for the encoders.
 
     Attributes:
-        moment: the image's name, and its clip. regions: what it was cut into.
+        moment: the image's name, and its clip. cast: (S,), whether each subject should be in it.
+        regions: what it was cut into.
         loaded: by encoder, each region's input, and last the whole image's if it is wanted.
         boxes: of the regions, in pixels. picture: of a frame, until the next one was compared with it.
         change: from the frame before, see `Match`.
@@ -120,6 +123,7 @@ class Cutouts:
     """
 
     moment: Moment
+    cast: NDArray[np.bool_]
     regions: list[Region] = field(default_factory=list)
     loaded: dict[Encoder, list[Any]] = field(default_factory=dict)
     boxes: list[Box] = field(default_factory=list)
@@ -144,6 +148,7 @@ def match(
     threshold: float | Mapping[str, float] | None = None,
     calibration: PathLike | Calibration | None = None,
     rate: float | None = None,
+    cast: Cast | PathLike | None = None,
     on_error: Literal["fail", "skip"] = "fail",
     batch_size: int = 32,
     workers: int | None = None,
@@ -169,7 +174,11 @@ def match(
             list of RGB images to vectors (N, D).
         threshold: the largest distance that counts as a subject, of all or by name. Default: a subject's own (see
             `Subject.own_threshold`), else the calibration's.
-        calibration: as in `idmetric.score`. rate: the false-accept rate of its threshold; default 5 %.
+        calibration: as in `idmetric.score`; default the model's stored one, if it is of this distance.
+        rate: the share of pairs of two identities that are within its threshold; default `PAIR_RATE`, 5 %. If the
+            calibration does not list it, the nearest lower one is taken.
+        cast: the subjects that should be in each image, see `idmetric.match.casts`; default all, or the `subjects` in
+            the file of regions. A subject outside the cast is not missing.
 
     Returns:
         See `Match`. Its table has gradients if images are tensors that require grad.
@@ -191,19 +200,10 @@ def match(
     if batch_size < 1:
         raise RequestError(f"batch_size must be at least 1, got {batch_size}")
     roster, subject_encoders = _roster(metric, subjects, distance, encoders or {}, batch_size)
-    limits = _thresholds(roster, threshold)
-    chosen = calibration_of(metric, calibration, distance)
-    if rate is not None and chosen is None:
-        raise RequestError("rate chooses a threshold of a calibration: give calibration= as well")
-    for subject, encoder in zip(roster, subject_encoders, strict=True):
-        if subject.name not in limits:
-            is_calibrated = encoder.signature == metric.signature(distance)
-            limits[subject.name] = threshold_of(
-                subject, encoder.distance, aggregate, chosen if is_calibrated else None, rate
-            )
-    thresholds = tuple(limits[subject.name] for subject in roster)
+    rule = ThresholdRule.of(metric, distance, threshold, calibration, rate)
+    thresholds = thresholds_of(metric, roster, subject_encoders, distance, aggregate, rule)
     plan = Plan(roster, subject_encoders, thresholds, cut or Cut(), batch_size, aggregate, missing, on_error)
-    return measured(metric, plan, images, frames, regions, workers, progress)
+    return measured(metric, plan, images, frames, regions, workers, progress, cast)
 
 
 def measured(
@@ -214,6 +214,7 @@ def measured(
     regions: Regions,
     workers: int | None,
     progress: Progress | None,
+    cast: Cast | PathLike | None = None,
 ) -> Match:
     """Read images and clips in threads, cut them into regions, and compare these with the subjects of a plan."""
     sources = sources_of(images)
@@ -223,6 +224,7 @@ def measured(
         kind = "clip"
     labels = {subject.name for subject in plan.subjects} | {subject.word for subject in plan.subjects}
     regions_of = regions_for(regions, [moment.name for moment in line.moments], kind, labels - {""})
+    is_cast = cast_of(cast, line.moments, [subject.name for subject in plan.subjects], regions)
 
     def read(item: tuple[int, Load]) -> Cutouts:
         number, load = item
@@ -231,12 +233,13 @@ def measured(
         try:
             image = load()
             picture = _picture(metric, image)
-            return _cutouts(plan, moment, picture, regions_of(number, picture))
+            return _cutouts(plan, moment, picture, regions_of(number, picture), is_cast[number])
         except ImageReadError as error:
             if plan.on_error == "fail":
                 raise
             is_own = error.source in (describe(image), moment.name)
-            return Cutouts(moment, problem=error.reason if is_own else f"{error.source}: {error.reason}")
+            problem = error.reason if is_own else f"{error.source}: {error.reason}"
+            return Cutouts(moment, is_cast[number], problem=problem)
 
     with closing(in_order(read, enumerate(line.loads()), threads=threads(workers), waiting=_AHEAD)) as stream:
         result = _compared(plan, stream, line, progress)
@@ -280,22 +283,6 @@ def _roster(
     return tuple(roster), tuple(roster_encoders)
 
 
-def _thresholds(roster: Sequence[Subject], threshold: float | Mapping[str, float] | None) -> dict[str, float]:
-    """The thresholds that were given, by the name of the subject."""
-    names = [subject.name for subject in roster]
-    limits: dict[str, float] = {}
-    if isinstance(threshold, Mapping):
-        limits.update(threshold)
-    elif threshold is not None:
-        limits = dict.fromkeys(names, threshold)
-    for name, limit in limits.items():
-        if name not in names:
-            raise RequestError(f"threshold for {name!r}: the subjects are called {', '.join(names)}")
-        if not 0 <= limit < math.inf:
-            raise RequestError(f"the threshold of {name} must be a distance of at least 0, got {limit}")
-    return limits
-
-
 def _named(subjects: Subjects) -> list[tuple[str, Any]]:
     """Name and source of each subject; a `Subject`, also one in a file, keeps its own name."""
     named = []
@@ -312,18 +299,6 @@ def _named(subjects: Subjects) -> list[tuple[str, Any]]:
     return named
 
 
-def threshold_of(
-    subject: Subject, distance: str, aggregate: Aggregate, calibration: Calibration | None, rate: float | None
-) -> float:
-    """The largest distance at which a region counts as a subject: its own, else the calibration's, else NaN."""
-    own = subject.own_threshold(distance, aggregate)
-    if own is not None:
-        return own
-    if calibration is None or not calibration.thresholds:
-        return math.nan
-    return calibration.threshold_at(PAIR_RATE if rate is None else rate).distance
-
-
 # Images
 
 
@@ -335,7 +310,9 @@ def _picture(metric: Embedder, image: Any) -> Picture:
     return metric.read_image(image)
 
 
-def _cutouts(plan: Plan, moment: Moment, picture: Picture, regions: Sequence[Region]) -> Cutouts:
+def _cutouts(
+    plan: Plan, moment: Moment, picture: Picture, regions: Sequence[Region], cast: NDArray[np.bool_]
+) -> Cutouts:
     """Cut an image into its regions, and prepare them for each encoder."""
     pieces = [plan.cut.cut(picture, region, moment.name) for region in regions]
     boxes = [piece.box for piece in pieces]
@@ -347,7 +324,7 @@ def _cutouts(plan: Plan, moment: Moment, picture: Picture, regions: Sequence[Reg
     for encoder in plan.distinct_encoders:
         loaded[encoder] = [encoder.load(piece.pixels, piece.cover) for piece in pieces]
     frame = picture if moment.clip else None
-    return Cutouts(moment, list(regions), loaded, boxes, frame, thumbnail=thumbnail)
+    return Cutouts(moment, cast, list(regions), loaded, boxes, frame, thumbnail=thumbnail)
 
 
 def _compared(plan: Plan, stream: Iterable[Cutouts], line: Timeline, progress: Progress | None) -> Match:
@@ -385,14 +362,18 @@ def _compared(plan: Plan, stream: Iterable[Cutouts], line: Timeline, progress: P
         seconds=tuple(cutouts.moment.seconds for cutouts in images),
     )
     by_region = table.over_references(plan.aggregate).detach().cpu().double().numpy()
+    limits = [threshold.distance for threshold in plan.thresholds]
     assignments = []
     for time, cutouts in enumerate(images):
         expected = [plan.expected(region) for region in cutouts.regions]
-        assignments.append(assigned(by_region[time, :, : len(cutouts.regions)], plan.thresholds, expected))
+        distances_of_image = by_region[time, :, : len(cutouts.regions)]
+        assignments.append(assigned(distances_of_image, limits, expected, cutouts.cast))
     return Match(
         table=table,
         assignments=tuple(assignments),
-        thresholds=plan.thresholds,
+        thresholds=tuple(limits),
+        threshold_sources=tuple(threshold.source for threshold in plan.thresholds),
+        cast=np.array([cutouts.cast for cutouts in images], dtype=bool).reshape(len(images), len(plan.subjects)),
         aggregate=plan.aggregate,
         missing=plan.missing,
         whole=values[..., WHOLE] if plan.with_whole else None,

@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from idmetric.match.codes import RunLengths
 from idmetric.match.detected import DetectedRegions
@@ -33,6 +33,7 @@ from idmetric.metric.scoring.scores import RequestError
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
+T = TypeVar("T")
 RegionsOf = Callable[[int, Picture], Sequence[Region]]  # an image's number and its pixels -> its regions
 
 
@@ -127,18 +128,17 @@ def _is_list_of_lists(regions: Any) -> bool:
     return isinstance(regions, Sequence) and any(isinstance(part, list) and not is_box(part) for part in regions)
 
 
-def _by_path(regions: Mapping[str, Sequence[Any]], images: Sequence[str]) -> list[Sequence[Any]]:
-    """The regions of each image, found by the end of its path; an image without any has none, with a warning.
+def by_path(listed: Mapping[str, T], images: Sequence[str], what: str) -> list[T | None]:
+    """What is listed for each image, found by the end of its path; None for an image that is not listed.
+
+    Args:
+        what: the listed things, for messages.
 
     Raises:
-        RequestError: if no image has regions, or if two would share theirs.
+        RequestError: if two images would share theirs.
     """
-    by_parts: dict[tuple[str, ...], list[Any]] = {}
-    for path, path_regions in regions.items():
-        by_parts.setdefault(PurePath(path).parts, []).extend(path_regions)
-
-    lists: list[Sequence[Any]] = []
-    without: list[str] = []
+    by_parts = {PurePath(path).parts: value for path, value in listed.items()}
+    values: list[T | None] = []
     owners: dict[tuple[str, ...], str] = {}
     for image in images:
         path = os.path.abspath(image)
@@ -146,16 +146,29 @@ def _by_path(regions: Mapping[str, Sequence[Any]], images: Sequence[str]) -> lis
         ends = [PurePath(image).parts, *(parts[start:] for start in range(len(parts)))]
         end = next((end for end in ends if end in by_parts), None)
         if end is None:
-            without.append(image)
-            lists.append([])
+            values.append(None)
             continue
         owner = owners.setdefault(end, path)
         if owner != path:
             raise RequestError(
-                f"the regions of {PurePath(*end)} would be those of both {owner} and {path}: "
+                f"the {what} of {PurePath(*end)} would be those of both {owner} and {path}: "
                 "give their paths with more folders"
             )
-        lists.append(by_parts[end])
+        values.append(by_parts[end])
+    return values
+
+
+def _by_path(regions: Mapping[str, Sequence[Any]], images: Sequence[str]) -> list[Sequence[Any]]:
+    """The regions of each image, found by the end of its path; an image without any has none, with a warning.
+
+    Raises:
+        RequestError: if no image has regions, or if two would share theirs.
+    """
+    joined: dict[str, list[Any]] = {}
+    for path, path_regions in regions.items():
+        joined.setdefault(str(PurePath(path)), []).extend(path_regions)
+    lists = by_path(joined, images, "regions")
+    without = [image for image, image_regions in zip(images, lists, strict=True) if image_regions is None]
 
     if len(without) == len(images):
         if not regions:
@@ -173,7 +186,7 @@ def _by_path(regions: Mapping[str, Sequence[Any]], images: Sequence[str]) -> lis
             f"{', '.join(first_few(without, 3))}",
             stacklevel=4,
         )
-    return lists
+    return [[] if image_regions is None else image_regions for image_regions in lists]
 
 
 # Files

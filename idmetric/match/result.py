@@ -14,16 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from idmetric.match.assignment import UNASSIGNED, Assignment, State
+from idmetric.match.assignment import FOUND, UNASSIGNED, Assignment, State
 from idmetric.match.named import PublishedValue, Similarities, published_value
 from idmetric.match.output import Output, columns
 from idmetric.match.page.pictures import Thumbnail
 from idmetric.match.page.render import write_page
 from idmetric.match.page.subjects import match_page
+from idmetric.match.swaps import Sighting, swaps
 from idmetric.match.table import WHOLE, Table
-from idmetric.match.tracks import CUT, Motion, linked, reduced, steps, swaps
+from idmetric.match.tracks import CUT, Motion, linked, reduced, steps
 from idmetric.metric.files import StrPath
-from idmetric.metric.files.tables import first_few
+from idmetric.metric.files.tables import first_few, four
 from idmetric.metric.scoring.records import Record, Records
 from idmetric.metric.scoring.references import Aggregate
 
@@ -42,6 +43,8 @@ class Match(Output):
         table: distances (T, S, K, R).
         assignments: of each image.
         thresholds: of each subject, the largest distance that counts as this subject; NaN without one.
+        threshold_sources: where each comes from, such as "own photos"; "" without one.
+        cast: (T, S), whether each subject should be in each image.
         aggregate: of a subject's references. missing: the rule for subjects that are not found, see `match`.
         whole: distances (T, S, K) of whole images, with missing="whole".
         features: of each subject and image, features (R, D) of the regions by the subject's encoder, of unit length;
@@ -57,6 +60,8 @@ class Match(Output):
     table: Table
     assignments: tuple[Assignment, ...]
     thresholds: tuple[float, ...]
+    threshold_sources: tuple[str, ...]
+    cast: NDArray[np.bool_]
     aggregate: Aggregate
     missing: Missing
     whole: Tensor | None = None
@@ -77,7 +82,8 @@ class Match(Output):
     def states(self) -> list[list[State]]:
         """The state of each subject in each image, (T, S): "matched", "missing", "doubled" or "blended".
 
-        "" for a subject without a threshold. `idmetric.match.assignment.state_of` defines them.
+        Outside the image's cast, "unexpected" or "absent"; "" for a subject without a threshold. See
+        `idmetric.match.assignment`.
         """
         return [list(assignment.states) for assignment in self.assignments]
 
@@ -113,14 +119,17 @@ class Match(Output):
         largest_threshold = float(np.fmax.reduce(self.thresholds, initial=np.nan))
         tracks = linked(vectors, boxes, is_cut, largest_threshold)
 
-        shown: list[dict[int, int]] = []
-        for time in times:
-            subject_of: dict[int, int] = {}
+        frames = []
+        for time, track_numbers, starts_shot in zip(times, tracks, is_cut, strict=True):
+            region_of: dict[int, int] = {}
+            further: dict[int, list[int]] = {}
             for subject in range(len(self.table.subjects)):
-                subject_of[self.region_of(time, subject)] = subject
-            subject_of.pop(UNASSIGNED, None)
-            shown.append(subject_of)
-        return swaps(tracks, shown)
+                region = self.region_of(time, subject)
+                if region != UNASSIGNED:
+                    region_of[subject] = region
+                    further[subject] = np.flatnonzero(self.assignments[time].within[subject]).tolist()
+            frames.append(Sighting(track_numbers, self.boxes[time], region_of, further, starts_shot))
+        return swaps(frames)
 
     def region_features(self, subject: int, time: int) -> Array:
         """Features (R, D) of an image's regions by a subject's encoder."""
@@ -160,21 +169,30 @@ class Match(Output):
 
     @cached_property
     def is_found(self) -> NDArray[np.bool_]:
-        """Whether each subject is in each image, (T, S): not "missing", and without a threshold, assigned a region."""
+        """Whether each subject is in each image, (T, S), by its state; without a threshold, whether it has a region."""
         is_found = np.zeros(self.table.shape[:2], dtype=bool)
         for time, assignment in enumerate(self.assignments):
             states = np.array(assignment.states, dtype=str)
             is_assigned = assignment.region != UNASSIGNED
-            is_found[time] = np.where(states == "", is_assigned, states != "missing")
+            is_found[time] = np.where(states == "", is_assigned, np.isin(states, FOUND))
         return is_found
+
+    @cached_property
+    def is_judged(self) -> NDArray[np.bool_]:
+        """Whether each subject in each image counts in coverage, mean and worst, (T, S).
+
+        That is so in the images whose cast it belongs to, if it has a threshold: without one it has no state.
+        """
+        has_threshold = ~np.isnan(self.thresholds)
+        return self.cast & has_threshold
 
     # Numbers
 
     @cached_property
     def distances(self) -> Array:
         """The distance (T, S) of each subject in each image, by the rule `missing`; NaN where it has no value."""
-        distances = np.where(self.is_found, self.nearest, np.nan)
-        is_missing = ~self.is_found
+        distances = np.where(self.is_found & self.is_judged, self.nearest, np.nan)
+        is_missing = ~self.is_found & self.is_judged
         if self.missing == "zero":
             distances[is_missing] = 1.0
         elif self.missing == "whole" and self.whole is not None:
@@ -185,11 +203,18 @@ class Match(Output):
         return distances
 
     @property
-    def coverage(self) -> dict[str, float]:
-        """The share of images in which each subject is found."""
-        if not len(self.is_found):
-            return {}
-        return dict(zip(self.table.subjects, self.is_found.mean(0).tolist(), strict=True))
+    def coverage(self) -> dict[str, float | None]:
+        """The share of the images with each subject in their cast in which it is found; None without a threshold."""
+        coverage: dict[str, float | None] = {}
+        for number, name in enumerate(self.table.subjects):
+            coverage[name] = self._coverage_of(self.is_judged[:, [number]], self.is_found[:, [number]])
+        return coverage
+
+    @staticmethod
+    def _coverage_of(is_judged: NDArray[np.bool_], is_found: NDArray[np.bool_]) -> float | None:
+        if not is_judged.any():
+            return None
+        return float(is_found[is_judged].mean())
 
     @property
     def _is_whole(self) -> bool:
@@ -197,26 +222,38 @@ class Match(Output):
         is_whole = [len(regions) == 1 and regions[0].is_whole for regions in self.table.regions]
         return bool(is_whole) and all(is_whole)
 
-    @property
+    @cached_property
     def badness(self) -> Array:
-        """How bad each subject in each image is, (T, S): by the distance, a missing subject before all others."""
+        """How bad each subject in each image is, (T, S), to sort by.
+
+        The missing come first, then the swapped, then subjects outside the cast that are there all the same, and all
+        others by their distance. Subjects outside the cast that are absent come last.
+        """
         badness: Array = np.where(np.isnan(self.nearest), np.inf, self.nearest)
-        return np.where(self.is_found, badness, badness + _MISSING_FIRST)
+        badness[~self.is_found & self.cast] += _MISSING_FIRST
+        for time, subjects in enumerate(self._swapped):
+            badness[time, list(subjects)] += _SWAPPED_NEXT
+        badness[self.is_found & ~self.cast] += _UNEXPECTED_NEXT
+        badness[~self.is_found & ~self.cast] = -np.inf
+        return badness
 
     @property
     def worst(self) -> dict[str, Any]:
-        """The image and the subject with the largest distance, a missing subject before all others.
+        """The image and the subject that come first by `badness`; empty without any state.
 
         Returns:
-            image, subject, state, and distance: to the nearest region whatever the threshold, None without regions.
+            image, subject, state, swapped, and distance: to the nearest region whatever the threshold, None without
+            regions.
         """
-        if not self.nearest.size:
+        badness = np.where(np.isnan(self.thresholds), -np.inf, self.badness)
+        if not np.isfinite(badness.max(initial=-np.inf)) and not np.isposinf(badness).any():
             return {}
-        time, subject = np.unravel_index(int(self.badness.argmax()), self.badness.shape)
+        time, subject = np.unravel_index(int(badness.argmax()), badness.shape)
         return {
             "image": self.table.times[time],
             "subject": self.table.subjects[subject],
             "state": self.assignments[time].states[subject],
+            "swapped": bool(subject in self._swapped[time]),
             "distance": _plain(self.nearest[time, subject]),
         }
 
@@ -224,20 +261,25 @@ class Match(Output):
     def summary(self) -> Records:
         """A row for each subject, and with several subjects a last one for all.
 
-        Columns: subject, n (images), coverage, mean (of `distances`; None without values), worst (the largest distance
-        whatever the threshold), worst_image, and how many images have each state.
+        Columns: subject, n (images with it in their cast), coverage, mean (of `distances`; None without values), worst
+        (the largest distance in these images), worst_image, in how many images it has each state and is swapped, and
+        its threshold with threshold_source. A subject without a threshold has None in all but n.
         """
         rows = []
+        for number, name in enumerate(self.table.subjects):
+            row = {"subject": name, **self._summary_of([number])}
+            row["threshold"] = _plain(self.thresholds[number])
+            row["threshold_source"] = self.threshold_sources[number]
+            rows.append(row)
         everyone = list(range(len(self.table.subjects)))
-        for number in everyone:
-            rows.append({"subject": self.table.subjects[number], **self._summary_of([number])})
         if len(everyone) > 1:
-            rows.append({"subject": ALL, **self._summary_of(everyone)})
-        return Records(rows, tuple(rows[0]))
+            rows.append({"subject": ALL, **self._summary_of(everyone), "threshold": None, "threshold_source": ""})
+        return Records(rows, tuple(rows[0]) if rows else ("subject", "n"))
 
     def _summary_of(self, subjects: list[int]) -> Record:
         distances = self.distances[:, subjects]
-        nearest = self.nearest[:, subjects]
+        is_judged = self.is_judged[:, subjects]
+        nearest = np.where(is_judged, self.nearest[:, subjects], np.nan)
         has_value = np.isfinite(distances)
         has_region = np.isfinite(nearest)
         worst_image = None
@@ -245,15 +287,17 @@ class Match(Output):
             worst_time = np.where(has_region, nearest, -np.inf).max(1).argmax()
             worst_image = self.table.times[worst_time]
         row: Record = {
-            "n": len(distances),
-            "coverage": float(self.is_found[:, subjects].mean()) if len(distances) else None,
+            "n": int(self.cast[:, subjects].any(1).sum()),
+            "coverage": self._coverage_of(is_judged, self.is_found[:, subjects]),
             "mean": float(distances[has_value].mean()) if has_value.any() else None,
             "worst": float(nearest[has_region].max()) if has_region.any() else None,
             "worst_image": worst_image,
         }
+        has_states = not np.isnan(np.array(self.thresholds)[subjects]).all()
         states = [image_states[subject] for image_states, subject in itertools.product(self.states, subjects)]
-        for state in ("matched", "missing", "doubled", "blended"):
-            row[state] = states.count(state)
+        for state in COUNTED:
+            row[state] = states.count(state) if has_states else None
+        row["swapped"] = sum(len(swapped.intersection(subjects)) for swapped in self._swapped)
         return row
 
     @cached_property
@@ -271,7 +315,7 @@ class Match(Output):
             motion = Motion.by_changes(changes[times])
             for subject, name in enumerate(self.table.subjects):
                 row: Record = {"clip": clip, "subject": name, "frames": len(times)}
-                row["coverage"] = float(self.is_found[times, subject].mean())
+                row["coverage"] = self._coverage_of(self.is_judged[times, subject], self.is_found[times, subject])
                 row |= self._over_time(times, subject)
                 row |= asdict(motion)
                 rows.append(row)
@@ -283,7 +327,8 @@ class Match(Output):
         names = [self.table.times[time] for time in times]
         row: Record = {}
         row["mean"], _, _ = reduced(self.distances[times, subject], names)
-        _, row["worst"], row["worst_time"] = reduced(self.nearest[times, subject], names)
+        nearest = np.where(self.is_judged[times, subject], self.nearest[times, subject], np.nan)
+        _, row["worst"], row["worst_time"] = reduced(nearest, names)
 
         shown: list[Array | None] = []  # the feature of the subject's region, None without one
         for time in times:
@@ -303,9 +348,9 @@ class Match(Output):
     def rows(self) -> Records:
         """A row for each image and subject.
 
-        Columns: image, clip, seconds, subject, state, distance (by the rule `missing`), nearest (whatever the
-        threshold), threshold, reference (the nearest one), region, left, top, right, bottom, swapped, and the
-        signature.
+        Columns: image, clip, seconds, subject, expected (whether it is in the image's cast), state, distance (by the
+        rule `missing`), nearest (whatever the threshold), threshold, threshold_source, reference (the nearest one),
+        region, left, top, right, bottom, swapped, and the signature.
         """
         rows = []
         for time, assignment in enumerate(self.assignments):
@@ -315,10 +360,12 @@ class Match(Output):
                     "clip": self.table.clips[time],
                     "seconds": _plain(self.table.seconds[time]),
                     "subject": name,
+                    "expected": bool(self.cast[time, subject]),
                     "state": assignment.states[subject],
                     "distance": _plain(self.distances[time, subject]),
                     "nearest": _plain(self.nearest[time, subject]),
                     "threshold": _plain(self.thresholds[subject]),
+                    "threshold_source": self.threshold_sources[subject],
                 }
                 row |= self._region_columns(time, subject)
                 row["swapped"] = subject in self._swapped[time]
@@ -378,9 +425,9 @@ class Match(Output):
 
     def lines(self) -> list[str]:
         """Rows, summary, subjects over time, and notes."""
-        lines = columns(self.rows, ("subject", "state", "distance", "nearest", "region", "image"))
+        lines = columns(self.rows, ("subject", "state", "distance", "nearest", "threshold", "region", "image"))
         lines.append("")
-        lines += columns(self.summary, ("subject", "n", "coverage", "mean", "worst", "worst_image"))
+        lines += columns(self.summary, ("subject", "n", "coverage", "mean", "worst", "swapped", "worst_image"))
         if self.over_time:
             lines.append("")
             lines += columns(self.over_time, _OVER_TIME)
@@ -389,6 +436,9 @@ class Match(Output):
     def _notes(self) -> list[str]:
         """Swaps, surplus regions and subjects without states, which the columns of the table do not show."""
         notes = []
+        for name, threshold, source in zip(self.table.subjects, self.thresholds, self.threshold_sources, strict=True):
+            if source:
+                notes.append(f"threshold of {name}: {four(threshold)} ({source})")
         for number, subject in enumerate(self.table.subjects):
             images = [self.table.times[time] for time, swapped in enumerate(self._swapped) if number in swapped]
             if images:
@@ -405,7 +455,10 @@ class Match(Output):
             if np.isnan(threshold):
                 stateless.append(name)
         if stateless:
-            notes.append(f"no states of {', '.join(stateless)}: give a threshold, a calibration or five photos of each")
+            notes.append(
+                f"no states of {', '.join(stateless)}, and no coverage, mean or worst: give a threshold, a calibration "
+                "or five photos of each"
+            )
         return notes
 
     def to_html(self) -> str:
@@ -439,7 +492,11 @@ _OVER_TIME = (
     "flicker",
     "clip",
 )
-_MISSING_FIRST = 10.0  # above all distances
+COUNTED: tuple[State, ...] = ("matched", "missing", "doubled", "blended", "unexpected")
+# added to distances, which are at most 2
+_MISSING_FIRST = 30.0
+_SWAPPED_NEXT = 10.0
+_UNEXPECTED_NEXT = 5.0
 
 
 def _plain(value: float) -> float | None:

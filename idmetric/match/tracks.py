@@ -5,7 +5,7 @@ A clip that stands still is the most consistent one, so consistency is reported 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,7 @@ from PIL import Image, ImageChops, ImageStat
 Array = NDArray[np.float64]
 STILL = 0.005  # changes below it are those of compression
 CUT = 0.12  # changes above it are cuts
-_SAME_SPOT = 0.5  # overlap of boxes in consecutive frames that are one region, whatever it shows
+SAME_SPOT = 0.5  # overlap of boxes in consecutive frames that are one region, whatever it shows
 _NOT_LINKED = 10.0  # above all costs of pairs that may be linked
 
 
@@ -110,7 +110,7 @@ def linked(features: Sequence[Array], boxes: Sequence[Array], is_cut: Sequence[b
             if track.time == time - 1:
                 overlap = overlaps(boxes[time], track.box)
             is_too_far = distances > limit  # False for a limit of NaN
-            is_impossible = is_too_far & (overlap <= _SAME_SPOT)
+            is_impossible = is_too_far & (overlap <= SAME_SPOT)
             cost[row] = distances + 1 - overlap + _NOT_LINKED * is_impossible
 
         frame_numbers = [-1] * len(vectors)
@@ -140,25 +140,6 @@ def overlaps(boxes: Array, box: Array) -> Array:
     area = (box[2:] - box[:2]).prod()
     overlap: Array = shared / (areas + area - shared)
     return overlap
-
-
-def swaps(tracks: Sequence[Sequence[int]], shown: Sequence[Mapping[int, int]]) -> list[list[int]]:
-    """The subjects of each frame that are in a track that showed another subject before.
-
-    Args:
-        tracks: of each frame, of each region. shown: of each frame, region -> the subject that it is assigned to.
-    """
-    last_subject: dict[int, int] = {}
-    swapped = []
-    for numbers, frame in zip(tracks, shown, strict=True):
-        changed = []
-        for region, subject in frame.items():
-            track = numbers[region]
-            if last_subject.get(track, subject) != subject:
-                changed.append(subject)
-            last_subject[track] = subject
-        swapped.append(sorted(changed))
-    return swapped
 
 
 def steps(features: Sequence[Array | None]) -> tuple[Array, Array]:

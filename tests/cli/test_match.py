@@ -85,7 +85,8 @@ def test_html_writes_a_page(folder: Path, tmp_path: Path) -> None:
 def test_the_table_ends_with_the_signature(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(folder, "--regions", str(folder / "boxes.json")) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].split() == ["subject", "state", "distance", "nearest", "region", "image"]
+    assert lines[0].split() == ["subject", "state", "distance", "nearest", "threshold", "region", "image"]
+    assert "threshold of ann: 0.2500 (given)" in lines
     assert lines[-2] == f"surplus regions: 1, in {folder / 'images' / '1.png'}"
     assert lines[-1].startswith("model=IDSim:tiny")
 
@@ -100,12 +101,12 @@ def test_the_table_names_swaps_by_label_and_subjects_without_states(
     (tmp_path / "labels.csv").write_text("\n".join(lines))
     photos = [f"--subject={name}={folder / name / '[01].png'}" for name in ("ann", "rex")]
     image = folder / "images" / "0.png"
-    words = ["--model=tiny", "--quiet", *photos, str(image), f"--regions={tmp_path / 'labels.csv'}"]
+    words = ["--model=tiny", "--quiet", *photos, str(image), f"--regions={tmp_path / 'labels.csv'}", "--distance=joint"]
     assert main(words) == 0
     assert capsys.readouterr().out.splitlines()[-4:-1] == [
         f"swapped: ann is in another subject's region or track in {image}",
         f"swapped: rex is in another subject's region or track in {image}",
-        "no states of ann, rex: give a threshold, a calibration or five photos of each",
+        "no states of ann, rex, and no coverage, mean or worst: give a threshold, a calibration or five photos of each",
     ]
 
 

@@ -349,8 +349,6 @@ def test_thresholds_of_unknown_subjects_and_that_are_no_distance_are_refused(met
         matched(metric, subjects, (ANN, REX), threshold=float("nan"))
     with pytest.raises(RequestError, match="must be a distance of at least 0"):
         matched(metric, subjects, (ANN, REX), threshold={"ann": -0.1})
-    with pytest.raises(RequestError, match="rate chooses a threshold of a calibration"):
-        matched(metric, subjects, (ANN, REX), rate=0.01)
     with pytest.raises(RequestError, match="batch_size"):
         matched(metric, subjects, (ANN, REX), batch_size=0)
 

@@ -187,7 +187,7 @@ def test_rules_and_empty_images_in_words(roster: tuple[IDSim, list[Subject]], st
 
     picture, boxes = scene((ANN,))
     photos = {"ann": references(ANN, 2), "rex": references(REX, 2)}  # too few for thresholds
-    alone = match(roster[0], photos, picture, regions=boxes)
+    alone = match(roster[0], photos, picture, regions=boxes, distance="patch")  # without a calibration
     assert f"ann : region at {alone.nearest[0, 0]:.4f}" in words(alone, 0)
     assert f"rex : no region left; nearest region at {alone.nearest[0, 1]:.4f}" in words(alone, 0)
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric.match.tracks import CUT, STILL, Motion, change, linked, overlaps, reduced, steps, swaps
+from idmetric.match.tracks import CUT, STILL, Motion, change, linked, overlaps, reduced, steps
 
 NAN = float("nan")
 ANN, REX, LIKE_ANN = np.eye(3)[0], np.eye(3)[1], np.array([0.8, 0.6, 0.0])
@@ -84,13 +84,6 @@ def slow_overlap(first, second):
 def test_overlaps_are_intersection_over_union():
     boxes = np.array([[0, 0, 2, 2], [1, 1, 3, 3], [5, 5, 6, 6], [0, 0, 1, 4.0]])
     assert overlaps(boxes, boxes[0]) == pytest.approx([slow_overlap(box, boxes[0]) for box in boxes])
-
-
-def test_swaps_are_changes_of_the_subject_of_a_track():
-    both, exchanged = {0: 0, 1: 1}, {0: 1, 1: 0}
-    assert swaps([[0, 1]] * 4, [both, both, exchanged, exchanged]) == [[], [], [0, 1], []]
-    assert swaps([[0, 1], [0, 1], [0], [0, 1]], [both, {}, {0: 0}, both]) == [[], [], [], []]
-    assert swaps([[0], [0], [1]], [{0: 0}, {0: 1}, {0: 0}]) == [[], [1], []]
 
 
 # From frame to frame

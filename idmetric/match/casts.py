@@ -1,0 +1,171 @@
+"""Casts: the subjects that should be in each image.
+
+cast={"story/1.png": ["cat"], "story/2.png": ["cat", "duck"], "story/3.png": []}
+cast={"clip.mp4": ["cat"], "clip.mp4 @ 2s-4.5s": ["cat", "duck"], "clip.mp4 @ 130": []}   # a clip, a part, a frame
+cast="cast.csv"        # columns image,subjects; names separated by ; or by commas in quotes
+cast="boxes.json"      # a COCO file whose images have `subjects`, a list of names
+
+An image that is not listed has all subjects. Labels of regions are no cast: what a detector did not find has no label.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import warnings
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.match.clips import Moment
+from idmetric.match.region_files import by_path
+from idmetric.metric.files import StrPath, json_file
+from idmetric.metric.files.tables import first_few
+from idmetric.metric.scoring.scores import RequestError
+
+Cast = Mapping[str, Sequence[str]]  # image, clip, or part of a clip -> names of subjects
+_PART = re.compile(r"(.+) @ ([0-9.]+)s-([0-9.]+)s")
+
+
+def cast_of(
+    cast: Cast | StrPath | None, moments: Sequence[Moment], subjects: Sequence[str], regions: object = None
+) -> NDArray[np.bool_]:
+    """Whether each subject should be in each image, (T, S).
+
+    Args:
+        cast: see this module; None stands for the `subjects` in the file of regions if it has any, else for all
+            subjects in all images.
+        moments: the images and frames. subjects: their names.
+        regions: the regions of the request.
+
+    Raises:
+        RequestError: for a file that cannot be read, images or subjects that the request does not have, and parts of
+            clips without a length.
+    """
+    is_cast = np.ones((len(moments), len(subjects)), dtype=bool)
+    if cast is None and _is_json(regions):
+        cast = _of_coco(json_file.read(str(regions)))
+    elif isinstance(cast, str | os.PathLike):
+        cast = read_cast(cast)
+    if not cast:
+        return is_cast
+
+    for key, names in cast.items():
+        unknown = sorted(set(names) - set(subjects))
+        if unknown:
+            raise RequestError(
+                f"the cast of {key} has {', '.join(unknown)}: the subjects are called {', '.join(subjects)}"
+            )
+    listed = _listed(cast, moments)
+    for time, members in enumerate(listed):
+        if members is not None:
+            is_cast[time] = [subject in members for subject in subjects]
+
+    unlisted = [moment.name for moment, names in zip(moments, listed, strict=True) if names is None]
+    if len(unlisted) == len(moments):
+        names_of_cast = ", ".join(first_few(list(cast), 3))
+        raise RequestError(
+            f"none of the images ({', '.join(first_few(unlisted, 3))}) is among the ones with a cast "
+            f"({names_of_cast}): compare their paths"
+        )
+    if unlisted:
+        warnings.warn(
+            f"{len(unlisted)} of {len(moments)} images are not listed with a cast, and all subjects are expected "
+            f"there: {', '.join(first_few(unlisted, 3))}",
+            stacklevel=4,
+        )
+    return is_cast
+
+
+def _listed(cast: Cast, moments: Sequence[Moment]) -> list[Sequence[str] | None]:
+    """The names for each image: its own entry, else that of the part of the clip it lies in, else of the whole clip."""
+    whole: dict[str, Sequence[str]] = {}
+    parts: list[tuple[str, float, float, Sequence[str]]] = []
+    for key, names in cast.items():
+        part = _PART.fullmatch(key)
+        if part is None:
+            whole[key] = names
+            continue
+        clip, start, end = part[1], _seconds(part[2], key), _seconds(part[3], key)
+        if start >= end:
+            raise RequestError(f"the cast of {key!r} is for no time: write the start before the end")
+        parts.append((clip, start, end, names))
+
+    clips = list(dict.fromkeys(moment.clip for moment in moments if moment.clip))
+    of_clips = dict(zip(clips, by_path(whole, clips, "cast"), strict=True))
+    of_images = by_path(whole, [moment.name for moment in moments], "cast")
+    listed: list[Sequence[str] | None] = []
+    for moment, of_image in zip(moments, of_images, strict=True):
+        members = of_image
+        if members is None and moment.clip:
+            members = of_clips[moment.clip]
+            for clip, start, end, part_members in parts:
+                is_its_clip = by_path({clip: part_members}, [moment.clip], "cast") != [None]
+                if is_its_clip and start <= moment.seconds < end:
+                    members = part_members
+        listed.append(members)
+    return listed
+
+
+def _seconds(text: str, key: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise RequestError(f"the cast of {key!r} is of no time: write it as 'clip.mp4 @ 2s-4.5s'") from None
+
+
+# Files
+
+
+def read_cast(path: StrPath) -> Cast:
+    """The cast in a CSV file with the columns image,subjects, or in a COCO file; RequestError naming the file."""
+    name = os.fspath(path)
+    try:
+        if name.lower().endswith(".json"):
+            cast = _of_coco(json_file.read(name))
+            if not cast:
+                raise RequestError(f"{name}: none of its images has `subjects`, a list of names")
+            return cast
+        return _of_table(name)
+    except RequestError:
+        raise
+    except OSError as error:
+        raise RequestError(f"cannot read the cast {name}: {error.strerror or error}") from error
+    except (ValueError, csv.Error) as error:
+        raise RequestError(f"cannot read the cast {name}: {error}") from error
+
+
+def _of_table(path: str) -> Cast:
+    reader = csv.DictReader(io.StringIO(json_file.read_text(path, encoding="utf-8-sig"), newline=""))
+    missing = {"image", "subjects"} - set(reader.fieldnames or ())
+    if missing:
+        raise RequestError(f"{path} has no column {', '.join(sorted(missing))}: image,subjects are needed")
+    cast: dict[str, list[str]] = {}
+    for row in reader:
+        names = re.split("[;,]", row["subjects"] or "")
+        members = cast.setdefault(row["image"], [])  # several rows of one image add up
+        members.extend(name.strip() for name in names if name.strip())
+    return cast
+
+
+def _of_coco(content: object) -> Cast:
+    """The `subjects` of the images of a COCO file; empty if there are none."""
+    cast: dict[str, list[str]] = {}
+    images = content.get("images") if isinstance(content, Mapping) else None
+    if not isinstance(images, list):
+        return cast
+    for image in images:
+        if not isinstance(image, Mapping) or "subjects" not in image:
+            continue
+        names = image["subjects"]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise RequestError(f"`subjects` of {image.get('file_name')} is {names!r}: give a list of names")
+        cast[str(image.get("file_name"))] = names
+    return cast
+
+
+def _is_json(regions: object) -> bool:
+    return isinstance(regions, str | os.PathLike) and str(regions).lower().endswith(".json")
