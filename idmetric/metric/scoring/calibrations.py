@@ -34,6 +34,13 @@ def calibration_of(metric: Embedder, calibration: PathLike | Calibration | None,
     return chosen
 
 
+def limit_of_model(metric: Embedder, calibration: Calibration, rate: float) -> Limit:
+    """The threshold of the calibration that a model uses, at a false-accept rate; errors as `threshold_at`."""
+    threshold = calibration.threshold_at(rate)
+    source = threshold_source(metric.calibration_source or STORED, threshold)
+    return Limit(threshold.distance, source, threshold.rate)
+
+
 def threshold_source(calibration: PathLike | Calibration, threshold: Threshold) -> str:
     """The source of a threshold in words, such as "stored calibration, 5 % of pairs"."""
     if isinstance(calibration, Calibration):
