@@ -19,7 +19,7 @@ from idmetric.metric.distance.matrix import distance_matrix, needs_patches
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.images.masks import Labeled, labeled, split_masks
 from idmetric.metric.images.read import describe, split_images
-from idmetric.metric.scoring.calibrations import limit_of_model
+from idmetric.metric.scoring.calibrations import STORED, limit_at
 from idmetric.metric.scoring.keys import key_of
 from idmetric.metric.scoring.limits import Limit
 from idmetric.metric.scoring.pipeline import Input, batches, embed
@@ -159,7 +159,7 @@ class Searchable(Contents):
                 masking, or without a threshold at that rate.
         """
         calibration = self._calibration(distance)
-        limit = limit_of_model(self.metric, calibration, rate)
+        limit = limit_at(calibration, rate, self.metric.calibration_source or STORED)
         calibration.warn()
         return limit
 

@@ -34,13 +34,6 @@ def calibration_of(metric: Embedder, calibration: PathLike | Calibration | None,
     return chosen
 
 
-def limit_of_model(metric: Embedder, calibration: Calibration, rate: float) -> Limit:
-    """The threshold of the calibration that a model uses, at a false-accept rate; errors as `threshold_at`."""
-    threshold = calibration.threshold_at(rate)
-    source = threshold_source(metric.calibration_source or STORED, threshold)
-    return Limit(threshold.distance, source, threshold.rate)
-
-
 def threshold_source(calibration: PathLike | Calibration, threshold: Threshold) -> str:
     """The source of a threshold in words, such as "stored calibration, 5 % of pairs"."""
     if isinstance(calibration, Calibration):
@@ -70,9 +63,18 @@ def limit_of(
     if calibration is None or chosen is None:
         return None
     try:
-        threshold = chosen.threshold_at(PAIR_RATE if rate is None else rate)
+        return limit_at(chosen, PAIR_RATE if rate is None else rate, calibration)
     except CalibrationError:
         if rate is None:  # probabilities need no threshold
             return None
         raise
+
+
+def limit_at(chosen: Calibration, rate: float, calibration: PathLike | Calibration) -> Limit:
+    """The threshold of a calibration at a false-accept rate, see `Calibration.threshold_at`.
+
+    Args:
+        calibration: its name, as in `threshold_source`.
+    """
+    threshold = chosen.threshold_at(rate)
     return Limit(threshold.distance, threshold_source(calibration, threshold), threshold.rate)
