@@ -28,7 +28,7 @@ CODES = {
     0: "done",
     1: "error",
     2: "wrong usage",
-    3: "a distance exceeds --threshold, or the subject's own",
+    3: "a distance exceeds the threshold",
     4: "done, but images were skipped",
     130: "stopped by Ctrl-C",
     143: "stopped by SIGTERM",

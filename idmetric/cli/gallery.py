@@ -35,6 +35,7 @@ from idmetric.metric.files.progress import Progress
 from idmetric.metric.files.tables import aligned, four
 from idmetric.metric.images.paths import InputError, exists, is_image, listed, matches, walk
 from idmetric.metric.scoring.keys import stores_in
+from idmetric.metric.scoring.limits import Limit
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery
@@ -56,6 +57,10 @@ _PACKAGES = {
     "report": {"scipy": "SciPy", "jinja2": "jinja2"},
 }
 _SOURCES = "folders, images or manifests"
+_RATE = (
+    "false-accept rate of the calibration's threshold, the share of pairs of two identities within it (default: "
+    f"{options.SEARCH_RATE:g}; lower than for one pair, because an image is compared with many)"
+)
 
 
 # Options
@@ -113,9 +118,10 @@ def _add_query(parser: Parser) -> None:
         "--unknown-above",
         type=distance,
         metavar="D",
-        help="answer with each hit's identity, or 'unknown' above this distance; 'calibrated': that of the calibration",
+        help="answer with each hit's identity, or 'unknown' above this distance; 'calibrated': that of the calibration "
+        "at --rate",
     )
-    _add_rate(parser)
+    add_shared(parser, "--rate", help=_RATE)
 
 
 def distance(text: str) -> float | str:
@@ -127,16 +133,6 @@ def distance(text: str) -> float | str:
         if 0 <= value < math.inf:
             return value
     raise ArgumentTypeError(f"{text!r} is neither a distance, such as 0.3, nor 'calibrated'")
-
-
-def _add_rate(parser: Parser) -> None:
-    parser.add_argument(
-        "--false-accept-rate",
-        type=float,
-        default=0.01,
-        metavar="R",
-        help="choose the calibration's threshold with this rate (default: %(default)s)",
-    )
 
 
 def _add_dedupe(parser: Parser) -> None:
@@ -169,7 +165,7 @@ def _add_identities(parser: Parser) -> None:
         metavar="D",
         help="largest distance within an identity (default: from the calibration)",
     )
-    _add_rate(parser)
+    add_shared(parser, "--rate", help=_RATE)
     add("--linkage", choices=("average", "complete", "single"), default="average", help="default: %(default)s")
     add("--calibration", metavar="FILE", help="default: the one saved with the model")
 
@@ -233,6 +229,8 @@ _DEFAULTS: dict[str, Any] = {
     "patches": False,
     "mask_dir": None,
     "model": None,
+    "rate": None,
+    "threshold": None,
     "ray": False,
 }
 
@@ -291,6 +289,10 @@ def _check(args: Namespace) -> None:
     for path in [*args.sources, *args.images]:
         if not exists(path):
             raise UsageError(f"there is no {path!r}")
+    if args.rate is not None and args.command == "query" and args.unknown_above != "calibrated":
+        raise UsageError("--rate chooses the threshold of a calibration: give --unknown-above calibrated as well")
+    if args.rate is not None and args.threshold is not None:
+        raise UsageError("--threshold and --rate both say what one identity is: leave one out")
     if args.model:
         check_model(args.model)
     if args.gallery and not args.sources and not stores_in(args.gallery, IMAGES):
@@ -421,11 +423,9 @@ def _query(args: Namespace, gallery: Gallery) -> None:
     masks = None
     if args.query_mask_dir:
         masks = [mask_of(args.query_mask_dir, image) for image in args.images]
-    limit = args.unknown_above
-    if limit == "calibrated":
-        from idmetric.gallery.clusters import calibrated_threshold
-
-        limit = calibrated_threshold(gallery, args.false_accept_rate, args.distance).distance
+    unknown_above = args.unknown_above
+    if isinstance(unknown_above, float):
+        unknown_above = Limit(unknown_above, "--unknown-above")
     hits = gallery.query(
         args.images,
         args.k,
@@ -434,7 +434,8 @@ def _query(args: Namespace, gallery: Gallery) -> None:
         rerank=args.rerank,
         exclude_same=args.exclude_same,
         probability=bool(args.calibration),
-        unknown_above=limit,
+        unknown_above=unknown_above,
+        rate=args.rate or options.SEARCH_RATE,
         batch_size=args.batch_size,
     )
 
@@ -444,9 +445,10 @@ def _query(args: Namespace, gallery: Gallery) -> None:
         columns.append("probability")
         if gallery.metric.calibration is not None:
             notes.append(gallery.metric.calibration.basis)
-    if limit is not None:
+    if unknown_above is not None:
         columns.append("answer")
-        notes.append(f"unknown above {four(limit)}")
+        if hits:
+            notes.append(f"unknown above {_threshold(hits)}")
     columns.append("image")
     if any(row["identity"] is not None for row in hits):  # from a manifest
         columns.append("identity")
@@ -460,6 +462,9 @@ def _dedupe(args: Namespace, gallery: Gallery) -> None:
     spare = sum(not row["keep"] for row in duplicates)
     plural = "" if groups == 1 else "s"
     note = f"{len(gallery)} images, {groups} group{plural} of near-duplicates, {spare} could go"
+    limit = _max_distance(args)
+    if limit is not None:
+        note += f"; near: within {limit}"
     _print(args, duplicates, ("group", "keep", "reason", "width", "height", "image"), note, note)
 
 
@@ -468,23 +473,33 @@ def _near_duplicates(args: Namespace, gallery: Gallery) -> Records:
 
     with Progress("pairs", not args.quiet, verb="compared") as progress:
         return near_duplicates(
-            gallery, neighbors=args.neighbors, max_distance=args.max_distance, keep=args.keep, progress=progress
+            gallery, neighbors=args.neighbors, max_distance=_max_distance(args), keep=args.keep, progress=progress
         )
+
+
+def _max_distance(args: Namespace) -> Limit | None:
+    return None if args.max_distance is None else Limit(args.max_distance, "--max-distance")
 
 
 def _cluster(args: Namespace, gallery: Gallery) -> None:
     images = _identities(args, gallery)
     sizes = [row["size"] for row in images if row["center"]]
     single = sizes.count(1)
-    note = f"{len(images)} images, {len(sizes)} groups, {single} of them of one image"
+    note = f"{len(images)} images, {len(sizes)} groups, {single} of them of one image; threshold {_threshold(images)}"
     _print(args, images, ("group", "size", "center", "distance", "image"), note, note)
 
 
 def _identities(args: Namespace, gallery: Gallery) -> Records:
     from idmetric.gallery.clusters import identities
 
-    rate = args.false_accept_rate
-    return identities(gallery, threshold=args.threshold, false_accept_rate=rate, linkage=args.linkage)
+    threshold = None if args.threshold is None else Limit(args.threshold, "--threshold")
+    rate = args.rate or options.SEARCH_RATE
+    return identities(gallery, threshold=threshold, rate=rate, linkage=args.linkage)
+
+
+def _threshold(rows: Records) -> str:
+    """The threshold that all rows share, with its source."""
+    return f"{four(rows[0]['threshold'])} ({rows[0]['threshold_source']})"
 
 
 def _report(args: Namespace, gallery: Gallery) -> None:

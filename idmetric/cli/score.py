@@ -1,8 +1,9 @@
 """`idmetric score`: distances of images to a reference, sorted, from the shell.
 
 Exit status: 0 scored; 1 an error (on stderr; nothing on stdout, unless --output or --html failed in the end); 2 wrong
-usage; 3 a distance exceeds --threshold, or the subject's own; 4 files were skipped (--on-error skip) and none exceeds
-it. A --cache that cannot be written is a warning, and does not change the status.
+usage; 3 a distance exceeds the threshold (--threshold, else the subject's own, else that of --calibration at --rate);
+4 files were skipped (--on-error skip) and none exceeds it. A --cache that cannot be written is a warning, and does not
+change the status.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from idmetric.metric.files.progress import Progress
 from idmetric.metric.files.tables import first_few
 from idmetric.metric.images.paths import ABSENT, InputError, is_address
 from idmetric.metric.scoring.files import Cross, check_masks, cross, mask_path
+from idmetric.metric.scoring.limits import Limit
 from idmetric.metric.scoring.pairs import Pairs, read_pairs
 from idmetric.metric.scoring.scores import RequestError, Scores, ScoreSettings
 
@@ -159,18 +161,23 @@ def _scored(args: Namespace, work: Cross | Pairs) -> int:
 def _scores(args: Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]:
     """The scores, and with --html the pictures of the page."""
     from idmetric.metric.models.load import load
-    from idmetric.metric.scoring.calibrations import calibration_of
+    from idmetric.metric.scoring.calibrations import calibration_of, limit_of
     from idmetric.metric.scoring.score import compare
 
     if args.html:
         from idmetric.match.page.render import check_page
 
         check_page(args.html)
-    settings = ScoreSettings(**values_of(args, ScoreSettings))  # checks them before the model is opened
+    values = values_of(args, ScoreSettings)
+    if args.threshold is not None:
+        values["threshold"] = Limit(args.threshold, "--threshold")
+    settings = ScoreSettings(**values)  # checks them before the model is opened
     if args.quiet:
         os.environ |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_VERBOSITY": "error"}
     metric = load(args.model, **load_options(args))
-    settings = replace(settings, calibration=calibration_of(metric, args.calibration, args.distance))
+    calibration = calibration_of(metric, args.calibration, args.distance)
+    limit = limit_of(args.calibration, calibration, args.rate)
+    settings = replace(settings, calibration=calibration, calibrated=limit)
     album = None
     if args.html:
         from idmetric.evaluate.report.album import Album
@@ -192,14 +199,13 @@ def _write_page(args: Namespace, scores: Scores, album: Album, messages: list[st
 
 
 def _status(args: Namespace, scores: Scores) -> int:
-    """The exit status, with a line on stderr if a distance exceeds --threshold, or that of a subject."""
+    """The exit status, with a line on stderr if a distance exceeds the threshold."""
     over = scores.failing
     if not over:
         return status_of(scores.skipped)
     if not args.quiet:
         worst = max(over, key=lambda row: row["distance"])
-        limit = "the subject's threshold" if args.threshold is None else "--threshold"
-        count = f"{len(over)} of {len(scores.rows)} exceed {limit} {scores.threshold:g}"
+        count = f"{len(over)} of {len(scores.rows)} exceed the threshold {scores.limit}"
         say(f"exit status 3: {count}, the farthest is {worst['image']} at {worst['distance']:.4f}")
     return 3
 

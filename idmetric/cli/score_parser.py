@@ -47,7 +47,8 @@ def build_parser(prog: str = ALIAS) -> Parser:
         "--threshold",
         type=float,
         metavar="T",
-        help="exit with status 3 if a distance exceeds T (default: of a .subject file, its own)",
+        help="exit with status 3 if a distance exceeds T (default: of a .subject file, its own, else that of "
+        "--calibration)",
     )
     add_shared(parser, "--format", "--output")
     add(
@@ -97,8 +98,14 @@ def _add_more(parser: Parser) -> None:
         help="keep embeddings there, by image content: the same command resumes, and another embeds only new images",
     )
 
-    probability = parser.add_argument_group("probability")
-    add_shared(probability, "--calibration")
+    probability = parser.add_argument_group("probability, and threshold by a false-accept rate")
+    add_shared(
+        probability,
+        "--calibration",
+        help="add the probability of the same identity, and fail images beyond the threshold at --rate; from `idmetric "
+        "eval calibrate`, or 'stored': saved with the model",
+    )
+    add_shared(probability, "--rate")
     probability.add_argument(
         "--prior",
         type=float,

@@ -19,9 +19,10 @@ from idmetric.data.nearest import Double, Ints, distances
 from idmetric.gallery.index import by_key, row_of
 from idmetric.gallery.linkage import Linkage, cluster, members
 from idmetric.gallery.looks import Looks
-from idmetric.metric.calibration.apply import Threshold
+from idmetric.metric.calibration.apply import SEARCH_RATE
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.scoring.copies import THRESHOLD
+from idmetric.metric.scoring.limits import Limit
 from idmetric.metric.scoring.records import Record, Records
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ DUPLICATES = (
     "group", "size", "keep", "reason", "image", "name", "identity", "width", "height", "bytes", "sharpness", "distance",
     "copy_agreement", "mirrored",
 )  # fmt: skip
-IDENTITIES = ("group", "size", "center", "distance", "image", "name", "identity", "width", "height")
+LIMIT = ("threshold", "threshold_source")  # the largest distance that groups images, and where it comes from
+IDENTITIES = ("group", "size", "center", "distance", "image", "name", "identity", "width", "height", *LIMIT)
 FIRST_FRAME = "first frame only"  # the reason for animations and files of several pages, which are not compared whole
 SAME_FILE = "same file"  # the reason of a link to a kept file, or of another mask of it
 _AS_SHARP = 0.8  # share of the greatest sharpness that counts as sharp
@@ -47,7 +49,7 @@ def near_duplicates(
     gallery: Gallery,
     *,
     neighbors: int = 10,
-    max_distance: float | None = None,
+    max_distance: float | Limit | None = None,
     keep: Keep = "largest",
     progress: Progress | None = None,
 ) -> Records:
@@ -61,7 +63,9 @@ def near_duplicates(
     Args:
         gallery: up to date.
         neighbors: number of nearest images that are compared with each.
-        max_distance: also link images this near by `cls`, such as the pictures of a burst, with any pixels.
+        max_distance: also link images this near by `cls`, such as the pictures of a burst, with any pixels. It becomes
+            the columns `threshold` and `threshold_source`. There is no default: at the rate at which a calibration
+            accepts two identities, photos that are no duplicates would be grouped, too.
         keep: suggest the largest (of these, the sharpest), or the sharpest (of these, the largest). Images at least
             80 % as sharp as the sharpest count as sharp, since compression adds edges too; of these, the file with the
             most bytes.
@@ -80,8 +84,10 @@ def near_duplicates(
     Raises:
         GalleryError: if all images are missing, or one changes meanwhile.
     """
+    limit = None if max_distance is None else Limit.of(max_distance)
+    columns = DUPLICATES if limit is None else (*DUPLICATES, *LIMIT)
     if not len(gallery):
-        return Records([], DUPLICATES)
+        return Records([], columns)
 
     table = gallery.table()
     current = gallery.current()
@@ -94,8 +100,8 @@ def near_duplicates(
     pairs_current = is_current[a] & is_current[b]
     a, b, distance = a[pairs_current], b[pairs_current], distance[pairs_current]
     linked = np.zeros(len(a), bool)
-    if max_distance is not None:
-        linked = comparable(distance) <= comparable(max_distance)
+    if limit is not None:
+        linked = comparable(distance) <= comparable(limit.distance)
     rest = np.flatnonzero(~linked)
     keys = np.array(table.keys, object)
     pairs = list(zip(keys[a[rest]], keys[b[rest]], strict=True))
@@ -106,12 +112,12 @@ def near_duplicates(
         images: list[Item] = []
         for key in keys[rows]:
             images += items.get(key, ())
-        groups += _groups(images, gallery, looks, keep, max_distance)
+        groups += _groups(images, gallery, looks, keep, limit)
     looks.save()
-    return _numbered(groups)
+    return Records(_numbered(groups, limit), columns)
 
 
-def _numbered(groups: list[list[Record]]) -> Records:
+def _numbered(groups: list[list[Record]], limit: Limit | None) -> list[Record]:
     """The rows of groups, large groups first; a file that is kept by one path or mask is kept by all."""
     all_rows = list(chain.from_iterable(groups))
     kept_files = {os.path.realpath(row["image"]) for row in all_rows if row["keep"]}
@@ -123,17 +129,24 @@ def _numbered(groups: list[list[Record]]) -> Records:
     rows: list[Record] = []
     for number, group in enumerate(groups, 1):
         rows += [{"group": number, "size": len(group), **row} for row in group]
-    return Records(rows, DUPLICATES)
+    return _with_limit(rows, limit)
+
+
+def _with_limit(rows: list[Record], limit: Limit | None) -> list[Record]:
+    """The rows with the columns `LIMIT`; without a limit as they are."""
+    if limit is None:
+        return rows
+    return [row | {"threshold": limit.distance, "threshold_source": limit.source} for row in rows]
 
 
 def _groups(
-    images: list[Item], gallery: Gallery, looks: Looks, keep: Keep, max_distance: float | None
+    images: list[Item], gallery: Gallery, looks: Looks, keep: Keep, limit: Limit | None
 ) -> Iterator[list[Record]]:
     """Yield the groups of linked images: rows of an image that is kept and of its repetitions."""
     while len(images) > 1:
         kept_image = _image_to_keep(images, looks.sharpness, keep)
         compared = [kept_image, *(image for image in images if image is not kept_image)]
-        rows = _rows(compared, gallery, looks, max_distance)
+        rows = _rows(compared, gallery, looks, limit)
         images = [image for image, row in zip(compared, rows, strict=True) if not row["reason"]]
         if len(images) < len(rows) - 1:
             yield [row for row in rows if row["reason"]]
@@ -143,7 +156,7 @@ def _rows(
     images: Sequence[Item],
     gallery: Gallery,
     looks: Looks,
-    max_distance: float | None,
+    limit: Limit | None,
 ) -> list[Record]:
     """Compare images with the first, which is kept; `reason` is empty where one does not repeat it."""
     first = images[0]
@@ -152,14 +165,14 @@ def _rows(
     far = distances(np.broadcast_to(vectors[0], vectors.shape), vectors)
     keys = [key for key in dict.fromkeys(image_keys) if key != first.key]
     pairs = [(first.key, key) for key in keys]
-    agreements = looks.agreements(pairs, copies_only=max_distance is None)
+    agreements = looks.agreements(pairs, copies_only=limit is None)
     copies = dict(zip(keys, agreements, strict=True))
     copies[first.key] = (1.0, False)
 
     rows: list[Record] = []
     for image, distance in zip(images, far.tolist(), strict=True):
         agreement, mirrored = copies[image.key]
-        is_near = max_distance is not None and comparable(distance) <= comparable(max_distance)
+        is_near = limit is not None and comparable(distance) <= comparable(limit.distance)
         if image is first:
             reason = "kept"
         elif image.key == first.key:
@@ -244,32 +257,32 @@ def _connected(
 def identities(
     gallery: Gallery,
     *,
-    threshold: float | None = None,
-    false_accept_rate: float = 0.01,
+    threshold: float | Limit | None = None,
+    rate: float = SEARCH_RATE,
     linkage: Linkage = "average",
 ) -> Records:
     """Group images that show the same identity, by `cls` distance.
 
     Args:
         gallery: up to date.
-        threshold: largest distance within an identity; default: by the model's calibration at `false_accept_rate`.
-        false_accept_rate: share of pairs of two identities below the threshold. In a large set most pairs are of two
-            identities: choose a low rate.
+        threshold: largest distance within an identity; default: by the model's calibration at a false-accept `rate`,
+            the share of pairs of two identities within the threshold. In a large set most pairs are of two identities:
+            choose a low rate.
         linkage: see `cluster`.
 
     Returns:
         A row for each image that is neither missing nor changed, large groups first; `center` marks the image nearest
-        to all others of its group, and `distance` is the distance from it.
+        to all others of its group, and `distance` is the distance from it. `threshold_source` says where the threshold
+        comes from.
 
     Raises:
-        ValueError, CalibrationError: without `threshold`, see `calibrated_threshold`.
+        ValueError, CalibrationError: without `threshold`, see `Gallery.calibrated_limit`.
         GalleryError: as `Gallery.query`. ImportError: without SciPy.
     """
-    if threshold is None:
-        threshold = calibrated_threshold(gallery, false_accept_rate).distance
+    limit = gallery.calibrated_limit(rate) if threshold is None else Limit.of(threshold)
     table = gallery.table()
     items = by_key(gallery.current())
-    labels = cluster(table.rows_of(items), threshold, linkage).tolist()
+    labels = cluster(table.rows_of(items), limit.distance, linkage).tolist()
     by_label: dict[int, list[Item]] = {}
     for key, label in zip(items, labels, strict=True):
         by_label.setdefault(label, []).extend(items[key])
@@ -285,24 +298,4 @@ def identities(
         for position, (image, distance) in enumerate(zip(images, far.tolist(), strict=True)):
             row = {"group": number, "size": len(images), "center": position == center, "distance": distance}
             rows.append({**row, **row_of(image, gallery.relative)})
-    return Records(rows, IDENTITIES)
-
-
-def calibrated_threshold(gallery: Gallery, false_accept_rate: float, distance: str = "cls") -> Threshold:
-    """Return the threshold of a distance at a false-accept rate, by the calibration of the gallery's model.
-
-    Raises:
-        ValueError: without a calibration. CalibrationError: if the calibration is for another distance or way of
-            masking, or without a threshold at that rate.
-    """
-    calibration = gallery.metric.calibration
-    if calibration is None:
-        raise ValueError(
-            f"{gallery.metric.label} has no calibration: make one (`idmetric eval calibrate`) and give it by "
-            "calibrate_with(file), or give threshold="
-        )
-    calibration.check_distance(distance)
-    calibration.check_outside(gallery.about["outside"])
-    threshold = calibration.threshold_at(false_accept_rate)
-    calibration.warn()
-    return threshold
+    return Records(_with_limit(rows, limit), IDENTITIES)

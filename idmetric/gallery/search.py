@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.data.nearest import Double, Ints, Single, nearest
 from idmetric.gallery.contents import Contents
@@ -12,13 +12,16 @@ from idmetric.gallery.index import Item, Where, by_key, row_of
 from idmetric.gallery.read import source_of
 from idmetric.gallery.sources import GalleryError
 from idmetric.gallery.table import Table
+from idmetric.metric.calibration.apply import SEARCH_RATE
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.finite import check_distances
 from idmetric.metric.distance.matrix import distance_matrix, needs_patches
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.images.masks import Labeled, labeled, split_masks
 from idmetric.metric.images.read import describe, split_images
+from idmetric.metric.scoring.calibrations import STORED, limit_at
 from idmetric.metric.scoring.keys import key_of
+from idmetric.metric.scoring.limits import Limit
 from idmetric.metric.scoring.pipeline import Input, batches, embed
 from idmetric.metric.scoring.records import Record, Records
 from idmetric.metric.scoring.store import Store
@@ -50,7 +53,8 @@ class Searchable(Contents):
         rerank: int | None = None,
         exclude_same: bool = False,
         probability: bool = False,
-        unknown_above: float | None = None,
+        unknown_above: float | Limit | Literal["calibrated"] | None = None,
+        rate: float = SEARCH_RATE,
         batch_size: int = 32,
     ) -> Records:
         """Find the k images nearest to each query, nearest first; equally near ones in the order of their names.
@@ -66,7 +70,9 @@ class Searchable(Contents):
             rerank: length of the shortlist by `cls`, which is then ranked by `distance`.
             exclude_same: leave out images with the query's own bytes.
             probability: add the probability of the same identity, by the model's calibration.
-            unknown_above: add `answer`: the hit's identity, or "unknown" if its distance is above this.
+            unknown_above: add `answer`: the hit's identity, or "unknown" if its distance is above this, and `threshold`
+                and `threshold_source`, this distance and where it comes from. "calibrated": that of the model's
+                calibration at a false-accept `rate`, see `calibrated_limit`.
             batch_size: queries per pass.
 
         Returns:
@@ -75,13 +81,19 @@ class Searchable(Contents):
         Raises:
             GalleryError: if this model has no gallery here, or the gallery is empty or damaged, or all its images are
                 missing.
-            ImageReadError: for a query that cannot be read. CalibrationError: for a probability without calibration.
-            ValueError: for arguments that do not fit.
+            ImageReadError: for a query that cannot be read. CalibrationError: for a calibration of another distance or
+                way of masking, or without a threshold at that rate.
+            ValueError: for arguments that do not fit, and for a probability or threshold without a calibration.
         """
         self._check_model()
         self._usable()
         _check_rerank(k, distance, rerank)
         calibration = self._calibration(distance) if probability else None
+        limit = None
+        if unknown_above == "calibrated":
+            limit = self.calibrated_limit(rate, distance)
+        elif unknown_above is not None:
+            limit = Limit.of(unknown_above)
         table = self.table()
         masks = labeled(masks, self.masking.mask_id)
         singles = split_images(images)
@@ -108,8 +120,8 @@ class Searchable(Contents):
         shortlists = _shortlists(table, by_key(self.items), is_current, vectors, own_keys, rerank or k)
 
         columns = list(COLUMNS)
-        if unknown_above is not None:
-            columns.insert(3, "answer")
+        if limit is not None:
+            columns[3:3] = ["answer", "threshold", "threshold_source"]
         if calibration is not None:
             columns.insert(3, "probability")
             columns.append("probability_basis")
@@ -123,9 +135,11 @@ class Searchable(Contents):
             for rank, (item, value) in enumerate(hits[:k], 1):
                 row: Record = {"query": describe(image), "rank": rank, "distance": value, **signature}
                 row |= row_of(item, self.relative)
-                if unknown_above is not None:
-                    is_unknown = comparable(value) > comparable(unknown_above)
+                if limit is not None:
+                    is_unknown = comparable(value) > comparable(limit.distance)
                     row["answer"] = UNKNOWN if is_unknown else item.identity
+                    row["threshold"] = limit.distance
+                    row["threshold_source"] = limit.source
                 if calibration is not None:
                     row["probability"] = float(calibration.probability(value))
                     row["probability_basis"] = calibration.basis
@@ -133,11 +147,30 @@ class Searchable(Contents):
         self._leave_out(faults)
         return Records(rows, tuple(columns))
 
+    def calibrated_limit(self, rate: float = SEARCH_RATE, distance: str = "cls") -> Limit:
+        """The threshold of a distance at a false-accept rate, by the calibration of the gallery's model.
+
+        Args:
+            rate: share of pairs of two identities that it accepts. A search compares with many images, so that it is
+                lower than for one pair, see `SEARCH_RATE`.
+
+        Raises:
+            ValueError: without a calibration. CalibrationError: for a calibration of another distance or way of
+                masking, or without a threshold at that rate.
+        """
+        calibration = self._calibration(distance)
+        limit = limit_at(calibration, rate, self.metric.calibration_source or STORED)
+        calibration.warn()
+        return limit
+
     def _calibration(self, distance: str) -> Calibration:
         """Return the calibration of the model, which must be for this distance and way of masking."""
         calibration = self.metric.calibration
         if calibration is None:
-            raise ValueError(f"{self.metric.label} has no calibration: give it one by calibrate_with(file)")
+            raise ValueError(
+                f"{self.metric.label} has no calibration: make one (`idmetric eval calibrate`) and give it by "
+                "calibrate_with(file) or --calibration, or choose a threshold yourself"
+            )
         calibration.check_distance(distance)
         calibration.check_outside(self.about["outside"])
         return calibration

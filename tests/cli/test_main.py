@@ -14,6 +14,7 @@ from idmetric.cli import eval as eval_cli
 from idmetric.cli import options, score
 from idmetric.cli.command import codes
 from idmetric.cli.main import COMMANDS, main
+from idmetric.metric.calibration.apply import PAIR_RATE, SEARCH_RATE
 from idmetric.metric.distance.matrix import DISTANCES
 
 ROOT = Path(__file__).parents[2]
@@ -83,6 +84,7 @@ def test_literals_are_those_of_the_library() -> None:
     from idmetric.evaluate.protocols.common.tables import FORMATS
 
     assert options.DISTANCES == DISTANCES
+    assert (options.PAIR_RATE, options.SEARCH_RATE) == (PAIR_RATE, SEARCH_RATE)
     assert tuple(FORMATS) == eval_cli.FORMATS
 
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -195,6 +196,84 @@ def test_a_calibration_adds_probabilities(run: Runner, folder: Path) -> None:
         (folder / "model" / "calibration.json").unlink()
 
 
+def listed_calibration(model: IDSim, near: float, far: float) -> Calibration:
+    thresholds = [{"false_accept_rate": rate, "distance": distance} for rate, distance in ((0.01, near), (0.1, far))]
+    return Calibration(
+        Platt(5.0, -2.0), model.calibrated_model(), "cls", 0.5, name="model", thresholds=tuple(thresholds)
+    )
+
+
+def test_a_calibration_fails_images_beyond_its_threshold_and_the_source_is_said(run: Runner, folder: Path) -> None:
+    distances = sorted(rows(run.all("ref.png gen --format json")[1]).values())
+    near = (distances[0] + distances[1]) / 2
+    listed_calibration(load(folder / "model", device="cpu"), near, 2.0).write(folder / "c.json")
+    asked = "ref.png gen --calibration c.json"
+
+    # 5 % by default, of which the file lists 1 % as the nearest below
+    status, out, err = run.all(f"{asked} --format json")
+    summary = json.loads(out)["summary"]
+    source = "c.json, 1 % of pairs, the nearest below 5 %"
+    assert status == 3
+    assert (summary["threshold"], summary["threshold_source"]) == (pytest.approx(near), source)
+    assert (summary["passing"], summary["share_passing"]) == (1, 0.25)
+    assert f"3 of 4 exceed the threshold {near:.6g} ({source})" in err
+    assert f"share passing 0.2500 (1 of 4), threshold {near:.6g} ({source})" in run.all(asked)[1]
+
+    assert run.all(f"{asked} --rate 0.1")[::2] == (0, "")
+    run.prints("threshold 2 (c.json, 10 % of pairs)", f"{asked} --rate 0.1")
+    given = json.loads(run.all(f"{asked} --threshold 2 --format json")[1])["summary"]
+    assert (given["threshold"], given["threshold_source"]) == (2, "--threshold")
+    assert "threshold" not in json.loads(run.all("ref.png gen --format json")[1])["summary"]
+
+
+def test_a_rate_that_has_no_threshold_is_refused(run: Runner, folder: Path) -> None:
+    listed_calibration(load(folder / "model", device="cpu"), 0.1, 2.0).write(folder / "c.json")
+    run.says("rate chooses the threshold of a calibration", "ref.png gen --rate 0.1", status=2)
+    run.says("both say which images pass", "ref.png gen --calibration c.json --rate 0.1 --threshold 1", status=2)
+    run.says("0.005 or less, only at 0.01, 0.1", "ref.png gen --calibration c.json --rate 0.005")
+    for wrong in ("0", "1", "5", "low"):
+        run.says(f"{wrong!r} is not a share between 0 and 1", f"ref.png gen --rate {wrong}", status=2)
+
+
+def test_a_calibration_of_higher_rates_alone_adds_probabilities_and_fails_nothing(run: Runner, folder: Path) -> None:
+    made = listed_calibration(load(folder / "model", device="cpu"), 0.0, 0.0)
+    replace(made, thresholds=made.thresholds[1:]).write(folder / "c.json")
+    status, out, _ = run.all("ref.png gen --calibration c.json --format json")
+    assert status == 0
+    assert "threshold" not in json.loads(out)["summary"]
+    assert "probability" in json.loads(out)["rows"][0]
+
+
+def test_where_probability_and_real_photos_disagree_one_sentence_says_which_to_believe(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    run = Runner(main, capsys, "--model", "tiny", "--device", "cpu")
+    photos = [word for name in ("a", "b", "c") for word in ("--ref", f"examples/images/mug_{name}.png")]
+    asked = (*photos, "examples/images/mug_other.png", "examples/images/box_a.png", "--calibration")
+
+    # P(same) .92 at .2784, beyond the farthest real photo at .2153
+    printed = json.loads(run.all(*asked, "stored", "--format", "json")[1])
+    assert printed["baseline"]["max"] == pytest.approx(0.2153, abs=5e-5)
+    assert printed["rows"][0]["distance"] == pytest.approx(0.2784, abs=5e-5)
+    assert printed["rows"][0]["probability"] == pytest.approx(0.92, abs=5e-3)
+    farther = "1 image is farther than every real photo although P(same) is above 0.5: believe the real photos"
+    assert printed["probability_note"].startswith(farther)
+    assert printed["probability_note"].endswith("1 in 4 new photos of the subject would be farther, too")
+    assert run.all(*asked, "stored")[1].count(farther) == 1
+
+    # of one photo nothing real is known, and without probabilities there is nothing to believe
+    alone = (*photos[:2], "examples/images/mug_other.png", "--calibration", "stored", "--format", "json")
+    assert "probability_note" not in json.loads(run.all(*alone)[1])
+    assert "probability_note" not in json.loads(run.all(*asked[:-1], "--format", "json")[1])
+
+    # the reverse: by this calibration no pair is the same
+    Calibration(Platt(0.1, -5.0), load("tiny").calibrated_model(), "cls", 0.5).write(tmp_path / "c.json")
+    never = (*asked, str(tmp_path / "c.json"))
+    assert "probability_note" not in json.loads(run.all(*never, "--format", "json")[1])
+    nearer = "1 image is as near as real photos although P(same) is below 0.5: believe the real photos if all of them"
+    assert nearer in run.all(*never, photos[1], "--include-refs")[1]
+
+
 def test_a_calibration_for_something_else_is_refused(run: Runner, folder: Path) -> None:
     model = load(folder / "model", device="cpu")
     Calibration(Platt(5.0, -2.0), model.calibrated_model(), "cls", 0.5, name="model").write(folder / "c.json")
@@ -234,7 +313,8 @@ def test_a_threshold_that_is_exceeded_says_by_which_images(run: Runner) -> None:
     assert status == 3
     farthest = max(scored, key=lambda row: row["distance"])
     assert err == (
-        f"idmetric-score: exit status 3: {len(scored)} of {len(scored)} exceed --threshold -1, the farthest is "
+        f"idmetric-score: exit status 3: {len(scored)} of {len(scored)} exceed the threshold -1 (--threshold), the "
+        "farthest is "
         f"{farthest['image']} at {farthest['distance']:.4f}\n"
     )
     assert run.all("ref.png gen --threshold 2")[::2] == (0, "")

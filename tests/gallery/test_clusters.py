@@ -14,17 +14,18 @@ from PIL import Image, ImageEnhance, ImageFilter, ImageOps
 from sklearn.cluster import AgglomerativeClustering
 from sklearn.metrics.pairwise import cosine_distances
 
-from idmetric import IDSim
+from idmetric import IDSim, load
 from idmetric.cli import gallery as command
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.data.nearest import unit
 from idmetric.gallery import Gallery, looks
-from idmetric.gallery.clusters import calibrated_threshold, identities, near_duplicates
+from idmetric.gallery.clusters import identities, near_duplicates
 from idmetric.gallery.linkage import cluster
 from idmetric.gallery.looks import sharpness
 from idmetric.gallery.prune import LOOKS
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.calibration.curves import Platt
+from idmetric.metric.scoring.limits import Limit
 from idmetric.metric.scoring.records import Records
 from tests.runner import Runner
 
@@ -295,11 +296,15 @@ def test_the_threshold_is_that_of_the_calibration(gallery: Gallery, monkeypatch:
         thresholds=({"false_accept_rate": 0.01, "distance": 0.017}, {"false_accept_rate": 0.1, "distance": 0.2}),
     )  # fmt: skip
     monkeypatch.setattr(gallery.metric, "_calibration", found)
-    assert calibrated_threshold(gallery, 0.1).distance == 0.2
-    assert identities(gallery).rows == identities(gallery, threshold=0.017).rows
-    assert identities(gallery, false_accept_rate=0.05).rows == identities(gallery, threshold=0.017).rows
+    limit = gallery.calibrated_limit(0.1)
+    assert (limit.distance, limit.source) == (0.2, "stored calibration, 10 % of pairs")
+    one_percent = Limit(0.017, "stored calibration, 1 % of pairs")
+    assert identities(gallery).rows == identities(gallery, threshold=one_percent).rows
+    next_below = Limit(0.017, "stored calibration, 1 % of pairs, the nearest below 5 %")
+    assert identities(gallery, rate=0.05).rows == identities(gallery, threshold=next_below).rows
+    assert {row["threshold_source"] for row in identities(gallery, threshold=0.017)} == {"given"}
     with pytest.raises(ValueError, match=r"0\.005 or less, only at 0\.01, 0\.1"):
-        identities(gallery, false_accept_rate=0.005)
+        identities(gallery, rate=0.005)
     monkeypatch.setattr(gallery.metric, "_calibration", None)
     monkeypatch.setattr(gallery.metric, "_files", None)
     with pytest.raises(ValueError, match="has no calibration"):
@@ -402,6 +407,23 @@ def test_written_files_are_named_with_what_is_in_them(run: Runner, photos: Path)
         assert run.says("", f"{words} -g g --output out.csv --quiet", status=0) == ""
 
 
+def test_groups_are_printed_with_their_threshold_and_its_source(run: Runner, photos: Path) -> None:
+    run("build -g g --model tiny --device cpu", photos)
+    distances = {t["false_accept_rate"]: t["distance"] for t in load("tiny").calibration.thresholds}  # type: ignore[union-attr]
+    asked = "cluster -g g --device cpu"
+    run.prints(f"threshold {distances[0.01]:.4f} (stored calibration, 1 % of pairs)", asked)
+    run.prints(f"threshold {distances[0.001]:.4f} (stored calibration, 0.1 % of pairs", f"{asked} --rate .005")
+    run.prints("threshold 0.0200 (--threshold)", f"{asked} --threshold .02")
+    rows = json.loads(run.all(f"{asked} --rate 0.05 --format json")[1])
+    assert {row["threshold"] for row in rows} == {distances[0.05]}
+    assert {row["threshold_source"] for row in rows} == {"stored calibration, 5 % of pairs"}
+    run.fails("leave one out", f"{asked} --rate .05 --threshold .02", status=2)
+    run.prints("; near: within 0.02 (--max-distance)", "dedupe -g g --device cpu --max-distance .02")
+    assert "near" not in run.all("dedupe -g g --device cpu")[1].splitlines()[-1].replace("near-duplicates", "")
+    rows = json.loads(run.all("dedupe -g g --device cpu --max-distance .02 --format json")[1])
+    assert {(row["threshold"], row["threshold_source"]) for row in rows} == {(0.02, "--max-distance")}
+
+
 def test_a_query_prints_the_identities_of_a_manifest(run: Runner, photos: Path, tmp_path: Path) -> None:
     rows = [Row("box", str(photos / "p0.png")), Row(None, str(photos / "p1.png"))]
     Manifest.from_rows(rows, tmp_path).write(tmp_path / "set.csv")
@@ -451,10 +473,25 @@ def test_metadata_of_wildlife_names_animals_and_far_ones_are_unknown(
         thresholds=({"false_accept_rate": 0.01, "distance": far / 2}, {"false_accept_rate": 0.1, "distance": 2 * far}),
     )  # fmt: skip
     calibration.write(tmp_path / "own.json")
-    own = "--unknown-above calibrated --calibration own.json --false-accept-rate"
+    own = "--unknown-above calibrated --calibration own.json --rate"
     assert answers(f"{own} 0.01") == ["ATRW_7", "unknown"]
     assert answers(f"{own} 0.1") == ["ATRW_7", other["identity"]]
-    run.prints("unknown above 0.5000", "query new/other.png -g g --device cpu --unknown-above .5")
+    run.prints("unknown above 0.5000 (--unknown-above)", "query new/other.png -g g --device cpu --unknown-above .5")
+
+    # the rate is 1 % by default, and the source of the threshold stands in table, JSON and Python
+    asked = "--unknown-above calibrated --calibration own.json"
+    source = "own.json, 1 % of pairs"
+    run.prints(f"unknown above {far / 2:.4f} ({source})", f"query new/other.png -g g --device cpu {asked}")
+    [first, _] = json.loads(run.all(f"{query} {asked}")[1])
+    assert (first["threshold"], first["threshold_source"]) == (pytest.approx(far / 2), source)
+    metric = load("tiny", device="cpu").calibrate_with(tmp_path / "own.json")
+    (hit,) = Gallery("g", metric).query("new/other.png", 1, unknown_above="calibrated", rate=0.05)
+    assert hit["threshold_source"] == f"{source}, the nearest below 5 %"
+    (hit,) = Gallery("g", tiny).query("new/other.png", 1, unknown_above=0.5)
+    assert (hit["threshold"], hit["threshold_source"]) == (0.5, "given")
+    for wrong in ("--rate .1", "--rate .1 --unknown-above .5"):
+        run.fails("give --unknown-above calibrated as well", f"query new/other.png -g g {wrong}", status=2)
+
     for limit in ("far", "nan", "inf", "-1"):  # NaN and infinity would name every image
         text = f"{limit!r} is neither a distance, such as 0.3, nor 'calibrated'"
         run.fails(text, f"query new/other.png -g g --unknown-above={limit}", status=2)

@@ -4,7 +4,7 @@ import json
 import re
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from idmetric.metric.models.idsim import IDSimConfig
 from idmetric.metric.models.tokens import resample_positions
 from idmetric.train import augment, state
 from idmetric.train.batches import TRAINING, VALIDATION, generator
-from idmetric.train.idsim.config import Config
+from idmetric.train.idsim.config import SMOKE, Config
 from idmetric.train.idsim.data import read_triplets
 from idmetric.train.idsim.loss import compare
 from idmetric.train.idsim.recipe import IDSimRecipe, build, untrained
@@ -41,6 +41,7 @@ CONFIG = Config(
     backbone="vit_small_patch16_dinov3", backbone_args={"depth": 2, "embed_dim": 48, "num_heads": 3},
     backbone_weights="random", image_size=SIDE, hidden=24, batch_size=3, accumulation=2, epochs=2, precision="no",
 )  # fmt: skip
+FIELDS = {field.name for field in fields(Config)}
 PLAIN = replace(CONFIG, dropout=0.0, augment=False)
 SETTINGS = TrainSettings(save_every=2, validate_every=0, log_every=1, workers=0)
 
@@ -132,6 +133,41 @@ def test_the_smoke_run_ends_in_a_model_that_opens_without_peft(smoke: Path, monk
     assert record["settings"]["terms"] == "both"
     assert record["best"]["step"] > 0
     assert type(load(smoke / "best", device="cpu")) is IDSim
+
+
+def smoke_recipe(smoke: Path, **change: Any) -> IDSimRecipe:
+    """The recipe as the smoke run starts, without what is drawn for each step."""
+    config = replace(Config(), dropout=0.0, augment=False, **{k: v for k, v in SMOKE.items() if k in FIELDS}, **change)
+    return recipe(config, read(smoke / "smoke-data/triplets.parquet"), lively=False)
+
+
+def test_the_smoke_models_class_features_differ_between_images(smoke: Path) -> None:
+    shown = read(smoke / "smoke-data/triplets.parquet")
+    features = load(smoke, device="cpu").embed([shown.image(row) for row in range(9)]).cls
+    assert (features @ features.T).min() < 0.9
+    logged = [json.loads(line) for line in (smoke / "log.jsonl").read_text().splitlines()]
+    validations = [entry["validation"] for entry in logged if "validation" in entry]
+    assert all(validation["triplet"] > 0 for validation in validations)  # 0 where all distances tie
+
+
+def test_the_smoke_runs_class_loss_is_that_of_its_images_one_by_one(smoke: Path) -> None:
+    found = smoke_recipe(smoke)
+    expected = by_hand(found, read(smoke / "smoke-data/triplets.parquet"))
+    got = values(found)
+    assert got["cls_loss"] == pytest.approx(expected["cls_loss"], rel=1e-4)
+    assert got["loss"] == pytest.approx(expected["cls_loss"] + expected["patch_loss"], rel=1e-3)
+
+
+def test_the_smoke_run_notices_a_class_term_that_is_dropped(smoke: Path) -> None:
+    """A term without a gradient, as of equal features or of a weight of 0, leaves the patches' gradient alone."""
+    gradients = []
+    for terms in ("both", "patch"):
+        found = smoke_recipe(smoke, terms=terms)
+        found.step(found.load(0))
+        lora = [p.grad.flatten() for n, p in found.model.named_parameters() if "lora_B" in n and p.grad is not None]
+        gradients.append(torch.cat(lora))
+    both, patch = gradients
+    assert (both - patch).norm() > 0.5 * patch.norm()
 
 
 def test_defaults_are_the_papers() -> None:

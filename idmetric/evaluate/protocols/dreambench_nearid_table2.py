@@ -5,9 +5,10 @@
 
 Seven methods made an image for each of 150 references x 9 prompts; two groups of people rated from 0 to 4 how well each
 keeps the reference's concept. M-H of a method and category is the mean over the groups of Pearson's r between a
-metric's similarities and the group's ratings, its ± half the difference of the two; H-H is r between the groups. The
-Fisher-z row is `fisher_mean` over the methods, its ± the standard error. Table 2 is over objects alone, 585 images a
-method, which the paper does not say and its released code does. For ID-Sim's row (Fig. 25) see `rank`.
+metric's similarities and the group's ratings, its ± half the difference of the two; H-H is r between the groups, with
+Krippendorff's alpha at interval level next to it, as DreamBench++ reports it. The Fisher-z row is `fisher_mean` over
+the methods, its ± the standard error. Table 2 is over objects alone, 585 images a method, which the paper does not say
+and its released code does. For ID-Sim's row (Fig. 25) see `rank`.
 docs/protocols-dreambench.md says where the data are.
 """
 
@@ -21,7 +22,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.evaluate.protocols.common.columns import Array, Ints
 from idmetric.evaluate.protocols.common.intervals import any_statistic
@@ -50,8 +50,7 @@ from idmetric.evaluate.protocols.dreambench.ratings import (
     read,
 )
 from idmetric.evaluate.settings import Checked, option
-from idmetric.evaluate.statistics.agreement import fisher_mean, kendall, spearman
-from idmetric.evaluate.statistics.bootstrap import FEW
+from idmetric.evaluate.statistics.agreement import fisher_mean, kendall, rating_alpha, spearman
 
 if TYPE_CHECKING:
     from idmetric.data.importers.dreambench import Ratings
@@ -74,6 +73,7 @@ class DreamBenchOptions(Checked):
 COLUMNS = {
     "M-H": Column("Pearson's r with the ratings of people, mean over two groups", 1, "NearID, Table 2"),
     "±": Column("half the difference of the two groups, or the standard error over methods", 0),
+    "alpha": Column("Krippendorff's alpha of the groups' ratings, interval level", 1, "DreamBench++"),
 }
 
 _MH, _SPREAD = "M-H", "±"
@@ -174,7 +174,10 @@ def rate(
             method_rated = pair(ratings, rater, method, category)
             if method_rated is not None:
                 rated.append(method_rated)
-                rows.append(_row(paper, category, method, [method_rated], settings))
+                row = _row(paper, category, method, [method_rated], settings)
+                if rater == HUMAN:
+                    row["alpha"] = _alpha(method_rated, settings)
+                rows.append(row)
         if len(rated) > 1:
             rows.append(_row(paper, category, FISHER_ROW, rated, settings))
             category_means.append(numbers_of(rows[-1])[_MH])
@@ -227,7 +230,6 @@ def _row(
         return cells[0]
 
     collections = np.concatenate([method_rated.collections for method_rated in rated])
-    settings = _of_enough(collections, settings)
     paper_mean, paper_spread = _printed(rater, category, method)
     value = any_statistic(mean, (methods, images), collections, settings, paper_mean)
     row: Row = {"category": category, "method": method, _MH: value}
@@ -245,11 +247,13 @@ def _row(
     return row
 
 
-def _of_enough(collections: NDArray[Any], settings: EvalSettings) -> EvalSettings:
-    """The settings, without a bootstrap of few collections."""
-    if len(np.unique(collections)) < FEW:
-        return replace(settings, bootstrap=0)
-    return settings
+def _alpha(rated: Rated, settings: EvalSettings) -> Value:
+    """Krippendorff's alpha of the human groups, with the interval over collections."""
+
+    def of_images(drawn: Ints) -> float:
+        return rating_alpha(rated.groups[:, drawn].T)
+
+    return any_statistic(of_images, (np.arange(len(rated.items)),), np.array(rated.collections), settings)
 
 
 def rank(ratings: Ratings, rater: str, settings: EvalSettings, paper_row: str | None = None) -> Row | None:
@@ -280,7 +284,6 @@ def rank(ratings: Ratings, rater: str, settings: EvalSettings, paper_row: str | 
         return None
 
     collections = np.concatenate([method_rated.collections for method_rated in rated])
-    settings = _of_enough(collections, settings)
     table = {"cls": "dreambench_fig_25", **dict.fromkeys(PATCHES, "dreambench_table_2b")}.get(settings.distance)
     paper = printed("idsim", table, paper_row) if table else {}
     row: Row = {"category": " + ".join(RANKED), "method": "pooled"}

@@ -55,6 +55,7 @@ from idmetric.metric.calibration.apply import PAIR_RATE
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.models.named import NamedScore
 from idmetric.metric.scoring.copies import MANY
+from idmetric.metric.scoring.limits import GIVEN
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -312,11 +313,11 @@ def run(
             scores = replace(scores, identity=seen.identity, seen=seen)
             floor_identity = sightings(floor, bound.manifest, *how).identity
         scores = replace(scores, floor=on_places(images, floor, floor_identity))
-        taus, limit_notes = limits[result.model]
+        taus, source, limit_notes = limits[result.model]
         if several or regions is not None:  # the calibration is of pairs of images of one subject
             taus, limit_notes = by_label(options.scr, "SCR@"), [SEVERAL if is_unchecked else NO_SCR]
         if "SCR" in taus:
-            result = replace(result, settings={**result.settings, "scr": taus["SCR"]})
+            result = replace(result, settings={**result.settings, "scr": taus["SCR"], "scr_source": source})
         named, published_notes = published(models[result.model], images, settings, regions is not None)
         result.notes.extend([*limit_notes, *published_notes])
 
@@ -383,20 +384,19 @@ def _groups(images: Images, data: Manifest, by: Sequence[str]) -> dict[str, Trut
     return groups
 
 
-def _limits(model: Any, settings: EvalSettings, options: GeneratorOptions) -> tuple[dict[str, float], list[str]]:
-    """Column -> similarity under which a subject has failed, and a note on its origin."""
+def _limits(model: Any, settings: EvalSettings, options: GeneratorOptions) -> tuple[dict[str, float], str, list[str]]:
+    """Column -> similarity under which a subject has failed, its source, and a note on both."""
     if options.scr:
-        return by_label(options.scr, "SCR@"), []
-    threshold = calibrated(model, settings, options.calibration, options.rate)
-    if threshold is None:
+        return by_label(options.scr, "SCR@"), GIVEN, []
+    limit = calibrated(model, settings, options.calibration, options.rate)
+    if limit is None:
         from idmetric.metric.models.embedder import Embedder
 
         if not isinstance(model, Embedder):
-            return {}, []
-        return {}, ["no SCR: the model has no calibration for this distance; give --scr or --calibration"]
-    tau = 1 - threshold.distance
-    note = f"SCR: subjects with a mean similarity under {tau:.3f}, the threshold of the calibration at {threshold}"
-    return {"SCR": tau}, [note]
+            return {}, "", []
+        return {}, "", ["no SCR: the model has no calibration for this distance; give --scr or --calibration"]
+    tau = 1 - limit.distance
+    return {"SCR": tau}, limit.source, [f"SCR: subjects with a mean similarity under {tau:.3f} ({limit.source})"]
 
 
 # Scores

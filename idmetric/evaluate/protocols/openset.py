@@ -31,6 +31,7 @@ from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics import open_set
 from idmetric.evaluate.statistics.open_set import Answers
+from idmetric.metric.calibration.apply import SEARCH_RATE
 from idmetric.metric.distance.ties import comparable
 
 if TYPE_CHECKING:
@@ -52,7 +53,9 @@ class OpenSetOptions(Checked):
         metavar="TAU",
     )
     calibration: Path | None = option(None, "calibration for the threshold (default: the model's own)", metavar="FILE")
-    rate: tuple[float, ...] = option((0.01,), "false-accept rates of the calibration's thresholds", metavar="RATE")
+    rate: tuple[float, ...] = option(
+        (SEARCH_RATE,), "false-accept rates of the calibration's thresholds", metavar="RATE"
+    )
 
     def __post_init__(self) -> None:
         if self.unknown is not None and not 0 <= self.unknown < 1:
@@ -94,27 +97,31 @@ def run(
     about = {**settings.as_dict(), "unknown": options.unknown}
     results = []
     for scorer, result in bound.results("openset", about, notes):
-        if not thresholds[result.model]:
-            result.notes.append(
-                "no threshold: the model has no calibration for this distance; give --threshold or --calibration"
-            )
+        taus, sources = thresholds[result.model]
+        result.notes.extend(sources)
         for dataset, search in searches.items():
-            _measure(scorer, bound.manifest, dataset, search, thresholds[result.model], settings, result)
+            _measure(scorer, bound.manifest, dataset, search, taus, settings, result)
         if len(searches) > 1:
             result.rows.extend(_means(result.rows))
         results.append(result)
     return results
 
 
-def _thresholds(model: Any, settings: EvalSettings, options: OpenSetOptions) -> dict[str, float]:
-    """Label -> threshold: the given ones, else the calibration's."""
-    thresholds = by_label(options.threshold, "given ")
-    if not thresholds:
-        for rate in options.rate:
-            threshold = calibrated(model, settings, options.calibration, rate)
-            if threshold is not None:
-                thresholds[f"{threshold.rate:g} of pairs"] = 1 - threshold.distance
-    return thresholds
+def _thresholds(model: Any, settings: EvalSettings, options: OpenSetOptions) -> tuple[dict[str, float], list[str]]:
+    """Label -> threshold: the given ones, else the calibration's; and notes on their sources."""
+    if options.threshold:
+        return by_label(options.threshold, "given "), []
+    thresholds: dict[str, float] = {}
+    notes: dict[str, str] = {}
+    for rate in options.rate:
+        limit = calibrated(model, settings, options.calibration, rate)
+        if limit is None:
+            reason = "the model has no calibration for this distance; give --threshold or --calibration"
+            return {}, [f"no threshold: {reason}"]
+        label = f"{limit.rate:g} of pairs"
+        thresholds[label] = 1 - limit.distance
+        notes[label] = f"threshold {label}: similarity {thresholds[label]:.3f} ({limit.source})"
+    return thresholds, list(notes.values())
 
 
 def _searches(data: Manifest, options: OpenSetOptions, seed: int) -> tuple[dict[str, Search], list[str]]:

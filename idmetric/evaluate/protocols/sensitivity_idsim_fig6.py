@@ -8,8 +8,9 @@ instance's grid
     similarity to the anchor = b0 + b1 factor change + b2 identity change
 
 is fitted by least squares; sensitivities are the negative slopes, similarity lost per unit of change. Instances are
-averaged, with Student's interval over them. A selective metric has a high identity, a low context. In the row "all",
-identity is the mean over factors of each instance's.
+averaged, with Student's interval over them. The paper's own uncertainty (supplement F) stands next to it: mean,
+standard deviation and 2.5th to 97.5th percentile of the means of 1,000 bootstrap samples of the instances. A selective
+metric has a high identity, a low context. In the row "all", identity is the mean over factors of each instance's.
 
 The paper has 100 objects of MVImgNet with seven identity strengths (0.4 to 1) x 11 backgrounds, viewpoints or 8 lights,
 and prints bars alone.
@@ -29,7 +30,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from idmetric.evaluate.protocols.common.columns import Array, free, groups, parameters
-from idmetric.evaluate.protocols.common.intervals import student_mean
+from idmetric.evaluate.protocols.common.intervals import resampled_mean, student_mean
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, answered, bind
@@ -52,6 +53,10 @@ COLUMNS = {
     "identity": Column("similarity lost per unit of a change of identity", 1, "ID-Sim, 4.4"),
     "context": Column("similarity lost per unit of a change of context; nearer to 0 is better", 0, "ID-Sim, 4.4"),
     "R^2": Column("share of the variance that the fit explains", 0),
+    "identity resampled": Column("mean and percentiles of identity over bootstrap samples of objects", 1, "ID-Sim, F"),
+    "identity SD": Column("standard deviation of identity over bootstrap samples of objects", 0, "ID-Sim, F"),
+    "context resampled": Column("mean and percentiles of context over bootstrap samples of objects", 0, "ID-Sim, F"),
+    "context SD": Column("standard deviation of context over bootstrap samples of objects", 0, "ID-Sim, F"),
 }
 
 ALL = "all"
@@ -233,16 +238,19 @@ def measure(scorer: Scorer, grid: Sequence[Cell], settings: EvalSettings, result
         score=scores,
     )
 
-    slopes: dict[str, list[float]] = {}
+    identity_slopes: dict[str, list[float]] = {}
     for factor in _factors(grid):
         fit_of = factor_fits(scores, grid, factor)
         row: Row = {"bench": "sensitivity", "which": factor}
         for attribute, name in _NAMES.items():
             values = [getattr(fit, attribute) for fit in fit_of.values()]
             row[name] = _mean(values, settings)
+        for attribute in ("identity", "factor"):
+            slopes = np.array([getattr(fit, attribute) for fit in fit_of.values()])
+            row |= _resampled(_NAMES[attribute], slopes, settings)
         result.rows.append(row)
         for instance, fit in fit_of.items():
-            slopes.setdefault(instance, []).append(fit.identity)
+            identity_slopes.setdefault(instance, []).append(fit.identity)
             result.keep(
                 "fits",
                 instance=[instance],
@@ -254,13 +262,24 @@ def measure(scorer: Scorer, grid: Sequence[Cell], settings: EvalSettings, result
             )
 
     if len(result.rows) > 1:
-        value = _mean([float(np.mean(instance_slopes)) for instance_slopes in slopes.values()], settings)
-        result.rows.append({"bench": "sensitivity", "which": ALL, "identity": value})
+        means = [float(np.mean(slopes)) for slopes in identity_slopes.values()]
+        row = {"bench": "sensitivity", "which": ALL, "identity": _mean(means, settings)}
+        row |= _resampled("identity", np.array(means), settings)
+        result.rows.append(row)
 
 
 def _mean(values: Sequence[float], settings: EvalSettings) -> Value:
     """The mean over instances."""
     return student_mean(np.array(values), np.arange(len(values)), settings)
+
+
+def _resampled(name: str, values: Array, settings: EvalSettings) -> Row:
+    """The columns of the paper's own uncertainty of a sensitivity; none without bootstrap samples."""
+    values_of_samples = resampled_mean(values, settings)
+    if values_of_samples is None:
+        return {}
+    mean, deviation = values_of_samples
+    return {f"{name} resampled": mean, f"{name} SD": deviation}
 
 
 PROTOCOL = Protocol(

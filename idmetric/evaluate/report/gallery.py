@@ -104,8 +104,17 @@ def gallery_page(
         signature=signature,
         problems=gallery.problems,
         note=note,
+        threshold=_threshold(groups),
+        near_threshold=_threshold(duplicates),
         neighbors=NEIGHBORS,
     )
+
+
+def _threshold(rows: Records | None) -> str:
+    """The threshold that the rows share, with its source; "" without one."""
+    if not rows or "threshold" not in rows.columns:
+        return ""
+    return f"{rows[0]['threshold']:.4f} ({rows[0]['threshold_source']})"
 
 
 def _by_group(rows: Iterable[Record]) -> list[list[Record]]:

@@ -19,6 +19,8 @@ import numpy as np
 from idmetric.evaluate.report.heatmap import colors
 from idmetric.match.page.chart import Scale, percent
 from idmetric.match.page.render import render, short
+from idmetric.metric.calibration.apply import CalibrationError
+from idmetric.metric.scoring.limits import OWN_PHOTOS
 from idmetric.metric.scoring.references import ENOUGH
 
 if TYPE_CHECKING:
@@ -41,7 +43,7 @@ class Offer:
 
 
 def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) -> str:
-    """Make the page of scores; it starts at the first threshold, the given one or that of the references.
+    """Make the page of scores; it starts at the first threshold, the one in force or that of the references.
 
     Args:
         album: the pictures and matches of the rows; it has watched the scoring.
@@ -101,6 +103,8 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
         nearest_of=Counter(entry.reference for entry in entries),
         axis=axis,
         thresholds=offers,
+        by_own_photos=scores.threshold_source == OWN_PHOTOS,
+        rate_note=_rate_note(scores),
         enough=ENOUGH,
         nearest=min(finite),
         farthest=max(finite),
@@ -112,18 +116,41 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
 
 def _offers(scores: Scores) -> list[Offer]:
     """Return the thresholds that the page offers."""
+    calibration = scores.calibration
+    rests_on_photos = calibration is not None and calibration.rests_on_photos
+    limit = scores.limit
     offers = []
-    if scores.threshold is not None:
-        offers.append(Offer("your threshold", scores.threshold))
-    if scores.baseline is not None:
+    if limit is not None:
+        is_firm = limit.rate is None or rests_on_photos
+        offers.append(Offer(limit.source, limit.distance, is_firm))
+    if scores.baseline is not None and scores.threshold_source != OWN_PHOTOS:  # which is the same distance
         is_firm = len(scores.baseline.distances) >= ENOUGH
         offers.append(Offer("farthest real photo", scores.baseline.max, is_firm))
-    if scores.calibration is not None:
-        for threshold in scores.calibration.thresholds:
-            label = f"false accepts {100 * threshold['false_accept_rate']:g} %"
-            distance = float(threshold["distance"])
-            offers.append(Offer(label, distance, scores.calibration.rests_on_photos))
+    if calibration is not None:
+        for threshold in calibration.thresholds:
+            rate = float(threshold["false_accept_rate"])
+            if limit is None or rate != limit.rate:
+                label = f"calibration, {100 * rate:g} % of pairs"
+                offers.append(Offer(label, float(threshold["distance"]), rests_on_photos))
     return offers
+
+
+def _rate_note(scores: Scores) -> str:
+    """How much more often than a calibration's rates say the nearest of several references is accepted."""
+    if scores.calibration is None or scores.baseline is None or scores.baseline.aggregate != "best":
+        return ""
+    try:
+        rate = scores.calibration.threshold_at().rate
+    except CalibrationError:  # it lists higher rates alone
+        return ""
+    if scores.limit is not None and scores.limit.rate is not None:
+        rate = scores.limit.rate
+    count = len(scores.baseline.distances)
+    accepted = 1 - (1 - rate) ** count
+    return (
+        f"Rates of a calibration are of single pairs. The nearest of {count} references is accepted more often: at "
+        f"{100 * rate:g} % of pairs, up to {100 * accepted:.2g} % of other subjects if the references were independent."
+    )
 
 
 def _closer(row: Mapping[str, Any], real: Mapping[str, float]) -> str | None:

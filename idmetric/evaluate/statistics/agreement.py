@@ -96,7 +96,7 @@ def krippendorff_alpha(votes: ArrayLike) -> float:
         n_c   = sum over u with m_u >= 2 of n_uc,    n = sum of n_c
         alpha = ((n - 1) sum of o_cc - sum of n_c (n_c - 1)) / (n (n - 1) - sum of n_c (n_c - 1))
 
-    Items with fewer than two votes say nothing about agreement and are left out.
+    Items with fewer than two votes say nothing about agreement and are left out. For ratings see `rating_alpha`.
 
     >>> round(krippendorff_alpha([[2, 0], [0, 2], [2, 0], [1, 1]]), 4)
     0.5333
@@ -123,3 +123,49 @@ def krippendorff_alpha(votes: ArrayLike) -> float:
     coincidences = counts * (counts - 1) / (by_item - 1)
     agreeing = (total - 1) * coincidences.sum()
     return float((agreeing - agreeing_by_chance) / disagreeing_by_chance)
+
+
+def rating_alpha(ratings: ArrayLike) -> float:
+    """Krippendorff's alpha of ratings at interval level, as DreamBench++ reports it (`krippendorff_analysis.py`).
+
+    Disagreement of two ratings is their squared difference, so that 3 and 4 disagree less than 0 and 4. With m_u the
+    ratings of item u, and n = sum of m_u (Krippendorff, Computing Krippendorff's Alpha-Reliability, 2011)::
+
+        observed = 1 / n sum over u of (sum over ordered pairs of ratings of u of (x - y)^2) / (m_u - 1)
+        expected = 1 / (n (n - 1)) sum over ordered pairs of all ratings of (x - y)^2
+        alpha    = 1 - observed / expected
+
+    Over the ordered pairs of m numbers, (x - y)^2 sums to 2 m times the sum of squares around their mean.
+
+    >>> round(rating_alpha([[0, 1], [4, 4], [2, 3], [0, 0]]), 4)
+    0.9186
+
+    Args:
+        ratings: (items, raters), on one scale; NaN where a rater did not rate an item. Items with fewer than two
+            ratings are left out.
+
+    Returns:
+        At most 1; 1 = all agree, 0 = as if ratings were drawn by chance, below 0 = less than by chance.
+
+    Raises:
+        ValueError: if no item has two ratings, or all ratings are equal.
+    """
+    table = np.asarray(ratings, dtype=np.float64)
+    if table.ndim != 2:
+        raise ValueError(f"ratings must have 2 dimensions, items and raters, got shape {table.shape}")
+    if np.isinf(table).any():
+        raise ValueError("ratings must be finite, or NaN where they are missing")
+    table = table[np.isfinite(table).sum(1) >= 2]
+    if not len(table):
+        raise ValueError("alpha needs an item with two ratings")
+
+    count = np.isfinite(table).sum()
+    by_item = np.isfinite(table).sum(1)
+    squares_by_item = by_item * np.nanvar(table, axis=1)
+    squares = count * np.nanvar(table)
+    if squares == 0:
+        raise ValueError("all ratings are equal: alpha is undefined")
+
+    observed = (2 * by_item * squares_by_item / (by_item - 1)).sum() / count
+    expected = 2 * squares / (count - 1)
+    return float(1 - observed / expected)

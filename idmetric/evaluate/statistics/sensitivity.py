@@ -83,7 +83,7 @@ def fits(
     """`fit` of each instance, in order of first appearance.
 
     A data set's sensitivity is the mean of these, with Student's interval over them. The paper fits again in bootstrap
-    samples of instances; a coefficient depends on its own instance's grid alone, so the mean is the same.
+    samples of instances; a coefficient depends on its own instance's grid alone, so drawing these fits is the same.
 
     Args:
         similarity, identity_change, factor_change: (N,), grids of all instances. instance: (N,), of each point.

@@ -32,7 +32,10 @@ from idmetric.metric.files.typed import accept
 Array = NDArray[np.float64]
 FORMAT = 1
 KIND = "idmetric-calibration"
-PAIR_RATE = 0.05  # false-accept rate by which one image is compared with one subject
+PAIR_RATE = 0.05  # false-accept rate of decisions about one image and one subject
+# Of decisions that compare an image with many: a stranger stays unknown only if no comparison accepts it. Of 100
+# independent ones, 5 % each leave 0.95**100 = 0.6 % of the strangers unknown, 1 % leaves 37 %.
+SEARCH_RATE = 0.01
 _RATE_TOLERANCE = 1e-9  # 0.1 is the rate 0.1 - 1e-17, too
 
 

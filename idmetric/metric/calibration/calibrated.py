@@ -17,8 +17,13 @@ from idmetric.metric.images.masks import Images
 
 
 class Calibrated(Saved):
-    """A model that may have a calibration, in its folder or by `calibrate_with`."""
+    """A model that may have a calibration, in its folder or by `calibrate_with`.
 
+    Attributes:
+        calibration_source: what `calibrate_with` was given; None for the calibration in the folder.
+    """
+
+    calibration_source: StrPath | Calibration | None = None
     _calibration: Calibration | None = None
 
     def similarity(
@@ -105,6 +110,7 @@ class Calibrated(Saved):
             CalibrationError: if it cannot be read, or was made for another model.
         """
         self._calibration = self._checked(calibration)
+        self.calibration_source = calibration
         return self
 
     def calibrated_model(self, files: bool = True) -> calibrations.Model:

@@ -182,7 +182,8 @@ def released_rgb(image: Image.Image) -> Image.Image:
     """An image as ID-Sim's and NearID's releases read it: `image.convert("RGB")` and nothing else.
 
     EXIF orientation is ignored, alpha and transparent palette entries are dropped (the colors stored under them show),
-    and the installed Pillow decides how 16-bit values are converted.
+    and the installed Pillow decides how 16-bit values are converted. Where one color of a file is transparent, Pillow
+    keeps it marked and NearID's processor, under transformers 5, composites it; here it is dropped, too.
     """
     rgb = convert(image, "RGB")
     if rgb is image:

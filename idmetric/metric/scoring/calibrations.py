@@ -6,7 +6,8 @@ import os
 from typing import TYPE_CHECKING
 
 from idmetric.metric.calibration import apply as calibrations
-from idmetric.metric.calibration.apply import Calibration, Threshold
+from idmetric.metric.calibration.apply import PAIR_RATE, Calibration, CalibrationError, Threshold
+from idmetric.metric.scoring.limits import Limit
 from idmetric.metric.scoring.scores import PathLike, RequestError
 
 if TYPE_CHECKING:
@@ -42,3 +43,38 @@ def threshold_source(calibration: PathLike | Calibration, threshold: Threshold) 
     else:
         name = os.path.basename(os.fspath(calibration))
     return f"{name}, {threshold}"
+
+
+def limit_of(
+    calibration: PathLike | Calibration | None, chosen: Calibration | None, rate: float | None
+) -> Limit | None:
+    """The threshold of a calibration at a false-accept rate, for decisions about one image and one subject.
+
+    Args:
+        calibration: as the request names it. chosen: what `calibration_of` read.
+        rate: default 5 %.
+
+    Returns:
+        None without a calibration, and without a rate if the calibration lists none of 5 % or less.
+
+    Raises:
+        CalibrationError: if the calibration lists no threshold at this rate or a lower one.
+    """
+    if calibration is None or chosen is None:
+        return None
+    try:
+        return limit_at(chosen, PAIR_RATE if rate is None else rate, calibration)
+    except CalibrationError:
+        if rate is None:  # probabilities need no threshold
+            return None
+        raise
+
+
+def limit_at(chosen: Calibration, rate: float, calibration: PathLike | Calibration) -> Limit:
+    """The threshold of a calibration at a false-accept rate, see `Calibration.threshold_at`.
+
+    Args:
+        calibration: its name, as in `threshold_source`.
+    """
+    threshold = chosen.threshold_at(rate)
+    return Limit(threshold.distance, threshold_source(calibration, threshold), threshold.rate)

@@ -19,6 +19,7 @@ from idmetric.metric.scoring.copies import SIZE, Print, take_print
 from idmetric.metric.scoring.copy_warnings import is_gray, mark_copy, warn_of_gray, warn_of_repeated_references
 from idmetric.metric.scoring.encoder import Encoder, Seen, Watcher
 from idmetric.metric.scoring.files import Cross
+from idmetric.metric.scoring.limits import Limit
 from idmetric.metric.scoring.pairs import Pair, Pairs
 from idmetric.metric.scoring.records import Record
 from idmetric.metric.scoring.references import FEWEST, leave_one_out, percentile
@@ -42,7 +43,7 @@ class RowMaker:
     Attributes:
         encoder: reads and embeds the files.
         baseline: with several references, set by `cross`.
-        threshold: the largest distance that passes, of the settings or of a subject.
+        limit: the largest distance that passes: the given one, else a subject's own, else the calibration's.
         distances: of each image in turn to every reference, or of each pair, for published scores.
         consecutive: for scores of videos, distance of each image to the one before, or to the first reference.
     """
@@ -54,7 +55,9 @@ class RowMaker:
         self.progress = progress
         self.encoder = Encoder(metric, settings, watcher)
         self.baseline: Baseline | None = None
-        self.threshold = settings.threshold
+        self.limit: Limit | None = settings.calibrated
+        if settings.threshold is not None:
+            self.limit = Limit.of(settings.threshold)
         self.distances: list[list[float]] = []
         self.consecutive: list[float] = []
         self._print_of = lru_cache(_PRINTS)(_print_of)
@@ -110,13 +113,15 @@ class RowMaker:
         return rows
 
     def _references(self, work: Cross) -> dict[File, Seen]:
-        """The references, embedded now or before by a subject; its threshold holds unless the request has one."""
+        """The references, embedded now or before by a subject, whose threshold holds unless the request has one."""
         subject = work.subject
         if subject is None:
             return dict(self._images(work.references))
         subject.check(self.metric.model_id, self.settings.distance)
-        if self.threshold is None:
-            self.threshold = subject.own_threshold(self.settings.distance, self.settings.aggregate)
+        if self.settings.threshold is None:
+            own_threshold = subject.own_threshold(self.settings.distance, self.settings.aggregate)
+            if own_threshold is not None:
+                self.limit = Limit(own_threshold, subject.threshold_source)
         return self.encoder.of_subject(subject)
 
     def _together(self, images: Iterable[Seen]) -> Embedding:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.files.tables import rounded
 from idmetric.metric.images.read import Outside
-from idmetric.metric.scoring.calibrations import calibration_of
+from idmetric.metric.scoring.calibrations import calibration_of, limit_of
 from idmetric.metric.scoring.files import Cross, check_masks, cross
 from idmetric.metric.scoring.pairs import Pair, Pairs, pairs_of, read_pairs
 from idmetric.metric.scoring.rows import RowMaker
@@ -44,6 +44,7 @@ def score(
     on_error: Literal["fail", "skip"] = "fail",
     cache: PathLike | None = None,
     calibration: PathLike | Calibration | None = None,
+    rate: float | None = None,
     prior: float | None = None,
     copies: bool = True,
     threshold: float | None = None,
@@ -63,12 +64,14 @@ def score(
         mask_id, outside: as in `Embedder.embed`.
         on_error: raise for unreadable images ("fail"), or list them in `Scores.skipped` ("skip").
         cache: a folder that keeps embeddings by the content of the images; a stopped run resumes from it.
-        calibration: adds `probability` to the rows; a file, a `Calibration`, or "stored" for the one saved
-            with the model. prior: the share of images with the same identity, in (0, 1); default: of the calibration.
+        calibration: adds `probability` to the rows, and a threshold; a file, a `Calibration`, or "stored" for the one
+            saved with the model. rate: the false-accept rate of this threshold, the share of pairs of two identities
+            that it accepts; default 5 %, and of the rates that the calibration lists, the nearest at or below it.
+        prior: the share of images with the same identity, in (0, 1); default: of the calibration.
         copies: look for images that repeat a reference's pixels, mark them, and give a `CopyWarning`; also give a
             `GrayWarning` for gray images against references in color.
         threshold: the largest distance that passes, for `Scores.summary` and `Scores.failing`; default: of a subject,
-            its own (`Subject.own_threshold`), else none.
+            its own (`Subject.own_threshold`), else that of the calibration, else none.
         batch_size: images per pass. workers: threads that read images; default: one for each core, at most 8.
         progress: called with (images done, images in all).
 
@@ -77,6 +80,7 @@ def score(
         ImageReadError: with on_error="fail", naming the first unreadable image.
         CalibrationError: for a calibration of another model, distance or way of masking.
     """
+    chosen = calibration_of(metric, calibration, distance)
     settings = ScoreSettings(
         distance=distance,
         aggregate=aggregate,
@@ -85,7 +89,9 @@ def score(
         outside=outside,
         on_error=on_error,
         cache=cache,
-        calibration=calibration_of(metric, calibration, distance),
+        calibration=chosen,
+        rate=rate,
+        calibrated=limit_of(calibration, chosen, rate),
         prior=prior,
         copies=copies,
         threshold=threshold,
@@ -118,7 +124,8 @@ def score_pairs(
     if "aggregate" in settings:
         raise TypeError("score_pairs takes no aggregate: each pair has its own row")
     chosen = calibration_of(metric, calibration, settings.get("distance", "cls"))
-    options = ScoreSettings(calibration=chosen, **settings)
+    limit = limit_of(calibration, chosen, settings.get("rate"))
+    options = ScoreSettings(calibration=chosen, calibrated=limit, **settings)
     work = read_pairs(Path(pairs), options.on_error) if isinstance(pairs, str | os.PathLike) else pairs_of(pairs)
     check_masks(work, options.mask_dir, options.mask_id is not None, metric.preprocessing)
     return compare(metric, work, options, progress=progress)
@@ -163,7 +170,7 @@ def compare(
         metric.signature(settings.distance),
         skipped,
         maker.baseline,
-        threshold=maker.threshold,
+        limit=maker.limit,
         calibration=settings.calibration,
         named=maker.named(of_whole_images=settings.distance == "cls" and True not in has_masks),
     )

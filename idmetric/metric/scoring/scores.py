@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.tables import aligned, first_few, four, rounded
+from idmetric.metric.scoring.limits import Limit
 from idmetric.metric.scoring.records import Record, Records
 
 if TYPE_CHECKING:
@@ -49,7 +50,11 @@ class RequestError(ValueError):
 
 @dataclass(frozen=True)
 class ScoreSettings:
-    """The settings of `idmetric.score`, which explains them."""
+    """The settings of `idmetric.score`, which explains them.
+
+    Attributes:
+        calibrated: the threshold of the calibration at the rate, see `calibrations.limit_of`.
+    """
 
     distance: str = "cls"
     aggregate: Literal["best", "mean"] = "best"
@@ -59,9 +64,11 @@ class ScoreSettings:
     on_error: Literal["fail", "skip"] = "fail"
     cache: PathLike | None = None
     calibration: Calibration | None = None
+    rate: float | None = None
+    calibrated: Limit | None = None
     prior: float | None = None
     copies: bool = True
-    threshold: float | None = None
+    threshold: float | Limit | None = None
     batch_size: int = 32
     workers: int | None = None
 
@@ -72,8 +79,14 @@ class ScoreSettings:
             raise RequestError(f"unknown on_error {self.on_error!r}: choose fail, skip")
         if self.prior is not None and (self.calibration is None or not 0 < self.prior < 1):
             raise RequestError("prior lies between 0 and 1, and needs a calibration")
-        if self.threshold is not None and math.isnan(self.threshold):
+        if self.threshold is not None and math.isnan(Limit.of(self.threshold).distance):
             raise RequestError("threshold must be a number")
+        if self.rate is not None and self.calibration is None:
+            raise RequestError(
+                "rate chooses the threshold of a calibration: give one as well ('stored' is the model's own)"
+            )
+        if self.rate is not None and self.threshold is not None:
+            raise RequestError("threshold and rate both say which images pass: leave one out")
 
 
 @dataclass(frozen=True)
@@ -124,7 +137,7 @@ class Scores(Records):
         skipped: `image` and `reason` of each unreadable image, with on_error="skip".
         baseline: distances of the references to each other; None for pairs and a single reference.
         references: number of references; 0 for pairs.
-        threshold: the largest distance that passes.
+        limit: the largest distance that passes, with its source; None without one.
         left_out: references among the images, which have no row.
         other: columns of a file of pairs that are carried through.
         calibration: the source of the probabilities.
@@ -135,11 +148,21 @@ class Scores(Records):
     skipped: Sequence[Record] = ()
     baseline: Baseline | None = None
     references: int = 0
-    threshold: float | None = None
+    limit: Limit | None = None
     left_out: Sequence[str] = ()
     other: Sequence[str] = ()
     calibration: Calibration | None = None
     named: NamedValue | None = None
+
+    @property
+    def threshold(self) -> float | None:
+        """The largest distance that passes; None without one."""
+        return None if self.limit is None else self.limit.distance
+
+    @property
+    def threshold_source(self) -> str:
+        """Where the threshold comes from, see `limits.Limit`; "" without one."""
+        return "" if self.limit is None else self.limit.source
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -147,8 +170,8 @@ class Scores(Records):
 
         Returns:
             n, mean (None without rows), std (n - 1; None for fewer than two rows); with a threshold also threshold,
-            passing (how many are not above it) and share_passing in [0, 1]; with copies among the rows also
-            without_copies, these numbers of the other rows; with a published score also named.
+            threshold_source, passing (how many are not above it) and share_passing in [0, 1]; with copies among the
+            rows also without_copies, these numbers of the other rows; with a published score also named.
         """
         distances = [row["distance"] for row in self.rows]
         summary: dict[str, Any] = {
@@ -159,7 +182,8 @@ class Scores(Records):
         if self.threshold is not None:
             passing = len(distances) - len(self.failing)
             share = passing / len(distances) if distances else None
-            summary |= {"threshold": self.threshold, "passing": passing, "share_passing": share}
+            summary |= {"threshold": self.threshold, "threshold_source": self.threshold_source}
+            summary |= {"passing": passing, "share_passing": share}
         new_rows = [row for row in self.rows if not row.get("copy")]
         if len(new_rows) < len(self.rows):
             summary["without_copies"] = replace(self, rows=new_rows, named=None).summary
@@ -176,6 +200,38 @@ class Scores(Records):
 
         return [row for row in self.rows if not comparable(row["distance"]) <= comparable(self.threshold)]
 
+    @property
+    def probability_note(self) -> str:
+        """What to believe where probabilities and real photos disagree about an image; "" where they do not.
+
+        They disagree about an image that is farther than every real photo and more probably the same than not, and
+        about one that is nearer and more probably another.
+        """
+        if self.baseline is None or not self.rows or "probability" not in self.rows[0]:
+            return ""
+        from idmetric.metric.distance.ties import comparable  # NumPy: not for --help
+
+        distances = comparable([row["distance"] for row in self.rows])
+        probabilities = comparable([row["probability"] for row in self.rows])
+        is_farther = distances > comparable(self.baseline.max)
+        farther = int((is_farther & (probabilities > 0.5)).sum())
+        nearer = int((~is_farther & (probabilities < 0.5)).sum())
+
+        count = len(self.baseline.distances)
+        sentences = []
+        if farther:
+            sentences.append(
+                f"{_images(farther)} farther than every real photo although P(same) is above 0.5: believe the real "
+                "photos, which show this subject, while P(same) is of pairs of other subjects; with "
+                f"{count} references, 1 in {count + 1} new photos of the subject would be farther, too"
+            )
+        if nearer:
+            sentences.append(
+                f"{_images(nearer)} as near as real photos although P(same) is below 0.5: believe the real photos if "
+                "all of them show the subject, since P(same) is of pairs of other subjects"
+            )
+        return "; ".join(sentences)
+
     def to_dict(self) -> dict[str, Any]:
         """The object that `--format json` prints; numbers with nine significant digits."""
         baseline = self.baseline
@@ -184,6 +240,8 @@ class Scores(Records):
             values["baseline"] = {**asdict(baseline), "mean": baseline.mean, "max": baseline.max}
         if self.references == 1:
             values["baseline_note"] = NEEDS_TWO
+        if self.probability_note:
+            values["probability_note"] = self.probability_note
         values["skipped"] = list(self.skipped)
         if self.left_out:
             values["references_left_out"] = list(self.left_out)
@@ -246,6 +304,10 @@ def _columns(scores: Scores) -> list[str]:
     return aligned([list(lines[0]), *(list(cells.values()) for cells in lines)])
 
 
+def _images(count: int) -> str:
+    return "1 image is" if count == 1 else f"{count} images are"
+
+
 def _has_several_references(scores: Scores) -> bool:
     return len({row["reference"] for row in scores.rows}) > 1
 
@@ -270,6 +332,8 @@ def _notes(scores: Scores) -> list[str]:
         lines.append(f"other columns, in --format csv, json and jsonl: {', '.join(scores.other)}")
     if scores.rows and "probability_basis" in scores.rows[0]:
         lines.append(scores.rows[0]["probability_basis"])
+    if scores.probability_note:
+        lines.append(scores.probability_note)
     lines.append("  ".join(f"{key}={value}" for key, value in scores.signature.items()))
 
     summary = scores.summary
@@ -289,6 +353,7 @@ def _numbers(summary: dict[str, Any]) -> str:
         if summary[name] is not None:
             parts.append(f"{name} {four(summary[name])}")
     if summary.get("share_passing") is not None:
-        passing = f"{summary['passing']} of {summary['n']} at most {summary['threshold']:g}"
-        parts.append(f"share passing {four(summary['share_passing'])} ({passing})")
+        limit = Limit(summary["threshold"], summary["threshold_source"])
+        parts.append(f"share passing {four(summary['share_passing'])} ({summary['passing']} of {summary['n']})")
+        parts.append(f"threshold {limit}")
     return ", ".join(parts)

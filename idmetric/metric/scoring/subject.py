@@ -30,6 +30,7 @@ from idmetric.metric.images.kinds import ImageLike, describe, is_array
 from idmetric.metric.images.masks import split_masks
 from idmetric.metric.images.read import read_image, split_images
 from idmetric.metric.scoring.copy_warnings import small_picture
+from idmetric.metric.scoring.limits import OWN_PHOTOS, SUBJECT_FILE
 from idmetric.metric.scoring.references import FEWEST, Aggregate, leave_one_out
 from idmetric.metric.scoring.scores import RequestError
 
@@ -188,6 +189,11 @@ class Subject:
             return None
         matrix = distance_matrix(self.embedding, None, distance).double().cpu().numpy()
         return float(leave_one_out(matrix, aggregate).max())
+
+    @property
+    def threshold_source(self) -> str:
+        """Where `own_threshold` comes from: "own photos", or "subject file" for one that was given."""
+        return OWN_PHOTOS if self.threshold is None else SUBJECT_FILE
 
     # Files
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from scipy import stats
 
 from idmetric.cli.eval import main as eval_command
 from idmetric.data.importers.run import import_dataset
@@ -73,6 +74,8 @@ def test_the_row_of_emu2_is_that_of_table_2(emu2: Path) -> None:
         assert cell.low is not None
         assert cell.high is not None
         assert cell.low < expected < cell.high
+    # interval level, by the package krippendorff 0.9.0; nominal level would give 0.426
+    assert value(results[HUMAN].rows, "emu2", metric="alpha").value == pytest.approx(0.76281, abs=1e-5)
     for model, expected in (("gpt", 0.004), ("nearid", 0.028)):
         assert value(results[model].rows, "emu2", metric="±").value == pytest.approx(expected, abs=0.002)
     assert "0.768" in table([results["nearid"]])
@@ -230,7 +233,7 @@ def test_wrong_ratings_are_named(tmp_path: Path) -> None:
 
 
 def test_intervals_draw_whole_collections_for_all_methods_at_once(tmp_path: Path) -> None:
-    truth = make_ratings(tmp_path, collections=10)
+    truth = make_ratings(tmp_path, collections=21)
     ratings = dreambench_ratings.read(tmp_path)
     rows, _ = rate(ratings, "nearid", SOME, DreamBenchOptions(("object",)))
     items = sorted(k for k in truth["group1"]["emu2"] if k[0].startswith("object"))
@@ -248,10 +251,39 @@ def test_intervals_draw_whole_collections_for_all_methods_at_once(tmp_path: Path
     assert (fast.value, fast.low, fast.high) == pytest.approx((slow.value, slow.low, slow.high), abs=1e-9)
 
 
-def test_few_collections_have_no_interval(tmp_path: Path) -> None:
-    make_ratings(tmp_path, collections=9)
-    rows, _ = rate(dreambench_ratings.read(tmp_path), "gpt", SOME, ALL_FOUR)
-    assert all(v.low is None for row in rows for v in row.values() if isinstance(v, Value))
+def test_the_interval_of_few_collections_is_of_the_jackknife(tmp_path: Path) -> None:
+    truth = make_ratings(tmp_path, collections=4)
+    rows, _ = rate(dreambench_ratings.read(tmp_path), HUMAN, SOME, DreamBenchOptions(("object",)))
+    items = sorted(k for k in truth["group1"]["emu2"] if k[0].startswith("object"))
+    without = []
+    for left_out in sorted({collection for collection, _ in items}):
+        rest = [item for item in items if item[0] != left_out]
+        without.append(pearson(*([truth[group]["emu2"][item] for item in rest] for group in ("group1", "group2"))))
+    half = stats.t.ppf(0.975, 3) * np.sqrt(3 / 4 * np.sum((without - np.mean(without)) ** 2))
+    found = value(rows, "emu2")
+    assert (found.low, found.high) == pytest.approx((found.value - half, found.value + half))
+
+
+# Krippendorff's alpha
+
+
+def test_the_alpha_of_people_is_at_interval_level(tmp_path: Path) -> None:
+    """Ordered pairs of ratings, counted one by one."""
+    truth = make_ratings(tmp_path)
+    ratings = dreambench_ratings.read(tmp_path)
+    rows, _ = rate(ratings, HUMAN, NONE, DreamBenchOptions(("object",)))
+    items = [k for k in truth["group1"]["emu2"] if k[0].startswith("object")]
+    units = [[truth[group]["emu2"][item] for group in ("group1", "group2")] for item in items]
+    pooled = [rating for unit in units for rating in unit]
+    n = len(pooled)
+    observed = sum(2 * (a - b) ** 2 for a, b in units) / n
+    expected = sum((a - b) ** 2 for a in pooled for b in pooled) / (n * (n - 1))
+    [row] = [row for row in rows if row["method"] == "emu2"]
+    assert isinstance(row["alpha"], Value)
+    assert row["alpha"].value == pytest.approx(1 - observed / expected)
+    assert row["alpha"].count == len(items)
+    gpt, _ = rate(ratings, "gpt", NONE, DreamBenchOptions(("object",)))
+    assert not any("alpha" in row for row in gpt)
 
 
 # Images

@@ -432,16 +432,19 @@ def test_the_threshold_is_that_of_the_calibration(folder: Path, metric: IDSim) -
     tau = 1 - float(point["distance"])
     subjects = result.items["subjects"]
     assert subjects["SCR"] == [value < tau for value in subjects["identity"]]
-    assert any(f"under {tau:.3f}" in note for note in result.notes)
-    assert any("at 5 % of pairs" in note for note in result.notes)
+    assert any(f"under {tau:.3f} (stored calibration, 5 % of pairs)" in note for note in result.notes)
+    assert (result.settings["scr"], result.settings["scr_source"]) == (tau, "stored calibration, 5 % of pairs")
+    assert f"{tau:.3f} (stored calibration, 5 % of pairs)" in eval_page([result])
 
     [between] = run(given(folder), {"tiny": tiny}, PLAIN, GeneratorOptions(rate=0.07))
     assert between.items["subjects"]["SCR"] == subjects["SCR"]
-    assert any("at 5 % of pairs, the nearest below 7 %" in note for note in between.notes)
+    assert between.settings["scr_source"] == "stored calibration, 5 % of pairs, the nearest below 7 %"
     with pytest.raises(CalibrationError, match=r"rate of 0\.0001 or less, only at 0\.001, 0\.01, 0\.05, 0\.1"):
         run(given(folder), {"tiny": tiny}, PLAIN, GeneratorOptions(rate=0.0001))
     path = folder / "other.json"
     tiny.calibration.write(path)  # type: ignore[union-attr]
+    [by_file] = run(given(folder), {"tiny": tiny}, PLAIN, GeneratorOptions(calibration=path, rate=0.01))
+    assert by_file.settings["scr_source"] == "other.json, 1 % of pairs"
     with pytest.raises(CalibrationError, match="was made for"):
         run(given(folder), {"m": metric}, PLAIN, GeneratorOptions(calibration=path))
     [result] = run(given(folder), {"m": metric}, PLAIN)

@@ -181,6 +181,8 @@ def test_thresholds_come_from_the_calibration(split: Manifest, tmp_path: Path) -
     [result] = run(few, {"m": tiny}, PLAIN, OpenSetOptions(unknown=0.3, rate=(0.03, 0.02, 0.01)))
     labels = {row["threshold"] for row in result.rows if "tau" in row}
     assert labels == {"0.01 of pairs", "oracle"}  # the nearest listed rate below each
+    note = f"threshold 0.01 of pairs: similarity {1 - distance[0.01]:.3f} (stored calibration, 1 % of pairs"
+    assert note + ")" in result.notes
 
     replace(own, thresholds=({"false_accept_rate": 0.2, "distance": 0.6},)).write(tmp_path / "c.json")
     threshold = scorers.calibrated(tiny, PLAIN, tmp_path / "c.json", 0.2)

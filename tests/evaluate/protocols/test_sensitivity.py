@@ -106,6 +106,64 @@ def test_intervals_are_students_over_instances(model: IDSim, grid: Manifest) -> 
         assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
 
 
+def hundred_instances(folder: Path) -> tuple[Manifest, np.ndarray]:
+    """Smallest grids of 100 instances, and the score of each picture, whose slopes vary between instances."""
+    rng = np.random.default_rng(7)
+    rows, factors, changes, identities, scores = [], [], [], [], []
+    Image.new("RGB", (8, 8)).save(folder / "any.png")
+    for thing in range(100):
+        slope, context_slope = rng.normal(0.6, 0.2), rng.normal(0.1, 0.05)
+        for identity in (0.0, 1.0):
+            for change in (0.0, 1.0):
+                slot = "candidate" if identity or change else "anchor"
+                rows.append(Row(f"{thing}", "any.png", id=f"{thing}-{identity}-{change}", group=f"{thing}", slot=slot))
+                factors.append("light")
+                changes.append(change)
+                identities.append(identity)
+                scores.append(1 - slope * identity - context_slope * change)
+    manifest = Manifest.from_rows(rows, folder)
+    columns = {"x_factor": factors, "x_factor_change": changes, "x_identity_change": identities}
+    return manifest.replace(**columns), np.array(scores)
+
+
+def test_the_papers_uncertainty_is_that_of_100_instances_resampled_1000_times(tmp_path: Path) -> None:
+    """Supplement F: mean, standard deviation and 2.5th to 97.5th percentile of the samples, by SciPy's bootstrap."""
+    data, scores = hundred_instances(tmp_path)
+    [result] = run(data, {"m": Scripted(lambda _, a, b: scores[a])}, EvalSettings())
+    for column in ("identity", "context"):
+        slopes = np.array(result.items["fits"][column])
+        assert slopes.shape == (100,)
+        theirs = stats.bootstrap((slopes,), np.mean, method="percentile", n_resamples=100_000, rng=1, batch=1000)
+        interval, deviation = theirs.confidence_interval, theirs.standard_error
+        found = value(result, "light", f"{column} resampled")
+        assert found.value == pytest.approx(slopes.mean(), abs=4 * deviation / np.sqrt(1000))
+        assert (found.low, found.high) == pytest.approx((interval.low, interval.high), abs=0.25 * deviation)
+        spread = value(result, "light", f"{column} SD")
+        assert spread.value == pytest.approx(deviation, rel=0.1)
+        assert (found.count, spread.count, spread.low) == (100, 100, None)
+
+
+def test_the_papers_uncertainty_of_two_instances_is_that_of_their_four_draws(model: IDSim, grid: Manifest) -> None:
+    """Twice the lower, the mean twice, twice the higher: a standard deviation of their distance over the root of 8."""
+    two = grid.filter(lambda row: row.group in ("thing0", "thing1"))
+    [result] = run(two, {"m": model}, EvalSettings(bootstrap=4000))
+    lines = result.items["fits"]
+    for which in ("light", "all"):
+        slopes: dict[str, list[float]] = {"thing0": [], "thing1": []}
+        for name, factor, slope in zip(lines["instance"], lines["factor"], lines["identity"], strict=True):
+            slopes[name] += [slope] * (which in (factor, "all"))
+        low, high = sorted(np.mean(own) for own in slopes.values())
+        found = value(result, which, "identity resampled")
+        assert (found.low, found.high) == pytest.approx((low, high))
+        assert found.value == pytest.approx((low + high) / 2, abs=0.03 * (high - low))
+        assert value(result, which, "identity SD").value == pytest.approx((high - low) / np.sqrt(8), rel=0.05)
+
+
+def test_without_samples_the_papers_uncertainty_is_left_out(model: IDSim, grid: Manifest) -> None:
+    [result] = run(grid, {"m": model}, PLAIN)
+    assert not any("SD" in name or "resampled" in name for row in result.rows for name in row)
+
+
 def test_a_metric_that_sees_no_context_is_not_sensitive_to_it(grid: Manifest) -> None:
     def oracle(slope: float) -> Scripted:
         return Scripted(lambda data, a, b: 1 - slope * np.array(data.column("x_identity_change"))[a])

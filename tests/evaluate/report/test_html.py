@@ -92,7 +92,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def printed(folder: Path) -> dict[str, Any]:
     status, out = score(folder, *EVERYTHING, "--format", "json", "--html", "page.html")
-    assert status == 4
+    assert status == 3
     found: dict[str, Any] = json.loads(out)
     return found
 
@@ -185,10 +185,12 @@ def test_nothing_is_fetched_and_every_picture_has_an_alternative(page: Page) -> 
 
 def test_thresholds_on_offer_are_those_that_are_known(folder: Path, page: Page, printed: dict[str, Any]) -> None:
     offered = [float(b["data-threshold"]) for b in page.all("button") if "data-threshold" in b]
-    assert offered == [printed["baseline"]["max"], 0.125]
+    assert offered == [0.125, printed["baseline"]["max"]]
+    assert page.all("button", **{"data-label": "calibration.json, 5 % of pairs"})
     given = page_of(folder, *EVERYTHING, "--threshold", "0.0625")
     assert given.all("input", id="threshold")[0]["value"] == "0.0625"
-    assert next(b["data-label"] for b in given.all("button") if "data-threshold" in b) == "your threshold"
+    labels = [b["data-label"] for b in given.all("button") if "data-threshold" in b]
+    assert labels == ["--threshold", "farthest real photo", "calibration, 5 % of pairs"]
     assert [("data-neutral" in b) for b in given.all("button") if "data-threshold" in b] == [False, True, True]
 
 
@@ -214,6 +216,35 @@ def test_enough_references_and_a_calibration_on_photos_give_one(folder: Path) ->
     [card] = many.cards
     assert card["data-closer"] == f"{float(card['data-percentile']):.0f} % of real photos"
     assert f"closer than this: {card['data-closer']}" in many.visible
+
+
+def test_the_nearest_of_several_references_is_accepted_more_often_than_a_pair(folder: Path, page: Page) -> None:
+    for k in range(5):
+        picture(200 + k).save(folder / f"five{k}.png")
+    five = [word for k in range(5) for word in ("--ref", f"five{k}.png")]
+    calibrated = ("gen/sample2.png", "--calibration", "calibration.json")
+    note = "The nearest of {} references is accepted more often: at 5 % of pairs, up to {} % of other subjects"
+    assert note.format(3, 14) in page.visible  # 1 - .95^3
+    assert note.format(5, 23) in page_of(folder, *five, *calibrated).visible  # 1 - .95^5
+    for others in ((*five, "--aggregate", "mean"), ("ref0.png",)):
+        assert "is accepted more often" not in page_of(folder, *others, *calibrated).visible
+    assert "is accepted more often" not in page_of(folder, *five, "gen/sample2.png").visible
+
+
+def test_one_reference_is_not_told_how_many_are_needed(folder: Path) -> None:
+    alone = page_of(folder, "ref0.png", "gen/sample2.png")
+    assert "How far real photos of the subject are from each other is shown with two" in alone.visible
+    assert "19 references" not in alone.visible
+
+
+def test_the_page_says_whether_to_believe_the_probability_or_the_real_photos(folder: Path) -> None:
+    examples = Path(__file__).parents[3] / "examples" / "images"
+    photos = [word for name in ("a", "b", "c") for word in ("--ref", str(examples / f"mug_{name}.png"))]
+    asked = (*photos, str(examples / "mug_other.png"), "--model", "tiny", "--calibration", "stored")
+    shown = page_of(folder, *asked)
+    assert "P(same) 0.92" in shown.visible
+    assert "1 image is farther than every real photo although P(same) is above 0.5: believe the real" in shown.visible
+    assert "believe the real" not in page_of(folder, *asked[:-2]).visible
 
 
 def test_a_reference_among_the_images_is_no_copy(folder: Path) -> None:

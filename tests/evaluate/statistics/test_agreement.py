@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from idmetric.evaluate.statistics.agreement import fisher_mean, kendall, krippendorff_alpha, pearson, spearman
+from idmetric.evaluate.statistics.agreement import (
+    fisher_mean,
+    kendall,
+    krippendorff_alpha,
+    pearson,
+    rating_alpha,
+    spearman,
+)
 
 
 def sample(seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -112,3 +119,63 @@ def test_agreement_is_one_and_opposite_votes_are_below_zero() -> None:
 def test_undefined_votes_are_refused(votes: list[list[float]], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         krippendorff_alpha(votes)
+
+
+def ratings_of(*observers: str) -> np.ndarray:
+    """Ratings (items, observers) of observers' values, one digit for each item; * is missing."""
+    rows = [[np.nan if value == "*" else float(value) for value in observer] for observer in observers]
+    return np.array(rows).T
+
+
+def slow_alpha(table: np.ndarray) -> float:
+    """Interval level by Krippendorff's coincidences: o_ck over pairs within items, e_ck = n_c n_k over all."""
+    items = [[value for value in item if not np.isnan(value)] for item in table]
+    items = [item for item in items if len(item) > 1]
+    observed, pooled = 0.0, [value for item in items for value in item]
+    for item in items:
+        for i, a in enumerate(item):
+            for j, b in enumerate(item):
+                if i != j:
+                    observed += (a - b) ** 2 / (len(item) - 1)
+    expected = 0.0
+    for i, a in enumerate(pooled):
+        for j, b in enumerate(pooled):
+            if i != j:
+                expected += (a - b) ** 2
+    return 1 - (len(pooled) - 1) * observed / expected
+
+
+def test_alpha_of_ratings_is_that_of_the_published_example() -> None:
+    """Krippendorff (2011), section E: the data of example C at interval level; nominal level gives 0.743."""
+    observers, _, _ = EXAMPLES["missing"]
+    assert rating_alpha(ratings_of(*observers)) == pytest.approx(0.849, abs=5e-4)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_alpha_of_ratings_is_that_of_a_loop_over_pairs(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    table = rng.integers(0, 5, (rng.integers(3, 20), rng.integers(2, 6))).astype(float)
+    table[rng.random(table.shape) < 0.2] = np.nan
+    table[0, :2] = 0, 3
+    assert rating_alpha(table) == pytest.approx(slow_alpha(table))
+    assert rating_alpha(100 - 7 * table) == pytest.approx(rating_alpha(table))  # any interval scale
+
+
+def test_far_ratings_disagree_more_than_near_ones() -> None:
+    near, far = [[0, 1], [4, 3], [2, 2]], [[0, 4], [4, 3], [2, 2]]
+    assert rating_alpha(near) > rating_alpha(far)
+    assert rating_alpha([[0, 0], [4, 4], [1, 1]]) == 1
+
+
+@pytest.mark.parametrize(
+    ("ratings", "message"),
+    [
+        ([[1, np.nan], [np.nan, 3]], "an item with two ratings"),
+        ([[2, 2], [2, 2]], "all ratings are equal"),
+        ([[1, np.inf]], "finite, or NaN"),
+        ([1, 2], "2 dimensions, items and raters"),
+    ],
+)
+def test_undefined_ratings_are_refused(ratings: list[list[float]], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        rating_alpha(ratings)

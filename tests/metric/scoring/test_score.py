@@ -7,6 +7,7 @@ import io
 import json
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.calibration.curves import Platt
 from idmetric.metric.distance.matrix import distance_matrix
 from idmetric.metric.scoring.copy_warnings import GrayWarning
+from idmetric.metric.scoring.limits import Limit
 from idmetric.metric.scoring.scores import RequestError, Scores
 
 Print = Callable[..., str]
@@ -86,6 +88,8 @@ def test_scores_are_those_that_the_command_prints(
 ) -> None:
     words = ("--ref", "a.png", "--ref", "b.png", "gen", "a.png", *options)
     found = score(model, ["a.png", Path("b.png")], **{"images": ["gen", "a.png"], **arguments})
+    if found.limit is not None:
+        found = replace(found, limit=replace(found.limit, source="--threshold"))  # in Python "given"
     assert found.to_dict() == json.loads(printed(*words, "--format", "json"))
     assert list(found) == found.to_dict()["rows"]
     for form, text in (("table", found.to_table()), ("csv", found.to_csv()), ("jsonl", found.to_jsonl())):
@@ -215,6 +219,21 @@ def test_a_calibration_adds_probabilities_and_leaves_the_model_alone(model: Any,
         score(model, "a.png", "gen", calibration=made, distance="patch")
 
 
+def test_a_calibration_gives_the_threshold_at_5_percent_or_at_the_rate(model: Any, tmp_path: Path) -> None:
+    thresholds = tuple({"false_accept_rate": rate, "distance": 10 * rate} for rate in (0.2, 0.05, 0.01))
+    made = Calibration(Platt(5.0, -2.0), model.calibrated_model(), "cls", 0.5, name="model", thresholds=thresholds)
+    made.write(tmp_path / "c.json")
+    found = score(model, "a.png", "gen", calibration=tmp_path / "c.json")
+    assert (found.threshold, found.threshold_source) == (0.5, "c.json, 5 % of pairs")
+    found = score(model, "a.png", "gen", calibration=made, rate=0.1)
+    assert (found.threshold, found.threshold_source) == (0.5, "given calibration, 5 % of pairs, the nearest below 10 %")
+    found = score_pairs(model, [("a.png", "gen/c.png")], calibration=made, rate=0.01)
+    assert found.summary["threshold_source"] == "given calibration, 1 % of pairs"
+    assert len(found.failing) == int(found.rows[0]["distance"] > 0.1)
+    found = score(model, "a.png", "gen", calibration=made, threshold=0.3)
+    assert (found.threshold, found.threshold_source) == (0.3, "given")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -227,6 +246,7 @@ def test_a_calibration_adds_probabilities_and_leaves_the_model_alone(model: Any,
         ({"on_error": "stop"}, "unknown on_error 'stop'"),
         ({"prior": 0.5}, "needs a calibration"),
         ({"threshold": float("nan")}, "threshold"),
+        ({"rate": 0.05}, "give one as well"),
         ({"batch_size": 0}, "batch_size"),
     ],
 )
@@ -251,12 +271,14 @@ def test_missing_fields_are_empty_in_csv() -> None:
 def test_the_summary_is_also_given_without_copies() -> None:
     given = ((0.0, True), (0.1, False), (0.3, False), (0.4, True))
     rows = [{"rank": 1, "distance": d, "image": "a", "reference": "b", "copy": copy} for d, copy in given]
-    found = Scores(rows, ("distance",), threshold=0.3)
+    found = Scores(rows, ("distance",), limit=Limit(0.3))
     assert found.summary["passing"] == 3
     new = found.summary["without_copies"]
     assert (new["n"], new["mean"], new["passing"]) == (2, pytest.approx(0.2), 2)
     lines = found.to_table().splitlines()
-    assert lines[-1] == "without copies: n 2, mean 0.2000, std 0.1414, share passing 1.0000 (2 of 2 at most 0.3)"
+    assert lines[-1] == (
+        "without copies: n 2, mean 0.2000, std 0.1414, share passing 1.0000 (2 of 2), threshold 0.3 (given)"
+    )
     assert "without_copies" not in Scores(rows[1:3], ("distance",)).summary
 
 

@@ -137,11 +137,14 @@ def test_scores_by_a_subject_are_those_by_its_photos(metric, photos, saved, aggr
 def test_a_subject_passes_what_is_within_its_threshold(metric, photos, saved):
     scores = score(metric, saved, photos.parent / "new")
     assert scores.threshold == pytest.approx(scores.baseline.max)
+    assert scores.threshold_source == "own photos"
     failing = {os.path.basename(row["image"]) for row in scores.failing}
     assert "stranger.png" in failing
     assert failing.isdisjoint({"ann_0.png", "ann_1.png", "ann_2.png"})
     strict = replace(Subject.load(saved), threshold=1e-6)
-    assert len(score(metric, strict, photos.parent / "new").failing) >= 4
+    by_file = score(metric, strict, photos.parent / "new")
+    assert len(by_file.failing) >= 4
+    assert by_file.threshold_source == "subject file"
     assert score(metric, strict, photos.parent / "new", threshold=2.0).failing == []
     few = Subject.of(metric, photos / "ann_0.png", name="ann")
     assert score(metric, few, photos.parent / "new").threshold is None
@@ -202,7 +205,8 @@ def test_the_command_takes_a_subject(saved, photos, capfd, form):
     status = main([str(saved), *files, *options])
     printed, errors = capfd.readouterr()
     assert status == 3
-    assert "exceed the subject's threshold" in errors
+    assert "(own photos)" in errors
+    assert "own photos" in printed
     assert main(["--ref", str(photos / "ann_[0-9].png"), *files, *options]) == 0
     assert capfd.readouterr().out.count("ann_") == printed.count("ann_")
     assert main([str(saved), *files, *options, "--threshold", "2"]) == 0

@@ -1,6 +1,6 @@
 """Values of a table with intervals by identity.
 
-From `bootstrap.FEW` identities on, they are percentiles of bootstrap samples, of fewer Student's (`bootstrap.student`).
+Of up to `bootstrap.FEW` identities they are Student's (`bootstrap.student`), of more percentiles of bootstrap samples.
 `auc` is fast for millions of pairs (`idmetric.evaluate.statistics.resampled`).
 """
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths
 from idmetric.evaluate.protocols.common.result import Row, Value, numbers_of
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.statistics.bootstrap import FEW, bootstrap, percentiles, student
+from idmetric.evaluate.statistics.bootstrap import FEW, bootstrap, in_samples, percentiles, student
 from idmetric.evaluate.statistics.ranking import roc_auc
 from idmetric.evaluate.statistics.resampled import resampled_auc
 
@@ -86,6 +86,29 @@ def student_mean(values: Array, identity: Names, settings: EvalSettings) -> Valu
     return Value(float(values.mean()), low, high, len(values))
 
 
+def resampled_mean(values: Array, settings: EvalSettings) -> tuple[Value, Value] | None:
+    """Mean and standard deviation of the mean of values (N,) over bootstrap samples (ID-Sim, supplement F).
+
+    The interval of the mean reaches from the 2.5th to the 97.5th percentile of the samples, for any number of values.
+
+    Returns:
+        None for a single value, or if settings ask for no samples.
+    """
+    count = len(values)
+    if settings.bootstrap < 2 or count < 2:
+        return None
+    means = in_samples(
+        lambda rows: values[rows].mean(),
+        np.arange(count),
+        samples=settings.bootstrap,
+        seed=settings.seed,
+    )
+    low, high = percentiles(means, settings.bootstrap) or (None, None)
+    mean_of_means = Value(float(means.mean()), low, high, count)
+    deviation = Value(float(means.std(ddof=1)), None, None, count)
+    return mean_of_means, deviation
+
+
 def auc(
     scores: Array,
     same: Truths,
@@ -101,7 +124,7 @@ def auc(
     if same.all() or not same.any():
         return {}
     area = roc_auc(scores, same)
-    if settings.bootstrap > 1 and len(np.unique(identity)) >= FEW:
+    if settings.bootstrap > 1 and len(np.unique(identity)) > FEW:
         values = resampled_auc(scores, same, identity, samples=settings.bootstrap, seed=settings.seed)
         low, high = percentiles(values, settings.bootstrap) or (None, None)
     else:

@@ -23,8 +23,10 @@ from idmetric.data.look import Look, UnreadableError
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.paper_numbers import missing_rows, open_points
 from idmetric.evaluate.protocols.common.result import Result
-from idmetric.metric.calibration.apply import PAIR_RATE, Threshold
+from idmetric.metric.calibration.apply import PAIR_RATE
 from idmetric.metric.distance.matrix import distance, distance_matrix, needs_patches
+from idmetric.metric.scoring.calibrations import STORED, limit_at
+from idmetric.metric.scoring.limits import Limit
 
 if TYPE_CHECKING:
     import torch
@@ -377,8 +379,8 @@ def calibrated(
     settings: EvalSettings,
     file: Path | None = None,
     rate: float = PAIR_RATE,
-) -> Threshold | None:
-    """The threshold at a false-accept rate, by a model's calibration.
+) -> Limit | None:
+    """The threshold at a false-accept rate, a distance, by a model's calibration.
 
     Args:
         file: the calibration to use in place of the model's own.
@@ -396,7 +398,9 @@ def calibrated(
     if not isinstance(model, Embedder):
         return None
     calibration = model.calibration
+    source = model.calibration_source or STORED
     if file is not None:
+        source = file
         calibration = read_calibration(file)
         calibration.check_model(model.calibrated_model())
         calibration.check_distance(settings.distance)
@@ -405,4 +409,4 @@ def calibrated(
         return None
     if calibration.distance != settings.distance or calibration.outside != settings.outside:
         return None
-    return calibration.threshold_at(rate)
+    return limit_at(calibration, rate, source)

@@ -53,7 +53,9 @@ const report = (() => {
       if (option.value === "pass") option.text = neutral ? "Nearer" : "Pass";
       if (option.value === "fail") option.text = neutral ? "Farther" : "Fail";
     }
-    $("count").textContent = `${passes} of ${judged} ${count} at ${value.toFixed(4)}${copied}`;
+    const chosen = [...document.querySelectorAll(".chip[data-threshold]")].find((chip) => Number(chip.dataset.threshold) === value);
+    const source = chosen ? ` (${chosen.dataset.label})` : "";
+    $("count").textContent = `${passes} of ${judged} ${count} at ${value.toFixed(4)}${source}${copied}`;
     if (from !== "slider") $("slider").value = String(value);
     if (from !== "number") $("threshold").value = value.toFixed(4);  // `limit` stays exact
     $("slider").setAttribute("aria-valuetext", `${value.toFixed(4)}: ${passes} of ${judged} ${count}`);
