@@ -126,7 +126,7 @@ def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
         return False
     if schema["type"] == "number":
         return bool(schema["minimum"] <= value <= schema["maximum"])
-    if schema["type"] == "array":
+    if isinstance(value, list):
         return len(value) >= schema.get("minItems", 0) and all(_fits(item, schema["items"]) for item in value)
     return True
 
