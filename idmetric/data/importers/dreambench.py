@@ -124,6 +124,14 @@ def method_of(run: str, methods: Iterable[str]) -> str | None:
     return max((method for method in methods if f"{run}_".startswith(f"{method}_")), key=len, default=None)
 
 
+def rated_item(image: Path) -> tuple[str, int] | None:
+    """Collection and prompt of a generated image, COLLECTION/PROMPT_0.jpg; None if it is not the first of a prompt."""
+    match = _SAMPLE.fullmatch(f"{image.parent.name}/{image.name}")
+    if match is None or int(match["number"]) != 0:
+        return None
+    return match["collection"], int(match["prompt"])
+
+
 def read_ratings(folder: Path) -> Ratings:
     """All ratings of concept preservation in a folder: RATER/METHOD-cp.json or RATER/METHOD.json.
 
@@ -137,13 +145,14 @@ def read_ratings(folder: Path) -> Ratings:
         is_other = method.endswith("-pf") or any(part.startswith(_OTHER) for part in rater.parts)
         is_merged = path.parent != folder and Path(f"{path.parent}.json").is_file()
         if not is_other and not is_merged:
-            ratings.setdefault(rater.as_posix(), {})[method] = _read_file(path)
+            ratings.setdefault(rater.as_posix(), {})[method] = read_rating_file(path)
     if not ratings:
         raise SourceError(f"{folder}: no ratings (RATER/METHOD-cp.json) in the folder")
     return ratings
 
 
-def _read_file(path: Path) -> dict[tuple[str, int], float]:
+def read_rating_file(path: Path) -> dict[tuple[str, int], float]:
+    """(collection, prompt) -> rating of a file of one rater and method; items rated null or NaN are absent."""
     ratings: dict[tuple[str, int], float] = {}
     for name, value in read_json(path, dict).items():
         if value is None or value != value:  # the rater's answer was not readable

@@ -44,6 +44,7 @@ from idmetric.evaluate.protocols.generator.columns import (
 )
 from idmetric.evaluate.protocols.generator.columns import COLUMNS as generator_columns
 from idmetric.evaluate.protocols.generator.example import example
+from idmetric.evaluate.protocols.generator.grades import CONSISTENCY, GRADE, Grades, read_grades
 from idmetric.evaluate.protocols.generator.images import Images, Names, Scores, on_places, score, sizes_of
 from idmetric.evaluate.protocols.generator.layouts import LAYOUTS, Layout
 from idmetric.evaluate.protocols.generator.options import OUTPUTS_HELP, CopyingOptions, OutputsOptions
@@ -97,6 +98,12 @@ class GeneratorOptions(CopyingOptions, OutputsOptions):
     floor: Path | None = option(
         None, "images of the same prompts generated without references, named as in --data", metavar="FOLDER"
     )
+    grades: tuple[str, ...] = option(
+        (),
+        "result file or folder of OmniContext, SconeEval, GEdit-Bench, ImgEdit-Bench, MultiBanana or DreamBench++",
+        metavar="PATH",
+        repeated=True,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -125,6 +132,8 @@ COLUMNS = {
     "worst": Column("lowest mean identity of a subject, in -1..1"),
     "SCR": Column("share of subjects with a mean identity under the threshold", -1, "SCR@tau"),
     "real SCR": Column("share of subjects of which the references themselves are under the threshold", 0),
+    GRADE: Column("mean grade of images by a benchmark's language model, on the benchmark's scale (--grades)"),
+    CONSISTENCY: Column("mean of the part of such grades that is about the subjects alone"),
     "published": Column("the published score of that name, in its own unit"),
     "p": Column("sign-flip test over subjects of the differences in identity, corrected by Holm over all pairs", 0),
 }
@@ -258,6 +267,9 @@ def run(
     if options.against is not None and options.against not in images.methods:
         raise ValueError(f"--against {options.against!r}: no such method; there are {', '.join(images.methods)}")
     _groups(images, data, options.by)  # refuses unknown columns before anything is embedded
+    grades: Grades | None = None
+    if options.grades:
+        grades = read_grades(options.grades, images)
     regions: RegionsOf | None = None
     detector = ""
     if options.in_regions:
@@ -296,6 +308,10 @@ def run(
         copies, gray = agreements(images, bound.manifest, settings, regions)
         notes += gray
     fidelity = prompt_fidelity(images, bound, models, notes)
+    grade_columns = {}
+    if grades is not None:
+        notes += grades.notes
+        grade_columns = grades.columns(images)
 
     about = {**settings.as_dict(), "by": list(options.by), "held_out": options.held_out}
     if regions is not None:
@@ -312,7 +328,7 @@ def run(
             seen = sightings(images, bound.manifest, *how)
             scores = replace(scores, identity=seen.identity, seen=seen)
             floor_identity = sightings(floor, bound.manifest, *how).identity
-        scores = replace(scores, floor=on_places(images, floor, floor_identity))
+        scores = replace(scores, floor=on_places(images, floor, floor_identity), grades=grade_columns)
         taus, source, limit_notes = limits[result.model]
         if several or regions is not None:  # the calibration is of pairs of images of one subject
             taus, limit_notes = by_label(options.scr, "SCR@"), [SEVERAL if is_unchecked else NO_SCR]
@@ -447,6 +463,9 @@ def _compare(images: Images, scores: Scores, settings: EvalSettings, options: Ge
     }
     if scores.fidelity is not None:
         by_metric[CLIP] = by_place(images.method, places, scores.fidelity)
+    if GRADE in scores.grades:
+        graded_places = [places[index] for index in images.once]
+        by_metric[GRADE] = by_place(images.method[images.once], graded_places, scores.grades[GRADE][images.once])
     add_differences(result, by_metric, settings, options.against)
 
 
@@ -458,7 +477,18 @@ PROTOCOL = Protocol(
     open_data=open_data,
     data_help=OUTPUTS_HELP,
     needs_data=False,
-    data_options=("pattern", "layout", "benchmark", "references", "training", "clip_t", "floor", "regions", "detect"),
+    data_options=(
+        "pattern",
+        "layout",
+        "benchmark",
+        "references",
+        "training",
+        "clip_t",
+        "floor",
+        "regions",
+        "detect",
+        "grades",
+    ),
     packages={"clip_t": "transformers", "detect": "transformers"},
     group_by=with_property,
     compares="method",

@@ -26,7 +26,7 @@ from idmetric.evaluate.protocols.common.scorers import bind
 from idmetric.evaluate.protocols.judges import judge as module
 from idmetric.evaluate.protocols.judges.endpoint import Endpoint, JudgeError
 from idmetric.evaluate.protocols.judges.judge import Judge
-from idmetric.evaluate.protocols.judges.questions import EVIDENCE, INSTANCE
+from idmetric.evaluate.protocols.judges.questions import as_question, named_question, question_names
 from idmetric.evaluate.protocols.judges.scorer import JudgeModel, open_judge
 from idmetric.metric.images.masks import MaskWarning
 
@@ -141,7 +141,7 @@ def test_a_question_holds_the_prompt_and_two_bounded_images_in_order() -> None:
     assert (body["model"], body["temperature"], body["max_tokens"], body["seed"]) == ("fake", 0.0, 512, 0)
     content = body["messages"][0]["content"]
     assert [part["type"] for part in content] == ["text", "text", "image_url", "text", "image_url"]
-    assert content[0]["text"] == EVIDENCE.prompt
+    assert content[0]["text"] == named_question("evidence").prompt
     assert (content[1]["text"], content[3]["text"]) == ("Image A:", "Image B:")
     sizes = []
     for part in (content[2], content[4]):
@@ -217,9 +217,10 @@ def test_a_missing_key_or_wrong_address_says_so_at_once(monkeypatch: pytest.Monk
 def test_fenced_and_thought_out_json_is_an_answer() -> None:
     text = json.dumps(GOOD)
     for said in (text, f"```json\n{text}\n```", f"```\n{text}```\n", f"<think>Both {{have}} dents.</think>\n\n{text}"):
-        assert EVIDENCE.parse(said) == GOOD
+        assert named_question("evidence").parse(said) == GOOD
+    instance = named_question("instance")
     answer = {"same_instance": 1, "confidence": 0.5, "similarity": 0.25}
-    assert INSTANCE.similarity(INSTANCE.parse(json.dumps(answer))) == 0.25
+    assert instance.similarity(instance.parse(json.dumps(answer))) == 0.25
 
 
 @pytest.mark.parametrize(
@@ -235,7 +236,7 @@ def test_fenced_and_thought_out_json_is_an_answer() -> None:
 )  # fmt: skip
 def test_a_malformed_answer_is_refused(change: dict[str, Any], reason: str) -> None:
     with pytest.raises(ValueError, match=reason):
-        EVIDENCE.parse(json.dumps({**GOOD, **change}))
+        named_question("evidence").parse(json.dumps({**GOOD, **change}))
 
 
 def test_other_texts_are_no_answer() -> None:
@@ -243,7 +244,87 @@ def test_other_texts_are_no_answer() -> None:
     sure = f"Sure! {json.dumps(GOOD)}"
     for text in ("", "score: 8", json.dumps(missing), sure, "[8]", "8", json.dumps(GOOD)[:-5], "[" * 100_000):
         with pytest.raises(ValueError, match=r"not (JSON|a JSON object)"):
-            EVIDENCE.parse(text)
+            named_question("evidence").parse(text)
+
+
+# Questions in files
+
+
+def test_each_question_of_the_package_states_where_its_words_come_from() -> None:
+    assert question_names() == ["dreambench++", "evidence", "gedit", "instance"]
+    for name in question_names():
+        question = named_question(name)
+        assert question.name == name
+        assert question.source
+        assert re.match(r"Apache-2.0|MIT, Copyright \(c\) ", question.license)
+        assert re.fullmatch(r"[0-9a-f]{40}" if "github.com" in question.source else "", question.commit)
+    benchmark = named_question("dreambench++")
+    assert (len(benchmark.prompt), len(benchmark.reply)) == (2582, 1717)  # characters of the benchmark's two files
+
+
+def test_dreambench_asks_in_two_turns_and_reads_a_line() -> None:
+    question = named_question("dreambench++")
+    acts = [says("Score: 3"), says("Score: 5"), says("Score: 1\nScore: 2"), says("**Score**: [4]")]
+    with serving(*acts) as server:
+        asked = judge(server, question=question)
+        verdicts = asked.ask(pairs(2))
+    assert [verdict.similarity for verdict in verdicts] == [0.75, 1.0]
+    assert server.count == 4  # 5 is no grade of this scale, and of two lines it is not clear which one counts
+    text, reply, images = server.bodies[0]["messages"]
+    assert (text["role"], text["content"]) == ("user", question.prompt)
+    assert (reply["role"], reply["content"]) == ("assistant", question.reply)
+    assert [part["type"] for part in images["content"]] == ["text", "image_url", "text", "image_url"]
+
+
+def test_a_question_about_an_instruction_is_asked_with_the_prompt_of_the_image(tmp_path: Path) -> None:
+    for k in range(3):
+        image(50 * k).save(tmp_path / f"{k}.png")
+    rows = [Row("i0", "0.png"), Row("i1", "1.png", text="make it red"), Row("i2", "2.png")]
+    manifest = Manifest.from_rows(rows, tmp_path)
+    with serving(says({"score": [8, 6], "reasoning": "the sky too"}), says({"score": [8], "reasoning": ""})) as server:
+        asked = JudgeModel(judge(server, question=named_question("gedit")))
+        scores = bind(manifest, {"judge": asked}, Protocol()).models["judge"].pairs([0, 0], [1, 2])
+    assert scores[0] == 0.6  # the lower of both grades, of 10
+    assert np.isnan(scores[1])
+    assert "question 'gedit' is about the prompt of the image, which is not known" in asked.report()
+    assert server.count == 1
+    assert server.bodies[0]["messages"][0]["content"][0]["text"].endswith("\nEditing instruction: make it red\n")
+    for text in ('{"score": [8], "reasoning": ""}', '{"score": [8, 11], "reasoning": ""}', '{"score": [8, 9]}'):
+        with pytest.raises(ValueError, match=r"a list of 2 or more numbers|with the fields score, reasoning"):
+            named_question("gedit").parse(text)
+
+
+OWN = {
+    "name": "mine", "source": "https://example.org", "license": "MIT", "text": "Rate <instruction>.", "format": "lines",
+    "answer": {"Fidelity": {"type": "number", "minimum": 1, "maximum": 5}}, "similarity": "Fidelity", "max_tokens": 90,
+}  # fmt: skip
+
+
+def test_a_question_of_your_own_is_a_file_next_to_the_judge(tmp_path: Path) -> None:
+    (tmp_path / "mine.json").write_text(json.dumps(OWN))
+    about = {"url": "http://127.0.0.1:1/v1", "model": "m", "question": "mine.json"}
+    (tmp_path / "judge.json").write_text(json.dumps(about))
+    question = open_judge(tmp_path / "judge.json").judge.question
+    assert question.similarity(question.parse("Reason: 2 cats\nFidelity: 4/5")) == 0.75
+    (tmp_path / "judge.json").write_text(json.dumps({**about, "question": "yours.json"}))
+    with pytest.raises(JudgeError, match=r"yours\.json"):
+        open_judge(tmp_path / "judge.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"text": None}, "no text"),
+        ({"format": "xml"}, "neither json nor lines"),
+        ({"answer": {"Fidelity": {"type": "number"}}}, "the JSON schema of each field"),
+        ({"similarity": "Grade"}, r"no field of answer \(Fidelity\)"),
+        ({"answer": {"Fidelity": {"enum": ["good", "bad"]}}}, "a field without numbers"),
+    ],
+)
+def test_a_malformed_question_names_what_is_wrong(change: dict[str, Any], reason: str) -> None:
+    content = {key: value for key, value in {**OWN, **change}.items() if value is not None}
+    with pytest.raises(ValueError, match=reason):
+        as_question(content)
 
 
 # Failures

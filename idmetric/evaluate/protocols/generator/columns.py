@@ -15,6 +15,7 @@ from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, free
 from idmetric.evaluate.protocols.common.result import Result, Row
 from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, Judge, Models, VectorScorer
 from idmetric.evaluate.protocols.common.table_columns import Column
+from idmetric.evaluate.protocols.generator.grades import CONSISTENCY, GRADE
 from idmetric.evaluate.protocols.generator.images import Copies, Images, Names, Place, Scores
 from idmetric.evaluate.protocols.generator.options import CopyingOptions
 from idmetric.evaluate.protocols.generator.pattern import REFERENCE, TRAINING
@@ -258,6 +259,9 @@ def columns_of(images: Images, scores: Scores, chosen: Truths, unit: Names, sett
     add("diversity", scores.diversity, numbers=scores.several)
     add("Vendi", scores.vendi, numbers=scores.several)
     add(CLIP, scores.fidelity)
+    for name in (GRADE, CONSISTENCY):
+        if name in scores.grades:
+            add(name, scores.grades[name][images.once], numbers=images.once)
     return row
 
 
@@ -292,6 +296,8 @@ def image_items(images: Images, scores: Scores, ids: Names) -> dict[str, Any]:
         columns["leaning"] = known(scores.leaning)
     if scores.fidelity is not None:
         columns["clip_t"] = known(scores.fidelity)
+    for name, grades in scores.grades.items():
+        columns[name.replace(" ", "_")] = known(grades)
     return columns
 
 

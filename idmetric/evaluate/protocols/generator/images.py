@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -117,6 +117,11 @@ class Images:
         return _grouped(keys)
 
     @property
+    def once(self) -> Ints:
+        """The first of each image's subjects (a number below G), for values of whole images."""
+        return np.array([members[0] for members in self.scenes], dtype=np.int64)
+
+    @property
     def have_several_subjects(self) -> bool:
         """Whether an image should show several subjects."""
         return any(len(members) > 1 for members in self.scenes)
@@ -208,6 +213,7 @@ class Scores:
         fidelity: (G,) cosine of image and prompt, NaN without a prompt in words; None if not asked for.
         floor: (G,) identity of the image that the prompt alone gives, NaN without one; None if not asked for.
         seen: subjects in regions, where `identity` is of these; None for whole images.
+        grades: name -> grades (G,) by a language model, NaN for images without, see `grades.Grades.columns`.
     """
 
     identity: Array
@@ -221,6 +227,7 @@ class Scores:
     fidelity: Array | None = None
     floor: Array | None = None
     seen: Sightings | None = None
+    grades: Mapping[str, Array] = field(default_factory=dict)
 
 
 def score(images: Images, scorer: Scorer, copies: Copies | None = None, fidelity: Array | None = None) -> Scores:

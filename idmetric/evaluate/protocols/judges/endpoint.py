@@ -112,22 +112,40 @@ class Endpoint:
         """Everything that its answers depend on, as JSON values."""
         return {"model": self.model, "endpoint": self.address, "extra": dict(self.extra)}
 
-    def ask(self, prompt: str, images: Sequence[bytes], *, max_tokens: int, temperature: float, seed: int) -> Reply:
+    def ask(
+        self,
+        prompt: str,
+        images: Sequence[bytes],
+        *,
+        reply: str = "",
+        max_tokens: int,
+        temperature: float,
+        seed: int,
+    ) -> Reply:
         """Ask one question about two JPEG images.
+
+        Args:
+            reply: what the model is said to have answered to the prompt, before it sees the images; "": nothing.
 
         Raises:
             CallError: if it failed. JudgeError: if all questions would.
         """
-        content: list[dict[str, Any]] = [{"type": "text", "text": prompt}]
+        messages: list[dict[str, Any]] = []
+        content: list[dict[str, Any]] = []
+        if reply:
+            messages += [{"role": "user", "content": prompt}, {"role": "assistant", "content": reply}]
+        else:
+            content.append({"type": "text", "text": prompt})
         for name, image in zip("AB", images, strict=True):
             address = f"data:image/jpeg;base64,{base64.b64encode(image).decode()}"
             content += [
                 {"type": "text", "text": f"Image {name}:"},
                 {"type": "image_url", "image_url": {"url": address}},
             ]
+        messages.append({"role": "user", "content": content})
         body = {
             "model": self.model,
-            "messages": [{"role": "user", "content": content}],
+            "messages": messages,
             "max_tokens": max_tokens,
             "temperature": temperature,
             "seed": seed,
@@ -137,15 +155,15 @@ class Endpoint:
         secret = self._key()
 
         try:
-            reply = self._post(body, secret)
+            received = self._post(body, secret)
         except (CallError, JudgeError) as error:
             error.args = (_hidden(str(error), secret)[:_SHOWN],)
             raise
         return Reply(
-            text=_hidden(reply.text, secret),
-            problem=_hidden(reply.problem, secret),
-            tokens=reply.tokens,
-            model=_hidden(reply.model, secret) or self.model,
+            text=_hidden(received.text, secret),
+            problem=_hidden(received.problem, secret),
+            tokens=received.tokens,
+            model=_hidden(received.model, secret) or self.model,
         )
 
     def _post(self, body: Mapping[str, Any], secret: str) -> Reply:

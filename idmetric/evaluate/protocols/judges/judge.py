@@ -4,9 +4,9 @@
     verdicts = judge.ask([("a.jpg", "b.jpg"), ("a.jpg", "c.jpg")])
     print(judge.report())
 
-After NearID, section 0.E.11 (question "evidence") and ID-Sim, section D.3 (question "instance"). Every answer is kept
-on disk under a digest of the question (images, words, model, settings): a stopped run resumes, and no answer is paid
-for twice. A pair without an answer is counted and has no score, never a score of 0.
+After NearID, section 0.E.11 (question "evidence"), ID-Sim, section D.3 ("instance"), and benchmarks' own prompts (see
+`questions`). Every answer is kept on disk under a digest of the question (images, words, model, settings): a stopped
+run resumes, and no answer is paid for twice. A pair without an answer is counted and has no score, never a score of 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from typing import Any
 from PIL import Image
 
 from idmetric.evaluate.protocols.judges.endpoint import CallError, Endpoint, JudgeError
-from idmetric.evaluate.protocols.judges.questions import EVIDENCE, Question
+from idmetric.evaluate.protocols.judges.questions import Question, named_question
 from idmetric.metric.files import json_file
 from idmetric.metric.files.output import replacing
 from idmetric.metric.images.read import read_image
@@ -56,7 +56,7 @@ class Judge:
     """Asks a model about pairs of images.
 
     Args:
-        backend: the server that answers. question: the question about each pair.
+        backend: the server that answers. question: the question about each pair; default: `evidence`.
         store: folder for answers; None keeps them in memory alone.
         side: images are scaled down to this many pixels on their longer side, never up.
         max_tokens: of an answer; default: the question's. concurrency: requests at a time.
@@ -65,13 +65,15 @@ class Judge:
     def __init__(
         self,
         backend: Endpoint,
-        question: Question = EVIDENCE,
+        question: Question | None = None,
         *,
         store: Path | None = None,
         side: int = 768,
         max_tokens: int | None = None,
         concurrency: int = 4,
     ) -> None:
+        if question is None:
+            question = named_question("evidence")
         self.max_tokens = question.max_tokens if max_tokens is None else max_tokens
         if min(side, self.max_tokens, concurrency) < 1:
             raise ValueError("side, max_tokens and concurrency are at least 1")
@@ -110,12 +112,15 @@ class Judge:
         progress: Callable[[int, int], None] | None = None,
         *,
         read: Callable[[Any], Image.Image] = read_image,
+        instruction_of: Callable[[Any], str | None] = lambda image: None,
     ) -> list[Verdict]:
         """The verdict on each pair.
 
         Args:
             pairs: images of any kind that `read` opens, in threads.
             progress: called with (pairs done, pairs in all).
+            instruction_of: from a pair's second image to the prompt that it was generated from, which some questions
+                are about.
 
         Raises:
             ImageReadError: naming an image that cannot be read.
@@ -126,7 +131,7 @@ class Judge:
         self._stop.clear()
         pool = ThreadPoolExecutor(self.concurrency)
         try:
-            futures = [pool.submit(self._one, a, b, read) for a, b in pairs]
+            futures = [pool.submit(self._one, a, b, read, instruction_of(b)) for a, b in pairs]
             for done, future in enumerate(as_completed(futures), 1):
                 verdict = future.result()
                 self.counts.update(pairs=1, known=int(verdict.stored))
@@ -145,15 +150,21 @@ class Judge:
             self.seconds += time.monotonic() - start
         return [future.result() for future in futures]
 
-    def _one(self, a: Any, b: Any, read: Callable[[Any], Image.Image]) -> Verdict:
+    def _one(self, a: Any, b: Any, read: Callable[[Any], Image.Image], instruction: str | None) -> Verdict:
         try:
             images = [read(a), read(b)]
+            try:
+                prompt = self.question.asked_about(instruction)
+            except ValueError as error:
+                return Verdict(None, reason=str(error))
             about = {
                 "backend": self.backend.about(),
                 "asked": self._asked(),
-                "prompt": self.question.prompt,
+                "prompt": prompt,
                 "images": [_pixels(image) for image in images],
             }
+            if self.question.reply:
+                about["reply"] = self.question.reply
             key = _digest(about)
             answer = self._stored_answer(key)
             if answer is not None:
@@ -172,8 +183,9 @@ class Judge:
             wait = _PAUSE * 2**attempt
             try:
                 reply = self.backend.ask(
-                    self.question.prompt,
+                    about["prompt"],
                     images,
+                    reply=self.question.reply,
                     max_tokens=self.max_tokens,
                     seed=_SEED + unreadable,
                     temperature=_TEMPERATURE_AGAIN if unreadable else 0.0,
@@ -222,7 +234,7 @@ class Judge:
             return self._answers.get(key)
         try:
             record = json_file.read(self.store / key[:2] / f"{key}.json")
-            return self.question.parse(json.dumps(record["answer"]))
+            return self.question.checked(record["answer"])
         except (OSError, ValueError, KeyError, TypeError):  # none, or damaged: ask, and replace the file
             return None
 

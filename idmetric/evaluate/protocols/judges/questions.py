@@ -1,141 +1,242 @@
-"""The two questions to a multimodal language model about two images, and the form of valid answers.
+"""Questions to a multimodal language model about two images, and the form of valid answers.
 
-The papers' prompts in our own words, with their fields:
+A question is a JSON file: one of prompts/, by its name, or one of yours, by its path.
 
-    evidence   NearID, section 0.E.11, Fig. 10: cues for and against, then a score from 0 to 10; similarity = score / 10
-    instance   ID-Sim, section D.3, Fig. 21: same_instance 0 or 1, confidence and similarity in 0..1
+    name, source, commit, license   what it is, and where its words come from
+    text        the words before the two images; `<instruction>` stands for the prompt of the second one
+    reply       what the model has answered to the text before it sees the images, if anything
+    format      "json": an answer is one JSON object with exactly the fields of `answer`;
+                "lines": it has a line `FIELD: NUMBER` for each of them
+    answer      field -> its values, as a JSON schema: {"type": "number", "minimum": 0, "maximum": 10}, {"enum": [...]},
+                {"type": "string"}, {"type": "boolean"}, {"type": "array", "items": ..., "minItems": 2}
+    similarity  the field with the grade, as a share of its range; of a list, the lowest value
+    max_tokens  enough for an answer
 
-An answer is one JSON object with exactly these fields. A Markdown fence around it and a reasoning model's thoughts
-before it are removed; anything else is refused.
+In JSON, a Markdown fence around an answer is removed, in both formats a reasoning model's thoughts before it. Anything
+else is refused.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
 
+from idmetric.evaluate.protocols.judges.answers import grades_in_lines, without_thoughts
+from idmetric.metric.files import json_file
+
+INSTRUCTION = "<instruction>"  # in a question's text: the prompt of the second image
 _FENCE = re.compile(r"```(?:json)?\s*\n(?P<body>.*?)\n?\s*```", re.DOTALL | re.IGNORECASE)
-_THOUGHT = re.compile(r"\s*<think>.*?</think>", re.DOTALL)
-
-Kind = tuple[str, Callable[[Any], bool]]  # of a value: its description, and whether a value is of this kind
+_PROMPTS = files("idmetric.evaluate.protocols.judges").joinpath("prompts")
+_NEEDED = ("name", "source", "license", "text", "format", "answer", "similarity", "max_tokens")
+_TYPES: Mapping[str, type | tuple[type, ...]] = {"number": (int, float), "string": str, "boolean": bool, "array": list}
 
 
 @dataclass(frozen=True)
 class Question:
-    """A prompt and the form of its answers.
+    """A prompt and the form of its answers, see this module.
 
     Attributes:
-        name: how users choose it.
-        prompt: the text before the two images.
-        fields: name -> the kind of its value.
-        similarity: from a valid answer to 0..1, higher = more surely the same.
-        max_tokens: enough for an answer.
+        values: field -> JSON schema of its value. grade: the field that becomes the similarity.
+        lowest, highest: the range of that field.
     """
 
     name: str
+    source: str
+    license: str
     prompt: str
-    fields: Mapping[str, Kind]
-    similarity: Callable[[Mapping[str, Any]], float]
+    format: Literal["json", "lines"]
+    values: Mapping[str, Mapping[str, Any]]
+    grade: str
+    lowest: float
+    highest: float
     max_tokens: int
+    reply: str = ""
+    commit: str = ""
+
+    def asked_about(self, instruction: str | None) -> str:
+        """The prompt for an image that was generated from this instruction.
+
+        Raises:
+            ValueError: if the question is about an instruction, and there is none.
+        """
+        if INSTRUCTION not in self.prompt:
+            return self.prompt
+        if not instruction:
+            raise ValueError(f"question {self.name!r} is about the prompt of the image, which is not known")
+        return self.prompt.replace(INSTRUCTION, instruction)
 
     def parse(self, text: str) -> dict[str, Any]:
         """The fields of an answer.
 
         Raises:
-            ValueError: if it is not a JSON object with exactly these fields, or a value is of another kind.
+            ValueError: if it lacks a field, or has another one, or a value is of another kind.
         """
-        body = _THOUGHT.sub("", text, count=1).strip()
-        fenced = _FENCE.fullmatch(body)
-        if fenced is not None:
-            body = fenced["body"]
-        try:
-            answer = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"not JSON ({error}): {text[:120]!r}") from error
+        if self.format == "lines":
+            return self.checked(self._fields_of_lines(text))
+        return self.checked(_value_of_json(text))
 
-        if not isinstance(answer, dict) or answer.keys() != self.fields.keys():
-            raise ValueError(f"not a JSON object with the fields {', '.join(self.fields)}: {text[:120]!r}")
-        for name, (kind, fits) in self.fields.items():
-            if not fits(answer[name]):
-                raise ValueError(f"{name} is {str(answer[name])[:120]!r}, not {kind}")
+    def checked(self, answer: Any) -> dict[str, Any]:
+        """An answer that has exactly the fields of the question; ValueError for any other."""
+        if not isinstance(answer, dict) or answer.keys() != self.values.keys():
+            raise ValueError(f"not a JSON object with the fields {', '.join(self.values)}: {str(answer)[:120]!r}")
+        for name, schema in self.values.items():
+            if not _fits(answer[name], schema):
+                raise ValueError(f"{name} is {str(answer[name])[:120]!r}, not {_described(schema)}")
         return answer
 
+    def similarity(self, answer: Mapping[str, Any]) -> float:
+        """The grade in a valid answer as a share of its range; higher = more surely the same."""
+        grade = answer[self.grade]
+        if isinstance(grade, list):
+            grade = min(grade)
+        return (float(grade) - self.lowest) / (self.highest - self.lowest)
 
-def _number(low: float, high: float) -> Kind:
-    return (
-        f"a number from {low:g} to {high:g}",
-        lambda value: isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high,
+    def _fields_of_lines(self, text: str) -> dict[str, Any]:
+        grades = grades_in_lines(text)
+        missing = [name for name in self.values if name not in grades]
+        if missing:
+            raise ValueError(f"no line '{missing[0]}: NUMBER', or several: {text[:120]!r}")
+        return {name: grades[name] for name in self.values}
+
+
+def _value_of_json(text: str) -> Any:
+    """The JSON value that an answer is, in a Markdown fence or without; ValueError for any other text."""
+    body = without_thoughts(text)
+    fenced = _FENCE.fullmatch(body)
+    if fenced is not None:
+        body = fenced["body"]
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON ({error}): {text[:120]!r}") from error
+
+
+def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
+    """Whether a JSON value is one that the schema allows; true and false are no numbers."""
+    if "enum" in schema:
+        is_truth = isinstance(value, bool)
+        return value in schema["enum"] and not is_truth
+    if not isinstance(value, _TYPES[schema["type"]]) or isinstance(value, bool) != (schema["type"] == "boolean"):
+        return False
+    if schema["type"] == "number":
+        return bool(schema["minimum"] <= value <= schema["maximum"])
+    if isinstance(value, list):
+        return len(value) >= schema.get("minItems", 0) and all(_fits(item, schema["items"]) for item in value)
+    return True
+
+
+def _described(schema: Mapping[str, Any]) -> str:
+    """The values of a schema in words."""
+    if "enum" in schema:
+        *most, last = map(str, schema["enum"])
+        return f"{', '.join(most)} or {last}"
+    if schema["type"] == "number":
+        return f"a number from {schema['minimum']:g} to {schema['maximum']:g}"
+    if schema["type"] == "array":
+        least = f"{schema['minItems']} or more " if "minItems" in schema else ""
+        return f"a list of {least}{schema['items'].get('type', 'value')}s".replace("strings", "texts")
+    return {"string": "a text", "boolean": "true or false"}[schema["type"]]
+
+
+# Files
+
+
+def question_names() -> list[str]:
+    """Names of the questions of the package."""
+    return sorted(entry.name.removesuffix(".json") for entry in _PROMPTS.iterdir() if entry.name.endswith(".json"))
+
+
+@cache
+def named_question(name: str) -> Question:
+    """A question of the package.
+
+    Raises:
+        ValueError: listing the names, if none has this one.
+    """
+    if name not in question_names():
+        raise ValueError(
+            f"unknown question {name!r}: choose {', '.join(question_names())}, or name a file that ends in .json"
+        )
+    return as_question(json.loads(_PROMPTS.joinpath(f"{name}.json").read_text(encoding="utf-8")))
+
+
+def open_question(name: str, folder: Path) -> Question:
+    """A question by its name, or from a file, whose path is relative to a folder.
+
+    Raises:
+        ValueError: for an unknown name, or naming the file and what is wrong in it. OSError: if it cannot be read.
+    """
+    if not name.endswith(".json"):
+        return named_question(name)
+    path = folder / name
+    try:
+        return as_question(json_file.read(path))
+    except ValueError as error:
+        raise ValueError(f"question {path}: {error}") from error
+
+
+def as_question(content: Any) -> Question:
+    """A question of the value in a JSON file.
+
+    Raises:
+        ValueError: naming a key that is missing or not understood.
+    """
+    if not isinstance(content, dict):
+        raise ValueError(f"it should be an object with {', '.join(_NEEDED)}")
+    missing = [key for key in _NEEDED if key not in content]
+    if missing:
+        raise ValueError(f"no {', '.join(missing)}")
+    if content["format"] not in ("json", "lines"):
+        raise ValueError(f"format {content['format']!r} is neither json nor lines")
+    values = content["answer"]
+    if not isinstance(values, dict) or not all(_is_schema(schema) for schema in values.values()):
+        raise ValueError("answer should give the JSON schema of each field: a number with minimum and maximum, ...")
+    grade = content["similarity"]
+    if grade not in values:
+        raise ValueError(f"similarity is {grade!r}, which is no field of answer ({', '.join(values)})")
+    lowest, highest = _range(values[grade])
+    return Question(
+        name=content["name"],
+        source=content["source"],
+        license=content["license"],
+        prompt=content["text"],
+        format=content["format"],
+        values=values,
+        grade=grade,
+        lowest=lowest,
+        highest=highest,
+        max_tokens=content["max_tokens"],
+        reply=content.get("reply", ""),
+        commit=content.get("commit", ""),
     )
 
 
-_TEXTS: Kind = (
-    "a list of texts",
-    lambda value: isinstance(value, list) and all(isinstance(text, str) for text in value),
-)
+def _is_schema(schema: Any) -> bool:
+    """Whether values can be checked by this schema."""
+    if not isinstance(schema, dict):
+        return False
+    if "enum" in schema:
+        return isinstance(schema["enum"], list) and len(schema["enum"]) > 1
+    if schema.get("type") == "number":
+        return "minimum" in schema and "maximum" in schema
+    if schema.get("type") == "array":
+        return _is_schema(schema.get("items"))
+    return schema.get("type") in _TYPES
 
-EVIDENCE = Question(
-    name="evidence",
-    prompt="""\
-Two images follow, image A and image B. Judge whether they show one and the same individual thing: not two things of one
-kind, but this very object, animal or person.
 
-Disregard everything around it: background, scene, other things, watermarks. A different viewpoint, pose or light is no
-difference. That both belong to one kind or share a plain color is no evidence.
-
-Look, in this order, for
-1. marks that only this one has: scratches, dents, stains, wear, stickers, patterns of a coat, scars, alterations;
-2. fine shape: outlines and proportions of parts, seams, handles, grilles, rims, facial features;
-3. writing and logos, where they can be read;
-4. colors, where their arrangement is distinctive.
-
-Score from 0 to 10:
-10      surely the same: several distinctive marks agree and nothing contradicts them
-7 to 9  probably the same: distinctive marks agree, a little doubt remains
-4 to 6  cannot be told: too small, blurred or hidden, or only common traits can be seen
-1 to 3  probably another: marks, shape or proportions contradict each other
-0       surely another: distinctive traits clearly contradict each other
-Where the subject can hardly be seen, say so and stay near 5. What a change of viewpoint or light can explain is no
-contradiction.
-
-Answer with one JSON object and nothing else, no Markdown:
-{"match_cues": [...], "conflict_cues": [...], "background_used": ..., "confidence": ..., "score": ...}
-match_cues and conflict_cues: short texts about the thing itself, possibly none. background_used: false, or true if you
-could not do without it; then confidence is "low". confidence: "high", "medium" or "low". score: a number, 0 to 10.""",
-    fields={
-        "match_cues": _TEXTS,
-        "conflict_cues": _TEXTS,
-        "background_used": ("true or false", lambda value: isinstance(value, bool)),
-        "confidence": ("high, medium or low", lambda value: value in ("high", "medium", "low")),
-        "score": _number(0, 10),
-    },
-    similarity=lambda answer: float(answer["score"]) / 10,  # NearID, section 0.E.11
-    max_tokens=512,  # NearID, section 0.E.11: shorter budgets cut answers off
-)
-
-INDIVIDUAL = """\
-Do they show the same individual: the same animal,
-the same person, the very same object? Go by traits that stay with the individual. Pose, background and light may differ
-and say nothing."""
-
-INSTANCE = Question(
-    name="instance",
-    prompt=f"You measure visual identity. Two images follow, image A and image B. {INDIVIDUAL}"
-    """
-
-Answer with one JSON object and nothing else, no Markdown:
-{"same_instance": ..., "confidence": ..., "similarity": ...}
-same_instance: 1 = the same, 0 = another. confidence: from 0 to 1, how sure that decision is. similarity: from 0 to 1,
-how alike in identity they are, for ranking many pairs; higher = more alike.""",
-    fields={
-        "same_instance": ("0 or 1", lambda value: type(value) is int and value in (0, 1)),
-        "confidence": _number(0, 1),
-        "similarity": _number(0, 1),
-    },
-    similarity=lambda answer: float(answer["similarity"]),
-    max_tokens=256,
-)
-
-QUESTIONS = {question.name: question for question in (EVIDENCE, INSTANCE)}
+def _range(schema: Mapping[str, Any]) -> tuple[float, float]:
+    """The lowest and the highest number of a schema; ValueError if its values are no numbers."""
+    if schema.get("type") == "array":
+        return _range(schema["items"])
+    if schema.get("type") == "number":
+        return float(schema["minimum"]), float(schema["maximum"])
+    numbers: Sequence[Any] = schema.get("enum", ())
+    if not numbers or not all(isinstance(number, int | float) for number in numbers):
+        raise ValueError("similarity is a field without numbers")
+    return float(min(numbers)), float(max(numbers))

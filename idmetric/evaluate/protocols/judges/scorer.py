@@ -27,7 +27,7 @@ from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.judges.endpoint import Endpoint, JudgeError
 from idmetric.evaluate.protocols.judges.judge import Judge
-from idmetric.evaluate.protocols.judges.questions import EVIDENCE, QUESTIONS
+from idmetric.evaluate.protocols.judges.questions import open_question
 from idmetric.metric.files import json_file
 from idmetric.metric.images.read import ImageReadError, read_image
 from idmetric.metric.images.regions import cut_out
@@ -89,7 +89,10 @@ class JudgeModel:
         """Similarities (P,) of a's rows to b's, one by one; NaN without an answer."""
         pairs = [(int(i), int(j)) for i, j in zip(a, b, strict=True)]
         distinct = list(dict.fromkeys(pairs))
-        verdicts = self.judge.ask(distinct, self.settings.pair_progress, read=self.read)
+        prompts = self.manifest.column("text")
+        verdicts = self.judge.ask(
+            distinct, self.settings.pair_progress, read=self.read, instruction_of=lambda row: prompts[row]
+        )
         similarities = dict(zip(distinct, [verdict.similarity for verdict in verdicts], strict=True))
         return np.array([similarities[pair] for pair in pairs], dtype=np.float64)  # None becomes NaN
 
@@ -133,13 +136,11 @@ def open_judge(source: str | Path) -> JudgeModel:
         options = json_file.read(path)
         if not isinstance(options, dict) or "url" not in options:
             raise ValueError('give {"url": ..., "model": ...}, the address of a server and the name of its model')
-        name = options.pop("question", EVIDENCE.name)
-        if name not in QUESTIONS:
-            raise ValueError(f"unknown question {name!r}: choose {', '.join(QUESTIONS)}")
+        question = open_question(options.pop("question", "evidence"), Path(path).parent)
         judge_options = {key: options.pop(key) for key in _JUDGE if key in options}
         endpoint = Endpoint(**options)
         _check_server(endpoint, path, host)
-        return JudgeModel(Judge(endpoint, QUESTIONS[name], **judge_options))
+        return JudgeModel(Judge(endpoint, question, **judge_options))
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise JudgeError(f"{path}: {error}") from error
 
