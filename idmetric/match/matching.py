@@ -376,6 +376,7 @@ def _compared(plan: Plan, stream: Iterable[Cutouts], line: Timeline, progress: P
         cast=np.array([cutouts.cast for cutouts in images], dtype=bool).reshape(len(images), len(plan.subjects)),
         aggregate=plan.aggregate,
         missing=plan.missing,
+        words=tuple(subject.word for subject in plan.subjects),
         whole=values[..., WHOLE] if plan.with_whole else None,
         features=tuple(features[encoder] for encoder in plan.encoders),
         boxes=tuple(np.array(cutouts.boxes).reshape(-1, 4) for cutouts in images),

@@ -7,10 +7,11 @@ uses, and the result names ours.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from idmetric.match import published
 from idmetric.match.published import Array, Form
@@ -25,6 +26,7 @@ class Similarities:
     Attributes:
         to_references: of each image (S, K, R), NaN where nothing was compared.
         aggregated: the same over references, by the rule of the request (S, R).
+        names, words: of each image's subjects (S,); "" without a class word.
         whole: of each whole image (S, K), or None.
         scores: a detector's, of each image's regions (R,).
         features: of each subject, by its encoder, features (R, D) of each image's regions.
@@ -32,11 +34,13 @@ class Similarities:
         clips: of each image; still images are one clip in order, called "". seconds: of each image.
     """
 
-    to_references: list[Array]
-    aggregated: list[Array]
-    whole: list[Array] | None
-    scores: list[Array]
-    features: list[list[Array]]
+    to_references: list[Array] = field(default_factory=list)
+    aggregated: list[Array] = field(default_factory=list)
+    names: list[tuple[str, ...]] = field(default_factory=list)
+    words: list[tuple[str, ...]] = field(default_factory=list)
+    whole: list[Array] | None = None
+    scores: list[Array] = field(default_factory=list)
+    features: list[list[Array]] = field(default_factory=list)
     frames: list[Array] | None = None
     clips: Sequence[str] = ()
     seconds: Sequence[float] = ()
@@ -61,6 +65,16 @@ class Similarities:
     def frames_of_clips(self) -> list[Array]:
         """Features (N, D) of the frames of each clip."""
         return self.by_video(self.frames or [])
+
+    @property
+    def are_human(self) -> list[NDArray[np.bool_]]:
+        """Of each image's subjects (S,), whether XVerseBench counts them as humans: by the beginning of the name."""
+        return [np.array([name.startswith("human") for name in names], dtype=bool) for names in self.names]
+
+    @property
+    def are_scored(self) -> bool:
+        """Whether a detector has scored the regions; the score of all given regions is 1."""
+        return any((scores != 1).any() for scores in self.scores)
 
     @property
     def best(self) -> list[Array]:
@@ -97,7 +111,7 @@ class Published:
     source: str
     detector: str
     encoder: str
-    reads: Literal["", "to_references", "aggregated", "best", "mean", "frames_of_clips"] = ""
+    reads: Literal["", "to_references", "aggregated", "best", "frames_of_clips"] = ""
     has_corrected: bool = False
     needs_whole: bool = False
     needs_frames: bool = False
@@ -184,11 +198,32 @@ def check_number(name: str, form: str) -> Published:
     return number
 
 
+def _xverse_ip(similarities: Similarities) -> float:
+    return published.xverse_ip(similarities.best, [~is_human for is_human in similarities.are_human])
+
+
+def _xverse_id(similarities: Similarities) -> float:
+    return published.xverse_ip(similarities.best, similarities.are_human)
+
+
 def _psr(similarities: Similarities, form: Form) -> float:
     whole = [np.nanmax(similarity, 1) for similarity in similarities.whole or []]
-    if form == "corrected":
-        return published.psr(similarities.best, whole, similarities.scores)
-    return published.psr(similarities.best, whole)
+    scores = similarities.scores if form == "corrected" else None
+    of_one_category = []
+    for words in similarities.words:
+        has_one_category = len(words) == 2 and words[0] == words[1] != ""
+        of_one_category.append(has_one_category)
+    return published.psr(similarities.best, whole, scores, of_one_category)
+
+
+def _msrvtt(similarities: Similarities, form: Form) -> float:
+    """The mean of the clips that have a value."""
+    values = []
+    for times in similarities.videos:
+        images = [similarities.mean[time] for time in times]
+        scores = [similarities.scores[time] for time in times]
+        values.append(published.msrvtt_subject(images, form, scores if similarities.are_scored else None))
+    return published.mean_of_values(values)
 
 
 def _vistory_self(similarities: Similarities, form: Form) -> float:
@@ -203,12 +238,12 @@ def _vistory_self(similarities: Similarities, form: Form) -> float:
     return published.vistory_self(matched, form)
 
 
-def _nexus(similarities: Similarities, form: Form) -> list[float]:
-    """Of each clip."""
+def _nexus(similarities: Similarities, form: Form) -> float:
+    """The mean of the clips that have a value."""
     scores = []
     for times in similarities.videos:
         scores.append(published.nexus([similarities.aggregated[time] for time in times], form))
-    return scores
+    return published.mean_of_values(scores)
 
 
 def _vbench_i2v(similarities: Similarities) -> list[float]:
@@ -227,6 +262,8 @@ def _vbench_long(similarities: Similarities, form: Form) -> float:
         raise RequestError(
             "vbench-long takes clips, as still images have no times: declare frames by Clip(..., fps=...)"
         )
+    if min(map(published.frame_rate, seconds)) < 1:
+        raise RequestError("vbench-long takes a frame or more of each second: match with frames='all'")
     return published.vbench_long(similarities.frames_of_clips, seconds, form)
 
 
@@ -242,11 +279,16 @@ _VISTORY_ENCODER = "CLIP ViT-L/14; of real people the mean of ArcFace, AdaFace a
 
 PUBLISHED: dict[str, Published] = {
     "xverse-ip": Published(
-        published.xverse_ip,
+        _xverse_ip,
         "bytedance/XVerse 65e2581 eval/tools/idip_sam-dino_score.py",
         "Florence-2 and SAM 2 by label, first 3 instances, outside white, padded to a white square",
         "dino-vits16, class token, 256 bicubic, center 224",
-        reads="best",
+    ),
+    "xverse-id": Published(
+        _xverse_id,
+        "bytedance/XVerse 65e2581 eval/tools/idip_face_score.py",
+        "facer RetinaFace, box x 1.3",
+        "ArcFace ir_se50",
     ),
     "umo-id-conf": Published(
         published.umo_id_conf,
@@ -314,11 +356,10 @@ PUBLISHED: dict[str, Published] = {
         has_corrected=True,
     ),
     "msrvtt-subject": Published(
-        published.msrvtt_subject,
+        _msrvtt,
         "snap-research/MSRVTT-Personalization ce8acfa distributed_subject_dino_similarity.py",
         "Grounding DINO .4, one box for each tag, SAM ViT-B above .9, outside white, padded to a white square",
         "dino_vitb16, 224 bicubic",
-        reads="mean",
         has_corrected=True,
     ),
     "vbench-subject": Published(

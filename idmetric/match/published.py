@@ -8,7 +8,6 @@ what its paper says, or depends on chance, there are two forms: "released" and "
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from typing import Literal
 
@@ -17,6 +16,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Form = Literal["released", "corrected"]
+_ROUNDED_TIME = 0.001  # seconds
+_NO_VALUE = 1e6  # cost of a cell without a value in an assignment; it outweighs all of the rest
 
 
 def mean_of_values(values: Array | Sequence[float]) -> float:
@@ -35,18 +36,23 @@ def best_region(similarity: Array) -> Array:
     return highest
 
 
-def best_regions(images: Sequence[Array]) -> Array:
-    """`best_region` (N,) of each image and subject."""
-    return np.concatenate([best_region(similarity) for similarity in images])
-
-
-def xverse_ip(images: Sequence[Array]) -> float:
+def xverse_ip(images: Sequence[Array], is_counted: Sequence[NDArray[np.bool_]] | None = None) -> float:
     """XVerseBench's IP similarity: 100 x the mean over images and subjects of the best region's similarity.
 
-    A subject that is not found counts 0 (XVerse, eval/tools/idip_sam-dino_score.py). Higher is better.
+    A subject that is not found counts 0. Higher is better. NaN if no subject counts. The ID similarity of faces is the
+    same mean.
+
+    Args:
+        is_counted: (S,) of each image, default all. IP counts the subjects whose name does not begin with "human"
+            (XVerse, eval/tools/idip_sam-dino_score.py), ID the others (idip_face_score.py).
     """
-    values = np.nan_to_num(best_regions(images))
-    return 100 * float(values.mean())
+    values: list[float] = []
+    for time, similarity in enumerate(images):
+        best = np.nan_to_num(best_region(similarity))
+        if is_counted is not None:
+            best = best[is_counted[time]]
+        values.extend(best)
+    return 100 * mean_of_values(values)
 
 
 def id_confidence(similarity: Array) -> Array:
@@ -73,12 +79,17 @@ def umo_id_conf(images: Sequence[Array]) -> float:
 
 
 def assigned_cells(similarity: Array) -> NDArray[np.bool_]:
-    """The cells (S, R) of the assignment with the largest sum of similarities."""
+    """The cells (S, R) of the assignment with the largest sum of similarities.
+
+    As many cells with a value as possible are assigned: one without costs 1e6, as in ViStoryBench.
+    """
     from scipy.optimize import linear_sum_assignment
 
+    has_value = ~np.isnan(similarity)
+    cost = np.where(has_value, -similarity, _NO_VALUE)
     is_assigned = np.zeros(similarity.shape, dtype=bool)
-    is_assigned[linear_sum_assignment(-np.nan_to_num(similarity, nan=-1.0))] = True
-    return is_assigned & ~np.isnan(similarity)
+    is_assigned[linear_sum_assignment(cost)] = True
+    return is_assigned & has_value
 
 
 def umo_reward(similarity: Array) -> float:
@@ -98,24 +109,52 @@ def umo_rewards(images: Sequence[Array]) -> Array:
     return np.array([umo_reward(similarity) for similarity in images])
 
 
-def psr(images: Sequence[Array], whole: Sequence[Array], scores: Sequence[Array] | None = None) -> float:
+def ranked_regions(row: Array, scores: Array | None = None) -> NDArray[np.int64]:
+    """The regions with a value in a row (R,), most confident first by a detector's `scores` (R,), else in order."""
+    compared = np.flatnonzero(~np.isnan(row))
+    if scores is None:
+        return compared
+    by_confidence = np.argsort(-scores[compared], kind="stable")
+    return compared[by_confidence]
+
+
+def most_confident_region(similarity: Array, scores: Array) -> Array:
+    """The similarity (S,) of each subject to the region with the highest of the `scores` (R,); NaN without regions."""
+    values = np.full(len(similarity), np.nan)
+    for subject, row in enumerate(similarity):
+        regions = ranked_regions(row, scores)
+        if len(regions):
+            values[subject] = row[regions[0]]
+    return values
+
+
+def psr(
+    images: Sequence[Array],
+    whole: Sequence[Array],
+    scores: Sequence[Array] | None = None,
+    of_one_category: Sequence[bool] | None = None,
+) -> float:
     """PSRBench's subject consistency: the mean over images and subjects of the similarity of one region.
 
     As released, that is the first region in the detector's order, which is not sorted; `scores` (R,), the detector's,
-    select the most confident one instead. Where there is no region the whole image is compared, (S,)
-    (PSR, eval/suject-consistency).
+    rank the regions instead. Of two subjects of one category the second takes the second region. A subject without
+    its region has the similarity of the whole image, (S,) (PSR, eval/suject-consistency).
+
+    Args:
+        of_one_category: of each image, whether its two subjects have equal categories; default nowhere.
     """
     values = []
     for time, similarity in enumerate(images):
         for subject, row in enumerate(similarity):
-            compared = np.flatnonzero(~np.isnan(row))
-            if not len(compared):
+            image_scores = scores[time] if scores is not None else None
+            regions = ranked_regions(row, image_scores)
+            rank = 0
+            if of_one_category is not None and of_one_category[time]:
+                rank = subject
+            if rank < len(regions):
+                values.append(float(row[regions[rank]]))
+            else:
                 values.append(float(whole[time][subject]))
-                continue
-            chosen = compared[0]
-            if scores is not None:
-                chosen = compared[scores[time][compared].argmax()]
-            values.append(float(row[chosen]))
     return float(np.mean(values))
 
 
@@ -145,14 +184,14 @@ def without_outliers(values: Array) -> float:
 
 
 def multiid_similarities(images: Sequence[Array]) -> Array:
-    """MultiID-Bench's similarity of each image: the mean over the assigned cells.
+    """MultiID-Bench's similarity of each image: the mean over the assigned cells, at most one for each region.
 
-    Images with fewer regions than subjects are left out.
+    Images without a region to compare are left out.
     """
     means = []
     for similarity in images:
         cells = similarity[assigned_cells(similarity)]
-        if len(cells) == len(similarity):
+        if len(cells):
             means.append(cells.mean())
     return np.array(means)
 
@@ -250,34 +289,58 @@ def vistory_copy_paste(to_reference: float, to_mirrored: float) -> float:
 # Video
 
 
-def nexus(images: Sequence[Array], form: Form = "released") -> float:
-    """OpenS2V's NexusScore: the mean similarity of all regions, by frame and subject; 0 without any.
+def nexus(
+    images: Sequence[Array], form: Form = "released", is_found: Sequence[NDArray[np.bool_]] | None = None
+) -> float:
+    """OpenS2V's NexusScore of a video: the mean similarity of all regions that are kept.
 
     As released, it is divided a second time by the number of pairs of frame and subject with a region, so that a
-    subject seen in more frames scores lower (eval/get_nexusscore.py).
+    subject seen in more frames scores lower. 0 if regions were found and none is kept; NaN if none was found, as the
+    source skips these videos (eval/get_nexusscore.py).
+
+    Args:
+        images: (S, R) of each frame, NaN for a region that is not kept.
+        is_found: (S, R) of each frame, whether a region was found for a subject; default: for the subjects that it is
+            kept for.
     """
-    means = []
-    for row in itertools.chain.from_iterable(images):
-        compared = row[~np.isnan(row)]
-        if len(compared):
-            means.append(compared.mean())
-    if not means:
+    is_kept = [~np.isnan(similarity) for similarity in images]
+    has_regions = any(similarity.size for similarity in images)
+    if is_found is None:
+        is_found = is_kept
+    else:
+        has_regions = any(found.any() for found in is_found)
+    if not has_regions:
+        return float("nan")
+
+    values = [similarity[kept] for similarity, kept in zip(images, is_kept, strict=True)]
+    kept_values = np.concatenate(values)
+    if not len(kept_values):
         return 0.0
-    mean = float(np.mean(means))
+    mean = float(kept_values.mean())
     if form == "released":
-        mean /= len(means)
+        mean /= sum(int(found.any(1).sum()) for found in is_found)
     return mean
 
 
-def msrvtt_subject(images: Sequence[Array], form: Form = "released") -> float:
-    """MSRVTT-Personalization's subject similarity: the mean over frames and subjects of the one region's similarity.
+def msrvtt_subject(images: Sequence[Array], form: Form = "released", scores: Sequence[Array] | None = None) -> float:
+    """MSRVTT-Personalization's subject similarity of a video: the mean over frames and subjects of one region each.
 
-    As released, a subject that is not found counts 0; corrected, it has no value, and the coverage tells.
+    As released, a subject that is not found counts 0; corrected, it has no value, and the coverage tells. The benchmark
+    takes the mean over videos.
+
+    Args:
+        scores: a detector's (R,) of each frame, by which the most confident region is taken; default: the best one.
     """
-    values = best_regions(images)
+    values = []
+    for time, similarity in enumerate(images):
+        if scores is None:
+            values.append(best_region(similarity))
+        else:
+            values.append(most_confident_region(similarity, scores[time]))
+    of_subjects = np.concatenate(values)
     if form == "released":
-        values = np.nan_to_num(values)
-    return mean_of_values(values)
+        of_subjects = np.nan_to_num(of_subjects)
+    return mean_of_values(of_subjects)
 
 
 def consecutive_cosines(frames: Array) -> Array:
@@ -321,20 +384,51 @@ def vbench_i2v(frames: Array, to_image: Array) -> float:
     return float(0.4 * highest_to_image + 0.3 * mean + 0.3 * lowest)
 
 
+def two_second_pieces(frames: Array, rate: float) -> list[Array]:
+    """VBench-Long's pieces (n, D) of a video (N, D), n = 2 int(rate) frames each.
+
+    The last piece is extended backwards to this length. A shorter video is one piece (vbench2_beta_long/utils.py).
+
+    Args:
+        rate: frames per second, at least 1.
+    """
+    length = 2 * int(rate)
+    if len(frames) < length:
+        return [frames]
+    starts = list(range(0, len(frames) - length + 1, length))
+    last_start = len(frames) - length
+    if starts[-1] != last_start:
+        starts.append(last_start)
+    return [frames[start : start + length] for start in starts]
+
+
+def frame_rate(seconds: Array) -> float:
+    """Frames per second by the times (N,) of frames.
+
+    Some containers round times to milliseconds, so that 24 may seem to be 23.99: the highest rate that fits is taken.
+    """
+    duration = seconds[-1] - seconds[0]
+    return float((len(seconds) - 1) / max(duration - _ROUNDED_TIME, _ROUNDED_TIME))
+
+
 def vbench_long(videos: Sequence[Array], seconds: Sequence[Array], form: Form = "released") -> float:
     """VBench-Long's subject consistency of videos: VBench's, over pieces of two seconds (its default weights).
 
+    As released, the mean of all pieces, but of all frames if no video has two pieces; corrected, the mean of the
+    videos, each the mean of its pieces.
+
     Args:
-        seconds: of each video, the time of each frame (N,), ascending.
+        seconds: of each video, the time of each frame (N,), ascending, with a frame or more in each second.
     """
-    pieces = []
+    means = []
     for frames, times in zip(videos, seconds, strict=True):
-        numbers = np.floor((times - times[0]) / 2).astype(int)
-        for number in np.unique(numbers):
-            piece = frames[numbers == number]
-            if len(piece) > 1:
-                pieces.append(piece)
-    return vbench_subject(pieces, form)
+        pieces = two_second_pieces(frames, frame_rate(times))
+        means.append(np.array([vbench_frames(piece).mean() for piece in pieces]))
+    if form == "corrected":
+        return float(np.mean([of_pieces.mean() for of_pieces in means]))
+    if all(len(of_pieces) == 1 for of_pieces in means):
+        return vbench_subject(videos)
+    return float(np.concatenate(means).mean())
 
 
 def freeinit(frames: Array) -> float:

@@ -3,7 +3,7 @@
 regions=[(40, 60, 220, 300), (0.5, 0.1, 0.9, 0.8)]  # of one image; of several, a list of such lists
 regions={"street/01.jpg": [(40, 60, 220, 300)]}     # the end of an image's path -> its regions; also "clip.mp4 @ 12"
 regions="boxes.json"                                # COCO: boxes, and polygons or run-length codes as masks
-regions="boxes.csv"                                 # columns path,x,y,w,h[,label]
+regions="boxes.csv"                                 # columns path,x,y,w,h[,label,score]
 regions="masks/"                                    # masks/IMAGE/LABEL.png, or masks/IMAGE.png
 """
 
@@ -255,12 +255,12 @@ def _of_table(path: str) -> dict[str, list[Region]]:
     reader = csv.DictReader(io.StringIO(json_file.read_text(path, encoding="utf-8-sig"), newline=""))
     missing = [column for column in ("path", "x", "y", "w", "h") if column not in (reader.fieldnames or ())]
     if missing:
-        raise RequestError(f"{path} has no column {', '.join(missing)}: path,x,y,w,h[,label] are needed")
+        raise RequestError(f"{path} has no column {', '.join(missing)}: path,x,y,w,h[,label,score] are needed")
     for row in reader:
         where = f"{path}, line {reader.line_num}"
         sides = [row[side] for side in "xywh"]
         label = row.get("label") or ""
-        region = _region(sides, label, where)
+        region = _region(sides, label, where, score=row.get("score"))
         regions.setdefault(row["path"], []).append(region)
     return regions
 
@@ -286,6 +286,7 @@ def _of_coco(path: str) -> dict[str, list[Region]]:
                 where=f"{path}, annotation {annotation.get('id', '?')}",
                 segmentation=annotation.get("segmentation"),
                 image_size=_size_of(image),
+                score=annotation.get("score"),
             )
             regions[str(image["file_name"])].append(region)
     except (KeyError, TypeError, AttributeError) as error:
@@ -307,6 +308,7 @@ def _region(
     where: str,
     segmentation: Any = None,
     image_size: tuple[int, int] | None = None,
+    score: Any = None,
 ) -> Region:
     """A region by left, top, width and height, and by a COCO segmentation: polygons, or a run-length code."""
     mask: Polygons | RunLengths | None = None
@@ -322,13 +324,27 @@ def _region(
                     f"its run-length code is of {mask.image_size[0]} x {mask.image_size[1]} pixels, its image has "
                     f"{image_size[0]} x {image_size[1]}"
                 )
-        return Region((left, top, left + width, top + height), mask, label, image_size=image_size)
+        box = (left, top, left + width, top + height)
+        return Region(box, mask, label, score=_score(score), image_size=image_size)
     except RequestError as error:
         raise RequestError(f"{where}: {error}") from error
     except (LookupError, AttributeError, TypeError, ValueError) as error:
         raise RequestError(
             f"{where}: {list(sides)} is not a box x,y,w,h, or its mask cannot be used: {error}"
         ) from error
+
+
+def _score(score: Any) -> float:
+    """A detector's confidence, 1 where a file has none."""
+    if score in (None, ""):
+        return 1.0
+    try:
+        confidence = float(score)
+    except (TypeError, ValueError):
+        confidence = math.nan
+    if not 0 <= confidence <= 1:
+        raise RequestError(f"its score is {score!r}: a detector's confidence is in 0..1")
+    return confidence
 
 
 def _outline(polygon: Sequence[Any]) -> list[float]:

@@ -46,6 +46,7 @@ class Match(Output):
         threshold_sources: where each comes from, such as "own photos"; "" without one.
         cast: (T, S), whether each subject should be in each image.
         aggregate: of a subject's references. missing: the rule for subjects that are not found, see `match`.
+        words: the class word of each subject, or "".
         whole: distances (T, S, K) of whole images, with missing="whole".
         features: of each subject and image, features (R, D) of the regions by the subject's encoder, of unit length;
             with missing="whole" the whole image's comes last.
@@ -64,6 +65,7 @@ class Match(Output):
     cast: NDArray[np.bool_]
     aggregate: Aggregate
     missing: Missing
+    words: tuple[str, ...] = ()
     whole: Tensor | None = None
     features: tuple[tuple[Array, ...], ...] = ()
     boxes: tuple[Array, ...] = ()
@@ -391,8 +393,10 @@ class Match(Output):
 
     def published(self, name: str, form: str = "released") -> PublishedValue:
         """A published number by name, see `idmetric.match.named`; "corrected" where the release has an error."""
-        similarities = Similarities([], [], None, [], [], clips=self.table.clips, seconds=self.table.seconds)
+        similarities = Similarities(clips=self.table.clips, seconds=self.table.seconds)
         for time, regions in enumerate(self.table.regions):
+            similarities.names.append(self.table.subjects)
+            similarities.words.append(self.words)
             similarities.to_references.append(1 - self.table.at(time))
             similarities.aggregated.append(1 - self.by_region[time, :, : len(regions)])
             scores = [region.score for region in regions]

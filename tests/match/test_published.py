@@ -74,10 +74,6 @@ def test_nexus_as_released_falls_with_the_frames_that_show_the_subject(hits, rel
     assert published.nexus(frames, "corrected") == pytest.approx(0.7)
 
 
-def test_nexus_without_a_region_is_0():
-    assert published.nexus([np.array([[np.nan]])]) == 0
-
-
 def test_msrvtt_counts_missing_subjects_as_0_unless_corrected():
     none = np.nan
     frames = [np.array([[0.8], [second]]) for second in (0.7, none, none, none)]
@@ -142,8 +138,8 @@ def test_psr_takes_the_first_region_as_released_and_the_most_confident_one_corre
     assert published.psr(images, whole, [np.array([0.4, 0.8])]) == pytest.approx((0.9 + 0.2) / 2)
 
 
-def test_multiid_leaves_out_images_with_too_few_regions_and_outliers():
-    assert published.multiid_similarities([RIGHT, MISSING]) == pytest.approx([0.79])
+def test_multiid_keeps_the_assigned_cells_and_leaves_out_outliers():
+    assert published.multiid_similarities([RIGHT, MISSING]) == pytest.approx([0.79, 0.80])
     values = np.array([0.7, 0.71, 0.72, 0.73, -0.9])
     assert published.without_outliers(values) == pytest.approx(np.mean([0.7, 0.71, 0.72, 0.73]))
 
@@ -185,10 +181,10 @@ def test_id_confidence_is_0_for_a_similarity_of_at_most_0_and_1_at_most():
 
 
 def test_multiid_with_and_without_outliers():
-    """Six alike images, an outlier, and one with fewer regions than subjects, which is left out."""
+    """Six alike images, an outlier, and one without regions, which is left out."""
     similar = [np.array([[0.8 + 0.01 * number, 0.1], [0.1, 0.8]]) for number in range(6)]
     outlier = np.array([[0.1, 0.0], [0.0, 0.1]])
-    images = [*similar, outlier, np.array([[0.9], [0.2]])]
+    images = [*similar, outlier, np.empty((2, 0))]
     means = [0.8 + 0.005 * number for number in range(6)]
     assert published.multiid(images) == pytest.approx(np.mean(means))
     assert published.multiid(images, "corrected") == pytest.approx(np.mean([*means, 0.1]))

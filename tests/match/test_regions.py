@@ -143,6 +143,20 @@ def test_bad_polygons_name_their_annotation(tmp_path, polygon):
         read(path, ["a.png"])
 
 
+def test_files_may_have_the_scores_of_a_detector(tmp_path):
+    boxes = [{"bbox": [0, 0, 9, 9], "score": 0.25}, {"bbox": [0, 0, 9, 9]}]
+    (regions,) = read(coco(tmp_path, boxes), ["a.png"])
+    assert [region.score for region in regions] == [0.25, 1]
+    table = tmp_path / "boxes.csv"
+    table.write_text("path,x,y,w,h,score\na.png,0,0,9,9,0.5\na.png,0,0,9,9,\n")
+    (regions,) = read(table, ["a.png"])
+    assert [region.score for region in regions] == [0.5, 1]
+    for score in ("high", "97"):
+        table.write_text(f"path,x,y,w,h,score\na.png,0,0,9,9,{score}\n")
+        with pytest.raises(RequestError, match=rf"boxes\.csv, line 2: its score is '{score}'"):
+            read(table, ["a.png"])
+
+
 MASK = np.zeros((40, 80), bool)  # a ring
 MASK[5:35, 10:50] = True
 MASK[15:25, 20:40] = False

@@ -189,7 +189,11 @@ LAYOUTS = {
     "uno": Layout("{method}/{index}_{seed}.png", benchmark=uno, numbers=("uno-distill",), margin=0.12),
     # bytedance/XVerse: I_PROMPT.png, four images in one, I = entry of eval/tools/XVerseBench_{single,multi}.json
     "xversebench": Layout(
-        "{method}/{index}_{ignore}.png", benchmark=xversebench, grid=True, numbers=("xverse-ip",), square=True
+        "{method}/{index}_{ignore}.png",
+        benchmark=xversebench,
+        grid=True,
+        numbers=("xverse-ip", "xverse-id"),
+        square=True,
     ),
     # Doby-Xu/WithAnyone, MultiID_Bench: ID/{out,ori,ref_1..4}.jpg, meta.json; ori is a photo of the people of ref_1..4;
     # eval.py calls the output output_0.jpg

@@ -113,7 +113,7 @@ def sightings(
             is_found[members] = result.is_found[time]
             state[members] = result.states[time]
             method = images.method[members[0]]
-            _add(similarities.setdefault(method, Similarities([], [], [], [], [])), result, time)
+            _add(similarities.setdefault(method, Similarities(whole=[])), result, time)
         done += len(scenes)
         if settings.progress is not None:
             settings.progress(done, len(images.scenes))
@@ -123,6 +123,8 @@ def sightings(
 def _add(similarities: Similarities, result: Match, time: int) -> None:
     """Add the table of one image to the input of published numbers."""
     regions = result.table.regions[time]
+    similarities.names.append(result.table.subjects)
+    similarities.words.append(result.words)
     similarities.to_references.append(1 - result.table.at(time))
     similarities.aggregated.append(1 - result.by_region[time, :, : len(regions)])
     similarities.scores.append(np.array([region.score for region in regions]))
