@@ -22,7 +22,7 @@ import numpy as np
 
 from idmetric.data.manifest.lineage import image_keys
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, groups, texts
-from idmetric.evaluate.protocols.common.intervals import any_statistic, auc, codes, mean
+from idmetric.evaluate.protocols.common.intervals import COSINE, SHARE, any_statistic, auc, codes, mean
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, answered, bind
@@ -200,13 +200,14 @@ def _measure(
     row: dict[str, Value] = {}
     areas = auc(scores[is_used], same[is_used], owner[is_used], settings)
     if areas:
-        row["AP"] = any_statistic(average_precision, (scores[is_used], same[is_used]), owner[is_used], settings)
+        columns = scores[is_used], same[is_used]
+        row["AP"] = any_statistic(average_precision, columns, owner[is_used], settings, limits=SHARE)
         row |= areas
     else:
         result.notes.append(f"AP and AUC need pairs of both kinds: people found {same.sum()} of {len(same)} the same")
     if np.ptp(share) and np.ptp(scores):
-        row["Spearman"] = any_statistic(spearman, (scores, share), owner, settings)
-        row["Kendall"] = any_statistic(kendall, (scores, share), owner, settings)
+        row["Spearman"] = any_statistic(spearman, (scores, share), owner, settings, limits=COSINE)
+        row["Kendall"] = any_statistic(kendall, (scores, share), owner, settings, limits=COSINE)
     else:
         result.notes.append("no rank correlation: scores or shares of votes do not vary")
     result.rows.append({"task": "pairs", **row})

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.evaluate.protocols.common.columns import Array, Truths, texts
-from idmetric.evaluate.protocols.common.intervals import any_statistic, auc
+from idmetric.evaluate.protocols.common.intervals import COSINE, POSITIVE, SHARE, Range, any_statistic, auc
 from idmetric.evaluate.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Row, Value, numbers_of, slug
@@ -286,8 +286,13 @@ def quality_row(
     """Calibration error, log loss and Brier score of probabilities (P,)."""
     row: Row = {"what": f"probability, {method}"}
     columns = (probability, pairs.same)
-    for name, measure in (("ECE", expected_calibration_error), ("log loss", log_loss), ("Brier", brier_score)):
-        row[name] = any_statistic(measure, columns, pairs.family, settings)
+    measures = {
+        "ECE": (expected_calibration_error, SHARE),
+        "log loss": (log_loss, POSITIVE),
+        "Brier": (brier_score, SHARE),
+    }
+    for name, (measure, limits) in measures.items():
+        row[name] = any_statistic(measure, columns, pairs.family, settings, limits=limits)
     return row
 
 
@@ -299,16 +304,17 @@ def _threshold(
 ) -> tuple[Row, dict[str, Any]]:
     """The row of a false-accept rate, and its threshold as the calibration's file keeps it."""
 
-    def measured(name: str) -> Value:
+    def measured(name: str, limits: Range) -> Value:
         """An attribute of the operating point; each bootstrap sample chooses its own threshold."""
         return any_statistic(
             lambda drawn, same: getattr(threshold_at_false_accept(drawn, same, rate), name),
             (scores, pairs.same),
             pairs.family,
             settings,
+            limits=limits,
         )
 
-    threshold, true_accept = measured("threshold"), measured("true_accept")
+    threshold, true_accept = measured("threshold", COSINE), measured("true_accept", SHARE)
     distance = replace(threshold, value=1 - threshold.value)
     if threshold.low is not None and threshold.high is not None:
         distance = replace(distance, low=1 - threshold.high, high=1 - threshold.low)
@@ -341,7 +347,8 @@ def decision_row(
     row["distance"] = Value(distance, None, None, len(scores))
     for name, is_kind in (("true accept", pairs.same), ("false accept", ~pairs.same)):
         count = int(is_kind.sum())
-        row[name] = any_statistic(_share, (is_accepted, is_kind), pairs.family, settings, count=count)
+        columns = is_accepted, is_kind
+        row[name] = any_statistic(_share, columns, pairs.family, settings, count=count, limits=SHARE)
     return row | _false_accepts(threshold, scores, pairs)
 
 

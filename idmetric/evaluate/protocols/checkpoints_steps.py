@@ -48,6 +48,7 @@ from idmetric.evaluate.protocols.generator.images import Images, Names, are_cosi
 from idmetric.evaluate.protocols.generator.options import CopyingOptions, ReferencesOptions
 from idmetric.evaluate.protocols.generator.outputs import words
 from idmetric.evaluate.settings import option
+from idmetric.evaluate.statistics.bootstrap import FEWEST
 from idmetric.evaluate.statistics.paired import LEVEL, compare, smallest_p, subjects_needed
 from idmetric.metric.distance.ties import comparable
 
@@ -89,12 +90,26 @@ COLUMNS = {
 Identities = Mapping[int, Mapping[tuple[str, ...], float]]  # step -> place, which begins with its unit -> identity
 
 
+TOP = "highest"  # in the column `best`: the highest identity, where steps cannot be tested
+
+
 @dataclass(frozen=True)
 class Best:
-    """The best step, or None if no step qualifies, and the reason in words."""
+    """The best step, or None if no step qualifies, and the reason in words.
+
+    Attributes:
+        is_top: whether it has the highest identity, but the steps cannot be tested.
+    """
 
     step: int | None
     reason: str
+    is_top: bool = False
+
+    def label(self, step: int) -> str:
+        """What the column `best` says of a step."""
+        if step != self.step:
+            return ""
+        return TOP if self.is_top else "yes"
 
 
 def best_step(rows: Mapping[int, Row], identities: Identities, options: CheckpointsOptions) -> Best:
@@ -136,12 +151,13 @@ def best_step(rows: Mapping[int, Row], identities: Identities, options: Checkpoi
         return Best(top, f"best step {top}: the only one{among}; its identity is {highest}")
     comparisons = compare({str(step): identities.get(step, {}) for step in eligible}, str(top))
     if not comparisons:
-        return Best(top, f"highest identity at step {top}: {highest}{among}; no prompt and seed is common to the steps")
+        reason = f"highest identity at step {top}: {highest}{among}; no prompt and seed is common to the steps"
+        return Best(top, reason, is_top=True)
     units = max(comparison.subjects for comparison in comparisons)
     if smallest_p(units, len(comparisons)) > LEVEL:
         few = f"too few prompts or subjects to show a difference of {len(eligible)} steps"
         needed = f"{units}, where {subjects_needed(len(comparisons))} would do"
-        return Best(top, f"highest identity at step {top}: {highest}{among}; {few}: {needed}")
+        return Best(top, f"highest identity at step {top}: {highest}{among}; {few}: {needed}", is_top=True)
 
     # the earliest that is not clearly below the highest
     level = [int(comparison.a) for comparison in comparisons if not comparison.is_clear]
@@ -303,7 +319,7 @@ def add_rows(result: Result, rows: Mapping[int, Row], identities: Identities, op
     best = best_step(rows, identities, options)
     result.notes.insert(0, best.reason)
     for step in sorted(rows):
-        label: Row = {"step": str(step), "best": "yes" if step == best.step else ""}
+        label: Row = {"step": str(step), "best": best.label(step)}
         result.rows.append(label | rows[step])
 
 
@@ -342,9 +358,9 @@ def _units(images: Images) -> tuple[Names, list[str]]:
     if len(set(images.subject)) > 1:
         return images.subject, []
     count = len(set(images.prompt))
-    if count > 1:
+    if count >= FEWEST:
         return images.prompt, [f"one subject: intervals are over its {count} prompts, and hold for this subject alone"]
-    return images.prompt, ["one subject and one prompt: no intervals"]
+    return images.prompt, [f"one subject and fewer than {FEWEST} prompts: no intervals"]
 
 
 PROTOCOL = Protocol(

@@ -14,6 +14,7 @@ docs/protocols-dreambench.md says where the data are.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +25,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from idmetric.evaluate.protocols.common.columns import Array, Ints
-from idmetric.evaluate.protocols.common.intervals import any_statistic
+from idmetric.evaluate.protocols.common.intervals import COSINE, any_statistic
 from idmetric.evaluate.protocols.common.paper_numbers import (
     ALL_CATEGORIES,
     FISHER_ROW,
@@ -231,7 +232,7 @@ def _row(
 
     collections = np.concatenate([method_rated.collections for method_rated in rated])
     paper_mean, paper_spread = _printed(rater, category, method)
-    value = any_statistic(mean, (methods, images), collections, settings, paper_mean)
+    value = any_statistic(mean, (methods, images), collections, settings, paper_mean, limits=COSINE)
     row: Row = {"category": category, "method": method, _MH: value}
 
     correlations = [
@@ -253,7 +254,8 @@ def _alpha(rated: Rated, settings: EvalSettings) -> Value:
     def of_images(drawn: Ints) -> float:
         return rating_alpha(rated.groups[:, drawn].T)
 
-    return any_statistic(of_images, (np.arange(len(rated.items)),), np.array(rated.collections), settings)
+    numbers = np.arange(len(rated.items))
+    return any_statistic(of_images, (numbers,), np.array(rated.collections), settings, limits=(-math.inf, 1.0))
 
 
 def rank(ratings: Ratings, rater: str, settings: EvalSettings, paper_row: str | None = None) -> Row | None:
@@ -288,7 +290,8 @@ def rank(ratings: Ratings, rater: str, settings: EvalSettings, paper_row: str | 
     paper = printed("idsim", table, paper_row) if table else {}
     row: Row = {"category": " + ".join(RANKED), "method": "pooled"}
     for name, statistic in (("Spearman", spearman), ("Kendall", kendall)):
-        row[name] = any_statistic(statistic, (scores, people), collections, settings, paper.get(name))
+        printed_number = paper.get(name)
+        row[name] = any_statistic(statistic, (scores, people), collections, settings, printed_number, limits=COSINE)
     return row
 
 

@@ -14,7 +14,7 @@ The columns: --explain, or docs/columns.md. Intervals and tests take subjects as
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ import numpy as np
 from idmetric.evaluate.protocols.common import intervals
 from idmetric.evaluate.protocols.common.columns import Array, Truths, listed, texts
 from idmetric.evaluate.protocols.common.protocol import Protocol
-from idmetric.evaluate.protocols.common.result import Result, Row, Value, copying
+from idmetric.evaluate.protocols.common.result import Result, Row, Value, copying, tested_family
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bind, by_label, calibrated
 from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.protocols.generator.columns import (
@@ -43,6 +43,7 @@ from idmetric.evaluate.protocols.generator.columns import (
     with_clip,
 )
 from idmetric.evaluate.protocols.generator.columns import COLUMNS as generator_columns
+from idmetric.evaluate.protocols.generator.confusion import confusion_of, keep_confusions
 from idmetric.evaluate.protocols.generator.example import example
 from idmetric.evaluate.protocols.generator.grades import CONSISTENCY, GRADE, Grades, read_grades
 from idmetric.evaluate.protocols.generator.images import Images, Names, Scores, on_places, score, sizes_of
@@ -51,7 +52,7 @@ from idmetric.evaluate.protocols.generator.options import OUTPUTS_HELP, CopyingO
 from idmetric.evaluate.protocols.generator.outputs import open_outputs
 from idmetric.evaluate.protocols.generator.pattern import FLOOR
 from idmetric.evaluate.settings import option
-from idmetric.evaluate.statistics.paired import compare
+from idmetric.evaluate.statistics.paired import Comparison, compare, too_few
 from idmetric.metric.calibration.apply import PAIR_RATE
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.models.named import NamedScore
@@ -133,10 +134,15 @@ COLUMNS = {
     "worst": Column("lowest mean identity of a subject, in -1..1"),
     "SCR": Column("share of subjects with a mean identity under the threshold", -1, "SCR@tau"),
     "real SCR": Column("share of subjects of which the references themselves are under the threshold", 0),
+    "confused": Column("share of images nearer to another subject's references than to their own; ties count half", -1),
+    "real confused": Column("the same share of the references, each left out of its subject in turn", 0),
+    "chance confused": Column("the same share if the nearest subject is drawn at random: 1 - 1 / subjects", 0),
     GRADE: Column("mean grade of images by a benchmark's language model, on the benchmark's scale (--grades)"),
     CONSISTENCY: Column("mean of the part of such grades that is about the subjects alone"),
     "published": Column("the published score of that name, in its own unit"),
-    "p": Column("sign-flip test over subjects of the differences in identity, corrected by Holm over all pairs", 0),
+    "p": Column(
+        "sign-flip test over subjects of the differences in identity, corrected by Holm for all comparisons", 0
+    ),
 }
 
 Scored = Mapping[str, Mapping[tuple[str, ...], float]]  # method -> place, which begins with the subject -> score
@@ -145,15 +151,23 @@ Scored = Mapping[str, Mapping[tuple[str, ...], float]]  # method -> place, which
 def add_differences(result: Result, scores: Mapping[str, Scored], settings: EvalSettings, against: str | None) -> None:
     """Add a row for each two methods with common places, or each with one, and all tests as items.
 
-    A note says if there are too few subjects for any difference to show.
+    Methods that copy are in no comparison. Notes name the tested methods, and say if there are too few subjects for any
+    difference to show.
 
     Args:
         scores: metric -> method -> place -> score; the rows have p of the first metric, see `paired.compare`.
     """
+    result.keep("tests", metric=[], **{field.name: [] for field in fields(Comparison)})
+    copiers = copying(result)
+    if against in copiers:
+        result.notes.append(f"no method is tested: --against {against} is a method that copies")
+        return
     rows: dict[tuple[str, str], Row] = {}
     first_metric = next(iter(scores))
     for metric, scored in scores.items():
-        comparisons = compare(scored, against)
+        competing = {method: places for method, places in scored.items() if method not in copiers}
+        limits = intervals.ANY if metric == GRADE else intervals.DIFFERENCE
+        comparisons = compare(competing, against, limits=limits)
         if not comparisons:
             continue
         for test in comparisons:
@@ -165,12 +179,10 @@ def add_differences(result: Result, scores: Mapping[str, Scored], settings: Eval
                 row["p"] = Value(test.p_holm, None, None, test.subjects)
             result.keep("tests", metric=[metric], **{name: [value] for name, value in vars(test).items()})
 
-        best_supported = max(comparisons, key=lambda test: test.subjects)
-        if metric == first_metric and best_supported.too_few:
-            note = best_supported.too_few
-            if against is None and len(comparisons) > 1:
-                note += ", or fewer comparisons (--against METHOD)"
-            result.notes.append(note)
+        if metric == first_metric:
+            result.notes.append(tested_family(result))
+            if few := too_few(comparisons):
+                result.notes.append(few)
     result.rows.extend(rows.values())
 
 
@@ -222,7 +234,7 @@ def value_of(named: NamedScore, identity: Array, subject: Names, settings: EvalS
     if named.references == "all":
         means = means_of(identity, subject)
         identity, subject = np.array(list(means.values())), np.array(list(means), dtype=object)
-    mean = intervals.mean(identity, subject, settings)
+    mean = intervals.mean(identity, subject, settings, limits=intervals.COSINE)
     if mean.low is not None and mean.high is not None:
         mean = replace(mean, low=named.value([[mean.low]]), high=named.value([[mean.high]]))
     return replace(mean, value=named.value([[mean.value]]))
@@ -329,6 +341,8 @@ def run(
             seen = sightings(images, bound.manifest, *how)
             scores = replace(scores, identity=seen.identity, seen=seen)
             floor_identity = sightings(floor, bound.manifest, *how).identity
+        else:
+            scores = replace(scores, confusion=confusion_of(images, scorer, settings.seed))
         scores = replace(scores, floor=on_places(images, floor, floor_identity), grades=grade_columns)
         taus, source, limit_notes = limits[result.model]
         if several or regions is not None:  # the calibration is of pairs of images of one subject
@@ -362,6 +376,8 @@ def run(
         _compare(images, scores, settings, options, result)
         keep_items(images, scores, bound.manifest, options.by, taus, result)
         keep_missing(missing, result, "method")
+        if scores.confusion is not None:
+            keep_confusions(scores.confusion, images, result)
         results.append(result)
     return results
 
@@ -433,7 +449,8 @@ def _values(images: Images, scores: Scores, chosen: Truths, taus: Mapping[str, f
             lowest.append(scores.identity[shown].min())
             together.append(" + ".join(images.subject[shown]))
     if len(lowest) < len(subject):
-        row["weakest"] = intervals.mean(np.array(lowest), np.array(together, dtype=object), settings)
+        together_names = np.array(together, dtype=object)
+        row["weakest"] = intervals.mean(np.array(lowest), together_names, settings, limits=intervals.COSINE)
     row["worst"] = Value(min(means.values()), None, None, len(means))
 
     for name in ("real", "floor", "above floor"):

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, texts
-from idmetric.evaluate.protocols.common.intervals import any_statistic, auc, average, codes, mean, owners
+from idmetric.evaluate.protocols.common.intervals import SHARE, any_statistic, auc, average, codes, mean, owners
 from idmetric.evaluate.protocols.common.paper_numbers import PAPER_HELP, printed, row_of, rows
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.ranked import Measure, Search, answerable, query_items, searched
@@ -222,7 +222,7 @@ def _pair_values(
     values = {}
     for column, statistic in (("AP", average_precision), ("AUC", roc_auc)):
         paper = bench.papers.get((paper_name, column))
-        values[column] = any_statistic(statistic, (scores, same), owner, bench.settings, paper)
+        values[column] = any_statistic(statistic, (scores, same), owner, bench.settings, paper, limits=SHARE)
     return values
 
 

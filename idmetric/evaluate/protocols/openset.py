@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, listed, named, texts
-from idmetric.evaluate.protocols.common.intervals import any_statistic, averages
+from idmetric.evaluate.protocols.common.intervals import SHARE, any_statistic, averages
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.ranked import Search, measure
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
@@ -273,6 +273,7 @@ def _measure(
             owner,
             settings,
             count=len(np.unique(owner)),
+            limits=SHARE,
         )
 
     all_thresholds: Row = {

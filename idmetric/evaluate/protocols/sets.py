@@ -66,6 +66,8 @@ MEASURES: dict[str, Callable[[Array, Array], float]] = {
     "Frechet": frechet_distance,
     "centroid": centroid_similarity,
 }
+# CMMD's estimator is below 0 by chance
+_RANGES = {"CMMD": intervals.ANY, "Frechet": intervals.POSITIVE, "centroid": intervals.COSINE}
 _TAIL = 2.5  # % of the floor's draws beyond which a score is worse
 
 
@@ -240,17 +242,19 @@ def _rows(method: str, lines: Sequence[Mapping[str, Any]], settings: EvalSetting
         row: Row = {"method": method, "measure": measure, "n images": n}
         for name in ("score", "real", "beyond"):
             if members[0][name] is not None:
-                row[name] = _mean(members, name, settings)
+                limits = intervals.SHARE if name == "beyond" else _RANGES[measure]
+                row[name] = _mean(members, name, settings, limits)
         rows.append(row)
     return rows
 
 
-def _mean(lines: Sequence[Mapping[str, Any]], name: str, settings: EvalSettings) -> Value:
+def _mean(lines: Sequence[Mapping[str, Any]], name: str, settings: EvalSettings, limits: intervals.Range) -> Value:
     values = np.array([float(line[name]) for line in lines])
     if len(lines) == 1:  # one subject: the range of its draws
         [line] = lines
         return Value(float(line[name]), line.get(f"{name}_low"), line.get(f"{name}_high"), 1)
-    return intervals.mean(values, np.array([line["subject"] for line in lines], dtype=object), settings)
+    subjects = np.array([line["subject"] for line in lines], dtype=object)
+    return intervals.mean(values, subjects, settings, limits=limits)
 
 
 def _within_floor(method: str, lines: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -5,17 +5,40 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from idmetric.evaluate.protocols.checkpoints_steps import TOP
 from idmetric.evaluate.protocols.common.columns import listed
 from idmetric.evaluate.protocols.common.protocol import compared_rows
-from idmetric.evaluate.protocols.common.result import Result, Value, comparisons_of, copying, numbers_of
+from idmetric.evaluate.protocols.common.result import (
+    Result,
+    Row,
+    Value,
+    behind,
+    comparisons_of,
+    copying,
+    numbers_of,
+    tested_family,
+)
 from idmetric.evaluate.protocols.generator.columns import CLIP, NOT_CHECKED
-from idmetric.evaluate.statistics.paired import Comparison
+from idmetric.evaluate.report.subject_matrix import SubjectMatrix, subject_matrices
+from idmetric.evaluate.statistics.paired import Comparison, methods_of, too_few
 from idmetric.match.page.chart import Scale
 from idmetric.match.page.render import number
 
 Numbers = Mapping[str, Mapping[str, Value]]  # method or step -> its numbers
 Pairs = Mapping[tuple[str, str], Comparison]  # two methods -> the number of the first less that of the second
-_SUMMARY = ("identity", "worst", "copies", "diversity", CLIP, "drift", "SCR", "leaning", "Vendi", "published")
+_SUMMARY = (
+    "identity",
+    "worst",
+    "confused",
+    "copies",
+    "diversity",
+    CLIP,
+    "drift",
+    "SCR",
+    "leaning",
+    "Vendi",
+    "published",
+)
 
 
 @dataclass(frozen=True)
@@ -29,28 +52,63 @@ class Chart:
 
 
 @dataclass(frozen=True)
+class Finding:
+    """What a page says first of methods or steps.
+
+    Attributes:
+        headline: a sentence. details: what it rests on.
+        best: names that the headline prefers.
+        badge: "best", or "highest" or "tied" where no test says so; "" where nothing is compared.
+        card: the heading of the number of the first of `best`.
+    """
+
+    headline: str
+    details: list[str]
+    best: list[str]
+    badge: str = ""
+    card: str = ""
+
+
+@dataclass(frozen=True)
 class Verdict:
     """What the numbers of a model mean for methods or steps.
 
     Attributes:
-        headline: a sentence. details: what it rests on, and which of them copy.
+        headline, best, badge, card: see `Finding`. details: its details, and which methods or steps copy.
         rows: method or step -> its numbers; methods without copies come first, by identity.
-        columns: at most five metrics of the summary -> the range of its bars, which holds 0 and all intervals.
-        best: names that the headline prefers. badge: "best", or "highest" or "tied" where no test says so.
+        columns: at most six metrics of the summary -> the range of its bars, which holds 0 and all intervals.
         copies: names of methods or steps that return copies.
+        behind: methods that a test finds below another one in identity, so that no other number of them is marked.
+        tested: the methods that are tested against each other. family: that in words, and the correction.
         pairs: metric -> the differences of methods, in both directions.
+        matrices: of the methods with images that are nearer to another subject.
     """
 
     model: str
     headline: str
     details: list[str]
-    rows: Numbers
-    columns: dict[str, tuple[float, float]]
     best: list[str]
     badge: str
+    card: str
+    rows: Numbers
+    columns: dict[str, tuple[float, float]]
     copies: list[str]
+    behind: list[str]
+    tested: list[str]
+    family: str
     pairs: dict[str, Pairs]
+    matrices: list[SubjectMatrix]
     chart: Chart | None
+
+    @property
+    def ahead_elsewhere(self) -> list[str]:
+        """The methods that are behind in identity, and that a test finds ahead in another number."""
+        names = []
+        for metric, pairs in self.pairs.items():
+            for (name, _), comparison in pairs.items():
+                if metric != "identity" and name in self.behind and comparison.is_clear and comparison.difference > 0:
+                    names.append(name)
+        return list(dict.fromkeys(names))
 
 
 def verdict(result: Result) -> Verdict | None:
@@ -61,43 +119,45 @@ def verdict(result: Result) -> Verdict | None:
     rows = {str(row[label]): row for row in result.rows if row.get("group", "all") == "all"}
     numbers = {name: numbers_of(row) for name, row in rows.items()}
     copies = copying(result)
-    pairs: dict[str, Pairs] = {}
-    for metric, comparisons in comparisons_of(result).items():
-        by_names = {}
-        for comparison in comparisons:
-            by_names[comparison.a, comparison.b] = comparison
-            by_names[comparison.b, comparison.a] = comparison.reversed()
-        pairs[metric] = by_names
-
+    comparisons = comparisons_of(result)
     if label == "method":
         order = sorted(numbers, key=lambda name: (name in copies, -numbers[name]["identity"].value))
         numbers = {name: numbers[name] for name in order}
-        best, headline, details = _on_methods(numbers, copies, pairs.get("identity", {}))
+        finding = _on_methods(numbers, copies, comparisons.get("identity", []))
     else:
-        best = [name for name, row in rows.items() if row.get("best")]
-        headline, details = _on_steps(best, result.notes[0])
-    badge = "best"
-    if headline.endswith("has the highest identity"):
-        badge = "highest"
-    elif len(best) > 1:
-        badge = "tied"
+        finding = _on_steps(rows, result.notes[0])
 
-    details += _on_copies(label, numbers, copies)
+    details = [*finding.details, *_on_confusion(numbers), *_on_copies(label, numbers, copies)]
     if any(row.get("copies") == NOT_CHECKED for row in rows.values()):
         details.append("Copies were not checked: images show several subjects.")
     details += [f"{_capitalized(note)}." for note in result.notes if note.startswith("compared on")]
+    compared = methods_of(comparisons.get("identity", []))
     return Verdict(
         model=result.model,
-        headline=headline,
+        headline=finding.headline,
         details=details,
+        best=finding.best,
+        badge=finding.badge,
+        card=finding.card,
         rows=numbers,
         columns=_columns(numbers),
-        best=best,
-        badge=badge,
         copies=copies,
-        pairs=pairs,
+        behind=behind(result),
+        tested=[name for name in numbers if name in compared],
+        family=f"{_capitalized(tested_family(result))}." if comparisons else "",
+        pairs={metric: _both_ways(tests) for metric, tests in comparisons.items()},
+        matrices=subject_matrices(result, numbers),
         chart=_chart(label, numbers),
     )
+
+
+def _both_ways(comparisons: Sequence[Comparison]) -> Pairs:
+    """The comparisons by their methods, each in both directions."""
+    by_names = {}
+    for comparison in comparisons:
+        by_names[comparison.a, comparison.b] = comparison
+        by_names[comparison.b, comparison.a] = comparison.reversed()
+    return by_names
 
 
 def _columns(rows: Numbers) -> dict[str, tuple[float, float]]:
@@ -112,7 +172,7 @@ def _columns(rows: Numbers) -> dict[str, tuple[float, float]]:
     )
 
     columns = {}
-    for metric in shown[:5]:
+    for metric in shown[:6]:
         ends = [*_ends(values[metric]), 0.0]
         low, high = min(ends), max(ends)
         if low == high:  # all are 0
@@ -121,62 +181,68 @@ def _columns(rows: Numbers) -> dict[str, tuple[float, float]]:
     return columns
 
 
-def _on_steps(best: Sequence[str], note: str) -> tuple[str, list[str]]:
-    """The step to keep in a sentence, and the reasons of the protocol's note."""
-    start, _, reason = note.partition(": ")
-    if not best:
-        return "No step qualifies", [f"{_capitalized(reason)}."]
-    if start.startswith("best step"):
-        return f"Keep step {best[0]}", [f"Step {best[0]} is {reason}."]
-    return f"No clear best step: step {best[0]} has the highest identity", [f"The identity is {reason}."]
+def _on_steps(rows: Mapping[str, Row], note: str) -> Finding:
+    """The step to keep in a sentence; `note` is the protocol's reason."""
+    details = [f"{_capitalized(note)}."]
+    for name, row in rows.items():
+        if row.get("best") == TOP:
+            headline = f"No clear best step: step {name} has the highest identity of the steps that qualify"
+            return Finding(headline, details, [name], "highest", f"Identity of step {name}")
+        if row.get("best"):
+            return Finding(f"Keep step {name}", details, [name], "best", f"Identity of step {name}")
+    return Finding("No step qualifies", details, [])
 
 
 def _capitalized(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
-def _on_methods(
-    rows: Numbers,
-    copies: Sequence[str],
-    pairs: Pairs,
-) -> tuple[list[str], str, list[str]]:
+def _on_methods(rows: Numbers, copies: Sequence[str], comparisons: Sequence[Comparison]) -> Finding:
     """The methods that keep identity best, and that in a sentence, with its reasons; `rows` begin with the best."""
     identity = {}
     for name, numbers in rows.items():
         if name not in copies:
             identity[name] = number(numbers["identity"].value)
     if not identity:
-        return [], "Every method copies: no identity here is of new pictures", []
+        return Finding("Every method copies: no identity here is of new pictures", [], [])
     best, *rivals = identity
     details = []
     if "real" in rows[best]:
         details.append(f"Real photos of the subjects reach {number(rows[best]['real'].value)} among themselves.")
     if "floor" in rows[best]:
         details.append(f"The same prompts without references reach {number(rows[best]['floor'].value)}.")
-    if not rivals and len(rows) == 1:
-        return [best], f"{best} has an identity of {identity[best]}", details
-    if not rivals:
-        return [best], f"{best} is the only method without copies: its identity is {identity[best]}", details
 
+    among = without = ""
+    if copies:
+        among, without = " of the methods that do not copy", " without copies"
+    if not rivals:
+        headline = f"{best} has an identity of {identity[best]}"
+        if copies:
+            headline = f"{best} is the only method without copies: its identity is {identity[best]}"
+        return Finding(headline, details, [best], card=f"Identity{without}")
+
+    pairs = _both_ways(comparisons)
     nearest = rivals[0]
     lead = _lead(pairs.get((best, nearest)))
     details.insert(0, f"{best} reaches {identity[best]}, {nearest} {identity[nearest]}; {lead}.")
 
     # who is clearly behind
+    highest = f"{best} has the highest identity{among}"
+    card = f"Highest identity{without}"
     compared = {name: pairs[best, name] for name in rivals if (best, name) in pairs}
     if len(compared) < len(rivals):
-        return [best], f"No clear winner: {best} has the highest identity", details
-    for comparison in compared.values():
-        if comparison.too_few:
-            details.insert(1, f"{_capitalized(comparison.too_few)}.")
-            return [best], f"Too few subjects for a winner: {best} has the highest identity", details
+        return Finding(f"No clear winner: {highest}", details, [best], "highest", card)
+    if few := too_few(comparisons):
+        details.insert(1, f"{_capitalized(few)}.")
+        return Finding(f"Too few subjects for a winner: {highest}", details, [best], "highest", card)
     level = []
     for name, comparison in compared.items():
         if not comparison.is_clear or comparison.difference <= 0:
             level.append(name)
     if level:
-        return [best, *level], f"No clear winner: {best} and {listed(level)} are too close to call", details
-    return [best], f"{best} keeps identity best", details
+        headline = f"No clear winner: {best} and {listed(level)} are too close to call"
+        return Finding(headline, details, [best, *level], "tied", card)
+    return Finding(f"{best} keeps identity best", details, [best], "best", f"Best identity{without}")
 
 
 def _lead(comparison: Comparison | None) -> str:
@@ -188,6 +254,25 @@ def _lead(comparison: Comparison | None) -> str:
         interval = f"95\u00a0% interval {number(comparison.low)} to {number(comparison.high)}"
     difference = number(comparison.difference)
     return f"on equal prompts and seeds, it leads by {difference} ({interval}, p = {comparison.p_holm:.3f})"
+
+
+def _on_confusion(rows: Numbers) -> list[str]:
+    """A sentence on the methods with a larger share of images nearer to another subject than real photos have."""
+    shares = []
+    real_photos = "unknown for real photos: subjects have one"
+    with_share = [(name, numbers["confused"]) for name, numbers in rows.items() if "confused" in numbers]
+    for name, confused in sorted(with_share, key=lambda item: -item[1].value):
+        share_of_real = 0.0
+        real = rows[name].get("real confused")
+        if real is not None:
+            share_of_real = real.value
+            real_photos = f"{100 * share_of_real:.3g}\u00a0% of real photos"
+        if confused.value > share_of_real:
+            images = round(confused.value * confused.count, 1)
+            shares.append(f"{images:g} of {confused.count} images by {name}")
+    if not shares:
+        return []
+    return [f"{', '.join(shares)} are nearer to another subject's photos than to their own subject's ({real_photos})."]
 
 
 def _on_copies(label: str, rows: Numbers, copies: Sequence[str]) -> list[str]:

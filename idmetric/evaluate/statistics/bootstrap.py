@@ -22,6 +22,7 @@ from idmetric.metric.files.hints import need
 
 Rows = NDArray[np.int64]
 FEW = 20  # identities, up to which intervals are Student's
+FEWEST = 3  # identities, below which an interval is wider than the range of most numbers: of two, t is 12.7
 _DEFINED = 0.9  # share of the samples in which a statistic must be defined
 
 
@@ -127,6 +128,14 @@ def student(statistic: Callable[[Rows], float], groups: ArrayLike) -> Interval:
     spread = np.sqrt((identities - 1) * np.var(values))
     half = float(stdtrit(identities - 1, 0.975) * spread)
     return Interval(value, value - half, value + half)
+
+
+def within(interval: Interval, limits: tuple[float, float]) -> Interval:
+    """The interval without the part that lies outside the range of its number, which Student's may leave."""
+    least, most = limits
+    low = max(interval.low, min(least, interval.value))  # rounding may move a number out of its range
+    high = min(interval.high, max(most, interval.value))
+    return Interval(interval.value, low, high)
 
 
 def _on_the_data(statistic: Callable[[Rows], float], groups: ArrayLike) -> tuple[float, Rows, int]:

@@ -7,7 +7,7 @@ where the test says so, not where an interval excludes 0.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from idmetric.evaluate.statistics.bootstrap import student
+from idmetric.evaluate.statistics.bootstrap import FEWEST, student, within
 from idmetric.metric.distance.ties import comparable, numbers
 
 Array = NDArray[np.float64]
@@ -31,7 +31,8 @@ class Comparison:
     """Two methods on the places that both have.
 
     Attributes:
-        a, b: the methods. difference: mean of a's scores less b's. low, high: its 95 % interval; None for one subject.
+        a, b: the methods. difference: mean of a's scores less b's.
+        low, high: its 95 % interval; None of fewer than three subjects.
         p: of `sign_flip`. p_holm: p, corrected for all comparisons of one call of `compare`, `tests` of them.
         subjects, pairs: numbers of subjects and of places.
     """
@@ -52,19 +53,6 @@ class Comparison:
         """Whether the test finds a difference."""
         return self.p_holm <= LEVEL
 
-    @property
-    def too_few(self) -> str:
-        """Why no difference of so few subjects can be clear, in a sentence; empty if one can."""
-        least = smallest_p(self.subjects, self.tests)
-        if least <= LEVEL:
-            return ""
-        subjects = f"{self.subjects} subject{'s' * (self.subjects > 1)}"
-        comparisons = f"{self.tests} comparison{'s' * (self.tests > 1)}"
-        return (
-            f"no winner can be shown: the smallest p of {subjects} in {comparisons} is {least:.3f}; "
-            f"{subjects_needed(self.tests)} subjects would do"
-        )
-
     def reversed(self) -> Comparison:
         """The comparison of b with a."""
         low = None if self.high is None else -self.high
@@ -72,11 +60,17 @@ class Comparison:
         return replace(self, a=self.b, b=self.a, difference=-self.difference, low=low, high=high)
 
 
-def compare(scores: Mapping[str, Mapping[Place, float]], against: str | None = None) -> list[Comparison]:
+def compare(
+    scores: Mapping[str, Mapping[Place, float]],
+    against: str | None = None,
+    *,
+    limits: tuple[float, float] = (-math.inf, math.inf),
+) -> list[Comparison]:
     """Compare each two methods, or each with one, on the places that both have; pairs without any are left out.
 
     Args:
         scores: method -> place -> score. A place begins with its subject.
+        limits: the range of a difference, which its interval does not leave.
     """
     pairs = list(combinations(scores, 2))
     if against is not None:
@@ -88,19 +82,19 @@ def compare(scores: Mapping[str, Mapping[Place, float]], against: str | None = N
         if places:
             differences = np.array([scores[a][place] - scores[b][place] for place in places])
             subjects = np.array([place[0] for place in places], dtype=object)
-            comparisons.append(_compared(a, b, differences, subjects))
+            comparisons.append(_compared(a, b, differences, subjects, limits))
 
     corrected = holm([comparison.p for comparison in comparisons]).tolist()
     tests = len(comparisons)
     return [replace(test, p_holm=p, tests=tests) for test, p in zip(comparisons, corrected, strict=True)]
 
 
-def _compared(a: str, b: str, values: Array, subjects: NDArray[Any]) -> Comparison:
+def _compared(a: str, b: str, values: Array, subjects: NDArray[Any], limits: tuple[float, float]) -> Comparison:
     """One comparison, without a correction for others."""
     count = len(set(subjects))
     low = high = None
-    if count > 1:
-        interval = student(lambda rows: values[rows].mean(), subjects)
+    if count >= FEWEST:
+        interval = within(student(lambda rows: values[rows].mean(), subjects), limits)
         low, high = interval.low, interval.high
 
     p = sign_flip(values, subjects)
@@ -116,6 +110,68 @@ def _compared(a: str, b: str, values: Array, subjects: NDArray[Any]) -> Comparis
         pairs=len(values),
         tests=1,
     )
+
+
+def too_few(comparisons: Sequence[Comparison]) -> str:
+    """Why none of the comparisons of one call of `compare` can be clear, and how one could be; empty if one can.
+
+    >>> scores = {name: {("s", "x"): 0.5} for name in ("a", "b")}
+    >>> too_few(compare(scores))
+    'no winner can be shown: the smallest p of 1 subject in 1 comparison is 1.000; 6 subjects would do'
+    """
+    subjects = max(comparison.subjects for comparison in comparisons)
+    tests = comparisons[0].tests
+    least = smallest_p(subjects, tests)
+    if least <= LEVEL:
+        return ""
+
+    remedies = []
+    needed = subjects_needed(tests)
+    if smallest_p(needed, tests) <= LEVEL:
+        remedies.append(f"{needed} subjects")
+    tests_against_one = len(methods_of(comparisons)) - 1
+    if tests_against_one < tests and smallest_p(subjects, tests_against_one) <= LEVEL:
+        remedies.append(f"{_count(tests_against_one, 'comparison')} (--against METHOD)")
+    sentence = f"no winner can be shown: the smallest p of {_count(subjects, 'subject')} in "
+    sentence += f"{_count(tests, 'comparison')} is {least:.3f}"
+    if remedies:
+        sentence += f"; {' or '.join(remedies)} would do"
+    return sentence
+
+
+def family(comparisons: Sequence[Comparison]) -> str:
+    """Which methods one call of `compare` has tested against each other.
+
+    >>> scores = {name: {("s", "x"): 0.5} for name in ("a", "b", "c")}
+    >>> family(compare(scores))
+    '3 comparisons, each two of a, b, c'
+    >>> family(compare(scores, against="b"))
+    '2 comparisons, of a, c with b'
+    """
+    methods = methods_of(comparisons)
+    tests = len(comparisons)
+    if tests > 1 and tests == len(methods) * (len(methods) - 1) / 2:
+        return f"{tests} comparisons, each two of {', '.join(methods)}"
+
+    last = comparisons[-1]
+    if all(comparison.b == last.b for comparison in comparisons):
+        methods = [comparison.a for comparison in comparisons]
+        return f"{_count(tests, 'comparison')}, of {', '.join(methods)} with {last.b}"
+    pairs = [f"{comparison.a} - {comparison.b}" for comparison in comparisons]
+    return f"{tests} comparisons: {', '.join(pairs)}"
+
+
+def methods_of(comparisons: Sequence[Comparison]) -> list[str]:
+    """The methods that are compared, in order of first appearance."""
+    methods: dict[str, None] = {}
+    for comparison in comparisons:
+        methods |= {comparison.a: None, comparison.b: None}
+    return list(methods)
+
+
+def _count(number: int, noun: str) -> str:
+    """A number with its noun."""
+    return f"{number} {noun}{'s' * (number > 1)}"
 
 
 def sign_flip(differences: ArrayLike, identity: ArrayLike, *, seed: int = 0) -> float:

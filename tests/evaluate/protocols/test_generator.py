@@ -148,7 +148,8 @@ def test_methods_are_set_side_by_side_place_by_place(folder: Path, metric: IDSim
 @pytest.mark.parametrize(
     ("methods", "subjects", "against", "expected"),
     [
-        (6, 8, None, "8 subjects in 15 comparisons is 0.117; 10 subjects would do, or fewer comparisons"),
+        (6, 8, None, "8 subjects in 15 comparisons is 0.117; 10 subjects or 5 comparisons (--against METHOD) would do"),
+        (3, 6, None, "6 subjects in 3 comparisons is 0.094; 7 subjects would do"),
         (6, 8, "m0", None),
         (6, 10, None, None),
         (2, 5, None, "5 subjects in 1 comparison is 0.062; 6 subjects would do"),
@@ -161,13 +162,56 @@ def test_a_p_that_no_difference_can_bring_below_5_percent_is_stated(
     identity = {f"m{m}": {(f"s{k}", "x", "0"): 0.01 * m * (1 + k) for k in range(subjects)} for m in range(methods)}
     result = Result("generator", "m", [])
     add_differences(result, {"identity": identity}, EvalSettings(bootstrap=0), against)
-    notes = [note.removesuffix(" (--against METHOD)") for note in result.notes]
+    tested, *notes = result.notes
+    count = methods - 1 if against else methods * (methods - 1) // 2
+    assert tested.startswith(f"tested: {count} comparison")
     assert notes == ([] if expected is None else [f"no winner can be shown: the smallest p of {expected}"])
     least = min(row["p"].value for row in result.rows)  # type: ignore[union-attr]
     if expected is None:
         assert least < 0.05
     else:
         assert f" is {least:.3f}; " in expected
+
+
+@pytest.mark.parametrize("against", [None, "a", "copy"])
+def test_a_method_that_copies_is_in_no_comparison(against: str | None) -> None:
+    identity = {
+        name: {(f"s{k}", "x", "0"): base + 0.001 * k for k in range(8)}
+        for name, base in (("a", 0.5), ("copy", 0.9), ("b", 0.6))
+    }
+    shares = {"a": 0.0, "copy": 0.11, "b": 0.1}
+    rows: list[dict[str, str | Value]] = [
+        {"method": name, "group": "all", "copies": Value(share, None, None, 8)} for name, share in shares.items()
+    ]
+    result = Result("generator", "m", rows)
+    add_differences(result, {"identity": identity}, EvalSettings(), against)
+    tests, note = result.items["tests"], result.notes[0]
+    if against == "copy":
+        assert (tests["a"], len(result.rows)) == ([], 3)
+        assert note == "no method is tested: --against copy is a method that copies"
+        return
+    [*_, difference] = result.rows
+    assert (tests["tests"], tests["p_holm"]) == ([1], [2 / 2**8])  # not corrected for pairs with `copy`
+    assert difference["p"] == Value(2 / 2**8, None, None, 8)
+    assert difference["method"] == ("a - b" if against is None else "b - a")
+    assert note == f"tested: 1 comparison, of {tests['a'][0]} with {tests['b'][0]}; not tested, because of copies: copy"
+
+
+def test_intervals_need_three_subjects_and_stay_in_the_range_of_their_number(folder: Path, metric: IDSim) -> None:
+    """With two subjects an interval of identity was [-2.925, 3.678]."""
+    settings, options = EvalSettings(workers=1), GeneratorOptions(held_out=True, scr=(0.9,))
+    [three] = run(given(folder), {"m": metric}, settings, options)
+    ranges = {"identity": (-1, 1), "real": (-1, 1), "diversity": (0, 2), "Vendi": (1, np.inf), "SCR@0.9": (0, 1),
+              "confused": (0, 1), "copies": (0, 1)}  # fmt: skip
+    for name, (least, most) in ranges.items():
+        value = values(three, method="a", group="all")[name]
+        assert least <= value.low <= value.value <= value.high <= most, name  # type: ignore[operator]
+    for path in (folder / "out").glob("*/mug/*"):
+        path.unlink()
+    [two] = run(given(folder), {"m": metric}, settings, options)
+    for row in two.rows:
+        assert {(v.low, v.high) for v in row.values() if isinstance(v, Value)} == {(None, None)}
+    assert two.items["tests"]["low"] == [None, None]
 
 
 @pytest.mark.parametrize(("subjects", "trials"), [(3, 15), (8, 25)])
@@ -201,8 +245,9 @@ def test_random_halves_of_one_method_get_no_winner_on_pages_and_in_tables(
         difference = values(result, group="paired")["identity"]
         apart += not difference.low <= 0 <= difference.high  # type: ignore[operator]
         text = tables.latex([result])
-        unmarked = ", ".join(re.findall("No marks in ([^:]*):", text))
-        bold.update(name for name in ("identity", "worst", "diversity", "Vendi") if name not in unmarked)
+        lines = [line.split(" & ") for line in text.split(r"\midrule")[1].splitlines()]
+        heads = text.split(r"\toprule")[1].splitlines()[1].split(" & ")
+        bold.update(heads[k] for line in lines[:3] for k, cell in enumerate(line) if "textbf" in cell)
     # 6 % of the trials, and two standard errors
     most = trials * (0.06 + 2 * np.sqrt(0.05 * 0.95 / trials))
     assert max(winners, apart, *bold.values()) <= most
@@ -224,7 +269,7 @@ def test_a_method_without_a_subject_and_images_does_not_rise(folder: Path) -> No
         path.rename(path.with_suffix(".png"))
     (folder / "a.later").rename(folder / "out" / "a" / "dog" / "on_a_beach_1.png")
 
-    picture(folder / "refs" / "unused" / "0.png", 99)
+    picture(folder / "refs" / "unused" / "0.png", 99)  # fewer photos than any other: not a rival of images either
     [result] = run(given(folder), model, PLAIN, options)
     assert result.rows == common.rows
     assert result.notes[:4] == [
@@ -383,6 +428,133 @@ def test_masks_separate_the_subjects_of_an_image(tmp_path: Path, metric: IDSim) 
     assert len(cropped.items["scenes"]["image"]) == 1
 
 
+# Confused subjects
+
+
+def drawn_outputs(folder: Path, methods: dict[str, Callable[[int, int], int]], subjects: int, photos: int) -> Manifest:
+    """Four images of each subject by each method, which show the subject that the method's function names."""
+    rows, images = [], Images(folder)
+    columns: dict[str, list[str | None]] = {name: [] for name in ("x_role", "x_subject", "x_method", "x_seed")}
+
+    def add(shown: int, number: int, **fields: str) -> None:
+        rows.append(Row(None, images(shown, number)))
+        for name, column in columns.items():
+            column.append(fields.get(name.removeprefix("x_")))
+
+    for subject in range(subjects):
+        for number in range(photos):
+            add(subject, number, role="reference", subject=f"s{subject}")
+    for number, (method, shown) in enumerate(methods.items()):
+        for subject in range(subjects):
+            for seed in range(4):
+                add(
+                    shown(subject, seed),
+                    50 + 50 * number + 4 * subject + seed,
+                    role="generated",
+                    subject=f"s{subject}",
+                    method=method,
+                    seed=str(seed),
+                )
+    return Manifest.from_rows(rows, folder).replace(**columns)
+
+
+def test_a_method_that_draws_another_subject_in_half_of_its_images_is_named(tmp_path: Path) -> None:
+    """48 images, 24 of them of the next subject: SCR 1.000 was all that was said."""
+    methods = {"half": lambda subject, seed: (subject + seed % 2) % 12, "right": lambda subject, seed: subject}
+    data = drawn_outputs(tmp_path, methods, subjects=12, photos=3)
+    options = GeneratorOptions(held_out=True, copies=False)
+    [result] = run(data, {"drawn": Drawn(spread=0.3)}, PLAIN, options)
+    row = values(result, method="half")
+    assert (row["confused"].value, row["confused"].count) == (0.5, 48)
+    assert (row["real confused"].value, row["real confused"].count) == (0, 48)
+    assert row["chance confused"].value == pytest.approx(11 / 12)
+    assert values(result, method="right")["confused"].value == 0
+
+    page = verdict(result)
+    assert page is not None
+    sentence = "24 of 48 images by half are nearer to another subject's photos than to their own subject's"
+    assert f"{sentence} (0\u00a0% of real photos)." in page.details
+    [matrix] = page.matrices
+    assert (matrix.method, len(matrix.subjects), matrix.hidden) == ("half", 12, 0)
+    for subject in range(12):
+        shown = {column: count for (row_name, column), count in matrix.images.items() if row_name == f"s{subject}"}
+        assert shown == {f"s{subject}": 2, f"s{(subject + 1) % 12}": 2}
+    items = result.items["images"]
+    nearest = [items["nearest_subject"][k] for k in range(96) if items["method"][k] == "half"]
+    assert nearest[:4] == ["s0", "s1", "s0", "s1"]
+
+
+def test_confused_images_and_real_photos_are_those_of_loops(tmp_path: Path) -> None:
+    """Unequal numbers of photos: means over all draws of equally many. Real photos are left out in turn."""
+    data = drawn_outputs(tmp_path, {"m": lambda subject, seed: subject}, subjects=5, photos=4)
+    dropped = [4 * 2, 4 * 3, 4 * 4, 4 * 4 + 1]  # 4, 4, 3, 3 and 2 photos stay
+    data = data.take([row for row in range(len(data)) if row not in dropped])
+    model = Drawn(spread=3.0)
+    [result] = run(data, {"drawn": model}, PLAIN, GeneratorOptions(held_out=True, copies=False))
+
+    vectors = model.of(data)
+    role, subject_of = data.column("x_role"), data.column("x_subject")
+    photos: dict[str, list[int]] = {}
+    for number in np.flatnonzero(np.array(role) == "reference").tolist():
+        photos.setdefault(subject_of[number], []).append(number)
+    assert [len(of) for of in photos.values()] == [4, 4, 3, 3, 2]
+
+    def confused(row: int, size: int) -> float:
+        """The share of draws, other subjects independently, in which another subject's mean is higher."""
+        means = {}
+        for name, rows in photos.items():
+            draws = itertools.combinations([r for r in rows if r != row], size)
+            means[name] = np.array([np.mean(vectors[list(draw)] @ vectors[row]) for draw in draws])
+        own = means.pop(subject_of[row])
+        not_nearer = [np.prod([np.mean(of < value) for of in means.values()]) for value in own]
+        return 1 - float(np.mean(not_nearer))
+
+    generated = [row for row in range(len(data)) if role[row] == "generated"]
+    expected = [confused(row, 2) for row in generated]
+    row = values(result, method="m")
+    assert 0.1 < np.mean(expected) < 0.9
+    assert row["confused"].value == pytest.approx(np.mean(expected), abs=0.02)
+    assert result.items["images"]["confused"] == pytest.approx(expected, abs=0.2)
+    real = {name: np.mean([confused(r, min(2, len(rows) - 1)) for r in rows]) for name, rows in photos.items()}
+    assert row["real confused"].value == pytest.approx(np.mean(list(real.values())), abs=0.03)
+
+
+def test_look_alikes_raise_the_share_of_real_photos_and_are_no_fault_of_a_method(tmp_path: Path) -> None:
+    """Two subjects are one: half of their images, and of their photos, are nearer to the other."""
+    data = drawn_outputs(tmp_path, {"m": lambda subject, seed: min(subject, 4)}, subjects=6, photos=6)
+    rows = [index for index, name in enumerate(data.column("x_role")) if name == "reference"][30:]
+    paths = data.column("path")
+    for number, row in enumerate(rows):  # the photos of s5 show s4
+        Image.new("RGB", (4, 4), (4, 200 + number, 0)).save(tmp_path / Path(paths[row]).name)
+    [result] = run(data, {"drawn": Drawn(spread=0.5)}, PLAIN, GeneratorOptions(held_out=True, copies=False))
+    row = values(result, method="m")
+    assert row["confused"].value == pytest.approx(1 / 6, abs=0.1)
+    assert 0.05 < row["real confused"].value < 0.35
+
+
+def test_the_other_subject_of_an_image_of_two_is_not_a_confusion(tmp_path: Path) -> None:
+    images = Images(tmp_path)
+    rows, columns = [], {"x_role": [], "x_subject": [], "x_method": []}
+    for subject in range(3):
+        for number in range(2):
+            rows.append(Row(None, images(subject, number)))
+            columns["x_role"].append("reference")
+            columns["x_subject"].append(f"s{subject}")
+            columns["x_method"].append(None)
+    for subject in (0, 1):  # one image of both, which shows s1 alone
+        rows.append(Row(None, images(1, 9), id=f"of both, s{subject}"))
+        columns["x_role"].append("generated")
+        columns["x_subject"].append(f"s{subject}")
+        columns["x_method"].append("m")
+    data = Manifest.from_rows(rows, tmp_path).replace(**columns)
+    [result] = run(data, {"drawn": Drawn(spread=0.1)}, PLAIN, GeneratorOptions(held_out=True))
+    assert "s1" not in result.items["images"]["nearest_subject"][:1]
+    assert values(result, method="m")["chance confused"].value == 0.5
+
+
+# Copies
+
+
 def test_copies_of_references_and_of_training_images_count(folder: Path, photos: list[Path]) -> None:
     for k, subject in enumerate(SUBJECTS):
         Image.open(photos[k]).save(folder / "refs" / subject / "photo.jpg")
@@ -516,14 +688,14 @@ def test_the_number_of_each_published_score_in_one_pass(
 
 
 def test_a_published_number_is_clamped_and_may_be_undefined(folder: Path) -> None:
-    subject = np.array(["cat", "cat", "dog"], dtype=object)
-    identity, settings = np.array([-0.3, -0.1, -0.2]), EvalSettings(bootstrap=50)
+    subject = np.array(["cat", "cat", "dog", "mug"], dtype=object)
+    identity, settings = np.array([-0.3, -0.1, -0.2, -0.2]), EvalSettings(bootstrap=50)
     kosmos = value_of(NAMED["dino-i:kosmos-g"], identity, subject, settings)
-    assert (kosmos.value, kosmos.low, kosmos.high, kosmos.count) == (0, 0, 0, 3)
+    assert (kosmos.value, kosmos.low, kosmos.high, kosmos.count) == (0, 0, 0, 4)
     plain = value_of(NAMED["dino-i:dreambench++"], identity, subject, settings)
     assert (plain.value, plain.low, plain.high) == pytest.approx((-20, -20, -20))
-    dreambooth = value_of(NAMED["dino-i:dreambooth"], np.array([0.9, 0.5, 0.2]), subject, settings)
-    assert (dreambooth.value, dreambooth.count) == (pytest.approx((0.7 + 0.2) / 2), 2)  # subjects weigh alike
+    dreambooth = value_of(NAMED["dino-i:dreambooth"], np.array([0.9, 0.5, 0.2, 0.3]), subject, settings)
+    assert (dreambooth.value, dreambooth.count) == (pytest.approx((0.7 + 0.2 + 0.3) / 3), 3)  # subjects weigh alike
 
     several = run(given(folder), {"k": small("dino-i:kosmos-g"), "d": small("dino-i:dreambooth")}, PLAIN)
     assert any("3 have several" in note for note in several[0].notes)
@@ -678,21 +850,25 @@ def test_each_method_of_the_example_is_ranked_as_it_deserves(tmp_path: Path) -> 
     for name in ("good", "drift", "swap"):
         assert rows[name]["diversity"].low > rows["copy"]["diversity"].high  # type: ignore[operator]
         assert rows[name]["Vendi"].low > rows["copy"]["Vendi"].high  # type: ignore[operator]
+    assert [rows[name]["confused"].value for name in ("copy", "good", "swap")] == [0, 0, 1]
     failed = [rows[name]["SCR"].value for name in ("copy", "good", "drift", "swap")]
     assert failed == sorted(failed)
     assert failed[-1] >= 0.75
-    for pair in ("copy - good", "copy - drift", "drift - swap", "good - swap"):
+    assert not any("copy" in str(row["method"]) for row in result.rows if row["group"] == "paired")
+    for pair in ("drift - swap", "good - swap"):
         assert values(result, method=pair)["identity"].low > 0, pair  # type: ignore[operator]
     assert values(result, method="drift - good")["identity"].high < 0  # type: ignore[operator]
     assert values(result, method="drift - good")["p"].value < 0.05
 
     # the page shows these numbers
     page = (Path(__file__).parents[3] / "docs" / "protocols-generator.md").read_text(encoding="utf-8")
-    columns = ("identity", "worst", "SCR", "copies", "diversity", "Vendi")
+    columns = ("identity", "worst", "SCR", "confused", "copies", "diversity", "Vendi")
     for name, row in rows.items():
         [line] = re.findall(rf"^\| {name} \|(.*)\|$", page, flags=re.M)
         shown = [float(cell.split()[0]) for cell in line.split("|")]
         assert shown == pytest.approx([row[column].value for column in columns], abs=5e-3), name
-    [shown_of_all] = re.findall(r"^in all rows: .*, real (\S+), real SCR (\S+)$", page, flags=re.M)
-    real = [rows["good"][column].value for column in ("real", "real SCR")]
+    of_real = ("real", "real SCR", "real confused", "chance confused")
+    pattern = "".join(f", {column} (\\S+)" for column in of_real)
+    [shown_of_all] = re.findall(f"^in all rows: .*{pattern}$", page, flags=re.M)
+    real = [rows["good"][column].value for column in of_real]
     assert [float(number) for number in shown_of_all] == pytest.approx(real, abs=5e-3)

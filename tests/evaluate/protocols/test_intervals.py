@@ -1,41 +1,48 @@
-"""Which interval a table's value gets, by the number of its identities."""
+"""Intervals of a table's values: none of fewer than three identities, and none outside the range of the number."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from scipy import stats
-from sklearn.metrics import roc_auc_score
 
-from idmetric.evaluate.protocols.common.intervals import auc
+from idmetric.evaluate.protocols.common import intervals
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.statistics.resampled import resampled_auc
+from idmetric.evaluate.statistics.agreement import spearman
 
-SETTINGS = EvalSettings(bootstrap=300, seed=4)
-
-
-def pairs_of(count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Scores, labels and identities (P, 2) of all pairs of two images each of so many identities."""
-    rng = np.random.default_rng(count)
-    identity = np.repeat(np.arange(count), 2)
-    a, b = np.triu_indices(len(identity), 1)
-    same = identity[a] == identity[b]
-    return rng.normal(size=len(a)) + same, same, np.stack([identity[a], identity[b]], 1)
+SETTINGS = EvalSettings(bootstrap=50)
+NAMES = np.array(["a", "b", "c"], dtype=object)
 
 
-def test_the_interval_of_an_auc_of_20_identities_is_of_the_jackknife() -> None:
-    scores, same, identity = pairs_of(20)
-    found = auc(scores, same, identity, SETTINGS)["AUC"]
-    without = []
-    for name in range(20):
-        rest = (identity != name).all(1)
-        without.append(roc_auc_score(same[rest], scores[rest]))
-    half = stats.t.ppf(0.975, 19) * np.sqrt(19 / 20 * np.sum((without - np.mean(without)) ** 2))
-    assert (found.low, found.high) == pytest.approx((found.value - half, found.value + half), abs=1e-6)
+@pytest.mark.parametrize(
+    ("values", "limits", "expected"),
+    [
+        # the mean and 4.3027 standard errors, cut
+        ([0.1, 0.5, 0.9], intervals.SHARE, (0, 1)),
+        ([0.1, 0.5, 0.9], intervals.COSINE, (0.5 - 4.3027 * 0.4 / 3**0.5, 1)),
+        ([-0.9, 0.1, 0.9], intervals.COSINE, (-1, 1)),
+        ([0.1, 0.5, 0.9], intervals.ANY, (0.5 - 4.3027 * 0.4 / 3**0.5, 0.5 + 4.3027 * 0.4 / 3**0.5)),
+        ([1.0, 1.0, 1.9], (1.0, np.inf), (1, 1.3 + 4.3027 * 0.3)),
+    ],
+)
+def test_an_interval_stays_in_the_range_of_its_number(
+    values: list[float], limits: tuple[float, float], expected: tuple[float, float]
+) -> None:
+    value = intervals.mean(np.array(values), NAMES, SETTINGS, limits=limits)
+    assert (value.low, value.high) == pytest.approx(expected, abs=1e-3)
 
 
-def test_the_interval_of_an_auc_of_21_identities_is_of_percentiles() -> None:
-    scores, same, identity = pairs_of(21)
-    found = auc(scores, same, identity, SETTINGS)["AUC"]
-    values = resampled_auc(scores, same, identity, samples=300, seed=4)
-    assert (found.low, found.high) == pytest.approx(np.quantile(values, [0.025, 0.975]))
+def test_a_number_that_rounding_moves_out_of_its_range_lies_in_its_interval() -> None:
+    value = intervals.mean(np.full(3, 1 + 1e-12), NAMES, SETTINGS)
+    assert value.low <= value.value <= value.high  # type: ignore[operator]
+
+
+def test_two_identities_have_no_interval() -> None:
+    names, numbers = np.array(["a", "a", "b", "b"], dtype=object), np.array([0.1, 0.2, 0.7, 0.9])
+    same = np.array([True, False, True, False])
+    for value in (
+        intervals.mean(numbers, names, SETTINGS),
+        intervals.student_mean(numbers, names, SETTINGS),
+        intervals.auc(numbers, same, names, SETTINGS)["AUC"],
+        intervals.any_statistic(spearman, (numbers, numbers), names, SETTINGS, limits=intervals.COSINE),
+    ):
+        assert (value.low, value.high) == (None, None)

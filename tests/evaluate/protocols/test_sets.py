@@ -106,6 +106,7 @@ def test_draws_are_of_different_photos_and_of_n_images(folder: Path, monkeypatch
         return float(x[0, 0])
 
     monkeypatch.setattr(sets, "MEASURES", {"first": first})
+    monkeypatch.setattr(sets, "_RANGES", {"first": (-1, 1)})
     [result] = run(given(folder), {"m": Colors()}, PLAIN, SetsOptions(draws=7))
     where = {name: [photos(s) if name == "real" else outputs(name, s) for s in range(SUBJECTS)]
              for name in ("real", "good", "swap")}  # fmt: skip

@@ -172,8 +172,43 @@ def test_a_number_that_may_be_ahead_by_chance_is_not_bold(p: float, bold: bool) 
     rows = {row[0]: row[1] for row in cells(text)[1:]}
     assert (rows["few"] == r"\textbf{0.860}") == bold
     assert ("underline" in rows["good"]) == bold
-    unmarked = "copies" if bold else "identity, copies"
-    assert f"No marks in {unmarked}: no test shows that the best is ahead of all (sign-flip" in text
+    unclear = "No marks in identity, copies: no test shows that the best is ahead of all (sign-flip"
+    assert (unclear in text) == (not bold)
+    behind = "Outside of identity, no marks of drift, good, swap\\_2: behind in identity."
+    assert (behind in text) == bold
+
+
+@pytest.mark.parametrize("p_wild", [0.03, 0.9])
+def test_a_method_behind_in_identity_is_marked_in_no_other_column(p_wild: float) -> None:
+    """`wild` shows the most different images, of another subject: .888 was bold."""
+    numbers = {"best": (0.8, 0.3), "level": (0.79, 0.5), "wild": (0.3, 0.888)}
+    rows: list[Row] = []
+    for method, (identity, diversity) in numbers.items():
+        rows.append({"method": method, "group": "all", "identity": value(identity), "diversity": value(diversity)})
+    result = Result("generator", "tiny", rows)
+    for column, metric in enumerate(("identity", "diversity")):
+        for a, b in combinations(numbers, 2):
+            difference = numbers[a][column] - numbers[b][column]
+            p = {("identity", "level"): 0.9, ("diversity", "wild"): p_wild}.get((metric, b), 0.03)
+            result.keep("tests", a=[a], b=[b], metric=[metric], difference=[difference], low=[None], high=[None],
+                        p=[p], p_holm=[p], subjects=[8], pairs=[32], tests=[3])  # fmt: skip
+    text = latex([result])
+    assert {row[0]: row[1:] for row in cells(text)[1:]} == {
+        "best": ["0.800", "0.300"],
+        "level": ["0.790", r"\textbf{0.500}"],
+        "wild": ["0.300", "0.888"],
+    }
+    assert "Outside of identity, no marks of wild: behind in identity." in text
+    assert "No marks in identity: no test shows" in text
+
+
+def test_methods_without_a_test_have_no_marks() -> None:
+    """With other prompts and seeds, or against a method that copies, no two methods are compared."""
+    result = whole()
+    result.keep("tests", a=[], b=[], metric=[])
+    text = latex([result])
+    assert "textbf" not in text
+    assert "No marks: no two methods were tested against each other." in text
 
 
 def test_a_column_that_no_test_compares_has_no_marks() -> None:

@@ -7,6 +7,7 @@ from itertools import combinations
 import pytest
 
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
+from idmetric.evaluate.report.subject_matrix import subject_matrices
 from idmetric.evaluate.report.verdict import Verdict, verdict
 from idmetric.match.page.chart import Scale
 
@@ -97,6 +98,76 @@ def test_a_method_that_copies_is_named_and_never_best() -> None:
     assert of({"a": 0.9, "b": 0.8}, {"a": 1.0, "b": 0.5}).headline.startswith("Every method copies")
 
 
+def test_the_highest_identity_leaves_out_methods_that_copy_and_says_so() -> None:
+    """The highest identity was .725 next to a method with .812."""
+    for p, subjects, start in ((0.25, 3, "Too few subjects for a winner"), (0.01, 24, "")):
+        found = of({"copy": 0.812, "near": 0.725, "far": 0.2}, {"copy": 1.0}, p=p, subjects=subjects)
+        if start:
+            assert found.headline == f"{start}: near has the highest identity of the methods that do not copy"
+            assert found.card == "Highest identity without copies"
+        else:
+            assert found.card == "Best identity without copies"
+    assert of({"a": 0.6, "b": 0.7}, subjects=3).card == "Highest identity"
+    assert of({"a": 0.6, "b": 0.5}).card == "Best identity"
+    assert of({"a": 0.9, "b": 0.8}, {"a": 1.0, "b": 0.5}).card == ""
+    tied = of({"copy": 0.9, "a": 0.6, "b": 0.59}, {"copy": 1.0}, p=0.5)
+    assert (tied.badge, tied.card) == ("tied", "Highest identity without copies")
+
+
+def test_a_number_of_a_method_behind_in_identity_is_not_praised() -> None:
+    result = Result("generator", "tiny", [
+        {"method": name, "group": "all", "identity": number(identity), "diversity": number(diversity)}
+        for name, identity, diversity in (("near", 0.8, 0.2), ("wild", 0.3, 0.888))
+    ])  # fmt: skip
+    for metric, difference in (("identity", 0.5), ("diversity", -0.688)):
+        result.keep("tests", a=["near"], b=["wild"], metric=[metric], difference=[difference], low=[None], high=[None],
+                    p=[0.01], p_holm=[0.01], subjects=[8], pairs=[24], tests=[1])  # fmt: skip
+    found = verdict(result)
+    assert found is not None
+    assert (found.behind, found.ahead_elsewhere) == (["wild"], ["wild"])
+    assert found.family == "Tested: 1 comparison, of near with wild."
+
+
+@pytest.mark.parametrize(
+    ("shares", "real", "sentence"),
+    [
+        ({"a": 0.5, "b": 0.0, "c": 1.0}, 0.1, "24 of 24 images by c, 12 of 24 images by a are nearer"),
+        ({"a": 0.1, "b": 0.05, "c": 0.0}, 0.1, None),  # no more than real photos of look-alikes
+        ({"a": 0.0, "b": 0.0, "c": 0.1}, None, "2.4 of 24 images by c are nearer"),
+    ],
+)
+def test_confused_images_are_a_sentence_where_real_photos_are_confused_less(
+    shares: dict[str, float], real: float | None, sentence: str | None
+) -> None:
+    rows: list[Row] = []
+    for name, share in shares.items():
+        row: Row = {"method": name, "group": "all", "identity": number(0.5), "confused": number(share)}
+        if real is not None:
+            row["real confused"] = number(real)
+        rows.append(row)
+    found = verdict(Result("generator", "tiny", rows))
+    assert found is not None
+    details = [detail for detail in found.details if "nearer to another" in detail]
+    assert len(details) == (sentence is not None)
+    if sentence:
+        known = "10\u00a0% of real photos" if real else "unknown for real photos: subjects have one"
+        assert details[0].startswith(sentence)
+        assert details[0].endswith(f"({known}).")
+
+
+def test_a_matrix_shows_the_subjects_with_the_most_confused_images() -> None:
+    result = Result("generator", "tiny", [])
+    for subject in range(20):
+        name, rest = f"s{subject:02d}", f"s{(subject + 1) % 20:02d}"
+        result.keep("nearest_subjects", method=["m"] * 2, subject=[name] * 2, nearest=[name, rest],
+                    images=[30 - subject, subject])  # fmt: skip
+    result.keep("nearest_subjects", method=["right"], subject=["s00"], nearest=["s00"], images=[30])
+    [matrix] = subject_matrices(result, ["right", "m"])
+    assert (matrix.method, matrix.hidden) == ("m", 8)
+    assert matrix.subjects == ["s00", *(f"s{k:02d}" for k in range(9, 20))]
+    assert matrix.share("s15", "s16") == 0.5
+
+
 def test_differences_hold_in_both_directions() -> None:
     pairs = of({"a": 0.6, "b": 0.61, "c": 0.2}).pairs
     assert list(pairs) == ["identity"]
@@ -114,12 +185,13 @@ def test_the_range_of_bars_holds_zero_and_all_intervals() -> None:
 
 
 def test_a_step_that_may_be_the_highest_by_chance_is_not_called_the_best() -> None:
-    rows: list[Row] = [{"step": "200", "best": "yes", "identity": number(0.6)}]
+    rows: list[Row] = [{"step": "200", "best": "highest", "identity": number(0.6)}]
     note = "highest identity at step 200: 0.600; too few prompts"
     found = verdict(Result("checkpoints", "tiny", rows, notes=[note]))
     assert found is not None
-    assert (found.headline, found.badge) == ("No clear best step: step 200 has the highest identity", "highest")
-    assert found.details == ["The identity is 0.600; too few prompts."]
+    assert (found.best, found.badge, found.card) == (["200"], "highest", "Identity of step 200")
+    assert found.headline == "No clear best step: step 200 has the highest identity of the steps that qualify"
+    assert found.details == ["Highest identity at step 200: 0.600; too few prompts."]
 
 
 @pytest.mark.parametrize("best", ["200", None])
@@ -134,7 +206,8 @@ def test_steps_are_judged_by_the_rule_of_the_protocol(best: str | None) -> None:
     found = verdict(Result("checkpoints", "tiny", rows, settings={"max_copies": 0.0}, notes=[note]))
     assert found is not None
     assert found.headline == ("Keep step 200" if best else "No step qualifies")
-    assert found.details[0] == ("Step 200 is the earliest with 0.3." if best else "None of 2 has copies of at most 0.")
+    assert found.details[0] == f"{note[0].upper()}{note[1:]}."
+    assert found.card == ("Identity of step 200" if best else "")
     assert found.details[1].endswith("of step 400 (50\u00a0%).")
     assert found.chart is not None
     assert [(name, x.value) for name, x, _ in found.chart.points] == [("0", 0), ("200", 200), ("400", 400)]

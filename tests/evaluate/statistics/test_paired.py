@@ -9,7 +9,16 @@ import pytest
 from scipy import stats
 
 from idmetric.evaluate.statistics.bootstrap import student
-from idmetric.evaluate.statistics.paired import LEVEL, compare, holm, sign_flip, smallest_p, subjects_needed
+from idmetric.evaluate.statistics.paired import (
+    LEVEL,
+    compare,
+    family,
+    holm,
+    sign_flip,
+    smallest_p,
+    subjects_needed,
+    too_few,
+)
 
 
 @pytest.mark.parametrize("count", [2, 5, 11])
@@ -55,10 +64,60 @@ def test_methods_are_compared_on_the_places_that_both_have() -> None:
     [found] = compare(scores)
     assert (found.a, found.b, found.subjects, found.pairs) == ("a", "b", 2, 2)
     assert found.difference == pytest.approx(0.25)
-    half = 12.706 * 0.15  # Student's t with one degree of freedom
-    assert (found.low, found.high) == pytest.approx((0.25 - half, 0.25 + half), abs=1e-3)
+    assert (found.low, found.high) == (None, None)  # of two subjects
     assert (found.p, found.p_holm) == (0.5, 0.5)
     assert [(c.a, c.b) for c in compare(scores, against="a")] == [("b", "a")]
+
+
+def test_intervals_of_differences_need_three_subjects_and_stay_in_their_range() -> None:
+    three = {"a": {(s, "x"): v for s, v in (("cat", 0.9), ("dog", -0.9), ("mug", 0.5))}, "b": {}}
+    three["b"] = {place: -value for place, value in three["a"].items()}
+    [found] = compare(three, limits=(-2, 2))
+    half = 4.3027 * np.std([1.8, -1.8, 1.0], ddof=1) / 3**0.5  # Student's t with two degrees of freedom
+    assert 1 / 3 + half > 2
+    assert (found.low, found.high) == (-2, 2)
+    [free] = compare(three)
+    assert (free.low, free.high) == pytest.approx((1 / 3 - half, 1 / 3 + half), abs=1e-3)
+
+
+def same_sign(methods: int, subjects: int) -> dict[str, dict[tuple[str, ...], float]]:
+    """Methods whose differences have one sign for all subjects: no smaller p is possible."""
+    return {f"m{m}": {(f"s{s}", "x"): m * (1.0 + s) for s in range(subjects)} for m in range(methods)}
+
+
+@pytest.mark.parametrize(
+    ("methods", "subjects", "remedy"),
+    [
+        (2, 5, "6 subjects would do"),
+        (3, 5, "7 subjects would do"),
+        (3, 6, "7 subjects would do"),  # two comparisons with 6 subjects: 2 * 2 / 2^6 = .0625
+        (4, 7, "8 subjects or 3 comparisons (--against METHOD) would do"),
+        (6, 8, "10 subjects or 5 comparisons (--against METHOD) would do"),
+        (6, 7, "10 subjects would do"),  # 5 * 2 / 2^7 = .078
+    ],
+)
+def test_a_hint_is_given_only_if_following_it_can_show_a_difference(methods: int, subjects: int, remedy: str) -> None:
+    comparisons = compare(same_sign(methods, subjects))
+    assert min(test.p_holm for test in comparisons) > LEVEL
+    assert too_few(comparisons).partition("; ")[2] == remedy
+    more = int(remedy.split()[0])
+    assert min(test.p_holm for test in compare(same_sign(methods, more))) <= LEVEL
+    against = min(test.p_holm for test in compare(same_sign(methods, subjects), against="m0"))
+    assert (against <= LEVEL) == ("--against" in remedy)
+
+
+def test_no_hint_where_a_difference_can_be_clear_or_nothing_would_help() -> None:
+    assert too_few(compare(same_sign(2, 6))) == ""
+    few = too_few(compare(same_sign(2, 1)))
+    assert few.startswith("no winner can be shown: the smallest p of 1 subject in 1 comparison is 1.000")
+
+
+def test_the_family_of_tests_in_words() -> None:
+    assert family(compare(same_sign(2, 3))) == "1 comparison, of m0 with m1"
+    assert family(compare(same_sign(4, 3))) == "6 comparisons, each two of m0, m1, m2, m3"
+    assert family(compare(same_sign(4, 3), against="m2")) == "3 comparisons, of m0, m1, m3 with m2"
+    chain = {"a": {("s", "x"): 1.0}, "b": {("s", "x"): 1.0, ("s", "y"): 1.0}, "c": {("s", "y"): 1.0}}
+    assert family(compare(chain)) == "2 comparisons: a - b, b - c"
 
 
 def test_the_interval_of_few_identities_is_students() -> None:

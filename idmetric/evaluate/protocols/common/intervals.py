@@ -1,11 +1,13 @@
 """Values of a table with intervals by identity.
 
 Of up to `bootstrap.FEW` identities they are Student's (`bootstrap.student`), of more percentiles of bootstrap samples.
-`auc` is fast for millions of pairs (`idmetric.evaluate.statistics.resampled`).
+They do not leave the range of their number, and there are none of fewer than `bootstrap.FEWEST` identities. `auc` is
+fast for millions of pairs (`idmetric.evaluate.statistics.resampled`).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,11 +17,20 @@ from numpy.typing import NDArray
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths
 from idmetric.evaluate.protocols.common.result import Row, Value, numbers_of
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.statistics.bootstrap import FEW, bootstrap, in_samples, percentiles, student
+from idmetric.evaluate.statistics.bootstrap import FEW, FEWEST, bootstrap, in_samples, percentiles, student, within
 from idmetric.evaluate.statistics.ranking import roc_auc
 from idmetric.evaluate.statistics.resampled import resampled_auc
 
 Names = NDArray[Any]  # one for each item, equal for equal identities
+Range = tuple[float, float]
+
+# the ranges of numbers
+SHARE = (0.0, 1.0)
+COSINE = (-1.0, 1.0)  # also of correlations
+DISTANCE = (0.0, 2.0)
+DIFFERENCE = (-2.0, 2.0)  # of two cosines or distances
+POSITIVE = (0.0, math.inf)
+ANY = (-math.inf, math.inf)
 
 
 def codes(names: Sequence[Any] | NDArray[Any]) -> Ints:
@@ -41,10 +52,17 @@ def owners(identity: Ints, rows: Ints) -> Ints:
     return np.where(identities < 0, -1 - rows, identities)
 
 
-def mean(values: Array, identity: Names, settings: EvalSettings, paper: float | None = None) -> Value:
+def mean(
+    values: Array,
+    identity: Names,
+    settings: EvalSettings,
+    paper: float | None = None,
+    *,
+    limits: Range = SHARE,
+) -> Value:
     """The mean of one number per item, such as a query's average precision; `identity` (N,) is the items'."""
     wholes = np.ones(len(values))
-    return ratio(values, wholes, identity, settings, paper)
+    return ratio(values, wholes, identity, settings, paper, limits=limits)
 
 
 def ratio(
@@ -53,10 +71,15 @@ def ratio(
     identity: Names,
     settings: EvalSettings,
     paper: float | None = None,
+    *,
+    limits: Range = SHARE,
 ) -> Value:
     """sum(parts) / sum(wholes), such as margins won over all margins; support is sum(wholes).
 
-    The interval is None for fewer than two identities, or if settings ask for none.
+    The interval is None for too few identities, or if settings ask for none.
+
+    Args:
+        limits: the range of the number, which the interval does not leave.
 
     Raises:
         ValueError: if the wholes sum to 0.
@@ -64,23 +87,18 @@ def ratio(
     value = _ratio(parts, wholes)
     names, number = np.unique(identity, return_inverse=True)
     sums = np.bincount(number, parts), np.bincount(number, wholes)  # of each identity: samples need no more
-    low, high = _interval(_ratio, sums, np.arange(len(names)), settings)
-    are_counts = (parts == np.round(parts)) & (parts >= 0) & (parts <= wholes)
-    if low is not None and high is not None and are_counts.all():
-        # Student's interval may leave the range of shares
-        low = max(0.0, low)
-        high = min(1.0, high)
+    low, high = _interval(_ratio, sums, np.arange(len(names)), settings, limits)
     support = round(float(wholes.sum()))
     return Value(value, low, high, support, paper)
 
 
 def student_mean(values: Array, identity: Names, settings: EvalSettings) -> Value:
-    """The mean of differences or slopes, with Student's interval for any number of identities.
+    """The mean of differences or slopes, with Student's interval for three or more identities.
 
     Whether it excludes 0 is a finding, which percentiles of 20 identities would give in 7 % of cases by chance.
     """
     low = high = None
-    if settings.bootstrap > 1 and len(np.unique(identity)) > 1:
+    if settings.bootstrap > 1 and len(np.unique(identity)) >= FEWEST:
         interval = student(lambda rows: values[rows].mean(), identity)
         low, high = interval.low, interval.high
     return Value(float(values.mean()), low, high, len(values))
@@ -128,7 +146,7 @@ def auc(
         values = resampled_auc(scores, same, identity, samples=settings.bootstrap, seed=settings.seed)
         low, high = percentiles(values, settings.bootstrap) or (None, None)
     else:
-        low, high = _interval(roc_auc, (scores, same), identity, settings)
+        low, high = _interval(roc_auc, (scores, same), identity, settings, SHARE)
     return {"AUC": Value(area, low, high, len(scores), paper)}
 
 
@@ -170,6 +188,7 @@ def any_statistic(
     settings: EvalSettings,
     paper: float | None = None,
     *,
+    limits: Range,
     count: int | None = None,
 ) -> Value:
     """Any statistic of columns of items, such as scores and labels; each sample calls it with some of their rows.
@@ -177,13 +196,14 @@ def any_statistic(
     The interval is None for too few identities, or if settings ask for none.
 
     Args:
+        limits: the range of the statistic, which the interval does not leave.
         count: the support, default the number of items.
 
     Raises:
         ValueError: if the statistic is undefined on the data itself.
     """
     value = float(statistic(*items))
-    low, high = _interval(statistic, items, identity, settings)
+    low, high = _interval(statistic, items, identity, settings, limits)
     if count is None:
         count = len(identity)
     return Value(value, low, high, count, paper)
@@ -194,9 +214,10 @@ def _interval(
     items: Sequence[NDArray[Any]],
     identity: Names,
     settings: EvalSettings,
+    limits: Range,
 ) -> tuple[float | None, float | None]:
-    """The interval of a statistic of columns of items."""
-    if settings.bootstrap < 2 or len(np.unique(identity)) < 2:
+    """The interval of a statistic of columns of items, within its range."""
+    if settings.bootstrap < 2 or len(np.unique(identity)) < FEWEST:
         return None, None
 
     def on_rows(rows: Ints) -> float:
@@ -207,6 +228,7 @@ def _interval(
         interval = bootstrap(on_rows, identity, samples=settings.bootstrap, seed=settings.seed)
     except ValueError:  # undefined in too many samples, or without one of a few identities
         return None, None
+    interval = within(interval, limits)
     return interval.low, interval.high
 
 

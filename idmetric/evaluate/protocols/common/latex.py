@@ -9,6 +9,7 @@ from idmetric.evaluate.protocols.common.protocol import compared_rows
 from idmetric.evaluate.protocols.common.result import (
     Result,
     Value,
+    behind,
     comparisons_of,
     copying,
     footnotes,
@@ -34,8 +35,8 @@ _ESCAPES = str.maketrans(
 def latex(results: Sequence[Result], view: View = View()) -> str:
     """LaTeX tables: the best number of a column is bold, the second underlined.
 
-    Methods that copy have a dagger and no marks, and of methods that are compared by tests, a column has none unless a
-    test shows that the best is ahead.
+    Methods that copy have a dagger and no marks. Of methods that are compared by tests, a column has no marks unless a
+    test shows that the best is ahead, and a method that is behind another one in identity has no mark in other columns.
     The caption names models, revisions, each column, and the reason of missing marks.
     """
     models = {}
@@ -60,9 +61,7 @@ def _table(grid: Grid, facts: Mapping[str, str], view: View, results: Sequence[R
 
     # rows and columns of methods that copy
     label = compared_rows(grid.protocol)
-    copying_rows = set()
-    if label in grid.labels:
-        copying_rows = {row for row, (texts, _) in enumerate(grid.lines) if texts[grid.labels.index(label)] in copiers}
+    copying_rows = _rows_of(grid, label, copiers)
     copying_columns = set()
     if view.columns == label:
         copying_columns = {column for column, head in enumerate(grid.metrics) if head in copiers}
@@ -73,10 +72,11 @@ def _table(grid: Grid, facts: Mapping[str, str], view: View, results: Sequence[R
     if is_plain:
         unclear = _unclear(results, grid.metrics, copiers)
     unmarked = copying_columns | {grid.metrics.index(name) for name in unclear}
-    is_untested = bool(comparisons_of(results[0])) and (len(results) > 1 or not is_plain)
-    if is_untested:  # the tests compare methods over all subjects, by one model
+    untested = _why_untested(results, is_plain)
+    if untested:
         unmarked = set(range(len(grid.metrics)))
-    marks = _marks(grid, copying_rows, unmarked)
+    methods_behind = behind(results[0])
+    marks = _marks(grid, copying_rows, unmarked, _rows_of(grid, label, methods_behind))
 
     # the cells
     head = [escaped(name) for name in grid.labels]
@@ -104,14 +104,16 @@ def _table(grid: Grid, facts: Mapping[str, str], view: View, results: Sequence[R
         if label == "step":
             reason = "more copies than the best step may have"
         caption.append(f"{_DAGGER} {escaped(reason)}, so that no number of it is marked.")
+    if methods_behind and len(unmarked) < len(grid.metrics):
+        caption.append(f"Outside of identity, no marks of {escaped(', '.join(methods_behind))}: behind in identity.")
     if unclear:
         caption.append(
             f"No marks in {escaped(', '.join(unclear))}: no test shows that the best is ahead of all (sign-flip test "
             "over subjects, Holm's correction)."
         )
     caption += [escaped(f"{note}.") for note in smoke_tests(results)]
-    if is_untested:
-        caption.append("No marks: methods are tested against each other over all subjects, by one model at a time.")
+    if untested:
+        caption.append(f"No marks: {untested}.")
 
     columns = "l" * len(grid.labels) + "r" * len(grid.metrics)
     return "\n".join(
@@ -132,6 +134,14 @@ def _table(grid: Grid, facts: Mapping[str, str], view: View, results: Sequence[R
     )
 
 
+def _rows_of(grid: Grid, label: str, names: Collection[str]) -> set[int]:
+    """The rows of the methods or steps of these names."""
+    if label not in grid.labels:
+        return set()
+    column = grid.labels.index(label)
+    return {row for row, (texts, _) in enumerate(grid.lines) if texts[column] in names}
+
+
 def _caption(grid: Grid, facts: Mapping[str, str], results: Sequence[Result]) -> list[str]:
     """The sentences on what the table holds, and on its columns."""
     title = grid.protocol
@@ -149,31 +159,46 @@ def _caption(grid: Grid, facts: Mapping[str, str], results: Sequence[Result]) ->
     return [escaped(sentence) for sentence in sentences]
 
 
+def _why_untested(results: Sequence[Result], is_plain: bool) -> str:
+    """Why no test compares the numbers of a table, of methods that are compared by tests; else empty."""
+    if "tests" not in results[0].items:
+        return ""
+    if not comparisons_of(results[0]):
+        return "no two methods were tested against each other"
+    if len(results) > 1 or not is_plain:
+        return "methods are tested against each other over all subjects, by one model at a time"
+    return ""
+
+
 def _unclear(results: Sequence[Result], metrics: Sequence[str], copiers: Collection[str]) -> list[str]:
-    """The columns in which no test shows that a method is ahead of all others without copies.
+    """The columns in which no test shows that a method is ahead of all others that may be marked in it.
 
     None for results of several models, or without tests.
     """
     comparisons = comparisons_of(results[0])
     if len(results) > 1 or not comparisons:
         return []
+    methods_behind = behind(results[0])
     unclear = []
     for metric in metrics:
+        excluded = {*copiers}
+        if metric != "identity":
+            excluded |= {*methods_behind}
         numbers = {}
         for row in results[0].rows:
             value = row.get(metric)
             method = str(row.get("method"))
-            is_candidate = row.get("group") == "all" and method not in copiers
+            is_candidate = row.get("group") == "all" and method not in excluded
             if is_candidate and isinstance(value, Value):
                 numbers[method] = value.value
         if not numbers:
             continue
         best = max(numbers, key=lambda method: numbers[method])
-        behind = {best}
+        beaten = {best}
         for comparison in comparisons.get(metric, []):
             if comparison.is_clear and best in (comparison.a, comparison.b):
-                behind |= {comparison.a, comparison.b}
-        if not numbers.keys() <= behind:
+                beaten |= {comparison.a, comparison.b}
+        if not numbers.keys() <= beaten:
             unclear.append(metric)
     return unclear
 
@@ -194,6 +219,7 @@ def _marks(
     grid: Grid,
     skipped: Collection[int],
     unmarked: Collection[int],
+    behind_in_identity: Collection[int],
 ) -> dict[tuple[int, int], str]:
     """Row and column of the best and the second number of each column, as printed, among rows that compete.
 
@@ -201,6 +227,7 @@ def _marks(
 
     Args:
         skipped: rows that do not compete. unmarked: columns without marks.
+        behind_in_identity: rows that compete in no other column.
     """
     labels = [name for name in grid.labels if name != "n"]
     competing = next((name for name in ("model", "method", *labels[-1:]) if name in labels), None)
@@ -221,7 +248,8 @@ def _marks(
             for row in rows:
                 _, values = grid.lines[row]
                 value = values[column]
-                if value is not None:
+                may_be_marked = metric == "identity" or row not in behind_in_identity
+                if value is not None and may_be_marked:
                     printed = better * round(value.value, 3)
                     ranked.setdefault(printed, []).append(row)
             order = sorted(ranked, reverse=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from idmetric.data.manifest.lineage import VIEW_ROLES, image_keys, matched_sets, parent_rows
 from idmetric.evaluate.protocols.common.columns import Array, Ints, parameters
-from idmetric.evaluate.protocols.common.intervals import Names, any_statistic, mean, ratio
+from idmetric.evaluate.protocols.common.intervals import COSINE, Names, any_statistic, mean, ratio
 from idmetric.evaluate.protocols.common.paper_numbers import NONE, Pair
 from idmetric.evaluate.protocols.common.result import Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Scorer
@@ -203,6 +203,7 @@ def part_edits(
                 settings,
                 paper[number],
                 count=agreement.pairs[number],
+                limits=COSINE,
             )
     return values, items
 

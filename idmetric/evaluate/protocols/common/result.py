@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.evaluate.statistics.paired import Comparison
+from idmetric.evaluate.statistics.paired import Comparison, family
 from idmetric.metric.files import json_file
 from idmetric.metric.files.output import replacing
 from idmetric.metric.files.tables import csv_text, in_csv, printable, rounded
@@ -130,6 +130,27 @@ def comparisons_of(result: Result) -> dict[str, list[Comparison]]:
         test = dict(zip(tests, entries, strict=True))
         comparisons.setdefault(test.pop("metric"), []).append(Comparison(**test))
     return comparisons
+
+
+def behind(result: Result) -> list[str]:
+    """The methods that a test finds below another method in identity."""
+    names: dict[str, None] = {}
+    for comparison in comparisons_of(result).get("identity", []):
+        if comparison.is_clear:
+            lower = comparison.b if comparison.difference > 0 else comparison.a
+            names[lower] = None
+    return list(names)
+
+
+def tested_family(result: Result) -> str:
+    """The methods that are tested against each other, the correction of p, and the methods that are left out."""
+    [comparisons, *_] = comparisons_of(result).values()
+    sentence = f"tested: {family(comparisons)}"
+    if len(comparisons) > 1:
+        sentence += ", for which p of each number is corrected by Holm"
+    if copiers := copying(result):
+        sentence += f"; not tested, because of copies: {', '.join(copiers)}"
+    return sentence
 
 
 def as_csv(results: Sequence[Result]) -> str:

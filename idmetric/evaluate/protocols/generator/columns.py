@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -12,7 +13,8 @@ import numpy as np
 
 from idmetric.evaluate.protocols.common import intervals
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, free, known, listed, texts
-from idmetric.evaluate.protocols.common.result import Result, Row
+from idmetric.evaluate.protocols.common.intervals import COSINE, DISTANCE, SHARE
+from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, Judge, Models, VectorScorer
 from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.protocols.generator.grades import CONSISTENCY, GRADE
@@ -220,7 +222,7 @@ def prompt_fidelity(images: Images, bound: Bound, models: Models, notes: list[st
 
 
 def columns_of(images: Images, scores: Scores, chosen: Truths, unit: Names, settings: EvalSettings) -> Row:
-    """The numbers of some images of a method: identity, real, floor, copies, leaning, diversity, Vendi, CLIP-T.
+    """The numbers of some images of a method, such as identity, real, confused, copies, diversity and CLIP-T.
 
     Args:
         chosen: (G,). unit: (G,), what intervals draw again: subjects, or the prompts of a single one.
@@ -228,7 +230,13 @@ def columns_of(images: Images, scores: Scores, chosen: Truths, unit: Names, sett
     real = np.array([scores.real.get(subject, np.nan) for subject in images.subject])
     row: Row = {}
 
-    def add(name: str, values: Array | None, unit: Names = unit, numbers: Ints | None = None) -> None:
+    def add(
+        name: str,
+        values: Array | None,
+        limits: intervals.Range,
+        unit: Names = unit,
+        numbers: Ints | None = None,
+    ) -> None:
         """Add a mean over values of each image, or of the images of these numbers."""
         if values is None:
             return
@@ -236,32 +244,41 @@ def columns_of(images: Images, scores: Scores, chosen: Truths, unit: Names, sett
             numbers = np.arange(len(chosen))
         defined = chosen[numbers] & ~np.isnan(values)
         if defined.any():
-            row[name] = intervals.mean(values[defined], unit[numbers[defined]], settings)
+            row[name] = intervals.mean(values[defined], unit[numbers[defined]], settings, limits=limits)
 
-    add("identity", scores.identity)
+    add("identity", scores.identity, COSINE)
     if scores.seen is not None:
-        add("coverage", scores.seen.is_found.astype(float))
+        add("coverage", scores.seen.is_found.astype(float), SHARE)
         for state in STATES:
             shown = (scores.seen.state == state).astype(float)
-            add(state, np.where(scores.seen.state == "", np.nan, shown))
-    add("real", real, unit=images.subject)  # one number for each subject
-    add("floor", scores.floor)
+            add(state, np.where(scores.seen.state == "", np.nan, shown), SHARE)
+    add("real", real, COSINE, unit=images.subject)  # one number for each subject
+    add("floor", scores.floor, COSINE)
     if scores.floor is not None:
         span = real - scores.floor
         defined = chosen & ~np.isnan(span)
         if span[defined].sum() > 0:
             above = (scores.identity - scores.floor)[defined]
-            share = intervals.ratio(above, span[defined], unit[defined], settings)
+            share = intervals.ratio(above, span[defined], unit[defined], settings, limits=intervals.ANY)
             row["above floor"] = replace(share, count=int(defined.sum()))
+    if scores.confusion is not None:
+        confusion = scores.confusion
+        add("confused", confusion.confused, SHARE)
+        real_confused = [confusion.real.get(number, np.nan) for number in confusion.right.tolist()]
+        add("real confused", np.array(real_confused), SHARE, unit=images.subject)
+        has_chance = chosen & (confusion.chance > 0)
+        if has_chance.any():
+            chance = float(confusion.chance[has_chance].mean())
+            row["chance confused"] = Value(chance, None, None, int(has_chance.sum()))
     if scores.copies is not None:
-        add("copies", (scores.copies.agreement >= THRESHOLD).astype(float))
-    add("leaning", scores.leaning)
-    add("diversity", scores.diversity, numbers=scores.several)
-    add("Vendi", scores.vendi, numbers=scores.several)
-    add(CLIP, scores.fidelity)
+        add("copies", (scores.copies.agreement >= THRESHOLD).astype(float), SHARE)
+    add("leaning", scores.leaning, (-1.0, 1.0))
+    add("diversity", scores.diversity, DISTANCE, numbers=scores.several)
+    add("Vendi", scores.vendi, (1.0, math.inf), numbers=scores.several)
+    add(CLIP, scores.fidelity, COSINE)
     for name in (GRADE, CONSISTENCY):
         if name in scores.grades:
-            add(name, scores.grades[name][images.once], numbers=images.once)
+            add(name, scores.grades[name][images.once], intervals.POSITIVE, numbers=images.once)
     return row
 
 
@@ -286,6 +303,10 @@ def image_items(images: Images, scores: Scores, ids: Names) -> dict[str, Any]:
     if scores.seen is not None:
         columns["found"] = scores.seen.is_found
         columns["state"] = scores.seen.state
+    if scores.confusion is not None:
+        subjects = np.array(scores.confusion.subjects, dtype=object)
+        columns["nearest_subject"] = subjects[scores.confusion.nearest.argmax(1)]
+        columns["confused"] = known(scores.confusion.confused)
     if scores.copies is not None:
         is_copy = scores.copies.agreement >= THRESHOLD
         columns["copy"] = is_copy

@@ -200,6 +200,34 @@ class Sightings:
 
 
 @dataclass(frozen=True)
+class Confusion:
+    """How often images are nearer to the references of another subject than to those of their own.
+
+    Attributes:
+        subjects: (S,) all subjects with references.
+        nearest: (G, S) share of draws in which a subject is the nearest one, see `statistics.nearest_group`.
+        right: (G,) the number of each image's subject.
+        chance: (G,) the share that is confused if the nearest subject is drawn at random; 0 where none other competes.
+        real: number of a subject -> the same share of its references, each left out of its subject in turn; absent for
+            subjects with one.
+        size: references of each subject in a draw.
+    """
+
+    subjects: list[str]
+    nearest: Array
+    right: Ints
+    chance: Array
+    real: Mapping[int, float]
+    size: int
+
+    @property
+    def confused(self) -> Array:
+        """The share (G,) of draws in which another subject is nearest; NaN where no other one competes."""
+        shares = 1 - self.nearest[np.arange(len(self.right)), self.right]
+        return np.where(self.chance > 0, shares, np.nan)
+
+
+@dataclass(frozen=True)
 class Scores:
     """Scores of the images by a model.
 
@@ -214,6 +242,7 @@ class Scores:
         floor: (G,) identity of the image that the prompt alone gives, NaN without one; None if not asked for.
         seen: subjects in regions, where `identity` is of these; None for whole images.
         grades: name -> grades (G,) by a language model, NaN for images without, see `grades.Grades.columns`.
+        confusion: the nearest subject of each image; None if not asked for.
     """
 
     identity: Array
@@ -228,6 +257,7 @@ class Scores:
     floor: Array | None = None
     seen: Sightings | None = None
     grades: Mapping[str, Array] = field(default_factory=dict)
+    confusion: Confusion | None = None
 
 
 def score(images: Images, scorer: Scorer, copies: Copies | None = None, fidelity: Array | None = None) -> Scores:
@@ -300,8 +330,8 @@ def _leaning(references: Array, training: Array, between: Array) -> Array:
     """How much nearer images (N,) are to what the generator was shown than to other photos of the subject.
 
     MultiID-Bench's copy-paste score, (angle(x, r) - angle(x, t)) / angle(r, t), for a photo r that the generator has
-    not seen and a training image t: 1 at t, -1 at r; the mean over all such r and t. NaN if the generator was shown
-    all references.
+    not seen and a training image t: 1 at t, -1 at r, never beyond; the mean over all such r and t. NaN if the generator
+    was shown all references.
 
     Args:
         references: (N, R), training: (N, T), cosines of the images. between: (R, T).
