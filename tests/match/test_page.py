@@ -256,6 +256,8 @@ def test_the_matrix_has_a_head_for_each_image_and_explains_its_symbols(story: Ma
     matrix = matrix_of(story.to_html())
     head = re.findall('<th scope="col" title="(.*?)"><a href="#t(\\d+)"><img src="(.*?)"', matrix)
     assert [(title, time) for title, time, _ in head] == [(f"panel{time + 1}.png", str(time)) for time in range(6)]
+    numbers = [plain(cell).split()[0] for cell in re.findall('<th scope="col" title.*?</th>', matrix)]
+    assert numbers == ["1", "2", "3", "4", "5", "6"]
     assert all(len(picture) < 1_500 for _, _, picture in head)
     legend = plain(matrix[matrix.index('<p class="line-key') :])
     assert legend.startswith("✓ matched ✗ missing ⇄ swapped 2× doubled ! unexpected · absent Numbers: ")
@@ -285,9 +287,7 @@ def test_a_color_is_as_strong_as_the_distance_is_far_from_the_threshold(
     assert page_of_subjects.Cell.of(row, 0.1, 0.8).strength == pytest.approx(strength)
 
 
-def test_without_thresholds_the_matrix_has_distances_alone(
-    roster: tuple[IDSim, list[Subject]], tmp_path: Path
-) -> None:
+def test_without_thresholds_the_matrix_has_distances_alone(roster: tuple[IDSim, list[Subject]], tmp_path: Path) -> None:
     pictures, boxes = zip(*(scene((ANN, REX), number) for number in range(2)), strict=True)
     photos = {"ann": references(ANN, 2), "rex": references(REX, 2)}  # too few for thresholds
     paths = [tmp_path / "1.png", tmp_path / "2.png"]
@@ -305,7 +305,9 @@ def test_without_thresholds_the_matrix_has_distances_alone(
 
 def test_the_matrix_is_of_several_images_and_subjects(stills: Match, clip: Match) -> None:
     assert matrix_of(stills.to_html())
-    assert matrix_of(clip.to_html())  # of 40 frames
+    of_frames = matrix_of(clip.to_html())
+    numbers = [plain(cell).split()[0] for cell in re.findall('<th scope="col" title.*?</th>', of_frames)]
+    assert numbers == [str(frame) for frame in range(CLIP)]  # as in "walk.mp4 @ 0"
     one_image = page_of_subjects.Matrix.of(replace(stills.table, clips=("",)), [], 0, 1)
     one_subject = page_of_subjects.Matrix.of(replace(stills.table, subjects=("ann",)), [], 0, 1)
     assert one_image is None

@@ -128,15 +128,17 @@ class Matrix:
     """Subjects by images.
 
     Attributes:
-        times: the images of its columns, in order. cells: of each subject, the cell of each image.
+        times: the images of its columns, in order. heads: their numbers, for a frame that in its clip.
+        cells: of each subject, the cell of each image.
     """
 
     times: list[int]
+    heads: list[str]
     cells: list[list[Cell]]
 
     @classmethod
     def of(cls, table: Table, rows_of: Sequence[Sequence[Record]], low: float, high: float) -> Matrix | None:
-        """The first images; without the frames of longer clips, which a timeline shows. None for one image or subject."""
+        """The first images, without frames of longer clips, which have a timeline; None for one image or subject."""
         frame_counts = Counter(table.clips)
         times = []
         for time, clip in enumerate(table.clips):
@@ -149,7 +151,12 @@ class Matrix:
         cells = []
         for subject in range(len(table.subjects)):
             cells.append([Cell.of(rows_of[time][subject], low, high) for time in times])
-        return cls(times, cells)
+
+        heads = []
+        for time in times:
+            name, clip = table.times[time], table.clips[time]
+            heads.append(name.removeprefix(f"{clip} @ ") if clip else str(time + 1))
+        return cls(times, heads, cells)
 
     @property
     def kinds(self) -> list[str]:
