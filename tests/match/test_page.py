@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from idmetric import IDSim
-from idmetric.match import Match, Subject, match
+from idmetric.match import Match, Region, Subject, match
 from idmetric.match.page import subjects as page_of_subjects
 from tests.browser_parts import Open, faults_of, overflows
 from tests.match.scenes import ANN, REX, SIDE, STRANGER, references, scene
@@ -108,7 +108,7 @@ def test_states_are_in_words_and_numbers_are_those_of_the_table(stills: Match) -
 
 def test_the_summary_has_coverage_mean_and_worst_of_each_subject(stills: Match) -> None:
     text = stills.to_html()
-    rows = re.findall("<tr.*?</tr>", text[: text.index("Images, worst first")], re.DOTALL)[1:]
+    rows = re.findall("<tr.*?</tr>", text[: text.index("</table>")], re.DOTALL)[1:]
     assert len(rows) == 3
     for row, record in zip(rows, stills.summary, strict=True):
         values = [f"{record[key]:.4f}" for key in ("coverage", "mean", "worst")]
@@ -145,6 +145,7 @@ def test_names_of_strangers_are_text(stills: Match) -> None:
     text = hostile.to_html()
     assert "<img src=x" not in text
     assert text.count(html.escape(HOSTILE)) >= 5  # image, subject, reason, signature
+    assert html.escape(f"{HOSTILE} in 0{HOSTILE}: matched at ") in matrix_of(text)
 
 
 def test_a_page_of_skipped_images_alone_lists_the_first_hundred(roster: tuple[IDSim, list[Subject]]) -> None:
@@ -192,6 +193,151 @@ def test_rules_and_empty_images_in_words(roster: tuple[IDSim, list[Subject]], st
     assert f"rex : no region left; nearest region at {alone.nearest[0, 1]:.4f}" in words(alone, 0)
 
 
+# Subjects by images
+
+
+STORY = [(ANN, REX), (ANN,), (REX, ANN), (ANN, ANN), (REX,), ()]
+STORY_CAST = [("ann", "rex"), ("ann",), ("ann", "rex"), ("ann", "rex"), ("ann",), ("ann",)]
+
+
+@pytest.fixture(scope="module")
+def story(roster: tuple[IDSim, list[Subject]], tmp_path_factory: pytest.TempPathFactory) -> Match:
+    """Panels with a cast each; the labels of the regions are the subjects in the order of the first panel."""
+    folder = tmp_path_factory.mktemp("story")
+    paths, regions, cast = [], [], {}
+    for number, badges in enumerate(STORY, start=1):
+        picture, boxes = scene(badges or (None,), number)
+        path = folder / f"panel{number}.png"
+        picture.save(path)
+        paths.append(str(path))
+        labels = ("ann", "rex") if len(badges) == 2 and badges[1] != badges[0] else ("", "")
+        regions.append([Region(box, label=label) for box, label in zip(boxes, labels, strict=False)])
+        cast[path.name] = STORY_CAST[number - 1]
+    return match(*roster, paths, regions=regions, threshold=0.25, cast=cast)
+
+
+def matrix_of(text: str) -> str:
+    """The table of subjects by images, and its legend; empty if the page has none."""
+    parts = re.findall(r'<section class="panel" aria-labelledby="matrix-title">.*?</section>', text, re.DOTALL)
+    return "".join(parts)
+
+
+def cells_of(text: str) -> list[list[tuple[str, str, str]]]:
+    """Class, title and text of the cells, for each subject."""
+    rows = re.findall("<tr>.*?</tr>", matrix_of(text), re.DOTALL)[1:]
+    cell = r'<td class="(.*?)" style="--strength:[\d.]+%" title="(.*?)" aria-label="\2">(.*?)</td>'
+    cells = []
+    for row in rows:
+        cells.append([(kind, html.unescape(title), plain(inner)) for kind, title, inner in re.findall(cell, row)])
+    return cells
+
+
+def test_the_matrix_has_the_state_of_each_subject_in_each_image_in_order(story: Match) -> None:
+    ann, rex = cells_of(story.to_html())
+    assert [kind for kind, _, _ in ann] == ["matched", "matched", "swapped", "doubled", "missing", "missing"]
+    assert [kind for kind, _, _ in rex] == [
+        "matched",
+        "absent outside",
+        "swapped",
+        "missing",
+        "unexpected outside",
+        "absent outside",
+    ]
+    assert [symbol.split()[0] for _, _, symbol in ann] == ["✓", "✓", "⇄", "2×", "✗", "✗"]
+    assert [symbol.split()[0] for _, _, symbol in rex] == ["✓", "·", "⇄", "✗", "!", "·"]
+    nearest = story.nearest
+    assert [symbol.split()[1] for _, _, symbol in rex] == [f"{value:.2f}" for value in nearest[:5, 1]] + ["–"]
+    assert rex[3][1] == f"rex in panel4.png: missing; nearest region at {nearest[3, 1]:.4f}"
+    assert ann[2][1] == f"ann in panel3.png: matched at {nearest[2, 0]:.4f}; swapped"
+    assert ann[5][1] == "ann in panel6.png: missing; no region to compare"
+
+
+def test_the_matrix_has_a_head_for_each_image_and_explains_its_symbols(story: Match) -> None:
+    matrix = matrix_of(story.to_html())
+    head = re.findall('<th scope="col" title="(.*?)"><a href="#t(\\d+)"><img src="(.*?)"', matrix)
+    assert [(title, time) for title, time, _ in head] == [(f"panel{time + 1}.png", str(time)) for time in range(6)]
+    numbers = [plain(cell).split()[0] for cell in re.findall('<th scope="col" title.*?</th>', matrix)]
+    assert numbers == ["1", "2", "3", "4", "5", "6"]
+    assert all(len(picture) < 1_500 for _, _, picture in head)
+    legend = plain(matrix[matrix.index('<p class="line-key') :])
+    assert legend.startswith("✓ matched ✗ missing ⇄ swapped 2× doubled ! unexpected · absent Numbers: ")
+    assert "Stronger color: farther from the threshold." in legend
+
+
+@pytest.mark.parametrize(
+    ("nearest", "threshold", "state", "strength"),
+    [
+        (0.1, 0.3, "matched", 100),
+        (0.25, 0.3, "matched", 25),
+        (0.3, 0.3, "matched", 0),
+        (0.4, 0.3, "missing", 20),
+        (0.8, 0.3, "missing", 100),
+        (None, 0.3, "missing", 100),
+        (0.1, None, "", 100),
+        (0.45, None, "", 50),
+        (0.8, None, "", 0),
+        (None, None, "", 0),
+        (0.1, 0.1, "matched", 100),
+    ],
+)
+def test_a_color_is_as_strong_as_the_distance_is_far_from_the_threshold(
+    nearest: float | None, threshold: float | None, state: str, strength: float
+) -> None:
+    row = {"nearest": nearest, "threshold": threshold, "state": state, "swapped": False}
+    assert page_of_subjects.Cell.of(row, 0.1, 0.8).strength == pytest.approx(strength)
+
+
+def test_without_thresholds_the_matrix_has_distances_alone(roster: tuple[IDSim, list[Subject]], tmp_path: Path) -> None:
+    pictures, boxes = zip(*(scene((ANN, REX), number) for number in range(2)), strict=True)
+    photos = {"ann": references(ANN, 2), "rex": references(REX, 2)}  # too few for thresholds
+    paths = [tmp_path / "1.png", tmp_path / "2.png"]
+    for picture, path in zip(pictures, paths, strict=True):
+        picture.save(path)
+    cast = {"1.png": ["ann"], "2.png": ["ann", "rex"]}
+    result = match(roster[0], photos, paths, regions=list(boxes), distance="patch", cast=cast)
+    text = result.to_html()
+    distances = [[f"{value:.2f}" for value in row] for row in result.nearest.T]
+    assert [[symbol for _, _, symbol in row] for row in cells_of(text)] == distances
+    assert [kind for kind, _, _ in cells_of(text)[1]] == ["unjudged outside", "unjudged"]
+    assert cells_of(text)[1][0][1].endswith("; outside the cast")
+    assert "Stronger color: nearer. Gray: outside the cast." in plain(matrix_of(text))
+
+
+def test_the_matrix_is_of_several_images_and_subjects(stills: Match, clip: Match) -> None:
+    assert matrix_of(stills.to_html())
+    of_frames = matrix_of(clip.to_html())
+    numbers = [plain(cell).split()[0] for cell in re.findall('<th scope="col" title.*?</th>', of_frames)]
+    assert numbers == [str(frame) for frame in range(CLIP)]  # as in "walk.mp4 @ 0"
+    one_image = page_of_subjects.Matrix.of(replace(stills.table, clips=("",)), [], 0, 1)
+    one_subject = page_of_subjects.Matrix.of(replace(stills.table, subjects=("ann",)), [], 0, 1)
+    assert one_image is None
+    assert one_subject is None
+
+
+def test_the_matrix_has_a_limit_and_says_how_many_it_leaves_out(
+    story: Match, clip: Match, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_of_subjects, "COLUMNS", 4)
+    text = story.to_html()
+    assert [len(row) for row in cells_of(text)] == [4, 4]
+    assert "4 of 6; the other 2 are in the numbers above" in plain(matrix_of(text))
+    assert matrix_of(clip.to_html()) == ""  # a clip of 40 frames has its timeline
+
+    monkeypatch.setattr(page_of_subjects, "IMAGES", 2)  # without a card there is no link
+    matrix = matrix_of(story.to_html())
+    linked = set(re.findall(r'href="#t(\d+)"', matrix))
+    assert linked == {str(time) for time in cards_of(story.to_html()) if time < 4}
+    assert [len(row) for row in cells_of(story.to_html())] == [4, 4]
+
+
+def test_a_card_says_that_subjects_are_swapped(story: Match) -> None:
+    cards = cards_of(story.to_html())
+    assert '<b class="badge">swapped</b>' in cards[2]
+    assert cards[2].count('<span class="swapped">matched at') == 2
+    assert [time for time in cards if 'class="badge"' in cards[time]] == [2]
+    assert [time for time in cards if 'class="swapped"' in cards[time]] == [2]
+
+
 def test_the_timeline_has_a_point_for_each_subject_of_each_frame(clip: Match) -> None:
     text = clip.to_html()
     points = re.findall(r'<a class="point s(\d).*?" href="#t(\d+)" style="left:([\d.]+)%;bottom:([\d.]+)%"', text)
@@ -221,14 +367,15 @@ def test_files_are_named_by_their_ending(stills: Match, tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def pages(stills: Match, clip: Match, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def pages(stills: Match, clip: Match, story: Match, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
+    story.write(folder / "story.html")
     stills.write(folder / "stills.html")
     clip.write(folder / "clip.html")
     return folder
 
 
-@pytest.mark.parametrize("name", ["stills", "clip"])
+@pytest.mark.parametrize("name", ["stills", "clip", "story"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1440, 390])
 def test_a_page_fits_and_is_accessible(visit: Open, pages: Path, name: str, scheme: str, width: int) -> None:
@@ -239,6 +386,38 @@ def test_a_page_fits_and_is_accessible(visit: Open, pages: Path, name: str, sche
         details.locator("summary").click()
     assert not overflows(page)
     assert faults_of(page) == []
+
+
+LONG_SOURCE = "a_calibration_of_my_own.json, 5 % of pairs"
+
+
+@pytest.mark.parametrize("width", [1280, 1024, 390])
+def test_the_summary_fits_its_card_and_the_matrix_scrolls_in_its_own(
+    visit: Open, story: Match, tmp_path: Path, width: int
+) -> None:
+    names = ("Annabella Montgomery", "rex")
+    times = tuple(f"the_long_way_home_chapter_1_panel_{number}.png" for number in range(len(STORY)))
+    table = replace(story.table, subjects=names, times=times)
+    replace(story, table=table, threshold_sources=(LONG_SOURCE,) * 2).write(tmp_path / "page.html")
+    page = visit(tmp_path / "page.html", width)
+    assert not overflows(page)
+    summary = page.locator(".summary .scroll")
+    assert summary.evaluate("card => card.scrollWidth <= card.clientWidth")
+
+    if width == 390:
+        scroll = page.locator(".scroll:has(> .cells)")
+        assert scroll.evaluate("card => card.scrollWidth > card.clientWidth")
+        name = page.locator(".cells tbody th").first
+        left = name.bounding_box()["x"]
+        scroll.evaluate("card => { card.scrollLeft = 150; }")
+        assert name.bounding_box()["x"] == left
+
+
+def test_a_click_on_a_cell_of_the_matrix_shows_the_image(visit: Open, pages: Path) -> None:
+    page = visit(pages / "story.html", 1280)
+    for number, time in ((4, 3), (2, 1)):
+        page.locator(f".cells tbody tr:nth-child(2) td:nth-child({number + 1}) a").click()
+        assert in_view(page, time)
 
 
 def in_view(page: Any, time: int) -> bool:

@@ -19,6 +19,7 @@ _TOTAL = 11_000_000  # bytes for all pictures of a page; text adds a third
 _LARGEST, _SMALLEST = 60_000, 2_000  # bytes for one picture
 _QUALITY = 80
 _THUMBNAIL = 400  # longest side in pixels of a thumbnail; about 10 KB for a photo
+_ICON = 1_000  # bytes of an icon, with about 100 pixels a side
 _DENSITY = 0.1  # bytes per pixel of a plain photo; sizes that are surely too large are not tried
 
 
@@ -66,6 +67,11 @@ class Thumbnail:
     def uri(self) -> str:
         """The file as a data address."""
         return f"data:image/jpeg;base64,{base64.b64encode(self.jpeg).decode('ascii')}"
+
+    @property
+    def icon(self) -> str:
+        """A tiny picture for the head of a column, as a data address."""
+        return data_uri(Image.open(io.BytesIO(self.jpeg)), _ICON)
 
 
 def thumbnail_of(picture: Picture) -> Thumbnail:

@@ -5,13 +5,14 @@ See `idmetric.match.page.render` for the common parts of all pages.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.match.page.chart import Scale
+from idmetric.match.page.chart import Scale, percent
 from idmetric.match.page.render import render, short
 from idmetric.match.table import Table
 from idmetric.metric.files.tables import four
@@ -22,6 +23,19 @@ REGIONS = 12  # of an image
 OPEN = 24  # images that are not folded
 CLIPS = 12  # with a timeline
 FRAMES = 8  # in the strip of a clip
+COLUMNS = 60  # images in the matrix of subjects by images
+
+# kind of a cell of the matrix -> how it is written
+SYMBOLS = {
+    "matched": "✓",
+    "missing": "✗",
+    "swapped": "⇄",
+    "doubled": "2×",
+    "blended": "◐",
+    "unexpected": "!",
+    "absent": "·",
+    "": "",
+}
 
 Array = NDArray[np.float64]
 
@@ -76,6 +90,81 @@ class Timeline:
         )
 
 
+@dataclass(frozen=True)
+class Cell:
+    """A subject in an image, in the matrix.
+
+    Attributes:
+        kind: "swapped", or else the subject's state; "" without a threshold. row: its numbers.
+        strength: of the color, 0..100: the distance to the threshold, in either direction; without a threshold, the
+            nearness.
+    """
+
+    kind: str
+    row: Record
+    strength: float
+
+    @classmethod
+    def of(cls, row: Record, low: float, high: float) -> Cell:
+        """The cell of a row; low and high are the ends of all distances of the page."""
+        kind = "swapped" if row["swapped"] else row["state"]
+        nearest, threshold = row["nearest"], row["threshold"]
+        if nearest is None:
+            return cls(kind, row, 100.0 if kind else 0.0)
+        weakest = high if threshold is None else threshold
+        strongest = low if nearest <= weakest else high
+        if strongest == weakest:
+            return cls(kind, row, 100.0)
+        return cls(kind, row, percent(nearest, weakest, strongest))
+
+    @property
+    def symbol(self) -> str:
+        """How the kind is written."""
+        return SYMBOLS[self.kind]
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Subjects by images.
+
+    Attributes:
+        times: the images of its columns, in order. heads: their numbers, for a frame that in its clip.
+        cells: of each subject, the cell of each image.
+    """
+
+    times: list[int]
+    heads: list[str]
+    cells: list[list[Cell]]
+
+    @classmethod
+    def of(cls, table: Table, rows_of: Sequence[Sequence[Record]], low: float, high: float) -> Matrix | None:
+        """The first images, without frames of longer clips, which have a timeline; None for one image or subject."""
+        frame_counts = Counter(table.clips)
+        times = []
+        for time, clip in enumerate(table.clips):
+            if not clip or frame_counts[clip] <= COLUMNS:
+                times.append(time)
+        times = times[:COLUMNS]
+        if len(times) < 2 or len(table.subjects) < 2:
+            return None
+
+        cells = []
+        for subject in range(len(table.subjects)):
+            cells.append([Cell.of(rows_of[time][subject], low, high) for time in times])
+
+        heads = []
+        for time in times:
+            name, clip = table.times[time], table.clips[time]
+            heads.append(name.removeprefix(f"{clip} @ ") if clip else str(time + 1))
+        return cls(times, heads, cells)
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of cells that occur, in the order of their symbols."""
+        occurring = {cell.kind for row in self.cells for cell in row}
+        return [kind for kind in SYMBOLS if kind in occurring]
+
+
 def match_page(result: object, table: Table, rows: Sequence[Record], by_region: Array, badness: Array) -> str:
     """Make the page.
 
@@ -110,6 +199,8 @@ def match_page(result: object, table: Table, rows: Sequence[Record], by_region: 
 
     files = [*table.times, *clips]
     compared = by_region[np.isfinite(by_region)]
+    low = float(compared.min(initial=np.inf))
+    high = float(compared.max(initial=-np.inf))
     return render(
         "idmetric.match.page",
         "match",
@@ -119,12 +210,14 @@ def match_page(result: object, table: Table, rows: Sequence[Record], by_region: 
         rows_of=rows_of,
         badness=badness,
         cards=cards,
+        matrix=Matrix.of(table, rows_of, low, high),
+        symbols=SYMBOLS,
         timelines=timelines,
         clips=len(clips),
         anchors={table.times[time]: time for time in reversed(shown)},
         names=dict(zip(files, short(files), strict=True)),
-        low=compared.min(initial=np.inf),
-        high=compared.max(initial=-np.inf),
+        low=low,
+        high=high,
         open=OPEN,
         four=four,
     )
