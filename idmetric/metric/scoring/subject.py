@@ -30,7 +30,7 @@ from idmetric.metric.images.kinds import ImageLike, describe, is_array
 from idmetric.metric.images.masks import split_masks
 from idmetric.metric.images.read import read_image, split_images
 from idmetric.metric.scoring.copy_warnings import small_picture
-from idmetric.metric.scoring.limits import OWN_PHOTOS, SUBJECT_FILE
+from idmetric.metric.scoring.limits import OWN_PHOTOS, SUBJECTS_OWN
 from idmetric.metric.scoring.references import FEWEST, Aggregate, distinct, leave_one_out
 from idmetric.metric.scoring.scores import RequestError
 
@@ -186,7 +186,9 @@ class Subject:
                     f"the threshold of {self.name} is of the distance {own_distance!r}: give one for {distance!r}"
                 )
             return self.threshold
-        photos = distinct(self.thumbnails) if len(self) >= FEWEST else []
+        if len(self) < FEWEST:
+            return None
+        photos = distinct(self.thumbnails).tolist()
         if len(photos) < FEWEST:
             return None
         matrix = distance_matrix(self.embedding[photos], None, distance).double().cpu().numpy()
@@ -194,8 +196,8 @@ class Subject:
 
     @property
     def threshold_source(self) -> str:
-        """Where `own_threshold` comes from: "own photos", or "subject file" for one that was given."""
-        return OWN_PHOTOS if self.threshold is None else SUBJECT_FILE
+        """Where `own_threshold` comes from: "own photos", or "the subject's own" for one that was given to it."""
+        return OWN_PHOTOS if self.threshold is None else SUBJECTS_OWN
 
     # Files
 

@@ -144,7 +144,7 @@ def test_a_subject_passes_what_is_within_its_threshold(metric, photos, saved):
     strict = replace(Subject.load(saved), threshold=1e-6)
     by_file = score(metric, strict, photos.parent / "new")
     assert len(by_file.failing) >= 4
-    assert by_file.threshold_source == "subject file"
+    assert by_file.threshold_source == "the subject's own"
     assert score(metric, strict, photos.parent / "new", threshold=2.0).failing == []
     few = Subject.of(metric, photos / "ann_0.png", name="ann")
     assert score(metric, few, photos.parent / "new").threshold is None
