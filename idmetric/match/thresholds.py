@@ -86,7 +86,7 @@ class ThresholdRule:
             return SubjectThreshold(given, "given")
         own = subject.own_threshold(encoder.distance, aggregate)
         if own is not None:
-            return SubjectThreshold(own, "own photos" if subject.threshold is None else "the subject's own")
+            return SubjectThreshold(own, subject.threshold_source)
         if self.calibration is None or not is_calibrated or not self.calibration.thresholds:
             return SubjectThreshold()
         listed = self.calibration.threshold_at(self.rate)

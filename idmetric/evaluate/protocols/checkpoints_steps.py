@@ -34,6 +34,7 @@ from idmetric.evaluate.protocols.generator.columns import (
     SEVERAL,
     agreements,
     columns_of,
+    distinct_references,
     image_items,
     keep_missing,
     notes_on,
@@ -258,6 +259,8 @@ def measured(data: Manifest, models: Models, settings: EvalSettings, options: Ch
     elif options.copies:
         copies, gray = agreements(images, bound.manifest, settings)
         notes += gray
+    photos, repeated = distinct_references(images, bound.manifest, settings)
+    notes += repeated
     fidelity = prompt_fidelity(images, bound, models, notes)
 
     ids = texts(bound.manifest, "id")
@@ -270,7 +273,7 @@ def measured(data: Manifest, models: Models, settings: EvalSettings, options: Ch
     }
     results = []
     for scorer, result in bound.results("checkpoints", about, notes):
-        scores = score(images, scorer, copies, fidelity)
+        scores = score(images, scorer, photos, copies, fidelity)
         rows = {int(step): columns_of(images, scores, images.method == step, unit, settings) for step in images.methods}
         _add_drift(result, rows, all_images.take(is_drifting), scorer, ids, settings)
         if "drift" in result.items and not options.drift_prompt:

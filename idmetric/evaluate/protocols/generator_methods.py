@@ -34,6 +34,7 @@ from idmetric.evaluate.protocols.generator.columns import (
     SEVERAL,
     agreements,
     columns_of,
+    distinct_references,
     keep_items,
     keep_missing,
     means_of,
@@ -46,7 +47,7 @@ from idmetric.evaluate.protocols.generator.columns import COLUMNS as generator_c
 from idmetric.evaluate.protocols.generator.confusion import confusion_of, keep_confusions
 from idmetric.evaluate.protocols.generator.example import example
 from idmetric.evaluate.protocols.generator.grades import CONSISTENCY, GRADE, Grades, read_grades
-from idmetric.evaluate.protocols.generator.images import Images, Names, Scores, on_places, score, sizes_of
+from idmetric.evaluate.protocols.generator.images import Images, Names, Scores, Sightings, on_places, score, sizes_of
 from idmetric.evaluate.protocols.generator.layouts import LAYOUTS, Layout
 from idmetric.evaluate.protocols.generator.options import OUTPUTS_HELP, CopyingOptions, OutputsOptions
 from idmetric.evaluate.protocols.generator.outputs import open_outputs
@@ -79,8 +80,12 @@ class GeneratorOptions(CopyingOptions, OutputsOptions):
         "similarities under which a subject has failed (default: the threshold of the model's calibration)",
         metavar="TAU",
     )
-    calibration: Path | None = option(None, "calibration for SCR (default: the model's own)", metavar="FILE")
-    rate: float = option(PAIR_RATE, "false-accept rate of the calibration's threshold")
+    calibration: Path | None = option(
+        None, "calibration for SCR and for regions (default: the model's own)", metavar="FILE"
+    )
+    rate: float | None = option(
+        None, f"false-accept rate of the calibration's threshold (default: {PAIR_RATE:g})", metavar="R"
+    )
     regions: str | None = option(
         None,
         "boxes or masks of subjects, as for `idmetric match`: each subject is compared in its region",
@@ -320,6 +325,8 @@ def run(
     if options.copies and not is_unchecked:
         copies, gray = agreements(images, bound.manifest, settings, regions)
         notes += gray
+    photos, repeated = distinct_references(images, bound.manifest, settings)
+    notes += repeated
     fidelity = prompt_fidelity(images, bound, models, notes)
     grade_columns = {}
     if grades is not None:
@@ -333,13 +340,14 @@ def run(
         about["detector"] = detector
     results = []
     for scorer, result in bound.results("generator", about, notes):
-        scores = score(images, scorer, copies, fidelity)
-        floor_identity = score(floor, scorer).identity if len(floor.rows) else np.empty(0)
+        scores = score(images, scorer, photos, copies, fidelity)
+        floor_identity = score(floor, scorer, {}).identity if len(floor.rows) else np.empty(0)
         if regions is not None:
             model: Any = models[result.model]
-            how = (model, regions, layout, settings, options.threshold)
+            how = (model, regions, layout, settings, options.threshold, options.calibration, options.rate)
             seen = sightings(images, bound.manifest, *how)
             scores = replace(scores, identity=seen.identity, seen=seen)
+            result.notes.extend(_notes_on_thresholds(images, seen))
             floor_identity = sightings(floor, bound.manifest, *how).identity
         else:
             scores = replace(scores, confusion=confusion_of(images, scorer, settings.seed))
@@ -421,7 +429,8 @@ def _limits(model: Any, settings: EvalSettings, options: GeneratorOptions) -> tu
     """Column -> similarity under which a subject has failed, its source, and a note on both."""
     if options.scr:
         return by_label(options.scr, "SCR@"), GIVEN, []
-    limit = calibrated(model, settings, options.calibration, options.rate)
+    rate = PAIR_RATE if options.rate is None else options.rate
+    limit = calibrated(model, settings, options.calibration, rate)
     if limit is None:
         from idmetric.metric.models.embedder import Embedder
 
@@ -430,6 +439,22 @@ def _limits(model: Any, settings: EvalSettings, options: GeneratorOptions) -> tu
         return {}, "", ["no SCR: the model has no calibration for this distance; give --scr or --calibration"]
     tau = 1 - limit.distance
     return {"SCR": tau}, limit.source, [f"SCR: subjects with a mean similarity under {tau:.3f} ({limit.source})"]
+
+
+def _notes_on_thresholds(images: Images, seen: Sightings) -> list[str]:
+    """A note on the source of the thresholds by which regions show subjects; none without thresholds."""
+    subjects: dict[str, dict[str, float]] = {}
+    for subject, threshold, source in zip(images.subject, seen.threshold, seen.threshold_source, strict=True):
+        if source:
+            subjects.setdefault(source, {})[subject] = threshold
+
+    parts = []
+    for source, thresholds in subjects.items():
+        values = [f"{subject} {threshold:.4f}" for subject, threshold in thresholds.items()]
+        if len(set(thresholds.values())) == 1:
+            values = [f"{next(iter(thresholds.values())):.4f}"]
+        parts.append(f"{listed(values)} ({source})")
+    return [f"thresholds of the states: {'; '.join(parts)}"] if parts else []
 
 
 # Scores

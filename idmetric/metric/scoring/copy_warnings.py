@@ -51,17 +51,15 @@ def mark_copy(row: Record, path: str, image: Print | None, references: Mapping[s
         warnings.warn(message, CopyWarning, stacklevel=2)
 
 
-def warn_of_repeated_references(prints: Mapping[str, Print | None]) -> None:
-    """Give a `CopyWarning` for each reference that is a copy of one before it."""
-    earlier: dict[str, Print | None] = {}
-    for name, reference in prints.items():
-        original, copy = _closest(reference, earlier)
-        if copy is not None and copy.found:
-            message = (
-                f"the references {original} and {name} are one picture: the distances between real ones are too small"
-            )
-            warnings.warn(message, CopyWarning, stacklevel=2)
-        earlier[name] = reference
+def warn_of_repeated_references(repeated: Mapping[str, str]) -> None:
+    """Give a `CopyWarning` for each reference that repeats another one.
+
+    Args:
+        repeated: name of the reference -> name of the one that it repeats.
+    """
+    for name, original in repeated.items():
+        message = f"the references {original} and {name} are one picture, and count once among the real ones"
+        warnings.warn(message, CopyWarning, stacklevel=2)
 
 
 def _closest(image: Print | None, references: Mapping[str, Print | None]) -> tuple[str, Copy | None]:

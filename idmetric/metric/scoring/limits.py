@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 GIVEN = "given"
 OWN_PHOTOS = "own photos"
-SUBJECT_FILE = "subject file"
+SUBJECTS_OWN = "the subject's own"
 
 
 @dataclass(frozen=True)
@@ -15,7 +15,8 @@ class Limit:
 
     Attributes:
         source: where it comes from, in words to show next to it: "given" by an argument, the name of an option such as
-            "--threshold", "own photos" (leave-one-out), "subject file", or "stored calibration, 5 % of pairs".
+            "--threshold", "own photos" (leave-one-out), "the subject's own" (given when it was made), or "stored
+            calibration, 5 % of pairs".
         rate: of a calibration's threshold, the share of pairs of two identities within it; None for others.
     """
 

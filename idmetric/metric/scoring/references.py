@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmetric.metric.distance.ties import comparable, numbers
+from idmetric.metric.scoring.copies import SIZE, THRESHOLD, compare_pairs
 
 # With this many references the farthest is a threshold: one more genuine photo, exchangeable with n of them, lies
 # beyond the farthest in 1 of n + 1 cases, 5 % here and 25 % with three (Vovk et al. 2005, conformal prediction)
@@ -15,12 +17,59 @@ ENOUGH = 19
 
 FEWEST = 5  # references, below which `percentile` says little: of two, nearly every image is farther than both
 
+_REMEMBERED = 64  # subjects with a known answer of `originals`, at 27 KB for each photo
+
 Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
 Aggregate = Literal["best", "mean"]
+
+
+def originals(thumbnails: NDArray[np.uint8]) -> Ints:
+    """The photo that each photo of a subject repeats, as another file, size or format; by `scoring.copies`.
+
+    A copy lies next to its original, however far the subject's photos are from each other. What is derived from
+    distances between photos, such as `leave_one_out`, therefore takes each photo once: see `distinct`.
+
+    Args:
+        thumbnails: (N, SIZE, SIZE, 3) RGB, uint8.
+
+    Returns:
+        Shape (N,): the row of the first photo with the same picture; of a photo that repeats none, its own row.
+    """
+    return np.array(_originals(thumbnails.tobytes(), len(thumbnails)), dtype=np.int64)
+
+
+@lru_cache(_REMEMBERED)
+def _originals(pixels: bytes, count: int) -> tuple[int, ...]:
+    """`originals` of pixels as bytes. A subject is asked again for each image that it is matched with."""
+    thumbnails = np.frombuffer(pixels, np.uint8).reshape(count, SIZE, SIZE, 3)
+    earlier, later = np.triu_indices(count, 1)
+    agreement, _ = compare_pairs(thumbnails, earlier, later, copies_only=True)
+
+    # equal pixels with hardly any structure have no agreement
+    is_equal = [np.array_equal(thumbnails[a], thumbnails[b]) for a, b in zip(earlier, later, strict=True)]
+    is_copy = (agreement >= THRESHOLD) | np.array(is_equal, dtype=bool)
+
+    original = list(range(count))
+    for first, copy in zip(earlier[is_copy].tolist(), later[is_copy].tolist(), strict=True):
+        original[copy] = min(original[copy], original[first])
+    return tuple(original)
+
+
+def distinct(thumbnails: NDArray[np.uint8]) -> Ints:
+    """The rows of a subject's photos without copies: of each picture the first.
+
+    Args:
+        thumbnails: see `originals`.
+    """
+    rows = np.arange(len(thumbnails))
+    return np.flatnonzero(originals(thumbnails) == rows)
 
 
 def leave_one_out(distances: ArrayLike, aggregate: Aggregate = "best") -> Array:
     """The distance of each genuine photo to all the others, aggregated like a candidate's to several references.
+
+    The photos must be distinct, see `distinct`: a copy would be as near as no other photo.
 
     With `best`, a candidate has one more photo to be near to than each genuine photo. The distances of the genuine ones
     are therefore a little too high, and the more so the fewer photos there are.

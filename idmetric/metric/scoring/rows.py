@@ -8,6 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.finite import check_distances
@@ -22,7 +23,7 @@ from idmetric.metric.scoring.files import Cross
 from idmetric.metric.scoring.limits import Limit
 from idmetric.metric.scoring.pairs import Pair, Pairs
 from idmetric.metric.scoring.records import Record
-from idmetric.metric.scoring.references import FEWEST, leave_one_out, percentile
+from idmetric.metric.scoring.references import FEWEST, leave_one_out, originals, percentile
 from idmetric.metric.scoring.scores import Baseline, File, NamedValue, Progress, ScoreSettings
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class RowMaker:
         names = [path for path, _ in reference_images]
         references = self._together(reference_images.values())
         prints = {file[0]: self._print(image) for file, image in reference_images.items()}
-        self._compare_references(references, names, prints)
+        self._compare_references(references, names, [image.small for image in reference_images.values()])
         if self.watcher is not None:
             self.watcher.references |= dict.fromkeys(reference_images)
 
@@ -128,23 +129,32 @@ class RowMaker:
         """Return the embeddings of images, on the model's device."""
         return concatenate([image.embedding for image in images]).to(self.metric.device)
 
-    def _compare_references(self, references: Embedding, names: list[str], prints: dict[str, Print | None]) -> None:
-        """Set the baseline, and warn of references that are copies of each other."""
+    def _compare_references(
+        self, references: Embedding, names: list[str], thumbnails: list[NDArray[np.uint8] | None]
+    ) -> None:
+        """Set the baseline, in which references with one picture count once, and warn of these."""
         # also refuses, before any work, a distance that this model cannot compute
         matrix = self.metric.pairwise(references, None, self.settings.distance)
-        if len(names) > 1:
-            warn_of_repeated_references(prints)
-            to_others = leave_one_out(matrix.cpu().double(), self.settings.aggregate)
-            distances = rounded(to_others.tolist())
-            distance_of_reference = dict(zip(names, distances, strict=True))
-            self.baseline = Baseline(distance_of_reference, self.settings.aggregate)
+        original = np.arange(len(names))
+        small_pictures = [thumbnail for thumbnail in thumbnails if thumbnail is not None]  # none with copies=False
+        if len(small_pictures) == len(names):
+            original = originals(np.stack(small_pictures))
+        repeated = {name: names[row] for name, row in zip(names, original, strict=True) if name != names[row]}
+        warn_of_repeated_references(repeated)
+
+        photos = np.flatnonzero(original == np.arange(len(names)))
+        if len(photos) > 1:
+            between = matrix.cpu().double().numpy()[np.ix_(photos, photos)]
+            distances = rounded(leave_one_out(between, self.settings.aggregate).tolist())
+            distance_of_photo = dict(zip([names[row] for row in photos], distances, strict=True))
+            self.baseline = Baseline(distance_of_photo, self.settings.aggregate, repeated)
 
     def _cross_row(self, path: str, distances: list[float], references: list[str], nearest: int) -> Record:
         if self.settings.aggregate == "best":
             row = self._row(references[nearest], path, [distances[nearest]])
         else:
             row = self._row(";".join(references), path, distances)
-        if self.baseline is not None and len(references) >= FEWEST:
+        if self.baseline is not None and len(self.baseline.distances) >= FEWEST:
             real_distances = list(self.baseline.distances.values())
             row["real_percentile"] = percentile(row["distance"], real_distances)
         return row

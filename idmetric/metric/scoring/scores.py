@@ -41,7 +41,7 @@ COLUMNS = (
     "copy",
     "copy_agreement",
 )
-NEEDS_TWO = "how far real photos of the subject are from each other is shown with two references or more: --ref"
+NEEDS_TWO = "how far real photos of the subject are from each other is shown with two different photos or more: --ref"
 
 
 class RequestError(ValueError):
@@ -95,10 +95,12 @@ class Baseline:
 
     Attributes:
         distances: the distance of each reference to the others. aggregate: to the nearest ("best") or their mean.
+        repeated: references without a distance, which repeat the picture of another, and the name of that one.
     """
 
     distances: dict[str, float]
     aggregate: str
+    repeated: dict[str, str] = field(default_factory=dict)
 
     @property
     def mean(self) -> float:
@@ -135,7 +137,7 @@ class Scores(Records):
     Attributes:
         signature: model, revision, distance, resolution, dtype and version, to report with the scores.
         skipped: `image` and `reason` of each unreadable image, with on_error="skip".
-        baseline: distances of the references to each other; None for pairs and a single reference.
+        baseline: distances of the references to each other; None for pairs and a single photo, however many copies.
         references: number of references; 0 for pairs.
         limit: the largest distance that passes, with its source; None without one.
         left_out: references among the images, which have no row.
@@ -238,7 +240,7 @@ class Scores(Records):
         values: dict[str, Any] = {"signature": self.signature, "rows": self.rows, "baseline": None}
         if baseline is not None:
             values["baseline"] = {**asdict(baseline), "mean": baseline.mean, "max": baseline.max}
-        if self.references == 1:
+        if self.references and baseline is None:
             values["baseline_note"] = NEEDS_TWO
         if self.probability_note:
             values["probability_note"] = self.probability_note
@@ -314,16 +316,21 @@ def _has_several_references(scores: Scores) -> bool:
 
 def _notes(scores: Scores) -> list[str]:
     lines = []
-    if scores.rows and not _has_several_references(scores):
-        note = f" ({NEEDS_TWO})" if scores.references == 1 else ""
-        lines.append(f"reference: {scores.rows[0]['reference']}{note}")
     baseline = scores.baseline
+    needs_two = f"({NEEDS_TWO})" if scores.references and baseline is None else ""
+    if scores.rows and not _has_several_references(scores):
+        lines.append(f"reference: {scores.rows[0]['reference']} {needs_two}")
+    elif needs_two:
+        lines.append(needs_two)
     if baseline is not None:
         has_percentiles = any("real_percentile" in row for row in scores.rows)
         note = "; percentile = real ones that are nearer, in percent" if has_percentiles else ""
+        count = f"{len(baseline.distances)} references"
+        if baseline.repeated:
+            count += f" ({len(baseline.repeated)} more repeat one of them)"
         lines.append(
-            f"real to real, leave-one-out ({baseline.aggregate}) over {len(baseline.distances)} references: mean "
-            f"{four(baseline.mean)}, max {four(baseline.max)}{note}"
+            f"real to real, leave-one-out ({baseline.aggregate}) over {count}: mean {four(baseline.mean)}, max "
+            f"{four(baseline.max)}{note}"
         )
     if scores.left_out:
         left_out = ", ".join(first_few(scores.left_out, 5))

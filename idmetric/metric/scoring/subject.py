@@ -30,8 +30,8 @@ from idmetric.metric.images.kinds import ImageLike, describe, is_array
 from idmetric.metric.images.masks import split_masks
 from idmetric.metric.images.read import read_image, split_images
 from idmetric.metric.scoring.copy_warnings import small_picture
-from idmetric.metric.scoring.limits import OWN_PHOTOS, SUBJECT_FILE
-from idmetric.metric.scoring.references import FEWEST, Aggregate, leave_one_out
+from idmetric.metric.scoring.limits import OWN_PHOTOS, SUBJECTS_OWN
+from idmetric.metric.scoring.references import FEWEST, Aggregate, distinct, leave_one_out
 from idmetric.metric.scoring.scores import RequestError
 
 if TYPE_CHECKING:
@@ -173,7 +173,8 @@ class Subject:
     def own_threshold(self, distance: str, aggregate: Aggregate = "best") -> float | None:
         """The threshold that was given, else the largest distance of a reference to the others (leave-one-out).
 
-        None for fewer than `FEWEST` references: of few photos, many genuine ones would lie beyond the farthest.
+        References with one picture count once. None for fewer than `FEWEST` pictures: of few photos, many genuine ones
+        would lie beyond the farthest.
 
         Raises:
             RequestError: if the threshold was given for another distance.
@@ -187,13 +188,16 @@ class Subject:
             return self.threshold
         if len(self) < FEWEST:
             return None
-        matrix = distance_matrix(self.embedding, None, distance).double().cpu().numpy()
+        photos = distinct(self.thumbnails).tolist()
+        if len(photos) < FEWEST:
+            return None
+        matrix = distance_matrix(self.embedding[photos], None, distance).double().cpu().numpy()
         return float(leave_one_out(matrix, aggregate).max())
 
     @property
     def threshold_source(self) -> str:
-        """Where `own_threshold` comes from: "own photos", or "subject file" for one that was given."""
-        return OWN_PHOTOS if self.threshold is None else SUBJECT_FILE
+        """Where `own_threshold` comes from: "own photos", or "the subject's own" for one that was given to it."""
+        return OWN_PHOTOS if self.threshold is None else SUBJECTS_OWN
 
     # Files
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import re
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -763,6 +764,41 @@ def test_the_command_pivots_explains_and_never_wraps(
     assert (status, "identity" in out) == (1, True)
     assert "no column beauty: there are identity, worst" in err
     run_.says("--rows and --columns belong together", *words, "--rows", "method", status=2)
+
+
+def test_copies_among_references_count_once_in_real_and_above_the_floor(folder: Path, metric: IDSim) -> None:
+    for path in sorted((folder / "out" / "a").rglob("*.png")):
+        picture(folder / "floor" / "x" / path.relative_to(folder / "out" / "a"), 40, len(path.name))
+    for subject in SUBJECTS:
+        shutil.rmtree(folder / "refs" / subject)
+        (folder / "refs" / subject).mkdir()
+        for k, letter in enumerate("abc"):
+            photo = Image.open(f"examples/images/{'mug' if subject == 'mug' else 'box'}_{letter}.png").convert("RGB")
+            photo.save(folder / "refs" / subject / f"{k}.png")
+
+    def measured() -> Result:
+        data = read(folder / "out", PLACE, references=str(folder / "refs"), floor=folder / "floor")
+        [result] = run(data, {"m": metric}, PLAIN)
+        return result
+
+    once = measured()
+    assert not any("repeat the picture" in note for note in once.notes)
+    for subject in SUBJECTS:
+        for path in sorted((folder / "refs" / subject).iterdir()):
+            Image.open(path).save(path.with_name(f"{path.stem}_again.jpg"), quality=90)
+    twice = measured()
+    assert "9 references repeat the picture of another, and count once in real: " in " ".join(twice.notes)
+
+    like, refs = cosine(metric), {s: sorted((folder / "refs" / s).glob("?.png")) for s in SUBJECTS}
+    real = {s: np.mean([like(a, b) for a in refs[s] for b in refs[s] if a != b]) for s in SUBJECTS}
+    for result in (once, twice):
+        row = values(result, method="a", group="all")
+        assert row["real"].value == pytest.approx(np.mean(list(real.values())), abs=1e-6)
+        reals = dict(zip(result.items["subjects"]["subject"], result.items["subjects"]["real"], strict=True))
+        assert reals == pytest.approx(real, abs=1e-6)
+    row = values(twice, method="a", group="all")
+    share = (row["identity"].value - row["floor"].value) / (row["real"].value - row["floor"].value)
+    assert row["above floor"].value == pytest.approx(share, abs=1e-6)
 
 
 def test_the_floor_is_the_identity_of_images_of_the_same_prompts(folder: Path, metric: IDSim) -> None:

@@ -205,17 +205,38 @@ def test_states_are_shares_of_subjects(uno: Path, tiny: IDSim) -> None:
     ]
 
 
-def test_no_threshold_of_single_subjects_is_used(uno: Path, tiny: IDSim) -> None:
-    """No SCR by the calibration; of one photo each, no states without --threshold: coverage is what is assigned."""
+def test_the_source_of_the_states_threshold_is_said(uno: Path, tiny: IDSim, photos: np.ndarray) -> None:
+    own = run_uno(uno, tiny)
+    items = own.items["images"]
+    assert set(items["threshold_source"]) == {"own photos"}
+    limits = dict(zip(BADGES, [1 - own_limit(vectors) for vectors in photos], strict=True))
+    assert items["threshold"] == pytest.approx([limits[subject] for subject in items["subject"]], abs=1e-6)
+    listing = ", ".join(f"{subject} {limit:.4f}" for subject, limit in limits.items())
+    assert f"thresholds of the states: {listing} (own photos)" in own.notes
+    assert "thresholds of the states: 0.3000 (given)" in run_uno(uno, tiny, threshold=0.3).notes
+
+
+def test_one_photo_of_each_subject_takes_the_threshold_of_the_calibration(
+    uno: Path, tiny: IDSim, tmp_path: Path
+) -> None:
+    """No SCR by the calibration, which is of images of one subject; states by it at 5 %, or at --rate."""
     assert tiny.calibration is not None
-    names = {"SCR", "matched", "missing", "doubled", "blended"}
+    distances = {t["false_accept_rate"]: t["distance"] for t in tiny.calibration.thresholds}
     for photo in (uno / "datasets" / "dataset").glob("*/0[1-9].png"):
         photo.unlink()
     plain = run_uno(uno, tiny)
-    assert not names & {name for row in plain.rows for name in row}
+    assert not any("SCR" in row for row in plain.rows)
     assert any(note.startswith("SCR by a calibration needs images of one subject") for note in plain.notes)
-    assert values(plain, method="twice", group="all")["coverage"].value == 1
-    assert values(plain, method="lost", group="all")["coverage"].value == 0.25
+    assert f"thresholds of the states: {distances[0.05]:.4f} (stored calibration, 5 % of pairs)" in plain.notes
+    items = plain.items["images"]
+    for identity, state in zip(items["identity"], items["state"], strict=True):
+        assert (state == "missing") == (1 - identity > distances[0.05])
+
+    low = run_uno(uno, tiny, rate=0.01)
+    assert f"thresholds of the states: {distances[0.01]:.4f} (stored calibration, 1 % of pairs)" in low.notes
+    tiny.calibration.write(tmp_path / "own.json")
+    by_file = run_uno(uno, tiny, calibration=tmp_path / "own.json")
+    assert set(by_file.items["images"]["threshold_source"]) == {"own.json, 5 % of pairs"}
     strict = values(run_uno(uno, tiny, threshold=0.0), method="good", group="all")
     assert (strict["coverage"].value, strict["missing"].value) == (0, 1)
     assert strict["identity"] == values(plain, method="good", group="all")["identity"]  # whatever the threshold

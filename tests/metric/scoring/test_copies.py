@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from idmetric.metric.scoring.copies import SIZE, THRESHOLD, Print, compare, compare_pairs, take_print
-from idmetric.metric.scoring.references import leave_one_out, percentile
+from idmetric.metric.scoring.references import distinct, leave_one_out, originals, percentile
 
 
 def print_of(image: Image.Image) -> Print:
@@ -110,6 +110,28 @@ def test_pictures_without_structure_say_nothing() -> None:
     assert not compare(flat, noise).found
     assert not compare(noise, take_print(np.random.default_rng(1).integers(0, 256, (96, 96, 3), dtype=np.uint8))).found
     assert compare(noise, noise).found
+
+
+def small(image: Image.Image) -> np.ndarray:
+    return np.asarray(image.convert("RGB").resize((SIZE, SIZE), Image.Resampling.LANCZOS))
+
+
+def test_photos_that_repeat_a_picture_are_its_copies_in_any_order(photos: list[Path]) -> None:
+    pictures = [Image.open(path).convert("RGB") for path in photos[:3]]
+    plain, compressed, reduced, mirrored = (
+        [small(change(picture)) for picture in pictures]
+        for change in (COPIES["as it is"], jpeg, COPIES["half the size"], lambda x: x.transpose(Image.Transpose(0)))
+    )
+    shuffled = np.stack([plain[1], compressed[0], plain[2], plain[0], mirrored[1], reduced[2], reduced[0]])
+    assert originals(shuffled).tolist() == [0, 1, 2, 1, 0, 2, 1]
+    assert distinct(shuffled).tolist() == [0, 1, 2]
+    assert distinct(np.stack(plain)).tolist() == [0, 1, 2]
+    assert distinct(np.stack(plain[:1])).tolist() == [0]
+
+
+def test_equal_pixels_are_copies_even_without_structure() -> None:
+    light, dark = (np.full((SIZE, SIZE, 3), value, np.uint8) for value in (200, 60))
+    assert originals(np.stack([light, dark, light])).tolist() == [0, 1, 0]
 
 
 def test_leave_one_out_is_each_photo_against_the_others() -> None:

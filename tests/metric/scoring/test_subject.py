@@ -19,6 +19,7 @@ from idmetric import IdentityLoss, IDSim, score
 from idmetric.cli.score import main
 from idmetric.metric.images import read
 from idmetric.metric.images.kinds import ImageReadError
+from idmetric.metric.scoring.copy_warnings import CopyWarning
 from idmetric.metric.scoring.scores import RequestError
 from idmetric.metric.scoring.subject import Subject
 from tests.match.scenes import ANN, STRANGER, panel, references
@@ -144,10 +145,120 @@ def test_a_subject_passes_what_is_within_its_threshold(metric, photos, saved):
     strict = replace(Subject.load(saved), threshold=1e-6)
     by_file = score(metric, strict, photos.parent / "new")
     assert len(by_file.failing) >= 4
-    assert by_file.threshold_source == "subject file"
+    assert by_file.threshold_source == "the subject's own"
     assert score(metric, strict, photos.parent / "new", threshold=2.0).failing == []
     few = Subject.of(metric, photos / "ann_0.png", name="ann")
     assert score(metric, few, photos.parent / "new").threshold is None
+
+
+# Copies among the references
+
+FIVE = ("mug_a", "mug_b", "mug_c", "box_a", "box_b")  # photos that are far from each other
+
+
+@pytest.fixture(scope="module")
+def repeated(tmp_path_factory):
+    """Five photos once, in once/; each twice in twice/: also smaller, mirrored, as JPEG or WebP, or the file again."""
+    root = tmp_path_factory.mktemp("repeated")
+    (root / "once").mkdir()
+    (root / "twice").mkdir()
+    pictures = [Image.open(Path("examples/images") / f"{name}.png").convert("RGB") for name in FIVE]
+    for name, picture in zip(FIVE, pictures, strict=True):
+        picture.save(root / "once" / f"{name}.png")
+        picture.save(root / "twice" / f"{name}.png")
+    smaller = pictures[0].resize((pictures[0].width * 3 // 4, pictures[0].height * 3 // 4))
+    smaller.save(root / "twice" / "mug_a_again.png")
+    pictures[1].save(root / "twice" / "mug_b_again.jpg", quality=85)
+    pictures[2].save(root / "twice" / "mug_c_again.webp", quality=80)
+    pictures[3].save(root / "twice" / "box_a_again.png")
+    pictures[4].transpose(Image.Transpose.FLIP_LEFT_RIGHT).save(root / "twice" / "box_b_again.jpg", quality=85)
+    return root
+
+
+def farthest_of_five(metric, folder):
+    """The largest distance of a photo to the nearest other one, of five, by a loop."""
+    vectors = [metric.embed(folder / f"{name}.png").cls[0].double().numpy() for name in FIVE]
+    units = [vector / np.linalg.norm(vector) for vector in vectors]
+    nearest = []
+    for row, unit in enumerate(units):
+        nearest.append(min(1 - unit @ other for number, other in enumerate(units) if number != row))
+    return max(nearest)
+
+
+def test_copies_among_references_count_once_in_the_threshold(metric, repeated, tmp_path):
+    expected = farthest_of_five(metric, repeated / "once")
+    assert expected > 0.2
+    once = Subject.of(metric, repeated / "once", name="once")
+    twice = Subject.of(metric, repeated / "twice", name="twice")
+    assert (len(once), len(twice)) == (5, 10)
+    assert once.own_threshold("cls") == pytest.approx(expected, abs=1e-6)
+    assert twice.own_threshold("cls") == pytest.approx(expected, abs=1e-6)
+    assert twice.own_threshold("cls", "mean") == pytest.approx(once.own_threshold("cls", "mean"), abs=1e-6)
+    twice.save(tmp_path / "twice.subject")
+    assert Subject.load(tmp_path / "twice.subject").own_threshold("cls") == pytest.approx(expected, abs=1e-6)
+
+
+def test_four_photos_and_their_copies_give_no_threshold(metric, repeated):
+    four = [*(repeated / "twice").glob("mug*"), *(repeated / "twice").glob("box_a*")]
+    assert len(four) == 8
+    assert Subject.of(metric, sorted(four), name="four").own_threshold("cls") is None
+
+
+def test_a_new_photo_of_a_subject_with_copies_is_matched_as_without(metric, repeated):
+    for name in ("once", "twice"):
+        found = metric.match({name: repeated / name}, "examples/images/box_c.png")
+        assert found.thresholds[0] == pytest.approx(farthest_of_five(metric, repeated / "once"), abs=1e-6)
+        assert found.threshold_sources == ("own photos",)
+        assert found.nearest[0, 0] > 0.01  # farther than a copy from its original
+        assert found.states == [["matched"]]
+
+
+@pytest.mark.parametrize("form", ["photos", "subject"])
+def test_copies_among_references_count_once_in_real_to_real_and_are_warned_of(metric, repeated, tmp_path, form):
+    references = repeated / "twice"
+    if form == "subject":
+        references = tmp_path / "twice.subject"
+        Subject.of(metric, repeated / "twice", name="twice").save(references)
+    candidates = ["examples/images/mug_other.png", "examples/images/box_other.png"]
+    with pytest.warns(CopyWarning) as given:
+        twice = score(metric, references, candidates)
+    warned = [str(warning.message) for warning in given]
+    assert len(warned) == 5
+    for name in FIVE:
+        assert sum(f"{name}.png and " in text and f"{name}_again" in text for text in warned) == 1
+    assert all("are one picture, and count once among the real ones" in text for text in warned)
+
+    once = score(metric, repeated / "once", candidates)
+    assert len(twice.baseline.distances) == len(once.baseline.distances) == 5
+    assert len(twice.baseline.repeated) == 5
+    assert once.baseline.repeated == {}
+    assert list(twice.baseline.distances.values()) == pytest.approx(list(once.baseline.distances.values()), abs=1e-6)
+    percentiles = [[row["real_percentile"] for row in scores] for scores in (once, twice)]
+    assert percentiles[0] == percentiles[1]
+    assert "over 5 references (5 more repeat one of them): mean" in twice.to_table()
+    if form == "subject":
+        assert twice.threshold == pytest.approx(farthest_of_five(metric, repeated / "once"), abs=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore::idmetric.metric.scoring.copy_warnings.CopyWarning")
+def test_one_photo_and_its_copy_say_nothing_of_real_photos(metric, repeated):
+    references = sorted((repeated / "twice").glob("mug_a*"))
+    assert len(references) == 2
+    scores = score(metric, references, "examples/images/box_a.png")
+    assert scores.baseline is None
+    assert scores.to_dict()["baseline_note"].endswith("two different photos or more: --ref")
+    assert "two different photos or more" in scores.to_table()
+    assert "baseline_note" not in score(metric, repeated / "once", "examples/images/box_other.png").to_dict()
+
+
+@pytest.mark.parametrize("form", ["photos", "subject"])
+def test_the_command_warns_of_copies_among_references(repeated, metric, tmp_path, capfd, form):
+    references = str(repeated / "twice")
+    if form == "subject":
+        references = str(tmp_path / "b.subject")
+        Subject.of(metric, repeated / "twice", name="b").save(references)
+    main(["--ref", references, "examples/images/mug_other.png", "--model", "tiny", "--device", "cpu"])
+    assert capfd.readouterr().err.count("are one picture, and count once") == 5
 
 
 def test_the_photos_of_a_subject_need_not_be_there(metric, photos, tmp_path):

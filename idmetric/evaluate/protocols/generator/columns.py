@@ -10,6 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from idmetric.evaluate.protocols.common import intervals
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, free, known, listed, texts
@@ -29,6 +30,7 @@ from idmetric.metric.scoring.copies import THRESHOLD, compare, take_print
 from idmetric.metric.scoring.copy_warnings import is_gray, small_picture
 from idmetric.metric.scoring.keys import key_of
 from idmetric.metric.scoring.pipeline import threads
+from idmetric.metric.scoring.references import distinct
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -44,7 +46,9 @@ STATES = ("matched", "missing", "doubled", "blended")
 # columns of methods and of training steps
 COLUMNS = {
     "identity": Column("mean over images x of the mean over references r of s(x, r), in -1..1", 1, "DINO-I, CLIP-I"),
-    "real": Column("mean similarity of each reference to the others of its subject: what real photos get", 0),
+    "real": Column(
+        "mean similarity of each reference to the others of its subject, copies once: what real photos get", 0
+    ),
     "copies": Column(
         "share of images, or of subjects in them, that repeat a reference's or training image's pixels", -1
     ),
@@ -188,6 +192,29 @@ def agreements(
     return Copies(agreement, original), notes
 
 
+def distinct_references(images: Images, data: Manifest, settings: EvalSettings) -> tuple[dict[str, Ints], list[str]]:
+    """The references of each subject, of several with one picture the first; and a note on the others."""
+
+    def small(row: int) -> NDArray[np.uint8]:
+        return small_picture(read_image(data.source(row) or b""))
+
+    references = {subject: images.references[subject] for subject in images.by_subject()}
+    rows = [row for rows_of_subject in references.values() for row in rows_of_subject.tolist()]
+    photos = {}
+    repeated: list[int] = []
+    with closing(in_order(small, rows, threads=threads(settings.workers), waiting=64)) as pictures:
+        for subject, rows_of_subject in references.items():
+            thumbnails = np.stack(list(islice(pictures, len(rows_of_subject))))
+            photos[subject] = rows_of_subject[distinct(thumbnails)]
+            repeated += sorted({*rows_of_subject.tolist()} - {*photos[subject].tolist()})
+
+    if not repeated:
+        return photos, []
+    ids = data.column("id")
+    names = listed(ids[row] for row in repeated)
+    return photos, [f"{len(repeated)} references repeat the picture of another, and count once in real: {names}"]
+
+
 def prompt_fidelity(images: Images, bound: Bound, models: Models, notes: list[str]) -> Array | None:
     """Cosine (G,) of each image and its prompt, NaN without one; adds a note on images without one.
 
@@ -303,6 +330,8 @@ def image_items(images: Images, scores: Scores, ids: Names) -> dict[str, Any]:
     if scores.seen is not None:
         columns["found"] = scores.seen.is_found
         columns["state"] = scores.seen.state
+        columns["threshold"] = known(scores.seen.threshold)
+        columns["threshold_source"] = scores.seen.threshold_source
     if scores.confusion is not None:
         subjects = np.array(scores.confusion.subjects, dtype=object)
         columns["nearest_subject"] = subjects[scores.confusion.nearest.argmax(1)]

@@ -190,12 +190,15 @@ class Sightings:
     Attributes:
         identity: (G,) similarity of the subject's region, whatever the threshold; 0 in images without regions.
         is_found: (G,). state: (G,) see `Match.states`; "" without a threshold.
+        threshold: (G,) of the subject, a distance, NaN without one. threshold_source: (G,) see `Match`.
         similarities: method -> what published numbers are computed from.
     """
 
     identity: Array
     is_found: Truths
     state: Names
+    threshold: Array
+    threshold_source: Names
     similarities: Mapping[str, Similarities]
 
 
@@ -233,7 +236,7 @@ class Scores:
 
     Attributes:
         identity: (G,) mean similarity to the references of the subject. nearest: (G,) row of the most similar one.
-        real: subject -> mean similarity of its references to each other; absent for subjects with one.
+        real: subject -> mean similarity of its distinct references to each other; absent for subjects with one.
         leaning: (G,) see `_leaning`; NaN without training images, unseen references or cosines.
         several: (C,) an image of each method, subject and prompt with two images or more. diversity: (C,) their mean
             pairwise distance. vendi: (C,) their Vendi score; NaN without cosines.
@@ -260,8 +263,19 @@ class Scores:
     confusion: Confusion | None = None
 
 
-def score(images: Images, scorer: Scorer, copies: Copies | None = None, fidelity: Array | None = None) -> Scores:
-    """Score images by a bound model, subject by subject; `copies` and `fidelity` are kept as they are."""
+def score(
+    images: Images,
+    scorer: Scorer,
+    photos: Mapping[str, Ints],
+    copies: Copies | None = None,
+    fidelity: Array | None = None,
+) -> Scores:
+    """Score images by a bound model, subject by subject.
+
+    Args:
+        photos: subject -> rows of its distinct references, which `real` compares.
+        copies, fidelity: are kept as they are.
+    """
     has_cosines = are_cosines(scorer)
     identity = np.empty(len(images.rows))
     nearest = np.empty(len(images.rows), np.int64)
@@ -277,9 +291,9 @@ def score(images: Images, scorer: Scorer, copies: Copies | None = None, fidelity
             leaning[members] = _leaning(similarities, scorer.matrix(rows, training), between)
 
     real = {}
-    for subject, references in images.references.items():
-        if len(references) > 1:
-            distances = 1 - scorer.matrix(references, references)
+    for subject, rows in photos.items():
+        if len(rows) > 1:
+            distances = 1 - scorer.matrix(rows, rows)
             real[subject] = float(1 - leave_one_out(distances, "mean").mean())
 
     several, diversity, vendi = [], [], []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,8 +73,14 @@ def sightings(
     layout: Layout,
     settings: EvalSettings,
     threshold: float | None = None,
+    calibration: Path | None = None,
+    rate: float | None = None,
 ) -> Sightings:
-    """Match the subjects of each image to its regions; images of the same subjects are matched together."""
+    """Match the subjects of each image to its regions; images of the same subjects are matched together.
+
+    Args:
+        threshold, calibration, rate: as in `match`.
+    """
     rosters: dict[tuple[tuple[str, str], ...], list[Ints]] = {}
     for members in images.scenes:
         roster = tuple(zip(images.subject[members], images.label[members], strict=True))
@@ -83,6 +90,8 @@ def sightings(
     identity = np.zeros(count)
     is_found = np.zeros(count, dtype=bool)
     state = np.full(count, "", dtype=object)
+    thresholds = np.full(count, np.nan)
+    threshold_sources = np.full(count, "", dtype=object)
     similarities: dict[str, Similarities] = {}
     embedded: dict[str, Subject] = {}
     done = 0
@@ -105,6 +114,8 @@ def sightings(
             aggregate="mean",
             cut=Cut(margin=layout.margin, square=layout.square, outside="white" if layout.square else "keep"),
             threshold=threshold,
+            calibration=calibration,
+            rate=rate,
             batch_size=settings.batch_size,
             workers=settings.workers,
         )
@@ -112,12 +123,14 @@ def sightings(
             identity[members] = np.nan_to_num(1 - result.nearest[time])
             is_found[members] = result.is_found[time]
             state[members] = result.states[time]
+            thresholds[members] = result.thresholds
+            threshold_sources[members] = result.threshold_sources
             method = images.method[members[0]]
             _add(similarities.setdefault(method, Similarities(whole=[])), result, time)
         done += len(scenes)
         if settings.progress is not None:
             settings.progress(done, len(images.scenes))
-    return Sightings(identity, is_found, state, similarities)
+    return Sightings(identity, is_found, state, thresholds, threshold_sources, similarities)
 
 
 def _add(similarities: Similarities, result: Match, time: int) -> None:
