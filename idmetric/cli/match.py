@@ -117,7 +117,7 @@ def build_parser(prog: str = "idmetric match") -> Parser:
         "--cast",
         metavar="FILE",
         help="the subjects that should be in each image: .csv with image,subjects, names separated by ';', or a COCO "
-        ".json whose images have `subjects` (default: all subjects)",
+        ".json with `subjects` in its images (default: all subjects)",
     )
     rules.add_argument("--aggregate", choices=("best", "mean"), default="best", help="over a subject's references")
     rules.add_argument(

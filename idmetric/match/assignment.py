@@ -89,10 +89,10 @@ def _of_cast(
             region[subject] = UNASSIGNED  # it is in the region that it shares, not in the one left over
 
     is_taken = member_within.any(0)  # a region that a member explains, as its own or as a further one
-    others = np.flatnonzero(~is_member)
-    within_rest = within[others] & ~is_taken
-    assigned_rest = assign(np.where(within_rest, distances[others], np.nan), within_rest)
-    for subject, column in zip(others, assigned_rest, strict=True):
+    outsiders = np.flatnonzero(~is_member)
+    within_rest = within[outsiders] & ~is_taken
+    assigned_rest = assign(np.where(within_rest, distances[outsiders], np.nan), within_rest)
+    for subject, column in zip(outsiders, assigned_rest, strict=True):
         if column != UNASSIGNED:
             region[subject] = column
             states[subject] = "unexpected"

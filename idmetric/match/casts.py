@@ -3,9 +3,10 @@
 cast={"story/1.png": ["cat"], "story/2.png": ["cat", "duck"], "story/3.png": []}
 cast={"clip.mp4": ["cat"], "clip.mp4 @ 2s-4.5s": ["cat", "duck"], "clip.mp4 @ 130": []}   # a clip, a part, a frame
 cast="cast.csv"        # columns image,subjects; names separated by ; or by commas in quotes
-cast="boxes.json"      # a COCO file whose images have `subjects`, a list of names
+cast="boxes.json"      # a COCO file with `subjects`, a list of names, in its images
 
-An image that is not listed has all subjects. Labels of regions are no cast: what a detector did not find has no label.
+An image that is not listed has all subjects. A cast is never read from labels of regions: what a detector did not find
+has no label.
 """
 
 from __future__ import annotations

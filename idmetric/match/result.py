@@ -183,7 +183,7 @@ class Match(Output):
     def is_judged(self) -> NDArray[np.bool_]:
         """Whether each subject in each image counts in coverage, mean and worst, (T, S).
 
-        That is so in the images whose cast it belongs to, if it has a threshold: without one it has no state.
+        That is so in the images with it in their cast, if it has a threshold: without one it has no state.
         """
         has_threshold = ~np.isnan(self.thresholds)
         return self.cast & has_threshold

@@ -1,7 +1,7 @@
 """Swaps: subjects that change places, or turn into each other, in the frames of a clip.
 
 Two subjects that pass in front of each other are hidden for a while, and their regions cannot be told apart there. What
-a track shows then is no swap, unless they stay in each other's places for longer than one was hidden.
+a track shows then does not count as a swap, unless they stay in each other's places for longer than one was hidden.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ def swaps(frames: Sequence[Sighting]) -> list[list[int]]:
     """
     last_subject: dict[int, int] = {}  # of each track
     encounters: dict[tuple[int, int], Encounter] = {}
-    seen: set[int] = set()
+    subjects: set[int] = set()
     swapped: list[set[int]] = [set() for _ in frames]
     for time, frame in enumerate(frames):
         if frame.is_cut:
             encounters.clear()
-        seen.update(frame.region_of)
+        subjects.update(frame.region_of)
         hidden = set()
-        for pair in combinations(sorted(seen), 2):
+        for pair in combinations(sorted(subjects), 2):
             encounter = encounters.setdefault(pair, Encounter())
             if _is_hidden(pair, encounter, frame):
                 encounter.hidden += 1
@@ -87,8 +87,7 @@ def swaps(frames: Sequence[Sighting]) -> list[list[int]]:
         for subject, region in frame.region_of.items():
             track = frame.tracks[region]
             previous = last_subject.get(track, subject)
-            first, second = sorted((subject, previous))
-            if (first, second) in hidden:
+            if (min(subject, previous), max(subject, previous)) in hidden:
                 continue
             own_regions = [number for number in frame.further.get(subject, ()) if number != region]
             is_twice = subject in [last_subject.get(frame.tracks[number]) for number in own_regions]
@@ -97,13 +96,16 @@ def swaps(frames: Sequence[Sighting]) -> list[list[int]]:
             if previous != subject:
                 swapped[time].add(subject)
             last_subject[track] = subject
-    return [sorted(subjects) for subjects in swapped]
+    return [sorted(of_frame) for of_frame in swapped]
 
 
 def _is_apart(pair: tuple[int, int], frame: Sighting) -> bool:
     """Whether both are found, and neither's box hides the other's."""
-    first, second = (frame.box_of(subject) for subject in pair)
-    return first is not None and second is not None and not (_covers(first, second) or _covers(second, first))
+    boxes = [frame.box_of(subject) for subject in pair]
+    for box, partner in zip(boxes, boxes[::-1], strict=True):
+        if box is None or partner is None or _covers(box, partner):
+            return False
+    return True
 
 
 def _is_hidden(pair: tuple[int, int], encounter: Encounter, frame: Sighting) -> bool:
@@ -112,19 +114,17 @@ def _is_hidden(pair: tuple[int, int], encounter: Encounter, frame: Sighting) -> 
         return False
     if encounter.hidden:
         return True
-    first, second = pair
-    for subject, hidden in ((first, second), (second, first)):
+    for subject, hidden in zip(pair, pair[::-1], strict=True):
         box = frame.box_of(subject)
         if box is not None and _covers(box, encounter.boxes[hidden]):
             return True
-    return first in frame.region_of and second in frame.region_of  # their boxes overlap
+    return set(pair) <= set(frame.region_of)  # their boxes overlap
 
 
 def _exchanged(pair: tuple[int, int], encounter: Encounter, later: Sequence[Sighting]) -> list[int]:
     """The subjects of a pair that are in the other's place from now on for longer than one was hidden."""
-    first, second = pair
     exchanged = []
-    for subject, partner in ((first, second), (second, first)):
+    for subject, partner in zip(pair, pair[::-1], strict=True):
         stays = 0
         for frame in later[: encounter.hidden + 1]:
             box = frame.box_of(subject)

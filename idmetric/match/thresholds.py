@@ -79,11 +79,11 @@ class ThresholdRule:
         Args:
             is_calibrated: whether the calibration is of the subject's encoder.
         """
-        given = self.given
-        if isinstance(given, Mapping):
-            given = given.get(subject.name)
-        if given is not None:
-            return SubjectThreshold(given, "given")
+        limit = self.given
+        if isinstance(limit, Mapping):
+            limit = limit.get(subject.name)
+        if limit is not None:
+            return SubjectThreshold(limit, "given")
         own = subject.own_threshold(encoder.distance, aggregate)
         if own is not None:
             return SubjectThreshold(own, subject.threshold_source)
@@ -104,13 +104,13 @@ def thresholds_of(
     """The threshold of each subject.
 
     Raises:
-        RequestError: for a given threshold that is no distance, or of an unknown subject.
+        RequestError: for a given threshold below 0, or of an unknown subject.
     """
     names = [subject.name for subject in roster]
-    given = rule.given
-    if given is not None and not isinstance(given, Mapping):
-        given = dict.fromkeys(names, given)
-    for name, limit in (given or {}).items():
+    limits = rule.given
+    if limits is not None and not isinstance(limits, Mapping):
+        limits = dict.fromkeys(names, limits)
+    for name, limit in (limits or {}).items():
         if name not in names:
             raise RequestError(f"threshold for {name!r}: the subjects are called {', '.join(names)}")
         if not 0 <= limit < math.inf:

@@ -214,7 +214,7 @@ def _notes(benchmark: GradingScheme, answers_of: Mapping[str, Sequence[Answer]],
 
 
 def _by_path(answers: Iterable[Answer], files: Iterable[str]) -> dict[str, list[Answer]]:
-    """The file of each image -> its answers: the one whose path has the longest end in common with the answer's.
+    """The file of each image -> its answers: the one with the longest end of a path in common with the answer's.
 
     Raises:
         SourceError: if two images have equally long ends.

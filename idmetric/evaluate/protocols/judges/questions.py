@@ -118,7 +118,7 @@ def _value_of_json(text: str) -> Any:
 
 
 def _fits(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Whether a JSON value is one that the schema allows; true and false are no numbers."""
+    """Whether a JSON value is one that the schema allows; true and false do not count as numbers."""
     if "enum" in schema:
         is_truth = isinstance(value, bool)
         return value in schema["enum"] and not is_truth
@@ -231,7 +231,7 @@ def _is_schema(schema: Any) -> bool:
 
 
 def _range(schema: Mapping[str, Any]) -> tuple[float, float]:
-    """The lowest and the highest number of a schema; ValueError if its values are no numbers."""
+    """The lowest and the highest number of a schema; ValueError if its values are not numbers."""
     if schema.get("type") == "array":
         return _range(schema["items"])
     if schema.get("type") == "number":
