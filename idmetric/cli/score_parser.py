@@ -77,7 +77,10 @@ def _add_more(parser: Parser) -> None:
         help="also score references that are among the images (default: left out)",
     )
     references.add_argument(
-        "--no-copies", action="store_false", dest="copies", help="do not look for copies of a reference's pixels"
+        "--no-copies",
+        action="store_false",
+        dest="copies",
+        help="do not look for copies of a reference's pixels, nor among the references",
     )
 
     reading = parser.add_argument_group("reading images")

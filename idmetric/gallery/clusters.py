@@ -64,8 +64,8 @@ def near_duplicates(
         gallery: up to date.
         neighbors: number of nearest images that are compared with each.
         max_distance: also link images this near by `cls`, such as the pictures of a burst, with any pixels. It becomes
-            the columns `threshold` and `threshold_source`. There is no default: at the rate at which a calibration
-            accepts two identities, photos of different identities would be grouped, too.
+            the columns `threshold` and `threshold_source`. It has no default: a calibration's threshold would also link
+            different photos of one identity.
         keep: suggest the largest (of these, the sharpest), or the sharpest (of these, the largest). Images at least
             80 % as sharp as the sharpest count as sharp, since compression adds edges too; of these, the file with the
             most bytes.

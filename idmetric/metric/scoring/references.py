@@ -51,8 +51,8 @@ def _originals(pixels: bytes, count: int) -> tuple[int, ...]:
     is_copy = (agreement >= THRESHOLD) | np.array(is_equal, dtype=bool)
 
     original = list(range(count))
-    for first, copy in zip(earlier[is_copy].tolist(), later[is_copy].tolist(), strict=True):
-        original[copy] = min(original[copy], original[first])
+    for photo, copy in zip(earlier[is_copy].tolist(), later[is_copy].tolist(), strict=True):
+        original[copy] = min(original[copy], original[photo])
     return tuple(original)
 
 

@@ -114,7 +114,7 @@ class RowMaker:
         return rows
 
     def _references(self, work: Cross) -> dict[File, Seen]:
-        """The references, embedded now or before by a subject, whose threshold holds unless the request has one."""
+        """The references, embedded now or before by a subject; its threshold holds unless the request has one."""
         subject = work.subject
         if subject is None:
             return dict(self._images(work.references))

@@ -68,8 +68,9 @@ def score(
             saved with the model. rate: the false-accept rate of this threshold, the share of pairs of two identities
             that it accepts; default 5 %, and of the rates that the calibration lists, the nearest at or below it.
         prior: the share of images with the same identity, in (0, 1); default: of the calibration.
-        copies: look for images that repeat a reference's pixels, mark them, and give a `CopyWarning`; also give a
-            `GrayWarning` for gray images against references in color.
+        copies: look for images that repeat a reference's pixels, mark them, and give a `CopyWarning`; also give one for
+            references that repeat each other, which count once among the real photos, and a `GrayWarning` for gray
+            images against references in color.
         threshold: the largest distance that passes, for `Scores.summary` and `Scores.failing`; default: of a subject,
             its own (`Subject.own_threshold`), else that of the calibration, else none.
         batch_size: images per pass. workers: threads that read images; default: one for each core, at most 8.
