@@ -128,7 +128,8 @@ def test_every_field_of_a_score_may_be_absent(tmp_path: Path, monkeypatch: pytes
 
     make_folder(tmp_path)
     monkeypatch.setattr("idmetric.evaluate.report.html.score_page", without_each_field)
-    references = ("--ref", "gen/sample2.png", "--ref", "gen/copied.png")
+    names = ("sample2", "umlaut-ä-字", "copied")  # with the others five and a copy
+    references = [word for name in names for word in ("--ref", f"gen/{name}.png")]
     status, _ = score(tmp_path, *references, *EVERYTHING, "--html", "page.html", "--html-details", "1")
     assert status == 3  # some are farther than the calibration's threshold
     assert {"real_percentile", "probability", "probability_basis", "copy", "copy_agreement"} <= set(absent)
