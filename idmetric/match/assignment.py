@@ -1,7 +1,7 @@
 """Which region shows which subject: assignment by distances, and the states that follow from thresholds.
 
 Of one image, `distances` are (subjects, regions), NaN where the two were not compared. A subject's threshold is the
-largest distance at which a region counts as this subject; NaN where none is known.
+largest distance at which a region can count as this subject; NaN where none is known.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 State = Literal["matched", "missing", "doubled", "blended", "unexpected", "absent", ""]
 FOUND: tuple[State, ...] = ("matched", "doubled", "blended", "unexpected")
 UNASSIGNED = -1
+MARGIN = 0.2  # see `counted`; chosen by benchmarks/states.py
 _BEYOND = 1e6  # added to the cost of pairs beyond their threshold; it outweighs all of the rest
 _NOT_COMPARED = _BEYOND + 1e3  # distances are at most 2
 
@@ -30,7 +31,7 @@ class Assignment:
             "unexpected" if it is in the image all the same, else "absent".
         surplus: the regions that are within no subject's threshold; without thresholds, the ones without a subject.
         swapped: subjects that are in a region in which another subject was expected, and not in one of their own.
-        within: (S, R), whether a region is within a subject's threshold.
+        within: (S, R), whether a region counts as a subject, see `counted`.
     """
 
     region: NDArray[np.int64]
@@ -45,6 +46,8 @@ def assigned(
     thresholds: ArrayLike,
     expected: Sequence[int | None] | None = None,
     cast: ArrayLike | None = None,
+    *,
+    margin: float = MARGIN,
 ) -> Assignment:
     """Assign the regions of one image to subjects.
 
@@ -54,13 +57,14 @@ def assigned(
         expected: for each region the subject that should be in it, or None; see `Assignment.swapped`.
         cast: (S,), whether a subject should be in the image; default all. The cast is assigned first, and the other
             subjects are looked for in the remaining regions.
+        margin: see `counted`.
     """
     matrix = np.asarray(distances, dtype=np.float64)
     limits = np.asarray(thresholds, dtype=np.float64)
     is_member = np.ones(len(limits), dtype=bool)
     if cast is not None:
         is_member = np.asarray(cast, dtype=bool)
-    within = matrix <= limits[:, None]  # False for NaN
+    within = counted(matrix, limits, margin)
 
     region, states = _of_cast(matrix, within, is_member)
     for subject in np.flatnonzero(np.isnan(limits)):
@@ -99,11 +103,35 @@ def _of_cast(
     return region, states
 
 
+def counted(
+    distances: NDArray[np.float64], thresholds: NDArray[np.float64], margin: float = MARGIN
+) -> NDArray[np.bool_]:
+    """Whether a region counts as a subject: within the subject's threshold, and not clearly nearer to another one.
+
+    Of the subjects within whose thresholds a region is, it counts as the nearest one, and as each one that is at most
+    1 + margin times as far. One of two look-alikes is then not taken for the other, and a blend of two subjects, which
+    is about as far from both, still counts as both.
+
+    Args:
+        distances: (S, R). thresholds: (S,). Where one is NaN, the region does not count.
+
+    Returns:
+        Shape (S, R).
+    """
+    within = distances <= thresholds[:, None]
+    nearest = np.where(within, distances, np.inf).min(0, initial=np.inf)
+    counts: NDArray[np.bool_] = within & (distances <= (1 + margin) * nearest)
+    return counts
+
+
 def assign(distances: NDArray[np.float64], within: NDArray[np.bool_]) -> NDArray[np.int64]:
     """Assign at most one region to each subject, and at most one subject to each region.
 
-    As many pairs as possible are within their threshold, and of these assignments the one with the least sum of
+    As many pairs as possible count (see `counted`), and of these assignments the one with the least sum of
     distances is taken (`scipy.optimize.linear_sum_assignment`).
+
+    Args:
+        within: (S, R), see `counted`.
 
     Returns:
         The region of each subject (S,), `UNASSIGNED` for subjects that are left over.
@@ -125,15 +153,15 @@ def assign(distances: NDArray[np.float64], within: NDArray[np.bool_]) -> NDArray
 def state_of(subject: int, within: NDArray[np.bool_], region: NDArray[np.int64]) -> State:
     """The state of a subject with a threshold.
 
-    Regions that are assigned to another subject, and within its threshold, are explained by that one and don't count.
+    Regions that are assigned to another subject, and count as that one, are explained by it and left out.
 
-    - missing: no region is within the subject's threshold.
-    - blended: its only region is also within the threshold of a subject that has no region of its own.
-    - doubled: two regions or more are within it.
-    - matched: exactly one is.
+    - missing: no region counts as the subject.
+    - blended: its only region also counts as a subject that has no region of its own.
+    - doubled: two regions or more count as it.
+    - matched: exactly one does.
 
     Args:
-        within: (S, R), whether a region is within a subject's threshold. region: see `assign`.
+        within: (S, R), see `counted`. region: see `assign`.
     """
     candidates = within[subject].copy()
     if not candidates.any():

@@ -26,7 +26,7 @@ class Sighting:
     Attributes:
         tracks: the track of each region. boxes: of the regions (R, 4).
         region_of: subject -> the region in which it is found.
-        further: subject -> all regions within its threshold.
+        further: subject -> all regions that count as it.
         is_cut: whether the frame begins a shot.
     """
 

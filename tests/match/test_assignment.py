@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from idmetric.match.assignment import UNASSIGNED, assign, assigned
+from idmetric.match.assignment import UNASSIGNED, assign, assigned, counted
 
 RIGHT = 1 - np.array([[0.80, 0.45], [0.42, 0.78]])
 
@@ -49,6 +49,43 @@ def test_a_second_region_of_a_subject_is_no_double_if_it_is_another_subject():
     result = assigned([[0.1, 0.3, 0.35], [0.9, 0.2, 0.9]], [0.4, 0.4])
     assert result.states == ("doubled", "matched")
     assert assigned([[0.1, 0.3], [0.9, 0.2]], [0.4, 0.4]).states == ("matched", "matched")
+
+
+@pytest.mark.parametrize("threshold", [0.36, 0.4])
+def test_a_subject_that_is_there_twice_does_not_stand_for_its_look_alike(threshold):
+    # both regions are within both thresholds, and at least twice as far from the second subject
+    result = assigned([[0.10, 0.14], [0.30, 0.28]], [threshold, threshold])
+    assert result.states == ("doubled", "missing")
+    assert result.surplus == ()
+    alone = assigned([[0.10], [0.30]], [threshold, threshold])
+    assert alone.states == ("matched", "missing")
+    assert alone.surplus == ()
+
+
+def test_of_three_look_alikes_each_at_its_own_region_all_are_matched():
+    distances = np.full((3, 3), 0.3)
+    np.fill_diagonal(distances, 0.1)
+    assert assigned(distances[:, ::-1], [0.4, 0.4, 0.4]).states == ("matched", "matched", "matched")
+
+
+def test_a_region_counts_as_all_subjects_that_are_a_fifth_farther_than_the_nearest_one_at_most():
+    assert assigned([[0.3], [0.3]], [0.4, 0.4]).states == ("blended", "blended")
+    assert assigned([[0.25], [0.3]], [0.4, 0.4]).states == ("blended", "blended")  # the bound: 1.2 x 0.25
+    assert assigned([[0.25], [0.301]], [0.4, 0.4]).states == ("matched", "missing")
+    assert assigned([[0.25], [0.375]], [0.4, 0.4], margin=0.5).states == ("blended", "blended")
+    assert assigned([[0.25], [0.375]], [0.4, 0.4], margin=0.25).states == ("matched", "missing")
+
+
+def test_a_subject_beyond_its_threshold_takes_no_region_from_another():
+    # the second subject is nearer, but too far by its own threshold; the third has none
+    result = assigned([[0.30], [0.15], [0.10]], [0.36, 0.10, np.nan])
+    assert result.states == ("matched", "missing", "")
+    assert result.region.tolist() == [0, UNASSIGNED, UNASSIGNED]
+
+
+def test_a_region_counts_where_it_was_compared():
+    counts = counted(np.array([[0.1, np.nan], [np.nan, 0.2], [0.11, 0.3]]), np.array([0.4, 0.4, 0.4]))
+    assert counts.tolist() == [[True, False], [False, True], [True, False]]
 
 
 def test_as_many_subjects_as_possible_are_within_their_threshold():

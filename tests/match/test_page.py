@@ -135,6 +135,14 @@ def test_boxes_lie_where_regions_do(roster: tuple[IDSim, list[Subject]]) -> None
     assert [tuple(map(float, box)) for box in boxes] == [(0, 25, 50, 75), (50, 0, 50, 50)]
 
 
+def test_both_boxes_of_a_doubled_subject_have_its_color(roster: tuple[IDSim, list[Subject]]) -> None:
+    metric, (ann, rex) = roster
+    picture, boxes = scene((ANN, ANN))
+    result = match(metric, [rex, ann], picture, regions=boxes, threshold=1.5)  # all is within it
+    assert result.states == [["missing", "doubled"]]
+    assert re.findall(r'<div class="box (\w+)', result.to_html()) == ["s1", "s1"]
+
+
 def test_names_of_strangers_are_text(stills: Match) -> None:
     table = replace(
         stills.table,

@@ -124,10 +124,10 @@ class GeneratorOptions(CopyingOptions, OutputsOptions):
 
 COLUMNS = {
     "coverage": Column("share of subjects that are found in a region of their image (--regions)"),
-    "matched": Column("share of subjects with exactly one region within their threshold"),
-    "missing": Column("share of subjects without a region within their threshold", -1),
-    "doubled": Column("share of subjects with several regions within their threshold", -1),
-    "blended": Column("share of subjects with a region that is also within another subject's threshold", -1),
+    "matched": Column("share of subjects with exactly one region that counts as them"),
+    "missing": Column("share of subjects without a region that counts as them", -1),
+    "doubled": Column("share of subjects with several regions that count as them", -1),
+    "blended": Column("share of subjects with a region that also counts as another subject", -1),
     "xverse-ip": Column("XVerseBench's IP similarity, of regions, without humans", 1, "XVerse"),
     "xverse-id": Column("XVerseBench's ID similarity, of regions of humans", 1, "XVerse"),
     "uno-distill": Column("lowest of an image's subjects in their best region, mean over images", 1, "UNO, distill"),

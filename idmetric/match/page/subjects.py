@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from idmetric.match.assignment import counted
 from idmetric.match.page.chart import Scale, percent
 from idmetric.match.page.render import render, short
 from idmetric.match.table import Table
@@ -226,8 +227,8 @@ def match_page(result: object, table: Table, rows: Sequence[Record], by_region: 
 def _card(time: int, rows: Sequence[Record], distances: Array) -> Card:
     """An image; `distances` (S, R) are those to its regions."""
     thresholds = np.array([row["threshold"] for row in rows], dtype=float)  # NaN for None
-    is_within = distances <= thresholds[:, None]
-    subjects = np.where(is_within.any(0), is_within.argmax(0), -1)
+    counts = counted(distances, thresholds)
+    subjects = np.where(counts.any(0), counts.argmax(0), -1)
     ranks = np.fmin.reduce(distances, 0)
     for number, row in enumerate(rows):
         region = row["region"]
