@@ -84,8 +84,8 @@ class Consistency(Output):
             to_first, to_previous = steps(features)
             row["to_first"], _, _ = reduced(to_first, names)
             row["to_previous"], _, _ = reduced(to_previous, names)
-        changes = np.array(self.images.changes)[times]
-        return row | asdict(Motion.by_changes(changes))
+        differences = np.array(self.images.frame_differences)[times]
+        return row | asdict(Motion.by_differences(differences))
 
     def published(self, name: str, form: str = "released") -> PublishedValue:
         """A published number that takes no references, such as "vbench-subject"; see `Match.published`."""

@@ -31,7 +31,7 @@ from idmetric.match.regions import Box, Cut, Picture, Piece, Region, Regions, si
 from idmetric.match.result import ALL, Match, Missing
 from idmetric.match.table import WHOLE, Table
 from idmetric.match.thresholds import SubjectThreshold, ThresholdRule, thresholds_of
-from idmetric.match.tracks import change
+from idmetric.match.tracks import frame_difference
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.finite import NonFiniteError, shown
@@ -117,7 +117,7 @@ class Cutouts:
         regions: what it was cut into.
         loaded: by encoder, each region's input, and last the whole image's if it is wanted.
         boxes: of the regions, in pixels. picture: of a frame, until the next one was compared with it.
-        change: from the frame before, see `Match`.
+        difference: from the frame before, see `Match.frame_differences`.
         problem: why the image cannot be used.
         thumbnail: a small picture for pages.
     """
@@ -128,7 +128,7 @@ class Cutouts:
     loaded: dict[Encoder, list[Any]] = field(default_factory=dict)
     boxes: list[Box] = field(default_factory=list)
     picture: Picture | None = None
-    change: float = math.nan
+    difference: float = math.nan
     problem: str = ""
     thumbnail: Thumbnail | None = None
 
@@ -380,7 +380,7 @@ def _compared(plan: Plan, stream: Iterable[Cutouts], line: Timeline, progress: P
         whole=values[..., WHOLE] if plan.with_whole else None,
         features=tuple(features[encoder] for encoder in plan.encoders),
         boxes=tuple(np.array(cutouts.boxes).reshape(-1, 4) for cutouts in images),
-        changes=tuple(cutouts.change for cutouts in images),
+        frame_differences=tuple(cutouts.difference for cutouts in images),
         thumbnails=tuple(cutouts.thumbnail for cutouts in images if cutouts.thumbnail is not None),
         skipped=skipped,
         signature=_signature(plan),
@@ -403,7 +403,7 @@ def _usable(
             skipped[cutouts.moment.name] = cutouts.problem
         else:
             if images and cutouts.moment.clip and images[-1].moment.clip == cutouts.moment.clip:
-                cutouts.change = change(images[-1].picture, cutouts.picture)
+                cutouts.difference = frame_difference(images[-1].picture, cutouts.picture)
             if images:
                 images[-1].picture = None
             images.append(cutouts)

@@ -51,8 +51,8 @@ class Match(Output):
         features: of each subject and image, features (R, D) of the regions by the subject's encoder, of unit length;
             with missing="whole" the whole image's comes last.
         boxes: of each image's regions (R, 4), in pixels.
-        changes: of each frame, the mean absolute difference of its pixels to the previous frame of its clip, in 0..1;
-            NaN without one.
+        frame_differences: of each frame, the mean absolute difference of its pixels to the previous frame of its clip
+            in the table, in 0..1; NaN without one.
         thumbnails: small pictures for the page.
         skipped: image -> why it has no rows.
         signature: what the distances depend on.
@@ -69,7 +69,7 @@ class Match(Output):
     whole: Tensor | None = None
     features: tuple[tuple[Array, ...], ...] = ()
     boxes: tuple[Array, ...] = ()
-    changes: tuple[float, ...] = ()
+    frame_differences: tuple[float, ...] = ()
     thumbnails: tuple[Thumbnail, ...] = ()
     skipped: Mapping[str, str] = field(default_factory=dict)
     signature: Mapping[str, str] = field(default_factory=dict)
@@ -117,7 +117,7 @@ class Match(Output):
             joined = np.concatenate(by_encoder, axis=-1)
             vectors.append(joined / len(by_encoder) ** 0.5)
         boxes = [self.boxes[time] for time in times]
-        is_cut = [self.changes[time] > CUT for time in times]
+        is_cut = [self.frame_differences[time] > CUT for time in times]
         largest_threshold = float(np.fmax.reduce(self.thresholds, initial=np.nan))
         tracks = linked(vectors, boxes, is_cut, largest_threshold)
 
@@ -312,9 +312,9 @@ class Match(Output):
         subject's track); stillness, flicker and cuts (see `Motion`).
         """
         rows = []
-        changes = np.array(self.changes)
+        differences = np.array(self.frame_differences)
         for clip, times in self.times_of_clips.items():
-            motion = Motion.by_changes(changes[times])
+            motion = Motion.by_differences(differences[times])
             for subject, name in enumerate(self.table.subjects):
                 row: Record = {"clip": clip, "subject": name, "frames": len(times)}
                 row["coverage"] = self._coverage_of(self.is_judged[times, subject], self.is_found[times, subject])
