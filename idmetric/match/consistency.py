@@ -128,7 +128,7 @@ def consistency(
     need("match", "consistency", scipy="SciPy")
     encoder = ModelEncoder(metric, "cls", batch_size)
     plan = Plan((), (encoder,), (), cut or Cut(), batch_size, on_error=on_error)
-    result = measured(metric, plan, images, frames, regions, workers, progress)
+    result, _ = measured(metric, plan, images, frames, regions, workers, progress)
     for name, image_regions in zip(result.table.times, result.table.regions, strict=True):
         if len(image_regions) > 1:
             raise RequestError(f"{name} has {len(image_regions)} regions: consistency compares one of each image")

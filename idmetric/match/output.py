@@ -80,6 +80,8 @@ def columns(records: Records, names: Sequence[str]) -> list[str]:
             value = row[name]
             if value in (None, ""):
                 cells.append("-")
+            elif name == "seconds":
+                cells.append(f"{value:.2f}")
             else:
                 cells.append(four(value) if isinstance(value, float) else str(value))
         lines.append(cells)

@@ -15,6 +15,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from idmetric.match.assignment import FOUND, UNASSIGNED, Assignment, State
+from idmetric.match.changes import (
+    CHANGE_COLUMNS,
+    FrameStates,
+    StateChange,
+    differing_intervals,
+    history,
+    state_changes,
+)
+from idmetric.match.clips import Interval
 from idmetric.match.named import PublishedValue, Similarities, published_value
 from idmetric.match.output import Output, columns
 from idmetric.match.page.pictures import Thumbnail
@@ -54,6 +63,8 @@ class Match(Output):
         frame_differences: of each frame, the mean absolute difference of its pixels to the previous frame of its clip
             in the table, in 0..1; NaN without one.
         thumbnails: small pictures for the page.
+        state_changes: see `changes`. thumbnails_between: small pictures of their frames that are not in the table, by
+            name.
         skipped: image -> why it has no rows.
         signature: what the distances depend on.
     """
@@ -71,6 +82,8 @@ class Match(Output):
     boxes: tuple[Array, ...] = ()
     frame_differences: tuple[float, ...] = ()
     thumbnails: tuple[Thumbnail, ...] = ()
+    state_changes: tuple[StateChange, ...] = ()
+    thumbnails_between: Mapping[str, Thumbnail] = field(default_factory=dict)
     skipped: Mapping[str, str] = field(default_factory=dict)
     signature: Mapping[str, str] = field(default_factory=dict)
 
@@ -347,6 +360,40 @@ class Match(Output):
         return row
 
     @property
+    def frame_states(self) -> list[FrameStates]:
+        """The states and distances of all subjects, image by image."""
+        frames = []
+        for time, moment in enumerate(self.table.moments):
+            distances = [_plain(distance) for distance in self.nearest[time]]
+            frames.append(FrameStates(moment, self.assignments[time].states, distances))
+        return frames
+
+    @property
+    def changes(self) -> Records:
+        """A row for each change of a subject's state in a clip, by subject and in order of time.
+
+        Columns: clip, subject, from and to (states); last_image, last_frame, last_seconds and last_distance, the last
+        frame with the old state and `nearest` in it; the same of first, the first frame with the new state; exact,
+        whether no frame lies between the two. Frames that are not in the table count here alone.
+        """
+        rows = [change.record for change in self.state_changes]
+        return Records(rows, CHANGE_COLUMNS)
+
+    def histories(self) -> dict[tuple[str, str], str]:
+        """The states of each subject in each clip with their times, in words: (clip, subject) -> text.
+
+        Subjects without a threshold have none.
+        """
+        texts = {}
+        for clip, times in self.times_of_clips.items():
+            for number, name in enumerate(self.table.subjects):
+                first_state = self.assignments[times[0]].states[number]
+                if first_state:
+                    changes = [change for change in self.state_changes if (change.clip, change.subject) == (clip, name)]
+                    texts[clip, name] = history(first_state, changes)
+        return texts
+
+    @property
     def rows(self) -> Records:
         """A row for each image and subject.
 
@@ -424,18 +471,32 @@ class Match(Output):
             "summary": self.summary.to_records(),
             "worst": self.worst,
             "over_time": self.over_time.to_records(),
+            "changes": self.changes.to_records(),
             "surplus": surplus,
         }
 
     def lines(self) -> list[str]:
         """Rows, summary, subjects over time, and notes."""
-        lines = columns(self.rows, ("subject", "state", "distance", "nearest", "threshold", "region", "image"))
+        names = ["subject", "state", "distance", "nearest", "threshold", "region", "image"]
+        if self.times_of_clips:
+            names.insert(-1, "seconds")
+        lines = columns(self.rows, names)
         lines.append("")
         lines += columns(self.summary, ("subject", "n", "coverage", "mean", "worst", "swapped", "worst_image"))
         if self.over_time:
             lines.append("")
             lines += columns(self.over_time, _OVER_TIME)
+            lines += self._histories_as_lines()
         return lines + self._notes()
+
+    def _histories_as_lines(self) -> list[str]:
+        lines = []
+        for (clip, subject), text in self.histories().items():
+            name = subject
+            if len(self.times_of_clips) > 1:
+                name = f"{clip}, {subject}"
+            lines.append(f"{name}: {text}")
+        return lines
 
     def _notes(self) -> list[str]:
         """Swaps, surplus regions and subjects without states, which the columns of the table do not show."""
@@ -482,6 +543,32 @@ class Match(Output):
             super().write(path)
         else:
             raise ValueError(f"{os.fspath(path)!r} ends in none of .csv, .json, .jsonl, .html")
+
+
+def differing(result: Match) -> list[Interval]:
+    """The parts of clips between two frames in which some subject has another state."""
+    return differing_intervals(result.frame_states)
+
+
+def with_changes(samples: Match, between: Match | None) -> Match:
+    """A match with its `changes`.
+
+    Args:
+        between: the match of frames between those of `samples`.
+    """
+    frames = samples.frame_states
+    thumbnails: dict[str, Thumbnail] = {}
+    if between is not None:
+        frames += between.frame_states
+        thumbnails.update(zip(between.table.times, between.thumbnails, strict=True))
+    changes = state_changes(samples.table.subjects, frames)
+
+    thumbnails_at_borders = {}
+    for change in changes:
+        for moment in (change.border.last, change.border.first):
+            if moment.name in thumbnails:
+                thumbnails_at_borders[moment.name] = thumbnails[moment.name]
+    return replace(samples, state_changes=tuple(changes), thumbnails_between=thumbnails_at_borders)
 
 
 _OVER_TIME = (
