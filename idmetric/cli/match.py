@@ -136,6 +136,12 @@ def build_parser(prog: str = "idmetric match") -> Parser:
         help="pixels outside of a region's mask (default: keep); crop is black here, as cuts end at the mask's box",
     )
     run = parser.add_argument_group("run")
+    run.add_argument(
+        "--no-refine",
+        dest="refine",
+        action="store_false",
+        help="do not decode the frames between two frames in use that differ; times of changes stay intervals",
+    )
     add_shared(run, "--on-error", help="unreadable images and boxes that do not fit: stop (default), or skip and list")
     add_shared(run, "--batch-size", "--workers", "--dtype")
     return parser
@@ -219,6 +225,7 @@ def _matched(args: Namespace, subjects: dict[str, str]) -> Match | Consistency:
             calibration=args.calibration,
             rate=args.rate,
             cast=args.cast,
+            refine=args.refine,
             **shared,
         )
 

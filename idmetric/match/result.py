@@ -532,7 +532,16 @@ class Match(Output):
         Raises:
             ImportError: without jinja2, which the extra `match` brings.
         """
-        return match_page(self, self.table, self.rows, self.by_region, self.badness)
+        return match_page(
+            self,
+            self.table,
+            self.rows,
+            by_region=self.by_region,
+            badness=self.badness,
+            thumbnails=self.thumbnails,
+            changes=self.state_changes,
+            thumbnails_between=self.thumbnails_between,
+        )
 
     def write(self, path: StrPath) -> None:
         """Write the rows as .csv, .json or .jsonl, or the page as .html, atomically; ValueError for another ending."""

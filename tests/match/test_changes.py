@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -231,9 +232,7 @@ def test_several_clips_are_named(metric: IDSim, subjects: list[Subject], leaving
 # Casts
 
 
-def test_the_cast_of_a_clip_holds_for_the_frames_between(
-    metric: IDSim, subjects: list[Subject], leaving: str
-) -> None:
+def test_the_cast_of_a_clip_holds_for_the_frames_between(metric: IDSim, subjects: list[Subject], leaving: str) -> None:
     cast = {"clip.mp4": ["cat", "dog"], "clip.mp4 @ 1.5s-9s": ["cat"]}
     found = matched(metric, subjects, leaving, frames=4, cast=cast)
     assert borders(found) == [("dog", "matched", "unexpected", 35, 36), ("dog", "unexpected", "absent", 60, 61)]
@@ -319,3 +318,65 @@ def test_the_command_prints_seconds_and_states_with_their_times(
     content = json.loads(capsys.readouterr().out)
     (change,) = content["changes"]
     assert (change["subject"], change["from"], change["to"], change["exact"]) == ("dog", "matched", "missing", False)
+
+
+# The page
+
+
+@pytest.fixture(scope="module")
+def page(metric: IDSim, subjects: list[Subject], leaving: str) -> tuple[Match, str]:
+    pytest.importorskip("jinja2")
+    found = matched(metric, subjects, leaving, frames=4)
+    return found, found.to_html()
+
+
+def test_the_page_marks_a_change_and_shows_the_frames_before_and_after(page: tuple[Match, str]) -> None:
+    found, text = page
+    assert "matched to 2.50 s, missing from 2.54 s (frame 61)" in text
+    mark = re.findall(r'<span class="change s1" style="left:([\d.]+)%;width:0%"', text)
+    assert [float(left) for left in mark] == [pytest.approx(100 * LEAVES / (COUNT - 1), abs=0.01)]
+    figures = re.findall(r'<figure><img src="(.*?)".*?<figcaption>(.*?)</figcaption>', text)
+    assert [picture for picture, _ in figures] == [
+        found.thumbnails_between[f"{found.table.clips[0]} @ {number}"].uri for number in (60, 61)
+    ]
+    captions = [plain(caption) for _, caption in figures]
+    (change,) = found.changes
+    assert captions == [
+        f"2.50 s frame 60 matched, {change['last_distance']:.4f}",
+        f"2.54 s frame 61 missing, {change['first_distance']:.4f}",
+    ]
+
+
+def test_a_change_between_two_frames_is_marked_as_a_band(metric: IDSim, subjects: list[Subject], leaving: str) -> None:
+    text = matched(metric, subjects, leaving, frames=4, refine=False).to_html()
+    ((left, width),) = re.findall(r'<span class="change s1" style="left:([\d.]+)%;width:([\d.]+)%"', text)
+    assert float(left) == pytest.approx(100 * 55 / 83, abs=0.01)
+    assert float(width) == pytest.approx(100 * 28 / 83, abs=0.01)
+    assert "from a frame between 2.29 and 3.46 s" in text
+
+
+def test_near_equal_frames_of_one_state_stand_once(metric: IDSim, subjects: list[Subject]) -> None:
+    """Nine stills in three states; the middle one with another background."""
+    pictures = [frame((ANN, REX))] * 3 + [frame((ANN, STRANGER))] * 3 + [frame((ANN, REX), seed=5)] * 3
+    found = matched(metric, subjects, Clip(pictures, fps=4), frames="all")
+    text = found.to_html()
+    cards = re.findall(r'<li class="panel image" id="t(\d+)">.*?</li>\n', text, re.DOTALL)
+    assert sorted(map(int, cards)) == [0, 3, 6]
+    assert text.count("With 2 near-equal frames, ") == 3
+    assert "With 2 near-equal frames, 0.75 to 1.25 s" in text
+    assert "3 of 9; 6 near-equal frames stand with the worst of their kind" in plain(text)
+    assert text.count('<a class="point') == 18
+    assert set(re.findall(r'<a class="point .*?href="#t(\d+)"', text)) == {"0", "3", "6"}
+
+
+def test_many_changes_have_the_first_twelve_with_pictures(metric: IDSim, subjects: list[Subject]) -> None:
+    shown = [(ANN, REX), (ANN, STRANGER)] * 8
+    text = matched(metric, subjects, Clip(film(shown), fps=4), frames="all").to_html()
+    assert len(re.findall('<span class="change s1"', text)) == 15
+    assert text.count("<figure>") == 24
+    assert "The first 12 of 15 changes; all are marked above." in text
+
+
+def plain(markup: str) -> str:
+    """The text of some HTML."""
+    return " ".join(re.sub("<[^>]*>", " ", markup).split())
