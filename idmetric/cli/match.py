@@ -89,7 +89,7 @@ def build_parser(prog: str = "idmetric match") -> Parser:
     parser.add_argument(
         "--html",
         metavar="PAGE",
-        help="also write a page: images with their regions, worst first, and timelines of clips",
+        help="also write a page: images with their regions, worst first, and timelines of clips with their changes",
     )
     add_shared(parser, "--quiet")
     parser.add_version()
@@ -161,8 +161,6 @@ def _run(args: Namespace) -> int:
         raise UsageError("no images: give files, folders or --clip")
     subjects = _subjects(args.subject)
     if args.html:
-        if not subjects:
-            raise UsageError("--html shows subjects: name them by --subject")
         if not args.html.endswith(".html"):
             raise UsageError(f"--html {args.html}: end the name of the page in .html")
         check_output(args.html)
@@ -207,6 +205,10 @@ def _matched(args: Namespace, subjects: dict[str, str]) -> Match | Consistency:
             "regions": detected_regions(args, metric, subjects) or args.regions,
             "frames": args.frames,
             "cut": Cut(margin=args.margin, square=args.square, outside=outside),
+            "threshold": args.threshold,
+            "calibration": args.calibration,
+            "rate": args.rate,
+            "refine": args.refine,
             "on_error": args.on_error,
             "batch_size": args.batch_size,
             "workers": args.workers,
@@ -221,11 +223,7 @@ def _matched(args: Namespace, subjects: dict[str, str]) -> Match | Consistency:
             missing=args.missing,
             distance=args.distance,
             aggregate=args.aggregate,
-            threshold=args.threshold,
-            calibration=args.calibration,
-            rate=args.rate,
             cast=args.cast,
-            refine=args.refine,
             **shared,
         )
 

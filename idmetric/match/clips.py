@@ -150,14 +150,14 @@ class Timeline:
         self._use(clip.label, indices)
 
     def between(self, intervals: Sequence[Interval]) -> Timeline:
-        """The frames within intervals, which are ascending within each clip and don't overlap."""
-        indices_of_clips: dict[str, list[int]] = {}
+        """The frames within intervals, each once."""
+        indices_of_clips: dict[str, set[int]] = {}
         for interval in intervals:
             inside = range(interval.before + 1, interval.after)
-            indices_of_clips.setdefault(interval.clip, []).extend(inside)
+            indices_of_clips.setdefault(interval.clip, set()).update(inside)
         line = Timeline(clips=self.clips)
         for clip, indices in indices_of_clips.items():
-            line._use(clip, indices)
+            line._use(clip, sorted(indices))
         return line
 
     def _use(self, label: str, indices: list[int]) -> None:

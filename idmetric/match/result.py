@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -27,15 +25,14 @@ from idmetric.match.clips import Interval
 from idmetric.match.named import PublishedValue, Similarities, published_value
 from idmetric.match.output import Output, columns
 from idmetric.match.page.pictures import Thumbnail
-from idmetric.match.page.render import write_page
 from idmetric.match.page.subjects import match_page
 from idmetric.match.swaps import Sighting, swaps
 from idmetric.match.table import WHOLE, Table
 from idmetric.match.tracks import CUT, Motion, linked, reduced, steps
-from idmetric.metric.files import StrPath
 from idmetric.metric.files.tables import first_few, four
 from idmetric.metric.scoring.records import Record, Records
 from idmetric.metric.scoring.references import Aggregate
+from idmetric.metric.scoring.scores import RequestError
 
 ALL = "all"  # the summary's row of all subjects
 Missing = Literal["missing", "zero", "whole", "skip"]
@@ -510,7 +507,7 @@ class Match(Output):
                 listed = ", ".join(first_few(images))
                 notes.append(f"swapped: {subject} is in another subject's region or track in {listed}")
         surplus_in = [image for image, regions in zip(self.table.times, self.surplus, strict=True) if regions]
-        if surplus_in:
+        if surplus_in and self.table.subjects:
             count = sum(len(regions) for regions in self.surplus)
             notes.append(f"surplus regions: {count}, in {', '.join(first_few(surplus_in))}")
         if self._is_whole and len(self.table.subjects) > 1:
@@ -530,8 +527,11 @@ class Match(Output):
         """A page that opens from disk: images with their regions, the worst first, and timelines of clips.
 
         Raises:
+            RequestError: without subjects.
             ImportError: without jinja2, which the extra `match` brings.
         """
+        if not self.table.subjects:
+            raise RequestError("this match has no subjects: the page of `consistency` is its own `to_html()`")
         return match_page(
             self,
             self.table,
@@ -542,16 +542,6 @@ class Match(Output):
             changes=self.state_changes,
             thumbnails_between=self.thumbnails_between,
         )
-
-    def write(self, path: StrPath) -> None:
-        """Write the rows as .csv, .json or .jsonl, or the page as .html, atomically; ValueError for another ending."""
-        ending = Path(path).suffix
-        if ending == ".html":
-            write_page(self.to_html(), path)
-        elif ending in (".csv", ".json", ".jsonl"):
-            super().write(path)
-        else:
-            raise ValueError(f"{os.fspath(path)!r} ends in none of .csv, .json, .jsonl, .html")
 
 
 def differing(result: Match) -> list[Interval]:
