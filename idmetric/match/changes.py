@@ -36,34 +36,34 @@ class Border:
     """Where a clip changes.
 
     Attributes:
-        last: the last frame before the change that was compared. first: the first one after it.
+        before: the last frame before it that was compared. after: the first one after it.
     """
 
-    last: Moment
-    first: Moment
+    before: Moment
+    after: Moment
 
     @property
     def is_exact(self) -> bool:
         """Whether no frame lies between the two."""
-        return self.first.frame == self.last.frame + 1
+        return self.after.frame == self.before.frame + 1
 
     @property
     def when(self) -> str:
         """The time in words."""
         if self.is_exact:
-            return f"at {self.first.seconds:.2f} s (frame {self.first.frame})"
-        return f"between {self.last.seconds:.2f} and {self.first.seconds:.2f} s"
+            return f"at {self.after.seconds:.2f} s (frame {self.after.frame})"
+        return f"between {self.before.seconds:.2f} and {self.after.seconds:.2f} s"
 
     @property
     def where(self) -> Record:
         """The two frames as columns."""
         return {
-            "last_image": self.last.name,
-            "last_frame": self.last.frame,
-            "last_seconds": self.last.seconds,
-            "first_image": self.first.name,
-            "first_frame": self.first.frame,
-            "first_seconds": self.first.seconds,
+            "last_image": self.before.name,
+            "last_frame": self.before.frame,
+            "last_seconds": self.before.seconds,
+            "first_image": self.after.name,
+            "first_frame": self.after.frame,
+            "first_seconds": self.after.seconds,
             "exact": self.is_exact,
         }
 
@@ -82,13 +82,13 @@ class StateChange:
     """A subject's state differs between two frames.
 
     Attributes:
-        before, after: the states.
+        old_state, new_state: before and after the border.
         last_distance, first_distance: of the subject to its region, or to the nearest one, in the border's frames.
     """
 
     subject: str
-    before: str
-    after: str
+    old_state: str
+    new_state: str
     border: Border
     last_distance: float | None
     first_distance: float | None
@@ -96,7 +96,7 @@ class StateChange:
     @property
     def clip(self) -> str:
         """The clip's name."""
-        return self.border.first.clip
+        return self.border.after.clip
 
     @property
     def record(self) -> Record:
@@ -104,8 +104,8 @@ class StateChange:
         record = {
             "clip": self.clip,
             "subject": self.subject,
-            "from": self.before,
-            "to": self.after,
+            "from": self.old_state,
+            "to": self.new_state,
             **self.border.where,
             "last_distance": self.last_distance,
             "first_distance": self.first_distance,
@@ -143,8 +143,8 @@ def state_changes(subjects: Sequence[str], frames: Iterable[FrameStates]) -> lis
                     continue
                 change = StateChange(
                     subject=subject,
-                    before=before.states[number],
-                    after=after.states[number],
+                    old_state=before.states[number],
+                    new_state=after.states[number],
                     border=Border(before.moment, after.moment),
                     last_distance=before.distances[number],
                     first_distance=after.distances[number],
@@ -163,12 +163,12 @@ def history(first_state: str, changes: Sequence[StateChange]) -> str:
         return f"{first_state} throughout"
     parts = [first_state]
     for change in changes[:_LISTED]:
-        last, first = change.border.last, change.border.first
+        before, after = change.border.before, change.border.after
         if change.border.is_exact:
-            parts[-1] += f" to {last.seconds:.2f} s"
-            parts.append(f"{change.after} from {first.seconds:.2f} s (frame {first.frame})")
+            parts[-1] += f" to {before.seconds:.2f} s"
+            parts.append(f"{change.new_state} from {after.seconds:.2f} s (frame {after.frame})")
         else:
-            parts.append(f"{change.after} from a frame {change.border.when}")
+            parts.append(f"{change.new_state} from a frame {change.border.when}")
     if len(changes) > _LISTED:
         parts.append(f"and {len(changes) - _LISTED} more changes")
     return ", ".join(parts)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 
 import numpy as np
@@ -26,7 +27,7 @@ from idmetric.match.segments import (
     table_of,
     turning_point,
 )
-from idmetric.match.tracks import CUT
+from idmetric.match.tracks import CUT, Motion
 from idmetric.metric.files.tables import first_few, four
 from idmetric.metric.scoring.records import Record
 
@@ -45,17 +46,44 @@ SUBJECT_CHANGE_COLUMNS = (
 )
 
 
+@dataclass(frozen=True, eq=False)
+class ImageGroup:
+    """Images that are compared with each other.
+
+    Attributes:
+        clip: whose frames they are; "" for still images.
+        times: of the images that have a region, in the table. features: of each (D,).
+        motion: of the clip.
+    """
+
+    clip: str
+    times: list[int]
+    features: list[Array]
+    motion: Motion
+
+    @cached_property
+    def distances(self) -> Array:
+        """The distances (N, N) of the images to each other."""
+        return table_of(self.features)
+
+    @cached_property
+    def mean_to_others(self) -> Array:
+        """The mean distance (N,) of each image to all others; 0 of a single one."""
+        sums: Array = self.distances.sum(1) - self.distances.diagonal()
+        return sums / max(1, len(self.times) - 1)
+
+
 @dataclass(frozen=True)
 class SubjectChange:
     """A clip changes its subject.
 
     Attributes:
-        before, after: letters of the segments.
+        old_segment, new_segment: their letters.
         distance: the mean of all pairs of frames of the two segments.
     """
 
-    before: str
-    after: str
+    old_segment: str
+    new_segment: str
     border: Border
     distance: float
 
@@ -63,9 +91,9 @@ class SubjectChange:
     def record(self) -> Record:
         """The columns `SUBJECT_CHANGE_COLUMNS`."""
         record = {
-            "clip": self.border.first.clip,
-            "from": self.before,
-            "to": self.after,
+            "clip": self.border.after.clip,
+            "from": self.old_segment,
+            "to": self.new_segment,
             "distance": self.distance,
             **self.border.where,
         }
@@ -114,11 +142,11 @@ class ClipSegments:
         parts = []
         for change in self.changes:
             text = f"{change.border.when}, distance {four(change.distance)}"
-            if change.after == "A":
+            if change.new_segment == "A":
                 text += ", back to the first"
-            elif change.after in letters:
+            elif change.new_segment in letters:
                 text += ", back to an earlier one"
-            letters.add(change.after)
+            letters.add(change.new_segment)
             parts.append(text)
         if len(parts) == 1:
             return parts[0]
@@ -160,7 +188,7 @@ def changing_intervals(result: Match, limit: float) -> list[Interval]:
     intervals = []
     for clip, frames in _frames_of_clips(result).items():
         for jump in _jumps(frames, limit):
-            before, after = frames[jump.last].moment.frame, frames[jump.first].moment.frame
+            before, after = frames[jump.before].moment.frame, frames[jump.after].moment.frame
             if after > before + 1:
                 intervals.append(Interval(clip, before - 1, after + 1))
     return intervals
@@ -189,7 +217,7 @@ def thumbnails_at_changes(timelines: Mapping[str, ClipSegments], between: Match 
     wanted = set()
     for timeline in timelines.values():
         for change in timeline.changes:
-            wanted |= {change.border.last.name, change.border.first.name}
+            wanted |= {change.border.before.name, change.border.after.name}
     thumbnails = zip(between.table.times, between.thumbnails, strict=True)
     return {name: thumbnail for name, thumbnail in thumbnails if name in wanted}
 
@@ -245,8 +273,8 @@ def _sequence(
     samples: Sequence[FrameFeature], further_frames: Sequence[FrameFeature], jump: Jump
 ) -> list[FrameFeature]:
     """All frames from the last one before a jump to the first one after it, in order."""
-    by_number = {frame.moment.frame: frame for frame in samples[jump.last : jump.first + 1]}
-    start, end = samples[jump.last].moment.frame, samples[jump.first].moment.frame
+    by_number = {frame.moment.frame: frame for frame in samples[jump.before : jump.after + 1]}
+    start, end = samples[jump.before].moment.frame, samples[jump.after].moment.frame
     for frame in further_frames:
         if start < frame.moment.frame < end:
             by_number[frame.moment.frame] = frame

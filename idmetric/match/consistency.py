@@ -18,6 +18,7 @@ import numpy as np
 from idmetric.match.clip_segments import (
     SUBJECT_CHANGE_COLUMNS,
     ClipSegments,
+    ImageGroup,
     changing_intervals,
     clip_segments,
     thumbnails_at_changes,
@@ -30,8 +31,8 @@ from idmetric.match.output import Output, columns
 from idmetric.match.page.consistency import consistency_page
 from idmetric.match.page.pictures import Thumbnail
 from idmetric.match.regions import Cut, Regions
-from idmetric.match.result import Array, Match
-from idmetric.match.segments import OTHER_SUBJECT, table_of
+from idmetric.match.result import Match
+from idmetric.match.segments import OTHER_SUBJECT
 from idmetric.match.thresholds import SubjectThreshold, ThresholdRule
 from idmetric.match.tracks import Motion, reduced, steps
 from idmetric.metric.calibration.apply import Calibration
@@ -42,33 +43,6 @@ from idmetric.metric.images.masks import Images
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.scoring.records import Record, Records
 from idmetric.metric.scoring.scores import PathLike, Progress, RequestError
-
-
-@dataclass(frozen=True, eq=False)
-class ImageGroup:
-    """Images that are compared with each other.
-
-    Attributes:
-        clip: whose frames they are; "" for still images.
-        times: of the images that have a region, in the table. features: of each (D,).
-        motion: of the clip.
-    """
-
-    clip: str
-    times: list[int]
-    features: list[Array]
-    motion: Motion
-
-    @cached_property
-    def distances(self) -> Array:
-        """The distances (N, N) of the images to each other."""
-        return table_of(self.features)
-
-    @cached_property
-    def mean_to_others(self) -> Array:
-        """The mean distance (N,) of each image to all others; 0 of a single one."""
-        sums: Array = self.distances.sum(1) - self.distances.diagonal()
-        return sums / max(1, len(self.times) - 1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,9 +119,9 @@ class Consistency(Output):
         timeline = self.timelines[clip]
         columns["first_to_last"] = timeline.first_to_last
         columns["cuts"] = len(timeline.cuts)
-        columns["cut_seconds"] = [cut.first.seconds for cut in timeline.cuts]
+        columns["cut_seconds"] = [cut.after.seconds for cut in timeline.cuts]
         columns["changes"] = len(timeline.changes)
-        columns["change_seconds"] = [change.border.first.seconds for change in timeline.changes]
+        columns["change_seconds"] = [change.border.after.seconds for change in timeline.changes]
         columns["verdict"] = timeline.verdict
         return columns
 

@@ -564,7 +564,7 @@ def with_changes(samples: Match, between: Match | None) -> Match:
 
     thumbnails_at_borders = {}
     for change in changes:
-        for moment in (change.border.last, change.border.first):
+        for moment in (change.border.before, change.border.after):
             if moment.name in thumbnails:
                 thumbnails_at_borders[moment.name] = thumbnails[moment.name]
     return replace(samples, state_changes=tuple(changes), thumbnails_between=thumbnails_at_borders)

@@ -30,11 +30,11 @@ class Jump:
     """Where one segment ends and the next begins; frames between the two are a transition.
 
     Attributes:
-        last: the position of the last frame before it. first: of the first frame after it.
+        before: the position of the last frame of the one. after: that of the first frame of the next.
     """
 
-    last: int
-    first: int
+    before: int
+    after: int
 
 
 def table_of(features: Sequence[Array]) -> Array:
@@ -60,7 +60,7 @@ def jumps(distances: Array, is_cut: Sequence[bool], limit: float) -> list[Jump]:
         strengths = []
         for number, jump in enumerate(candidates):
             needed = OTHER_CONTENT
-            if any(is_cut[jump.last + 1 : jump.first + 1]):
+            if any(is_cut[jump.before + 1 : jump.after + 1]):
                 needed = limit
             strengths.append(_strength(distances, blocks[number], blocks[number + 1], jump, needed))
         weakest = int(np.argmin(strengths))
@@ -95,8 +95,8 @@ def turning_point(sequence: Array) -> int:
 
 def segments(ends: Sequence[Jump], count: int) -> list[slice]:
     """The frames of each segment, without the ones of transitions."""
-    starts = [0, *(jump.first for jump in ends)]
-    stops = [*(jump.last + 1 for jump in ends), count]
+    starts = [0, *(jump.after for jump in ends)]
+    stops = [*(jump.before + 1 for jump in ends), count]
     return [slice(start, stop) for start, stop in zip(starts, stops, strict=True)]
 
 
@@ -115,17 +115,17 @@ def names_of_segments(distances: Array, blocks: Sequence[slice], limit: float) -
     return letters
 
 
-def between_segments(distances: Array, one: slice, other: slice) -> float:
+def between_segments(distances: Array, segment: slice, next_segment: slice) -> float:
     """The mean distance of the frames of two segments."""
-    return float(distances[one, other].mean())
+    return float(distances[segment, next_segment].mean())
 
 
 def _outstanding_steps(distances: Array) -> list[Jump]:
     """The steps from frame to frame that are larger than the usual ones around them."""
     steps = []
-    for last in range(len(distances) - 1):
-        step = Jump(last, last + 1)
-        if distances[last, last + 1] > _OUTSTANDING * _usual_step(distances, step):
+    for frame in range(len(distances) - 1):
+        step = Jump(frame, frame + 1)
+        if distances[frame, frame + 1] > _OUTSTANDING * _usual_step(distances, step):
             steps.append(step)
     return steps
 
@@ -134,8 +134,8 @@ def _usual_step(distances: Array, jump: Jump) -> float:
     """The lower median of the steps on both sides of a jump, up to a quarter of all on each; infinite without any."""
     steps = np.diag(distances, 1)
     reach = max(3, len(distances) // 4)
-    before = steps[max(0, jump.last - reach) : jump.last]
-    after = steps[jump.first : jump.first + reach]
+    before = steps[max(0, jump.before - reach) : jump.before]
+    after = steps[jump.after : jump.after + reach]
     around = np.sort(np.concatenate([before, after]))
     if not len(around):
         return float("inf")
@@ -148,8 +148,8 @@ def _joined(distances: Array, steps: Sequence[Jump]) -> list[Jump]:
     joined: list[Jump] = []
     for step in steps:
         while joined:
-            wider = Jump(joined[-1].last, step.first)
-            if wider.first - wider.last - 1 > longest or not _is_transition(distances, wider):
+            wider = Jump(joined[-1].before, step.after)
+            if wider.after - wider.before - 1 > longest or not _is_transition(distances, wider):
                 break
             joined.pop()
             step = wider
@@ -158,9 +158,9 @@ def _joined(distances: Array, steps: Sequence[Jump]) -> list[Jump]:
 
 
 def _is_transition(distances: Array, jump: Jump) -> bool:
-    across = distances[jump.last, jump.first]
-    inside = range(jump.last + 1, jump.first)
-    to_nearer = [min(distances[jump.last, frame], distances[frame, jump.first]) for frame in inside]
+    across = distances[jump.before, jump.after]
+    inside = range(jump.before + 1, jump.after)
+    to_nearer = [min(distances[jump.before, frame], distances[frame, jump.after]) for frame in inside]
     return bool(max(to_nearer) < _IN_BETWEEN * across)
 
 
@@ -168,7 +168,7 @@ def _strength(distances: Array, before: slice, after: slice, jump: Jump, needed:
     """How clearly a jump separates two segments; at least 1 if it does."""
     distance = between_segments(distances, before, after)
     within = max(_mean_within(distances, before), _mean_within(distances, after))
-    step = distances[jump.last, jump.first]
+    step = distances[jump.before, jump.after]
     tiny = np.finfo(float).eps
     return float(min(distance / needed, distance / (_APART * within + tiny), step / (_SHARE * distance + tiny)))
 

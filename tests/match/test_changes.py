@@ -275,7 +275,7 @@ def test_changes_by_hand() -> None:
     for moment, frame_states in zip(moments(0, 1, 2, 6), states, strict=True):
         frames.append(FrameStates(moment, frame_states, (0.5, None)))
     changes = state_changes(["cat", "dog"], reversed(frames))
-    assert [(change.subject, change.before, change.after) for change in changes] == [
+    assert [(change.subject, change.old_state, change.new_state) for change in changes] == [
         ("cat", "matched", "doubled"),
         ("cat", "doubled", "missing"),
     ]

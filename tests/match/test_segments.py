@@ -40,7 +40,7 @@ def features(*angles: float) -> list[Any]:
 
 def found(angles: Sequence[float], cuts: Sequence[int] = (), limit: float = LIMIT) -> list[tuple[int, int]]:
     is_cut = [frame in cuts for frame in range(len(angles))]
-    return [(jump.last, jump.first) for jump in jumps(table_of(features(*angles)), is_cut, limit)]
+    return [(jump.before, jump.after) for jump in jumps(table_of(features(*angles)), is_cut, limit)]
 
 
 def wobbling(*parts: tuple[float, int]) -> list[float]:

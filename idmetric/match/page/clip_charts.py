@@ -38,8 +38,8 @@ class ShownChange:
         cls, text: str, subject: int, border: Border, pictures: Mapping[str, Thumbnail], texts: tuple[str, str]
     ) -> ShownChange:
         """A change with the pictures of its two frames, which are given by name."""
-        before = pictures[border.last.name].uri
-        after = pictures[border.first.name].uri
+        before = pictures[border.before.name].uri
+        after = pictures[border.after.name].uri
         return cls(text, subject, border, before, after, *texts)
 
 
@@ -84,7 +84,7 @@ class ClipChart:
             x=Scale.of("seconds", seconds, is_tight=True),
             y=Scale.of("distance", [0.0, *distances]),
             frames=sorted(strip | {worst}),
-            changes=sorted(changes, key=lambda change: change.border.first.frame),
+            changes=sorted(changes, key=lambda change: change.border.after.frame),
         )
 
     @property

@@ -20,8 +20,7 @@ from idmetric.metric.files.tables import four
 from idmetric.metric.scoring.records import Record
 
 if TYPE_CHECKING:
-    from idmetric.match.clip_segments import ClipSegments
-    from idmetric.match.consistency import ImageGroup
+    from idmetric.match.clip_segments import ClipSegments, ImageGroup
 
 IMAGES = 200  # on a page
 OPEN = 24  # images that are not folded
@@ -118,8 +117,8 @@ def _chart(group: ImageGroup, table: Table, timeline: ClipSegments, pictures: Ma
     to_first = group.distances[0]
     changes = []
     for change in timeline.changes:
-        text = f"{change.before} to {change.after}, distance {four(change.distance)},"
-        texts = (f"segment {change.before}", f"segment {change.after}")
+        text = f"{change.old_segment} to {change.new_segment}, distance {four(change.distance)},"
+        texts = (f"segment {change.old_segment}", f"segment {change.new_segment}")
         changes.append(ShownChange.of(text, -1, change.border, pictures, texts))
     return ClipChart.of(
         group.clip,
@@ -133,5 +132,5 @@ def _chart(group: ImageGroup, table: Table, timeline: ClipSegments, pictures: Ma
 
 def _worst_pair(group: ImageGroup) -> WorstPair:
     left, right = np.unravel_index(int(group.distances.argmax()), group.distances.shape)
-    first, second = sorted((group.times[left], group.times[right]))
-    return WorstPair(group.clip, (first, second), float(group.distances[left, right]))
+    earlier, later = sorted((group.times[left], group.times[right]))
+    return WorstPair(group.clip, (earlier, later), float(group.distances[left, right]))

@@ -33,13 +33,13 @@ def grouped(
     groups: dict[int, list[int]] = {}
     pictures_of_kinds: dict[Hashable, dict[int, SmallPicture]] = {}
     for image in order:
-        first = None
+        representative = None
         if kinds[image] is not None:
             picture = _reduced(thumbnails[image])
             pictures = pictures_of_kinds.setdefault(kinds[image], {})
-            first = _near_equal(picture, pictures)
-        if first is not None:
-            groups[first].append(image)
+            representative = _near_equal(picture, pictures)
+        if representative is not None:
+            groups[representative].append(image)
         elif len(groups) < limit:
             groups[image] = [image]
             if kinds[image] is not None:

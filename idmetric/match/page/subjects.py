@@ -223,8 +223,8 @@ def _shown_changes(
     shown: dict[str, list[ShownChange]] = {}
     for change in changes:
         texts = (
-            _at_border(change.before, change.last_distance),
-            _at_border(change.after, change.first_distance),
+            _at_border(change.old_state, change.last_distance),
+            _at_border(change.new_state, change.first_distance),
         )
         number = subjects.index(change.subject)
         shown_change = ShownChange.of(change.subject, number, change.border, pictures, texts)
