@@ -71,10 +71,9 @@ def build_parser(prog: str = "idmetric match") -> Parser:
     )
     parser.add_argument(
         "--frames",
-        default="16",
         metavar="N",
-        help="of each clip: so many at equal distances, a rate such as 2fps, 'all', or 'shots': one of each "
-        "(default: %(default)s)",
+        help="of each clip: so many at equal distances, a rate such as 2fps, 'all', or 'shots': one of each (default: "
+        "those that --published takes, else 16)",
     )
     parser.add_argument(
         "--grid", type=grid_size, metavar="ROWSxCOLUMNS", help="each image is a clip of so many panels, row by row"
@@ -165,6 +164,8 @@ def _run(args: Namespace) -> int:
             raise UsageError(f"--html {args.html}: end the name of the page in .html")
         check_output(args.html)
     numbers = _numbers(args.published)
+    if args.frames is None:
+        args.frames = _frames_for(numbers)
     check_model(args.model)
     check_detection(args)
     with warnings_as_lines(), fixable(RuntimeError, in_one_line=True):
@@ -288,3 +289,13 @@ def _numbers(text: str | None) -> list[tuple[str, str]]:
                 raise UsageError(f"--published: {error}") from error
             numbers.append((name, form or "released"))
     return numbers
+
+
+def _frames_for(numbers: Sequence[tuple[str, str]]) -> str:
+    """The choice of frames that published numbers take, if they agree; else 16."""
+    from idmetric.match.named import PUBLISHED
+
+    choices = {PUBLISHED[name].frames for name, _ in numbers} - {""}
+    if len(choices) == 1:
+        return choices.pop()
+    return "16"

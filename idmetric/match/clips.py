@@ -268,19 +268,25 @@ def _chosen(clip: Frames, frames: int | str) -> list[int]:
     count = len(clip.times)
     wanted = str(frames)
     rate = re.fullmatch("([0-9]*[.]?[0-9]+)fps", wanted)
-    if wanted == "all":
-        return [*range(count)]
     if wanted == "shots":
         return _middles_of_shots(clip)
     if rate and float(rate[1]):
         moments = np.arange(0, clip.times[-1] + 1e-6, 1 / float(rate[1]))
         indices = np.searchsorted(clip.times, moments + 1e-6, side="right") - 1  # the frame that is shown then
-    elif wanted.isdecimal() and int(wanted):
-        indices = np.linspace(0, count - 1, int(wanted)).astype(int)
+    elif wanted == "all" or (wanted.isdecimal() and int(wanted)):
+        return evenly_spaced(count, wanted)
     else:
         raise RequestError(f"unknown frames {wanted!r}: give a number, a rate such as '2fps', 'all' or 'shots'")
     chosen: list[int] = np.unique(indices).tolist()
     return chosen
+
+
+def evenly_spaced(count: int, wanted: str) -> list[int]:
+    """So many of `count` frames at equal distances, with the first and the last one; "all" stands for each of them."""
+    if wanted == "all":
+        return [*range(count)]
+    indices: list[int] = np.unique(np.linspace(0, count - 1, int(wanted)).astype(int)).tolist()
+    return indices
 
 
 def _middles_of_shots(clip: Frames) -> list[int]:

@@ -241,8 +241,13 @@ def measured(
     regions_of = regions_for(regions, [moment.name for moment in line.moments], kind, labels)
     is_cast = cast_of(cast, line.moments, names, regions)
     samples = _matched(metric, plan, line, regions_of, is_cast, workers, progress)
+    signature = dict(samples.signature)
     if isinstance(regions, DetectedRegions):
-        samples = replace(samples, signature={**samples.signature, "detector": regions.signature})
+        signature["detector"] = regions.signature
+    if line.clips:
+        has_other_clips = any(isinstance(source, Clip) and source.grid is None for source in sources)
+        signature["frames"] = str(frames) if has_other_clips else "all"  # of grids, all panels are in use
+    samples = replace(samples, signature=signature)
 
     intervals = intervals_of(samples) if intervals_of is not None else []
     if not intervals:
@@ -423,6 +428,7 @@ def _compared(plan: Plan, stream: Iterable[Cutouts], line: Timeline, progress: P
         boxes=tuple(np.array(cutouts.boxes).reshape(-1, 4) for cutouts in images),
         frame_differences=tuple(cutouts.difference for cutouts in images),
         thumbnails=tuple(cutouts.thumbnail for cutouts in images if cutouts.thumbnail is not None),
+        clip_lengths={clip: len(opened.times) for clip, opened in line.clips.items()},
         skipped=skipped,
         signature=_signature(plan),
     )

@@ -21,8 +21,8 @@ from idmetric.match.changes import (
     history,
     state_changes,
 )
-from idmetric.match.clips import Interval
-from idmetric.match.named import PublishedValue, Similarities, published_value
+from idmetric.match.clips import Interval, evenly_spaced
+from idmetric.match.named import FRAMES, PublishedValue, Similarities, published_value
 from idmetric.match.output import Output, columns
 from idmetric.match.page.pictures import Thumbnail
 from idmetric.match.page.subjects import match_page
@@ -62,8 +62,9 @@ class Match(Output):
         thumbnails: small pictures for the page.
         state_changes: see `changes`. thumbnails_between: small pictures of their frames that are not in the table, by
             name.
+        clip_lengths: of each clip, the number of its frames, in use or not.
         skipped: image -> why it has no rows.
-        signature: what the distances depend on.
+        signature: what the distances depend on, and how frames were chosen.
     """
 
     table: Table
@@ -81,6 +82,7 @@ class Match(Output):
     thumbnails: tuple[Thumbnail, ...] = ()
     state_changes: tuple[StateChange, ...] = ()
     thumbnails_between: Mapping[str, Thumbnail] = field(default_factory=dict)
+    clip_lengths: Mapping[str, int] = field(default_factory=dict)
     skipped: Mapping[str, str] = field(default_factory=dict)
     signature: Mapping[str, str] = field(default_factory=dict)
 
@@ -456,7 +458,17 @@ class Match(Output):
             frames = [features[WHOLE] for features in self.features[0]]
             to_references = 1 - whole.detach().cpu().double().numpy()
             similarities = replace(similarities, whole=list(to_references), frames=frames)
-        return published_value(similarities, name, form, self.signature)
+        return published_value(similarities, name, form, self.signature, self._choices_of_frames())
+
+    def _choices_of_frames(self) -> list[str]:
+        """The choices of frames, keys of `FRAMES`, that the frames of all clips agree with."""
+        choices = list(FRAMES)
+        for clip, times in self.times_of_clips.items():
+            frames = [self.table.frames[time] for time in times]
+            for choice in list(choices):
+                if frames != evenly_spaced(self.clip_lengths[clip], choice):
+                    choices.remove(choice)
+        return choices
 
     def contents(self) -> dict[str, Any]:
         """Summary, worst image, subjects over time, and the surplus regions by image."""
