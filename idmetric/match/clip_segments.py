@@ -51,7 +51,7 @@ class ImageGroup:
     """Images that are compared with each other.
 
     Attributes:
-        clip: whose frames they are; "" for still images.
+        clip: that the images are frames of; "" for still images.
         times: of the images that have a region, in the table. features: of each (D,).
         motion: of the clip.
     """

@@ -129,10 +129,10 @@ class Consistency(Output):
     def changes(self) -> Records:
         """A row for each change of the subject of a clip, in order of time.
 
-        Columns: clip, from and to (letters of the segments: A is shown first, and what is shown again has its letter
-        again), distance (the mean of all pairs of frames of the two segments); last_image, last_frame and last_seconds,
-        the last frame before the change; the same of first, the first frame after it; exact, whether no frame lies
-        between the two.
+        Columns: clip, from and to (letters of the segments: A is shown first; a segment that shows the same as an
+        earlier one has its letter), distance (the mean of all pairs of frames of the two segments); last_image,
+        last_frame and last_seconds, the last frame before the change; the same of first, the first frame after it;
+        exact, whether no frame lies between the two.
         """
         rows = [change.record for timeline in self.timelines.values() for change in timeline.changes]
         return Records(rows, SUBJECT_CHANGE_COLUMNS)

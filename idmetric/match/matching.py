@@ -180,7 +180,7 @@ def match(
             calibration does not list it, the nearest lower one is taken.
         cast: the subjects that should be in each image, see `idmetric.match.casts`; default all, or the `subjects` in
             the file of regions. A subject outside the cast is not missing.
-        refine: decode all frames between two frames in use whose states differ, for the exact times of
+        refine: decode all frames between two frames in use that differ in states, for the exact times of
             `Match.changes`. Where regions or casts are listed frame by frame, these times stay intervals.
 
     Returns:

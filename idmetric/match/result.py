@@ -321,17 +321,19 @@ class Match(Output):
         Columns: clip, subject, frames, coverage, mean (of `distances`), worst (the largest distance whatever the
         threshold) and worst_time; to_first and to_previous, mean distances 1 - cos to the first and to the previous
         frame that shows the subject, each with _worst and _worst_time; swapped (the times at which it is in another
-        subject's track); stillness, flicker and cuts (see `Motion`).
+        subject's track); stillness, flicker and cuts (see `Motion`), and cut_seconds, of the first frame after each.
         """
         rows = []
         differences = np.array(self.frame_differences)
         for clip, times in self.times_of_clips.items():
             motion = Motion.by_differences(differences[times])
+            cut_seconds = [self.table.seconds[time] for time in times if differences[time] > CUT]
             for subject, name in enumerate(self.table.subjects):
                 row: Record = {"clip": clip, "subject": name, "frames": len(times)}
                 row["coverage"] = self._coverage_of(self.is_judged[times, subject], self.is_found[times, subject])
                 row |= self._over_time(times, subject)
                 row |= asdict(motion)
+                row["cut_seconds"] = cut_seconds
                 rows.append(row)
         columns = tuple(rows[0]) if rows else ("clip", "subject", "frames")
         return Records(rows, columns)

@@ -18,6 +18,7 @@ from idmetric.match import Clip, Match, Region, Subject, match
 from idmetric.match.changes import FrameStates, history, state_changes
 from idmetric.match.clips import Moment
 from idmetric.metric.images.read import ImageReadError
+from tests.browser_parts import Open, faults_of, overflows
 from tests.clip_files import write_video
 from tests.match.films import BOXES, LEFT, RIGHT, film, frame
 from tests.match.scenes import ANN, REX, STRANGER
@@ -375,6 +376,18 @@ def test_many_changes_have_the_first_twelve_with_pictures(metric: IDSim, subject
     assert len(re.findall('<span class="change s1"', text)) == 15
     assert text.count("<figure>") == 24
     assert "The first 12 of 15 changes; all are marked above." in text
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1024, 1280])
+def test_a_page_with_changes_fits_and_is_accessible(
+    visit: Open, page: tuple[Match, str], tmp_path: Path, scheme: str, width: int
+) -> None:
+    (tmp_path / "page.html").write_text(page[1], encoding="utf-8")
+    shown = visit(tmp_path / "page.html", width, color_scheme=scheme)
+    assert shown.locator(".change").count() == 1
+    assert not overflows(shown)
+    assert faults_of(shown) == []
 
 
 def plain(markup: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,22 @@ def test_vbench_takes_all_frames_or_is_not_comparable(
         assert (NOT_ALL in str(value)) != is_comparable
         (number,) = json.loads(result.to_json([value]))["published"]
         assert number["not_comparable"] == ("" if is_comparable else "the source takes all frames")
+
+
+def test_one_clip_has_four_numbers_by_four_choices_of_frames(
+    metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clip of docs/video.md; three of the four say that they are not comparable."""
+    root = Path(__file__).parents[2]
+    script = re.findall(r"```python\n(.*?)```", (root / "docs" / "video.md").read_text(encoding="utf-8"), re.DOTALL)[0]
+    shutil.copytree(root / "examples" / "images", tmp_path / "examples" / "images")
+    monkeypatch.chdir(tmp_path)
+    exec(compile(script, "video.md", "exec"), {})
+    expected = {"2fps": 0.8862, "16": 0.9245, "4": 0.9383, "all": 0.9425}
+    for frames, value in expected.items():
+        number = consistency(metric, "clip.mp4", frames=frames).published("vbench-subject")
+        assert number.value == pytest.approx(value, abs=5e-3)  # decoders differ a little
+        assert bool(number.not_comparable) == (frames != "all")
 
 
 def test_as_many_frames_as_a_clip_has_are_all_frames(metric: IDSim, clip: str) -> None:

@@ -19,6 +19,7 @@ from idmetric.match import Clip, consistency
 from idmetric.match.consistency import Consistency
 from idmetric.match.segments import Jump, is_drift, jumps, names_of_segments, segments, table_of, turning_point
 from idmetric.metric.scoring.scores import RequestError
+from tests.browser_parts import Open, faults_of, overflows
 from tests.clip_files import write_video
 from tests.match.films import background, film
 from tests.match.scenes import ANN, REX
@@ -425,3 +426,16 @@ def test_the_command_writes_a_page_without_subjects(
     assert "Consistency report" in page.read_text(encoding="utf-8")
     assert main([*words, "--threshold", "1.5", "--no-refine"]) == 0
     assert f"{leaving}: no change of subject" in capsys.readouterr().out.splitlines()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1024, 1280])
+def test_the_page_fits_and_is_accessible(
+    visit: Open, result: Consistency, tmp_path: Path, scheme: str, width: int
+) -> None:
+    result.write(tmp_path / "page.html")
+    page = visit(tmp_path / "page.html", width, color_scheme=scheme)
+    assert not overflows(page)
+    assert faults_of(page) == []
+    page.click(".point.worst")
+    assert page.url.endswith(page.locator(".point.worst").get_attribute("href"))

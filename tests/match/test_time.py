@@ -183,6 +183,7 @@ def test_a_hard_cut_is_counted_and_swaps_nobody(metric, subjects):
     assert found.frame_differences[4] > CUT > max(found.frame_differences[1:4])
     assert found.swapped == [[]] * 8
     assert {row["cuts"] for row in found.over_time} == {1}
+    assert [row["cut_seconds"] for row in found.over_time] == [[0.5], [0.5]]
 
 
 def test_one_frame_has_no_values_from_frame_to_frame(metric, subjects):

@@ -22,7 +22,7 @@ class ShownChange:
     Attributes:
         text: what changes. subject: its number, for its color; -1 without one.
         border: the frames before and after it. before, after: their pictures, as addresses.
-        before_text, after_text: what is below the pictures.
+        before_text, after_text: below the pictures.
     """
 
     text: str
