@@ -71,10 +71,9 @@ def build_parser(prog: str = "idmetric match") -> Parser:
     )
     parser.add_argument(
         "--frames",
-        default="16",
         metavar="N",
-        help="of each clip: so many at equal distances, a rate such as 2fps, 'all', or 'shots': one of each "
-        "(default: %(default)s)",
+        help="of each clip: so many at equal distances, a rate such as 2fps, 'all', or 'shots': one of each (default: "
+        "those that --published takes, else 16)",
     )
     parser.add_argument(
         "--grid", type=grid_size, metavar="ROWSxCOLUMNS", help="each image is a clip of so many panels, row by row"
@@ -89,7 +88,7 @@ def build_parser(prog: str = "idmetric match") -> Parser:
     parser.add_argument(
         "--html",
         metavar="PAGE",
-        help="also write a page: images with their regions, worst first, and timelines of clips",
+        help="also write a page: images with their regions, worst first, and timelines of clips with their changes",
     )
     add_shared(parser, "--quiet")
     parser.add_version()
@@ -136,6 +135,12 @@ def build_parser(prog: str = "idmetric match") -> Parser:
         help="pixels outside of a region's mask (default: keep); crop is black here, as cuts end at the mask's box",
     )
     run = parser.add_argument_group("run")
+    run.add_argument(
+        "--no-refine",
+        dest="refine",
+        action="store_false",
+        help="do not decode the frames between two frames in use that differ; times of changes stay intervals",
+    )
     add_shared(run, "--on-error", help="unreadable images and boxes that do not fit: stop (default), or skip and list")
     add_shared(run, "--batch-size", "--workers", "--dtype")
     return parser
@@ -155,12 +160,12 @@ def _run(args: Namespace) -> int:
         raise UsageError("no images: give files, folders or --clip")
     subjects = _subjects(args.subject)
     if args.html:
-        if not subjects:
-            raise UsageError("--html shows subjects: name them by --subject")
         if not args.html.endswith(".html"):
             raise UsageError(f"--html {args.html}: end the name of the page in .html")
         check_output(args.html)
     numbers = _numbers(args.published)
+    if args.frames is None:
+        args.frames = _frames_for(numbers)
     check_model(args.model)
     check_detection(args)
     with warnings_as_lines(), fixable(RuntimeError, in_one_line=True):
@@ -201,6 +206,10 @@ def _matched(args: Namespace, subjects: dict[str, str]) -> Match | Consistency:
             "regions": detected_regions(args, metric, subjects) or args.regions,
             "frames": args.frames,
             "cut": Cut(margin=args.margin, square=args.square, outside=outside),
+            "threshold": args.threshold,
+            "calibration": args.calibration,
+            "rate": args.rate,
+            "refine": args.refine,
             "on_error": args.on_error,
             "batch_size": args.batch_size,
             "workers": args.workers,
@@ -215,9 +224,6 @@ def _matched(args: Namespace, subjects: dict[str, str]) -> Match | Consistency:
             missing=args.missing,
             distance=args.distance,
             aggregate=args.aggregate,
-            threshold=args.threshold,
-            calibration=args.calibration,
-            rate=args.rate,
             cast=args.cast,
             **shared,
         )
@@ -283,3 +289,13 @@ def _numbers(text: str | None) -> list[tuple[str, str]]:
                 raise UsageError(f"--published: {error}") from error
             numbers.append((name, form or "released"))
     return numbers
+
+
+def _frames_for(numbers: Sequence[tuple[str, str]]) -> str:
+    """The choice of frames that published numbers take, if they agree; else 16."""
+    from idmetric.match.named import PUBLISHED
+
+    choices = {PUBLISHED[name].frames for name, _ in numbers} - {""}
+    if len(choices) == 1:
+        return choices.pop()
+    return "16"

@@ -46,13 +46,9 @@ def cast_of(
         RequestError: for a file that cannot be read, images or subjects that the request does not have, and parts of
             clips without a length.
     """
-    is_cast = np.ones((len(moments), len(subjects)), dtype=bool)
-    if cast is None and _is_json(regions):
-        cast = _of_coco(json_file.read(str(regions)))
-    elif isinstance(cast, str | os.PathLike):
-        cast = read_cast(cast)
+    cast = _as_mapping(cast, regions)
     if not cast:
-        return is_cast
+        return _rows([None] * len(moments), subjects)
 
     for key, names in cast.items():
         unknown = sorted(set(names) - set(subjects))
@@ -61,10 +57,6 @@ def cast_of(
                 f"the cast of {key} has {', '.join(unknown)}: the subjects are called {', '.join(subjects)}"
             )
     listed = _listed(cast, moments)
-    for time, members in enumerate(listed):
-        if members is not None:
-            is_cast[time] = [subject in members for subject in subjects]
-
     unlisted = [moment.name for moment, names in zip(moments, listed, strict=True) if names is None]
     if len(unlisted) == len(moments):
         names_of_cast = ", ".join(first_few(list(cast), 3))
@@ -78,7 +70,47 @@ def cast_of(
             f"there: {', '.join(first_few(unlisted, 3))}",
             stacklevel=4,
         )
-    return is_cast
+    return _rows(listed, subjects)
+
+
+def cast_between(
+    cast: Cast | StrPath | None,
+    samples: Sequence[Moment],
+    between: Sequence[Moment],
+    subjects: Sequence[str],
+    regions: object = None,
+) -> NDArray[np.bool_] | None:
+    """The same of further frames of the clips; None if the cast is that of single frames.
+
+    Args:
+        samples: the images and frames of the request. between: the further frames.
+    """
+    cast = _as_mapping(cast, regions)
+    if not cast:
+        return _rows([None] * len(between), subjects)
+    frames = [moment.name for moment in samples if moment.clip]
+    of_frames = by_path(cast, frames, "cast")
+    if any(members is not None for members in of_frames):
+        return None
+    return _rows(_listed(cast, between), subjects)
+
+
+def _as_mapping(cast: Cast | StrPath | None, regions: object) -> Cast | None:
+    """The cast of a request, or the one in its file of regions."""
+    if cast is None and _is_json(regions):
+        return _of_coco(json_file.read(str(regions)))
+    if isinstance(cast, str | os.PathLike):
+        return read_cast(cast)
+    return cast
+
+
+def _rows(listed: Sequence[Sequence[str] | None], subjects: Sequence[str]) -> NDArray[np.bool_]:
+    """Whether each subject is listed for each image, (T, S); all are for an image that is not listed."""
+    rows = np.ones((len(listed), len(subjects)), dtype=bool)
+    for row, members in zip(rows, listed, strict=True):
+        if members is not None:
+            row[:] = [subject in members for subject in subjects]
+    return rows
 
 
 def _listed(cast: Cast, moments: Sequence[Moment]) -> list[Sequence[str] | None]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, ImageSequence
@@ -99,13 +99,25 @@ class Animation:
                 yield image.copy().copy
 
 
+Frames = Video | Animation | Stills
+
+
 @dataclass(frozen=True)
 class Moment:
-    """A still image (no clip, NaN seconds) or a frame of a clip."""
+    """A still image (no clip, NaN seconds, frame -1) or a frame of a clip; `frame` counts from 0."""
 
     name: str
     clip: str = ""
     seconds: float = math.nan
+    frame: int = -1
+
+
+class Interval(NamedTuple):
+    """The frames of a clip between two of its frames."""
+
+    clip: str
+    before: int
+    after: int
 
 
 @dataclass
@@ -114,11 +126,13 @@ class Timeline:
 
     Attributes:
         parts: a still image, or a clip and the indices of its frames in use.
+        clips: the opened clips by their labels.
         problems: clips that cannot be used, and why.
     """
 
     moments: list[Moment] = field(default_factory=list)
-    parts: list[tuple[Video | Animation | Stills, list[int]]] = field(default_factory=list)
+    parts: list[tuple[Frames, list[int]]] = field(default_factory=list)
+    clips: dict[str, Frames] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
 
     def loads(self) -> Iterator[Load]:
@@ -128,16 +142,33 @@ class Timeline:
 
     def add(self, clip: Clip, frames: int | str) -> None:
         """Open a clip, and add the frames in use; ClipError or ImageReadError for a clip without any."""
-        if any(clip.label == moment.clip for moment in self.moments):
+        if clip.label in self.clips:
             raise RequestError(f"two clips are called {clip.label!r}: rename one of them by Clip(..., name=...)")
         opened = _opened(clip)
         indices = _chosen(opened, "all" if clip.grid else frames)
+        self.clips[clip.label] = opened
+        self._use(clip.label, indices)
+
+    def between(self, intervals: Sequence[Interval]) -> Timeline:
+        """The frames within intervals, each once."""
+        indices_of_clips: dict[str, set[int]] = {}
+        for interval in intervals:
+            inside = range(interval.before + 1, interval.after)
+            indices_of_clips.setdefault(interval.clip, set()).update(inside)
+        line = Timeline(clips=self.clips)
+        for clip, indices in indices_of_clips.items():
+            line._use(clip, sorted(indices))
+        return line
+
+    def _use(self, label: str, indices: list[int]) -> None:
+        """Add frames of an opened clip."""
+        opened = self.clips[label]
         self.parts.append((opened, indices))
         for index in indices:
-            name = f"{clip.label} @ {index}"
+            name = f"{label} @ {index}"
             if isinstance(opened, Stills) and _is_path(opened.images[index]):
                 name = str(opened.images[index])
-            self.moments.append(Moment(name, clip.label, float(opened.times[index])))
+            self.moments.append(Moment(name, label, float(opened.times[index]), index))
 
 
 def timeline(sources: Sequence[Any], frames: int | str, on_error: str) -> Timeline:
@@ -201,7 +232,7 @@ def _is_clip(source: Any) -> bool:
     return ending.lower() in (*paths.VIDEO_ENDINGS, ".gif")
 
 
-def _opened(clip: Clip) -> Video | Animation | Stills:
+def _opened(clip: Clip) -> Frames:
     if clip.grid is not None:
         if _is_clip(clip.source):
             raise ClipError(f"{clip.label}: a grid of panels is one image, and this is a clip: leave out the grid")
@@ -232,27 +263,33 @@ def _panels(source: Any, rows: int, columns: int) -> list[Image.Image]:
     return panels
 
 
-def _chosen(clip: Video | Animation | Stills, frames: int | str) -> list[int]:
+def _chosen(clip: Frames, frames: int | str) -> list[int]:
     """The frames of a clip that are used, ascending; a clip with fewer than were asked for gives all it has."""
     count = len(clip.times)
     wanted = str(frames)
     rate = re.fullmatch("([0-9]*[.]?[0-9]+)fps", wanted)
-    if wanted == "all":
-        return [*range(count)]
     if wanted == "shots":
         return _middles_of_shots(clip)
     if rate and float(rate[1]):
         moments = np.arange(0, clip.times[-1] + 1e-6, 1 / float(rate[1]))
         indices = np.searchsorted(clip.times, moments + 1e-6, side="right") - 1  # the frame that is shown then
-    elif wanted.isdecimal() and int(wanted):
-        indices = np.linspace(0, count - 1, int(wanted)).astype(int)
+    elif wanted == "all" or (wanted.isdecimal() and int(wanted)):
+        return evenly_spaced(count, wanted)
     else:
         raise RequestError(f"unknown frames {wanted!r}: give a number, a rate such as '2fps', 'all' or 'shots'")
     chosen: list[int] = np.unique(indices).tolist()
     return chosen
 
 
-def _middles_of_shots(clip: Video | Animation | Stills) -> list[int]:
+def evenly_spaced(count: int, wanted: str) -> list[int]:
+    """So many of `count` frames at equal distances, with the first and the last one; "all" stands for each of them."""
+    if wanted == "all":
+        return [*range(count)]
+    indices: list[int] = np.unique(np.linspace(0, count - 1, int(wanted)).astype(int)).tolist()
+    return indices
+
+
+def _middles_of_shots(clip: Frames) -> list[int]:
     """One frame from the middle of every shot; PySceneDetect finds the cuts in small copies of all frames."""
     need("match", "frames='shots'", scenedetect="scenedetect-headless")
     from scenedetect import ContentDetector, FrameTimecode

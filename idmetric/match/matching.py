@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
@@ -21,17 +21,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from idmetric.match.assignment import assigned
-from idmetric.match.casts import Cast, cast_of
-from idmetric.match.clips import Clip, Load, Moment, Timeline, sources_of, timeline
+from idmetric.match.casts import Cast, cast_between, cast_of
+from idmetric.match.clips import Clip, Interval, Load, Moment, Timeline, sources_of, timeline
 from idmetric.match.detected import DetectedRegions
 from idmetric.match.encoders import Encoder, VectorFunction, encoder_of
 from idmetric.match.page.pictures import Thumbnail, thumbnail_of
-from idmetric.match.region_files import regions_for
+from idmetric.match.region_files import RegionsOf, regions_between, regions_for
 from idmetric.match.regions import Box, Cut, Picture, Piece, Region, Regions, size_of
-from idmetric.match.result import ALL, Match, Missing
+from idmetric.match.result import ALL, Match, Missing, differing, with_changes
 from idmetric.match.table import WHOLE, Table
 from idmetric.match.thresholds import SubjectThreshold, ThresholdRule, thresholds_of
-from idmetric.match.tracks import change
+from idmetric.match.tracks import frame_difference
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.finite import NonFiniteError, shown
@@ -117,7 +117,7 @@ class Cutouts:
         regions: what it was cut into.
         loaded: by encoder, each region's input, and last the whole image's if it is wanted.
         boxes: of the regions, in pixels. picture: of a frame, until the next one was compared with it.
-        change: from the frame before, see `Match`.
+        difference: from the frame before, see `Match.frame_differences`.
         problem: why the image cannot be used.
         thumbnail: a small picture for pages.
     """
@@ -128,7 +128,7 @@ class Cutouts:
     loaded: dict[Encoder, list[Any]] = field(default_factory=dict)
     boxes: list[Box] = field(default_factory=list)
     picture: Picture | None = None
-    change: float = math.nan
+    difference: float = math.nan
     problem: str = ""
     thumbnail: Thumbnail | None = None
 
@@ -149,6 +149,7 @@ def match(
     calibration: PathLike | Calibration | None = None,
     rate: float | None = None,
     cast: Cast | PathLike | None = None,
+    refine: bool = True,
     on_error: Literal["fail", "skip"] = "fail",
     batch_size: int = 32,
     workers: int | None = None,
@@ -179,6 +180,8 @@ def match(
             calibration does not list it, the nearest lower one is taken.
         cast: the subjects that should be in each image, see `idmetric.match.casts`; default all, or the `subjects` in
             the file of regions. A subject outside the cast is not missing.
+        refine: decode all frames between two frames in use that differ in states, for the exact times of
+            `Match.changes`. Where regions or casts are listed frame by frame, these times stay intervals.
 
     Returns:
         See `Match`. Its table has gradients if images are tensors that require grad.
@@ -203,7 +206,9 @@ def match(
     rule = ThresholdRule.of(metric, distance, threshold, calibration, rate)
     thresholds = thresholds_of(metric, roster, subject_encoders, distance, aggregate, rule)
     plan = Plan(roster, subject_encoders, thresholds, cut or Cut(), batch_size, aggregate, missing, on_error)
-    return measured(metric, plan, images, frames, regions, workers, progress, cast)
+    intervals_of = differing if refine else None
+    samples, between = measured(metric, plan, images, frames, regions, workers, progress, cast, intervals_of)
+    return with_changes(samples, between)
 
 
 def measured(
@@ -215,16 +220,59 @@ def measured(
     workers: int | None,
     progress: Progress | None,
     cast: Cast | PathLike | None = None,
-) -> Match:
-    """Read images and clips in threads, cut them into regions, and compare these with the subjects of a plan."""
+    intervals_of: Callable[[Match], list[Interval]] | None = None,
+) -> tuple[Match, Match | None]:
+    """Read images and clips in threads, cut them into regions, and compare these with the subjects of a plan.
+
+    Args:
+        intervals_of: from the result, the parts of clips in which all frames are compared as well.
+
+    Returns:
+        The result, and that of the further frames: None without any, and where their regions or their cast are unknown.
+        Frames that cannot be read are left out of the latter.
+    """
     sources = sources_of(images)
     line = timeline(sources, frames, plan.on_error)
     kind: Literal["image", "clip", "list"] = "image" if is_single(images) else "list"
     if len(sources) == 1 and isinstance(sources[0], Clip):
         kind = "clip"
-    labels = {subject.name for subject in plan.subjects} | {subject.word for subject in plan.subjects}
-    regions_of = regions_for(regions, [moment.name for moment in line.moments], kind, labels - {""})
-    is_cast = cast_of(cast, line.moments, [subject.name for subject in plan.subjects], regions)
+    names = [subject.name for subject in plan.subjects]
+    labels = {*names, *(subject.word for subject in plan.subjects)} - {""}
+    regions_of = regions_for(regions, [moment.name for moment in line.moments], kind, labels)
+    is_cast = cast_of(cast, line.moments, names, regions)
+    samples = _matched(metric, plan, line, regions_of, is_cast, workers, progress)
+    signature = dict(samples.signature)
+    if isinstance(regions, DetectedRegions):
+        signature["detector"] = regions.signature
+    if line.clips:
+        has_other_clips = any(isinstance(source, Clip) and source.grid is None for source in sources)
+        signature["frames"] = str(frames) if has_other_clips else "all"  # of grids, all panels are in use
+    samples = replace(samples, signature=signature)
+
+    intervals = intervals_of(samples) if intervals_of is not None else []
+    if not intervals:
+        return samples, None
+    line_between = line.between(intervals)
+    regions_of_frames = regions_between(regions, [moment.name for moment in line_between.moments], kind, labels)
+    is_cast_between = cast_between(cast, line.moments, line_between.moments, names, regions)
+    if regions_of_frames is None or is_cast_between is None:
+        return samples, None
+    lenient_plan = replace(plan, on_error="skip")
+    with torch.no_grad():
+        between = _matched(metric, lenient_plan, line_between, regions_of_frames, is_cast_between, workers, progress)
+    return samples, between
+
+
+def _matched(
+    metric: Embedder,
+    plan: Plan,
+    line: Timeline,
+    regions_of: RegionsOf,
+    is_cast: NDArray[np.bool_],
+    workers: int | None,
+    progress: Progress | None,
+) -> Match:
+    """The match of the images and frames of a timeline."""
 
     def read(item: tuple[int, Load]) -> Cutouts:
         number, load = item
@@ -242,10 +290,7 @@ def measured(
             return Cutouts(moment, is_cast[number], problem=problem)
 
     with closing(in_order(read, enumerate(line.loads()), threads=threads(workers), waiting=_AHEAD)) as stream:
-        result = _compared(plan, stream, line, progress)
-    if isinstance(regions, DetectedRegions):
-        return replace(result, signature={**result.signature, "detector": regions.signature})
-    return result
+        return _compared(plan, stream, line, progress)
 
 
 # Subjects
@@ -360,6 +405,7 @@ def _compared(plan: Plan, stream: Iterable[Cutouts], line: Timeline, progress: P
         regions=tuple(tuple(cutouts.regions) for cutouts in images),
         clips=tuple(cutouts.moment.clip for cutouts in images),
         seconds=tuple(cutouts.moment.seconds for cutouts in images),
+        frames=tuple(cutouts.moment.frame for cutouts in images),
     )
     by_region = table.over_references(plan.aggregate).detach().cpu().double().numpy()
     limits = [threshold.distance for threshold in plan.thresholds]
@@ -380,8 +426,9 @@ def _compared(plan: Plan, stream: Iterable[Cutouts], line: Timeline, progress: P
         whole=values[..., WHOLE] if plan.with_whole else None,
         features=tuple(features[encoder] for encoder in plan.encoders),
         boxes=tuple(np.array(cutouts.boxes).reshape(-1, 4) for cutouts in images),
-        changes=tuple(cutouts.change for cutouts in images),
+        frame_differences=tuple(cutouts.difference for cutouts in images),
         thumbnails=tuple(cutouts.thumbnail for cutouts in images if cutouts.thumbnail is not None),
+        clip_lengths={clip: len(opened.times) for clip, opened in line.clips.items()},
         skipped=skipped,
         signature=_signature(plan),
     )
@@ -403,7 +450,7 @@ def _usable(
             skipped[cutouts.moment.name] = cutouts.problem
         else:
             if images and cutouts.moment.clip and images[-1].moment.clip == cutouts.moment.clip:
-                cutouts.change = change(images[-1].picture, cutouts.picture)
+                cutouts.difference = frame_difference(images[-1].picture, cutouts.picture)
             if images:
                 images[-1].picture = None
             images.append(cutouts)

@@ -6,7 +6,7 @@ uses, and the result names ours.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -17,6 +17,9 @@ from idmetric.match import published
 from idmetric.match.published import Array, Form
 from idmetric.metric.files.hints import did_you_mean
 from idmetric.metric.scoring.scores import RequestError
+
+# the frames that sources take of a clip, as `match` calls the choice -> in words
+FRAMES = {"all": "all frames", "32": "32 frames at equal distances"}
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,7 @@ class Published:
         reads: the attribute of `Similarities` that the formula takes; "" = all of them.
         has_corrected: whether there is a "corrected" form. needs_whole: whether whole images are compared.
         needs_frames: whether whole images are compared with each other, without references.
+        frames: the frames of a clip that the source takes, a key of `FRAMES`; "" for images.
     """
 
     formula: Callable[..., Any]
@@ -115,6 +119,7 @@ class Published:
     has_corrected: bool = False
     needs_whole: bool = False
     needs_frames: bool = False
+    frames: str = ""
 
     def compute(self, similarities: Similarities, form: str) -> float:
         """The number of a form that it has."""
@@ -132,7 +137,8 @@ class PublishedValue:
 
     Attributes:
         name, form: of the number. value: NaN where the source defines none.
-        source, detector, encoder: as published. used: model, distance, cut and detector in their place.
+        source, detector, encoder: as published. used: model, distance, cut, detector and frames in their place.
+        not_comparable: why the number cannot be compared with published ones; "" if the frames are those of the source.
     """
 
     name: str
@@ -142,17 +148,26 @@ class PublishedValue:
     detector: str
     encoder: str
     used: str
+    not_comparable: str = ""
 
     def __str__(self) -> str:
         number = f"{self.name} ({self.form}): {self.value:.4f}"
+        if self.not_comparable:
+            number += f", not comparable: {self.not_comparable}"
         return f"{number} ({self.source}; by {self.used})"
 
 
-def published_value(similarities: Similarities, name: str, form: str, signature: Mapping[str, str]) -> PublishedValue:
+def published_value(
+    similarities: Similarities,
+    name: str,
+    form: str,
+    signature: Mapping[str, str],
+    frames: Collection[str] = tuple(FRAMES),
+) -> PublishedValue:
     """Compute a published number.
 
     Args:
-        signature: of the distances.
+        signature: of the distances. frames: the choices of frames, keys of `FRAMES`, that the images agree with.
 
     Raises:
         RequestError: for an unknown name, a form that it does not have, or similarities that lack what it needs.
@@ -173,6 +188,11 @@ def published_value(similarities: Similarities, name: str, form: str, signature:
     used = [signature["model"], f"distance {signature['distance']}", signature["cut"]]
     if "detector" in signature:
         used.append(signature["detector"])
+    if "frames" in signature:
+        used.append(f"frames {signature['frames']}")
+    not_comparable = ""
+    if number.frames and number.frames not in frames:
+        not_comparable = f"the source takes {FRAMES[number.frames]}"
     return PublishedValue(
         name=name,
         form=form,
@@ -181,6 +201,7 @@ def published_value(similarities: Similarities, name: str, form: str, signature:
         detector=number.detector,
         encoder=number.encoder,
         used=", ".join(used),
+        not_comparable=not_comparable,
     )
 
 
@@ -354,6 +375,7 @@ PUBLISHED: dict[str, Published] = {
         "YOLO-World by the reference image, .5, kept above .6 and text cosine .30; 32 frames",
         "GME-Qwen2-VL-7B",
         has_corrected=True,
+        frames="32",
     ),
     "msrvtt-subject": Published(
         _msrvtt,
@@ -361,6 +383,7 @@ PUBLISHED: dict[str, Published] = {
         "Grounding DINO .4, one box for each tag, SAM ViT-B above .9, outside white, padded to a white square",
         "dino_vitb16, 224 bicubic",
         has_corrected=True,
+        frames="all",
     ),
     "vbench-subject": Published(
         published.vbench_subject,
@@ -370,6 +393,7 @@ PUBLISHED: dict[str, Published] = {
         reads="frames_of_clips",
         has_corrected=True,
         needs_frames=True,
+        frames="all",
     ),
     "vbench-i2v": Published(
         _vbench_i2v,
@@ -378,6 +402,7 @@ PUBLISHED: dict[str, Published] = {
         "dino_vitb16, 256 bicubic, center 224; all frames",
         needs_whole=True,
         needs_frames=True,
+        frames="all",
     ),
     "vbench-long": Published(
         _vbench_long,
@@ -386,6 +411,7 @@ PUBLISHED: dict[str, Published] = {
         "dino_vitb16, 224 bilinear without antialiasing; all frames",
         has_corrected=True,
         needs_frames=True,
+        frames="all",
     ),
     "freeinit": Published(
         published.freeinits,
@@ -394,5 +420,6 @@ PUBLISHED: dict[str, Published] = {
         "dino_vits16",
         reads="frames_of_clips",
         needs_frames=True,
+        frames="all",
     ),
 }

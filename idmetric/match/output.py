@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from idmetric.match.named import PublishedValue
+from idmetric.match.page.render import write_page
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.tables import aligned, four, rounded
 from idmetric.metric.scoring.records import Records
@@ -66,9 +69,19 @@ class Output(ABC):
         lines = [*self.lines(), "  ".join(signature), *map(str, numbers)]
         return "\n".join(line.rstrip() for line in lines) + "\n"
 
+    @abstractmethod
+    def to_html(self) -> str:
+        """A page that opens from disk; ImportError without jinja2, which the extra `match` brings."""
+
     def write(self, path: StrPath) -> None:
-        """Write the rows as .csv, .json or .jsonl, atomically; ValueError for another ending."""
-        self.rows.write(path)
+        """Write the rows as .csv, .json or .jsonl, or the page as .html, atomically; ValueError for another ending."""
+        ending = Path(path).suffix
+        if ending == ".html":
+            write_page(self.to_html(), path)
+        elif ending in (".csv", ".json", ".jsonl"):
+            self.rows.write(path)
+        else:
+            raise ValueError(f"{os.fspath(path)!r} ends in none of .csv, .json, .jsonl, .html")
 
 
 def columns(records: Records, names: Sequence[str]) -> list[str]:
@@ -80,6 +93,8 @@ def columns(records: Records, names: Sequence[str]) -> list[str]:
             value = row[name]
             if value in (None, ""):
                 cells.append("-")
+            elif name == "seconds":
+                cells.append(f"{value:.2f}")
             else:
                 cells.append(four(value) if isinstance(value, float) else str(value))
         lines.append(cells)

@@ -81,6 +81,26 @@ def regions_for(
     return lambda number, picture: parsed[number]
 
 
+def regions_between(
+    regions: Regions, images: Sequence[str], kind: Literal["image", "clip", "list"], labels: Collection[str]
+) -> RegionsOf | None:
+    """The same for further frames of the clips; None if regions are listed by image, in a file or otherwise.
+
+    Args:
+        images: names of the further frames.
+    """
+    if regions is None or callable(regions):
+        return regions_for(regions, images, kind, labels)
+    if isinstance(regions, Mapping):
+        return None
+    if isinstance(regions, str | os.PathLike) and not paths.is_image(regions):
+        return None
+    is_one_list = _is_one_region(regions) or not _is_list_of_lists(regions) or len(regions) == 1
+    if kind == "clip" and is_one_list:
+        return regions_for(regions, images, kind, labels=())
+    return None
+
+
 def _detected(regions: DetectedRegions, labels: Collection[str], number: int, picture: Picture) -> list[Region]:
     """What a detector finds; a word that no subject has as its name or class word leaves its regions open to all."""
     return [region if region.label in labels else replace(region, label="") for region in regions(picture)]

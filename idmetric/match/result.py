@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -15,18 +13,26 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from idmetric.match.assignment import FOUND, UNASSIGNED, Assignment, State
-from idmetric.match.named import PublishedValue, Similarities, published_value
+from idmetric.match.changes import (
+    CHANGE_COLUMNS,
+    FrameStates,
+    StateChange,
+    differing_intervals,
+    history,
+    state_changes,
+)
+from idmetric.match.clips import Interval, evenly_spaced
+from idmetric.match.named import FRAMES, PublishedValue, Similarities, published_value
 from idmetric.match.output import Output, columns
 from idmetric.match.page.pictures import Thumbnail
-from idmetric.match.page.render import write_page
 from idmetric.match.page.subjects import match_page
 from idmetric.match.swaps import Sighting, swaps
 from idmetric.match.table import WHOLE, Table
 from idmetric.match.tracks import CUT, Motion, linked, reduced, steps
-from idmetric.metric.files import StrPath
 from idmetric.metric.files.tables import first_few, four
 from idmetric.metric.scoring.records import Record, Records
 from idmetric.metric.scoring.references import Aggregate
+from idmetric.metric.scoring.scores import RequestError
 
 ALL = "all"  # the summary's row of all subjects
 Missing = Literal["missing", "zero", "whole", "skip"]
@@ -51,11 +57,14 @@ class Match(Output):
         features: of each subject and image, features (R, D) of the regions by the subject's encoder, of unit length;
             with missing="whole" the whole image's comes last.
         boxes: of each image's regions (R, 4), in pixels.
-        changes: of each frame, the mean absolute difference of its pixels to the previous frame of its clip, in 0..1;
-            NaN without one.
+        frame_differences: of each frame, the mean absolute difference of its pixels to the previous frame of its clip
+            in the table, in 0..1; NaN without one.
         thumbnails: small pictures for the page.
+        state_changes: see `changes`. thumbnails_between: small pictures of their frames that are not in the table, by
+            name.
+        clip_lengths: of each clip, the number of its frames, in use or not.
         skipped: image -> why it has no rows.
-        signature: what the distances depend on.
+        signature: what the distances depend on, and how frames were chosen.
     """
 
     table: Table
@@ -69,8 +78,11 @@ class Match(Output):
     whole: Tensor | None = None
     features: tuple[tuple[Array, ...], ...] = ()
     boxes: tuple[Array, ...] = ()
-    changes: tuple[float, ...] = ()
+    frame_differences: tuple[float, ...] = ()
     thumbnails: tuple[Thumbnail, ...] = ()
+    state_changes: tuple[StateChange, ...] = ()
+    thumbnails_between: Mapping[str, Thumbnail] = field(default_factory=dict)
+    clip_lengths: Mapping[str, int] = field(default_factory=dict)
     skipped: Mapping[str, str] = field(default_factory=dict)
     signature: Mapping[str, str] = field(default_factory=dict)
 
@@ -117,7 +129,7 @@ class Match(Output):
             joined = np.concatenate(by_encoder, axis=-1)
             vectors.append(joined / len(by_encoder) ** 0.5)
         boxes = [self.boxes[time] for time in times]
-        is_cut = [self.changes[time] > CUT for time in times]
+        is_cut = [self.frame_differences[time] > CUT for time in times]
         largest_threshold = float(np.fmax.reduce(self.thresholds, initial=np.nan))
         tracks = linked(vectors, boxes, is_cut, largest_threshold)
 
@@ -309,17 +321,19 @@ class Match(Output):
         Columns: clip, subject, frames, coverage, mean (of `distances`), worst (the largest distance whatever the
         threshold) and worst_time; to_first and to_previous, mean distances 1 - cos to the first and to the previous
         frame that shows the subject, each with _worst and _worst_time; swapped (the times at which it is in another
-        subject's track); stillness, flicker and cuts (see `Motion`).
+        subject's track); stillness, flicker and cuts (see `Motion`), and cut_seconds, of the first frame after each.
         """
         rows = []
-        changes = np.array(self.changes)
+        differences = np.array(self.frame_differences)
         for clip, times in self.times_of_clips.items():
-            motion = Motion.by_changes(changes[times])
+            motion = Motion.by_differences(differences[times])
+            cut_seconds = [self.table.seconds[time] for time in times if differences[time] > CUT]
             for subject, name in enumerate(self.table.subjects):
                 row: Record = {"clip": clip, "subject": name, "frames": len(times)}
                 row["coverage"] = self._coverage_of(self.is_judged[times, subject], self.is_found[times, subject])
                 row |= self._over_time(times, subject)
                 row |= asdict(motion)
+                row["cut_seconds"] = cut_seconds
                 rows.append(row)
         columns = tuple(rows[0]) if rows else ("clip", "subject", "frames")
         return Records(rows, columns)
@@ -345,6 +359,40 @@ class Match(Output):
 
         row["swapped"] = [self.table.times[time] for time in times if subject in self._swapped[time]]
         return row
+
+    @property
+    def frame_states(self) -> list[FrameStates]:
+        """The states and distances of all subjects, image by image."""
+        frames = []
+        for time, moment in enumerate(self.table.moments):
+            distances = [_plain(distance) for distance in self.nearest[time]]
+            frames.append(FrameStates(moment, self.assignments[time].states, distances))
+        return frames
+
+    @property
+    def changes(self) -> Records:
+        """A row for each change of a subject's state in a clip, by subject and in order of time.
+
+        Columns: clip, subject, from and to (states); last_image, last_frame, last_seconds and last_distance, the last
+        frame with the old state and `nearest` in it; the same of first, the first frame with the new state; exact,
+        whether no frame lies between the two. Frames that are not in the table count here alone.
+        """
+        rows = [change.record for change in self.state_changes]
+        return Records(rows, CHANGE_COLUMNS)
+
+    def histories(self) -> dict[tuple[str, str], str]:
+        """The states of each subject in each clip with their times, in words: (clip, subject) -> text.
+
+        Subjects without a threshold have none.
+        """
+        texts = {}
+        for clip, times in self.times_of_clips.items():
+            for number, name in enumerate(self.table.subjects):
+                first_state = self.assignments[times[0]].states[number]
+                if first_state:
+                    changes = [change for change in self.state_changes if (change.clip, change.subject) == (clip, name)]
+                    texts[clip, name] = history(first_state, changes)
+        return texts
 
     @property
     def rows(self) -> Records:
@@ -412,7 +460,17 @@ class Match(Output):
             frames = [features[WHOLE] for features in self.features[0]]
             to_references = 1 - whole.detach().cpu().double().numpy()
             similarities = replace(similarities, whole=list(to_references), frames=frames)
-        return published_value(similarities, name, form, self.signature)
+        return published_value(similarities, name, form, self.signature, self._choices_of_frames())
+
+    def _choices_of_frames(self) -> list[str]:
+        """The choices of frames, keys of `FRAMES`, that the frames of all clips agree with."""
+        choices = list(FRAMES)
+        for clip, times in self.times_of_clips.items():
+            frames = [self.table.frames[time] for time in times]
+            for choice in list(choices):
+                if frames != evenly_spaced(self.clip_lengths[clip], choice):
+                    choices.remove(choice)
+        return choices
 
     def contents(self) -> dict[str, Any]:
         """Summary, worst image, subjects over time, and the surplus regions by image."""
@@ -424,18 +482,32 @@ class Match(Output):
             "summary": self.summary.to_records(),
             "worst": self.worst,
             "over_time": self.over_time.to_records(),
+            "changes": self.changes.to_records(),
             "surplus": surplus,
         }
 
     def lines(self) -> list[str]:
         """Rows, summary, subjects over time, and notes."""
-        lines = columns(self.rows, ("subject", "state", "distance", "nearest", "threshold", "region", "image"))
+        names = ["subject", "state", "distance", "nearest", "threshold", "region", "image"]
+        if self.times_of_clips:
+            names.insert(-1, "seconds")
+        lines = columns(self.rows, names)
         lines.append("")
         lines += columns(self.summary, ("subject", "n", "coverage", "mean", "worst", "swapped", "worst_image"))
         if self.over_time:
             lines.append("")
             lines += columns(self.over_time, _OVER_TIME)
+            lines += self._histories_as_lines()
         return lines + self._notes()
+
+    def _histories_as_lines(self) -> list[str]:
+        lines = []
+        for (clip, subject), text in self.histories().items():
+            name = subject
+            if len(self.times_of_clips) > 1:
+                name = f"{clip}, {subject}"
+            lines.append(f"{name}: {text}")
+        return lines
 
     def _notes(self) -> list[str]:
         """Swaps, surplus regions and subjects without states, which the columns of the table do not show."""
@@ -449,7 +521,7 @@ class Match(Output):
                 listed = ", ".join(first_few(images))
                 notes.append(f"swapped: {subject} is in another subject's region or track in {listed}")
         surplus_in = [image for image, regions in zip(self.table.times, self.surplus, strict=True) if regions]
-        if surplus_in:
+        if surplus_in and self.table.subjects:
             count = sum(len(regions) for regions in self.surplus)
             notes.append(f"surplus regions: {count}, in {', '.join(first_few(surplus_in))}")
         if self._is_whole and len(self.table.subjects) > 1:
@@ -469,19 +541,47 @@ class Match(Output):
         """A page that opens from disk: images with their regions, the worst first, and timelines of clips.
 
         Raises:
+            RequestError: without subjects.
             ImportError: without jinja2, which the extra `match` brings.
         """
-        return match_page(self, self.table, self.rows, self.by_region, self.badness)
+        if not self.table.subjects:
+            raise RequestError("this match has no subjects: the page of `consistency` is its own `to_html()`")
+        return match_page(
+            self,
+            self.table,
+            self.rows,
+            by_region=self.by_region,
+            badness=self.badness,
+            thumbnails=self.thumbnails,
+            changes=self.state_changes,
+            thumbnails_between=self.thumbnails_between,
+        )
 
-    def write(self, path: StrPath) -> None:
-        """Write the rows as .csv, .json or .jsonl, or the page as .html, atomically; ValueError for another ending."""
-        ending = Path(path).suffix
-        if ending == ".html":
-            write_page(self.to_html(), path)
-        elif ending in (".csv", ".json", ".jsonl"):
-            super().write(path)
-        else:
-            raise ValueError(f"{os.fspath(path)!r} ends in none of .csv, .json, .jsonl, .html")
+
+def differing(result: Match) -> list[Interval]:
+    """The parts of clips between two frames in which some subject has another state."""
+    return differing_intervals(result.frame_states)
+
+
+def with_changes(samples: Match, between: Match | None) -> Match:
+    """A match with its `changes`.
+
+    Args:
+        between: the match of frames between those of `samples`.
+    """
+    frames = samples.frame_states
+    thumbnails: dict[str, Thumbnail] = {}
+    if between is not None:
+        frames += between.frame_states
+        thumbnails.update(zip(between.table.times, between.thumbnails, strict=True))
+    changes = state_changes(samples.table.subjects, frames)
+
+    thumbnails_at_borders = {}
+    for change in changes:
+        for moment in (change.border.before, change.border.after):
+            if moment.name in thumbnails:
+                thumbnails_at_borders[moment.name] = thumbnails[moment.name]
+    return replace(samples, state_changes=tuple(changes), thumbnails_between=thumbnails_at_borders)
 
 
 _OVER_TIME = (

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from idmetric.match.clips import Moment
 from idmetric.match.regions import Region
 from idmetric.metric.scoring.references import Aggregate
 
@@ -28,6 +29,7 @@ class Table:
         regions: of each time.
         clips: the clip that each time belongs to; "" for a still image.
         seconds: of each frame since its clip's first; NaN for a still image.
+        frames: of each frame its number in its clip, from 0; -1 for a still image.
     """
 
     values: Tensor
@@ -37,6 +39,7 @@ class Table:
     regions: tuple[tuple[Region, ...], ...]
     clips: tuple[str, ...]
     seconds: tuple[float, ...]
+    frames: tuple[int, ...]
 
     axes = AXES
 
@@ -59,6 +62,11 @@ class Table:
         candidates = torch.where(is_compared, self.values, torch.inf)
         nearest = candidates.amin(2)
         return torch.where(is_compared.any(2), nearest, torch.nan)
+
+    @property
+    def moments(self) -> list[Moment]:
+        """Name, clip, seconds and frame of each time."""
+        return [Moment(*moment) for moment in zip(self.times, self.clips, self.seconds, self.frames, strict=True)]
 
     def at(self, time: int) -> NDArray[np.float64]:
         """The distances (S, K, R) of one image, without the columns of regions that it does not have."""

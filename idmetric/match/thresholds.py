@@ -87,7 +87,13 @@ class ThresholdRule:
         own = subject.own_threshold(encoder.distance, aggregate)
         if own is not None:
             return SubjectThreshold(own, subject.threshold_source)
-        if self.calibration is None or not is_calibrated or not self.calibration.thresholds:
+        if not is_calibrated:
+            return SubjectThreshold()
+        return self.of_calibration()
+
+    def of_calibration(self) -> SubjectThreshold:
+        """The calibration's threshold, none without a calibration."""
+        if self.calibration is None or not self.calibration.thresholds:
             return SubjectThreshold()
         listed = self.calibration.threshold_at(self.rate)
         return SubjectThreshold(listed.distance, threshold_source(self.name, listed))

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from PIL import Image, ImageChops, ImageStat
 
 Array = NDArray[np.float64]
-STILL = 0.005  # changes below it are those of compression
-CUT = 0.12  # changes above it are cuts
+STILL = 0.005  # frame differences below it are those of compression
+CUT = 0.12  # frame differences above it are cuts
 SAME_SPOT = 0.5  # overlap of boxes in consecutive frames that are one region, whatever it shows
 _NOT_LINKED = 10.0  # above all costs of pairs that may be linked
 
 
-def change(before: Any, after: Any) -> float:
+def frame_difference(before: Any, after: Any) -> float:
     """Mean absolute difference of two frames, RGB images or pixels in [0, 1]; in 0..1, NaN for other sizes."""
     if isinstance(before, Image.Image) and isinstance(after, Image.Image):
         if before.size != after.size:
@@ -38,10 +38,10 @@ class Motion:
     """How much the frames of a clip change.
 
     Attributes:
-        stillness: share of consecutive frames that change by less than `STILL`, cuts left out; 1 = a still.
-        flicker: 1 - the mean change of consecutive frames, VBench's temporal_flickering if they are all of the video's
-            frames; 1 = no change at all.
-        cuts: number of changes above `CUT`.
+        stillness: share of consecutive frames that differ by less than `STILL`, cuts left out; 1 = a still.
+        flicker: 1 - the mean difference of consecutive frames, VBench's temporal_flickering if they are all of the
+            video's frames; 1 = no change at all.
+        cuts: number of differences above `CUT`.
     """
 
     stillness: float | None
@@ -49,18 +49,18 @@ class Motion:
     cuts: int
 
     @classmethod
-    def by_changes(cls, changes: Array) -> Motion:
-        """The motion of a clip by the changes from each frame to the next; NaN is left out."""
-        changes = changes[~np.isnan(changes)]
-        within_shots = changes[changes <= CUT]
+    def by_differences(cls, differences: Array) -> Motion:
+        """The motion of a clip by the differences from each frame to the next; NaN is left out."""
+        differences = differences[~np.isnan(differences)]
+        within_shots = differences[differences <= CUT]
         stillness = None
         if len(within_shots):
             is_still = within_shots < STILL
             stillness = float(is_still.mean())
         flicker = None
-        if len(changes):
-            flicker = 1 - float(changes.mean())
-        return cls(stillness, flicker, len(changes) - len(within_shots))
+        if len(differences):
+            flicker = 1 - float(differences.mean())
+        return cls(stillness, flicker, len(differences) - len(within_shots))
 
 
 # Tracks

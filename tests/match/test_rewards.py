@@ -30,7 +30,7 @@ def table_of(*images, references=1):
     subjects = tuple(f"subject {number}" for number in range(len(images[0])))
     photos = tuple(tuple(map(str, range(references))) for _ in subjects)
     seconds = (math.nan,) * len(images)
-    return Table(values, names, subjects, photos, regions, ("",) * len(images), seconds)
+    return Table(values, names, subjects, photos, regions, ("",) * len(images), seconds, (-1,) * len(images))
 
 
 @pytest.mark.parametrize("references", [1, 3])

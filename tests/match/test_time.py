@@ -83,7 +83,7 @@ def test_frames_in_which_an_encoder_sees_nothing_keep_the_tracks(metric):
     for names in (["ann", "rex"], ["ann"]):
         encoders = dict.fromkeys(names, colors)
         found = matched(metric, people, pictures, encoders=encoders, threshold=0.1)
-        assert max(found.changes[1:]) < CUT
+        assert max(found.frame_differences[1:]) < CUT
         assert found.states[1] == ["missing", "matched"]
         assert found.swapped == [[], [], ["ann", "rex"]]
 
@@ -180,9 +180,10 @@ def test_a_hard_cut_is_counted_and_swaps_nobody(metric, subjects):
     after = [frame((REX, ANN), 3.0 * number, seed=1) for number in range(4)]
     dark = [picture.point(lambda value: value // 4) for picture in after]
     found = matched(metric, subjects, before + dark, threshold=None)
-    assert found.changes[4] > CUT > max(found.changes[1:4])
+    assert found.frame_differences[4] > CUT > max(found.frame_differences[1:4])
     assert found.swapped == [[]] * 8
     assert {row["cuts"] for row in found.over_time} == {1}
+    assert [row["cut_seconds"] for row in found.over_time] == [[0.5], [0.5]]
 
 
 def test_one_frame_has_no_values_from_frame_to_frame(metric, subjects):

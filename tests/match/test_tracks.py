@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric.match.tracks import CUT, STILL, Motion, change, linked, overlaps, reduced, steps
+from idmetric.match.tracks import CUT, STILL, Motion, frame_difference, linked, overlaps, reduced, steps
 
 NAN = float("nan")
 ANN, REX, LIKE_ANN = np.eye(3)[0], np.eye(3)[1], np.array([0.8, 0.6, 0.0])
@@ -108,26 +108,26 @@ def test_change_is_the_mean_difference_of_pixels():
     rng = np.random.default_rng(0)
     before, after = rng.integers(0, 256, (2, 8, 6, 3)).astype(np.uint8)
     expected = np.abs(before.astype(float) - after).mean() / 255
-    assert change(Image.fromarray(before), Image.fromarray(after)) == pytest.approx(expected)
+    assert frame_difference(Image.fromarray(before), Image.fromarray(after)) == pytest.approx(expected)
     pixels = [torch.from_numpy(image).permute(2, 0, 1) / 255 for image in (before, after)]
-    assert change(*pixels) == pytest.approx(expected)
-    assert np.isnan(change(Image.fromarray(before), Image.fromarray(after[:4])))
-    assert np.isnan(change(pixels[0], pixels[1][:, :4]))
+    assert frame_difference(*pixels) == pytest.approx(expected)
+    assert np.isnan(frame_difference(Image.fromarray(before), Image.fromarray(after[:4])))
+    assert np.isnan(frame_difference(pixels[0], pixels[1][:, :4]))
 
 
 def test_motion_by_slow_counting():
     changes = [NAN, 0.0, STILL / 2, 0.02, CUT + 0.1, 0.03]
-    motion = Motion.by_changes(np.array(changes))
+    motion = Motion.by_differences(np.array(changes))
     assert motion.cuts == 1
     assert motion.stillness == 2 / 4  # the cut is no motion
     assert motion.flicker == pytest.approx(1 - sum(changes[1:]) / 5)
-    assert Motion.by_changes(np.array([NAN])) == Motion(None, None, 0)
+    assert Motion.by_differences(np.array([NAN])) == Motion(None, None, 0)
 
 
 def test_flicker_is_vbenchs_temporal_flickering():
     pictures = np.random.default_rng(0).integers(0, 256, (5, 8, 6, 3)).astype(np.uint8)
     images = [Image.fromarray(pixels) for pixels in pictures]
-    changes = [change(before, after) for before, after in itertools.pairwise(images)]
+    changes = [frame_difference(before, after) for before, after in itertools.pairwise(images)]
     differences = [np.abs(before.astype(int) - after).mean() for before, after in itertools.pairwise(pictures)]
     expected = (255 - np.mean(differences)) / 255
-    assert Motion.by_changes(np.array(changes)).flicker == pytest.approx(expected)
+    assert Motion.by_differences(np.array(changes)).flicker == pytest.approx(expected)

@@ -6,14 +6,18 @@ See `idmetric.match.page.render` for the common parts of all pages.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.match.assignment import counted
-from idmetric.match.page.chart import Scale, percent
+from idmetric.match.changes import StateChange
+from idmetric.match.page.chart import percent
+from idmetric.match.page.clip_charts import ClipChart, ShownChange
+from idmetric.match.page.near_equal import grouped
+from idmetric.match.page.pictures import Thumbnail
 from idmetric.match.page.render import render, short
 from idmetric.match.table import Table
 from idmetric.metric.files.tables import four
@@ -23,7 +27,6 @@ IMAGES = 200  # on a page, with about 3 MB of photos
 REGIONS = 12  # of an image
 OPEN = 24  # images that are not folded
 CLIPS = 12  # with a timeline
-FRAMES = 8  # in the strip of a clip
 COLUMNS = 60  # images in the matrix of subjects by images
 
 # kind of a cell of the matrix -> how it is written
@@ -48,47 +51,13 @@ class Card:
     Attributes:
         regions: the ones that are shown: of many, the assigned and the nearest ones.
         subjects: the subject that each region of the image shows, -1 for none.
+        members: the image and the frames that are near-equal to it.
     """
 
     time: int
     regions: list[int]
     subjects: list[int]
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """The axes and the frames of a clip.
-
-    Attributes:
-        times: of its frames, in the table. worst: the worst one. frames: those of the strip.
-    """
-
-    clip: str
-    times: list[int]
-    worst: int
-    x: Scale
-    y: Scale
-    frames: list[int]
-
-    @classmethod
-    def of(cls, clip: str, worst_first: list[int], rows_of: Sequence[Sequence[Record]]) -> Timeline:
-        """Lay out the timeline of a clip, by its frames and the rows of all images."""
-        times = sorted(worst_first)
-        seconds = [rows_of[time][0]["seconds"] for time in times]
-        distances = [0.0]
-        for time in times:
-            distances += [row["nearest"] for row in rows_of[time] if row["nearest"] is not None]
-        evenly_spaced = np.linspace(0, len(times) - 1, FRAMES).round().astype(int)
-        strip = {times[index] for index in evenly_spaced}
-        worst = worst_first[0]
-        return cls(
-            clip,
-            times,
-            worst,
-            x=Scale.of("seconds", seconds, is_tight=True),
-            y=Scale.of("distance", distances),
-            frames=sorted(strip | {worst}),
-        )
+    members: list[int]
 
 
 @dataclass(frozen=True)
@@ -166,13 +135,23 @@ class Matrix:
         return [kind for kind in SYMBOLS if kind in occurring]
 
 
-def match_page(result: object, table: Table, rows: Sequence[Record], by_region: Array, badness: Array) -> str:
+def match_page(
+    result: object,
+    table: Table,
+    rows: Sequence[Record],
+    by_region: Array,
+    badness: Array,
+    thumbnails: Sequence[Thumbnail],
+    changes: Sequence[StateChange],
+    thumbnails_between: Mapping[str, Thumbnail],
+) -> str:
     """Make the page.
 
     Args:
         result: the `Match`, which the template reads.
         rows: of each image and subject, image by image. by_region: distances (T, S, R).
         badness: (T, S); the image with the largest comes first.
+        thumbnails: of the images. changes: of the subjects' states. thumbnails_between: of their further frames.
 
     Raises:
         ImportError: without jinja2.
@@ -188,15 +167,20 @@ def match_page(result: object, table: Table, rows: Sequence[Record], by_region: 
     rows_of = []
     for start in range(0, len(rows), count):
         rows_of.append(rows[start : start + count])
-    timelines = []
+    pictures = dict(zip(table.times, thumbnails, strict=True)) | dict(thumbnails_between)
+    shown_changes = _shown_changes(table.subjects, changes, pictures)
+    charts = []
     for clip in clips[:CLIPS]:
-        timelines.append(Timeline.of(clip, frames_of_clips[clip], rows_of))
+        charts.append(_chart(clip, frames_of_clips[clip], rows_of, shown_changes.get(clip, [])))
 
-    shown = worst_first[:IMAGES]
+    kinds = [_kind(clip, rows_of[time]) for time, clip in enumerate(table.clips)]
+    groups = grouped(worst_first, kinds, thumbnails, IMAGES)
     cards = []
-    for time in shown:
+    card_of: dict[int, int] = {}  # the image that stands for each image
+    for time, members in groups.items():
         distances = by_region[time, :, : len(table.regions[time])]
-        cards.append(_card(time, rows_of[time], distances))
+        cards.append(_card(time, members, rows_of[time], distances))
+        card_of |= dict.fromkeys(members, time)
 
     files = [*table.times, *clips]
     compared = by_region[np.isfinite(by_region)]
@@ -213,9 +197,10 @@ def match_page(result: object, table: Table, rows: Sequence[Record], by_region: 
         cards=cards,
         matrix=Matrix.of(table, rows_of, low, high),
         symbols=SYMBOLS,
-        timelines=timelines,
+        card_of=card_of,
+        charts=charts,
         clips=len(clips),
-        anchors={table.times[time]: time for time in reversed(shown)},
+        anchors={table.times[time]: card for time, card in card_of.items()},
         names=dict(zip(files, short(files), strict=True)),
         low=low,
         high=high,
@@ -224,7 +209,47 @@ def match_page(result: object, table: Table, rows: Sequence[Record], by_region: 
     )
 
 
-def _card(time: int, rows: Sequence[Record], distances: Array) -> Card:
+def _kind(clip: str, rows: Sequence[Record]) -> Hashable:
+    """Near-equal frames of one kind stand once: of one clip, with the same states. None for still images."""
+    if not clip:
+        return None
+    states = tuple((row["state"], row["swapped"]) for row in rows)
+    return clip, states
+
+
+def _shown_changes(
+    subjects: Sequence[str], changes: Sequence[StateChange], pictures: Mapping[str, Thumbnail]
+) -> dict[str, list[ShownChange]]:
+    """The changes of each clip."""
+    shown: dict[str, list[ShownChange]] = {}
+    for change in changes:
+        texts = (
+            _at_border(change.old_state, change.last_distance),
+            _at_border(change.new_state, change.first_distance),
+        )
+        number = subjects.index(change.subject)
+        shown_change = ShownChange.of(change.subject, number, change.border, pictures, texts)
+        shown.setdefault(change.clip, []).append(shown_change)
+    return shown
+
+
+def _at_border(state: str, distance: float | None) -> str:
+    return state if distance is None else f"{state}, {four(distance)}"
+
+
+def _chart(
+    clip: str, worst_first: Sequence[int], rows_of: Sequence[Sequence[Record]], changes: list[ShownChange]
+) -> ClipChart:
+    """The chart of a clip, by its frames and the rows of all images."""
+    times = sorted(worst_first)
+    seconds = [rows_of[time][0]["seconds"] for time in times]
+    distances = []
+    for time in times:
+        distances += [row["nearest"] for row in rows_of[time] if row["nearest"] is not None]
+    return ClipChart.of(clip, times, worst_first[0], seconds, distances, changes)
+
+
+def _card(time: int, members: list[int], rows: Sequence[Record], distances: Array) -> Card:
     """An image; `distances` (S, R) are those to its regions."""
     thresholds = np.array([row["threshold"] for row in rows], dtype=float)  # NaN for None
     counts = counted(distances, thresholds)
@@ -237,4 +262,4 @@ def _card(time: int, rows: Sequence[Record], distances: Array) -> Card:
             if row["state"] != "missing":
                 subjects[region] = number
     regions = ranks.argsort(kind="stable")[:REGIONS]
-    return Card(time, sorted(regions.tolist()), subjects.tolist())
+    return Card(time, sorted(regions.tolist()), subjects.tolist(), members)
