@@ -284,7 +284,8 @@ def _vbench_long(similarities: Similarities, form: Form) -> float:
 
 def _occm(similarities: Similarities) -> float:
     counts = [similarity.shape[1] for similarity in similarities.aggregated]
-    return published.occm(counts, [int(cast.sum()) for cast in _casts(similarities)])
+    expected = [int(cast.sum()) for cast in _casts(similarities)]
+    return published.occm(counts, expected)
 
 
 _VISTORY = "ViStoryBench/vistorybench 514cc31 vistorybench/bench/content/cids_evaluator.py"

@@ -232,11 +232,12 @@ def _published_in_regions(similarities: Mapping[str, Similarities], layout: Layo
 
     row: Row = {}
     for name in layout.numbers:
-        numbers = [PUBLISHED[name].compute(of_story, "released") for of_story in similarities.values()]
-        number = mean_of_values(numbers)
-        count = len(numbers)
-        if not layout.stories:
-            count = sum(len(of_story.aggregated) for of_story in similarities.values())
+        number_of_story, image_count = [], 0
+        for of_story in similarities.values():
+            number_of_story.append(PUBLISHED[name].compute(of_story, "released"))
+            image_count += len(of_story.aggregated)
+        number = mean_of_values(number_of_story)
+        count = len(number_of_story) if layout.stories else image_count
         if np.isfinite(number):
             row[name] = Value(number, None, None, count)
     return row

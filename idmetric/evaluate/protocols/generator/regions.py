@@ -105,7 +105,8 @@ def sightings(
         sources: Any = [data.source(images.rows[members[0]]) for members in scenes]
         cast: Cast | None = None
         if story:
-            cast = {source: list(images.subject[members]) for source, members in zip(sources, scenes, strict=True)}
+            casts = [list(images.subject[members]) for members in scenes]
+            cast = dict(zip(sources, casts, strict=True))
         result = match(
             metric,
             [replace(embedded[name], word=word) for name, word in roster],
@@ -122,19 +123,22 @@ def sightings(
             batch_size=settings.batch_size,
             workers=settings.workers,
         )
-        number_of = {name: number for number, (name, _) in enumerate(roster)}
+        names = [name for name, _ in roster]
         times_of_methods: dict[str, list[int]] = {}
         for time, members in enumerate(scenes):
-            numbers = [number_of[name] for name in images.subject[members]]
-            identity[members] = np.nan_to_num(1 - result.nearest[time, numbers])
+            numbers = [names.index(name) for name in images.subject[members]]
+            similarity = 1 - result.nearest[time, numbers]
+            states = result.assignments[time].states
+            identity[members] = np.nan_to_num(similarity)
             is_found[members] = result.is_found[time, numbers]
-            state[members] = np.array(result.assignments[time].states, dtype=object)[numbers]
-            thresholds[members] = np.array(result.thresholds)[numbers]
-            threshold_sources[members] = np.array(result.threshold_sources, dtype=object)[numbers]
+            state[members] = [states[number] for number in numbers]
+            thresholds[members] = [result.thresholds[number] for number in numbers]
+            threshold_sources[members] = [result.threshold_sources[number] for number in numbers]
             times_of_methods.setdefault(images.method[members[0]], []).append(time)
         for method, times in times_of_methods.items():
             of_stories = similarities.setdefault(method, {})
-            _add(of_stories.setdefault(story, Similarities(whole=[])), result, times)
+            of_story = of_stories.setdefault(story, Similarities(whole=[]))
+            _add(of_story, result, times)
         done += len(scenes)
         if settings.progress is not None:
             settings.progress(done, len(images.scenes))

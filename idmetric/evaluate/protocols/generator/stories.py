@@ -60,7 +60,9 @@ def in_stories(folder: Path, files: Sequence[Path], benchmark: Path) -> tuple[li
     Raises:
         OutputsError: for a story that cannot be read, an image without a shot, or a shot that is missing in between.
     """
-    stories = {path.parent.name: _read_story(path.parent) for path in sorted(benchmark.glob("*/story.json"))}
+    stories: dict[str, Story] = {}
+    for path in sorted(benchmark.glob("*/story.json")):
+        stories[path.parent.name] = _read_story(path.parent)
     if not stories:
         raise OutputsError(f"{benchmark}: no story STORY/story.json; --benchmark is the folder of stories")
 
@@ -72,19 +74,23 @@ def in_stories(folder: Path, files: Sequence[Path], benchmark: Path) -> tuple[li
         if not depths or depths[-1] == 0:
             rest.append(file)
         elif folders[-1] not in _CHARACTERS:
-            run = tuple(name for name in folders[: depths[-1]] if name not in _SHOTS)
-            images.setdefault((folders[depths[-1]], run), []).append(file)
+            depth = depths[-1]
+            run = tuple(name for name in folders[:depth] if name not in _SHOTS)
+            images.setdefault((folders[depth], run), []).append(file)
 
     method_of = _methods([run for _, run in images])
     pictures: list[Picture] = []
-    subjects: dict[str, tuple[Story, str]] = {}
+    photos_of: dict[str, Sequence[str]] = {}
     for (name, run), shots in images.items():
-        for picture in _cast(name, stories[name], run, shots):
-            subjects.setdefault(picture.fields["subject"], (stories[name], picture.fields["label"]))
+        story = stories[name]
+        for picture in _cast(name, story, run, shots):
+            character = picture.fields["label"]
+            photos_of[picture.fields["subject"]] = story.photos[character]
             pictures.append(picture.having(method=method_of[run]))
 
-    for subject, (story, character) in subjects.items():
-        pictures += [Picture(Path(photo), REFERENCE, {"subject": subject}) for photo in story.photos[character]]
+    for subject, photos in photos_of.items():
+        for photo in photos:
+            pictures.append(Picture(Path(photo), REFERENCE, {"subject": subject}))
     return pictures, rest
 
 
@@ -106,11 +112,11 @@ def _cast(name: str, story: Story, run: Run, images: Sequence[Path]) -> list[Pic
         shot = story.shots.get(number)
         if shot is None:
             raise OutputsError(f"{path}: the story.json of {name} has no shot {number}")
+        description = shot.description.get(language)
         fields = {"story": name, "prompt": f"{name} shot {number}", "subjects": str(len(shot.characters))}
         for character in shot.characters:
-            picture = Picture(path, GENERATED, fields, shot.description.get(language))
-            tag = story.tags[character]
-            pictures.append(picture.having(subject=f"{name} {character}", label=character, tag=tag))
+            of_character = {"subject": f"{name} {character}", "label": character, "tag": story.tags[character]}
+            pictures.append(Picture(path, GENERATED, fields | of_character, description))
     return pictures
 
 
@@ -125,23 +131,29 @@ def _check_order(images: Sequence[Path]) -> None:
         if not digits:
             return
         numbers.append(int(digits[-1]))
-    if len(set(numbers)) < len(numbers):  # the last number is that of a seed, such as shot_03_1.png
+    has_repeats = len(set(numbers)) < len(numbers)
+    if has_repeats:  # the last number is that of a seed, such as shot_03_1.png
         return
-    lowest = min(numbers[0], 1)
-    for expected, (number, image) in enumerate(zip(numbers, images, strict=True), start=lowest):
+    expected = min(numbers[0], 1)
+    for number, image in zip(numbers, images, strict=True):
         if number != expected:
             raise OutputsError(
                 f"{image}: shots are counted in natural order, and the one before it, number {expected}, is "
                 "missing: without it all later ones have the cast of another shot"
             )
+        expected += 1
 
 
 def _read_story(folder: Path) -> Story:
     path = folder / "story.json"
     try:
         content = json_file.read(path, encoding="utf-8-sig")
-        tags = {name: str(character.get("tag", "")) for name, character in content["Characters"].items()}
-        shots = {int(entry["index"]): _shot(entry, tags) for entry in content["Shots"]}
+        tags: dict[str, str] = {}
+        for name, character in content["Characters"].items():
+            tags[name] = str(character.get("tag", ""))
+        shots: dict[int, Shot] = {}
+        for entry in content["Shots"]:
+            shots[int(entry["index"])] = _shot(entry, tags)
     except OSError as error:
         raise OutputsError(f"{path}: {error.strerror or error}; --benchmark is the folder of stories") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
