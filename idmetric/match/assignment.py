@@ -64,9 +64,7 @@ def assigned(
     is_member = np.ones(len(limits), dtype=bool)
     if cast is not None:
         is_member = np.asarray(cast, dtype=bool)
-    within = counted(matrix, limits, margin)
-
-    region, states = _of_cast(matrix, within, is_member)
+    region, states, within = _of_cast(matrix, limits, is_member, margin)
     for subject in np.flatnonzero(np.isnan(limits)):
         states[subject] = ""
 
@@ -78,14 +76,26 @@ def assigned(
 
 
 def _of_cast(
-    distances: NDArray[np.float64], within: NDArray[np.bool_], is_member: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], list[State]]:
-    """Region and state of each subject: first of the cast, then of the other subjects in the regions left over."""
+    distances: NDArray[np.float64], thresholds: NDArray[np.float64], is_member: NDArray[np.bool_], margin: float
+) -> tuple[NDArray[np.int64], list[State], NDArray[np.bool_]]:
+    """Region and state of each subject: first of the cast, then of the other subjects in the regions left over.
+
+    A member gets its region whatever subjects outside the cast look like; a further region counts as the member only
+    if it is not clearly nearer to one of them.
+
+    Returns:
+        The region (S,) and the state of each subject, and whether each region counts as it (S, R).
+    """
     region = np.full(len(distances), UNASSIGNED, dtype=np.int64)
     states: list[State] = ["absent"] * len(distances)
     members = np.flatnonzero(is_member)
-    member_within = within[members]
+    within = counted(distances, thresholds, margin)
+    member_within = counted(distances[members], thresholds[members], margin)
     region[members] = assign(distances[members], member_within)
+    is_own = region[members][:, None] == np.arange(distances.shape[1])
+    member_within &= is_own | within[members]
+    within[members] = member_within
+
     for number, subject in enumerate(members):
         states[subject] = state_of(number, member_within, region[members])
     for subject in members:
@@ -100,7 +110,7 @@ def _of_cast(
         if column != UNASSIGNED:
             region[subject] = column
             states[subject] = "unexpected"
-    return region, states
+    return region, states, within
 
 
 def counted(

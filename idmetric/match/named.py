@@ -30,6 +30,7 @@ class Similarities:
         to_references: of each image (S, K, R), NaN where nothing was compared.
         aggregated: the same over references, by the rule of the request (S, R).
         names, words: of each image's subjects (S,); "" without a class word.
+        casts: (S,) of each image, which subjects should be in it; empty for all.
         whole: of each whole image (S, K), or None.
         scores: a detector's, of each image's regions (R,).
         features: of each subject, by its encoder, features (R, D) of each image's regions.
@@ -41,6 +42,7 @@ class Similarities:
     aggregated: list[Array] = field(default_factory=list)
     names: list[tuple[str, ...]] = field(default_factory=list)
     words: list[tuple[str, ...]] = field(default_factory=list)
+    casts: list[NDArray[np.bool_]] = field(default_factory=list)
     whole: list[Array] | None = None
     scores: list[Array] = field(default_factory=list)
     features: list[list[Array]] = field(default_factory=list)
@@ -247,9 +249,22 @@ def _msrvtt(similarities: Similarities, form: Form) -> float:
     return published.mean_of_values(values)
 
 
+def _casts(similarities: Similarities) -> list[NDArray[np.bool_]]:
+    """Which subjects should be in each image, (S,); all without casts."""
+    if similarities.casts:
+        return similarities.casts
+    return [np.ones(len(similarity), dtype=bool) for similarity in similarities.to_references]
+
+
+def _vistory_cross(similarities: Similarities, form: Form) -> float:
+    return published.vistory_cross(similarities.to_references, form, _casts(similarities))
+
+
 def _vistory_self(similarities: Similarities, form: Form) -> float:
     """Of the regions that ViStoryBench assigns, whatever the thresholds."""
-    cells = [published.assigned_cells(similarity) for similarity in similarities.best]
+    cells = []
+    for similarity, cast in zip(similarities.best, _casts(similarities), strict=True):
+        cells.append(published.cells_of_cast(similarity, cast))
     matched = []
     for subject, features in enumerate(similarities.features):
         crops: list[Array] = []
@@ -289,9 +304,9 @@ def _vbench_long(similarities: Similarities, form: Form) -> float:
 
 
 def _occm(similarities: Similarities) -> float:
-    subjects = len(similarities.aggregated[0])
     counts = [similarity.shape[1] for similarity in similarities.aggregated]
-    return published.occm(counts, [subjects] * len(counts))
+    expected = [int(cast.sum()) for cast in _casts(similarities)]
+    return published.occm(counts, expected)
 
 
 _VISTORY = "ViStoryBench/vistorybench 514cc31 vistorybench/bench/content/cids_evaluator.py"
@@ -349,11 +364,10 @@ PUBLISHED: dict[str, Published] = {
         has_corrected=True,
     ),
     "vistory-cross": Published(
-        published.vistory_cross,
+        _vistory_cross,
         _VISTORY,
         _VISTORY_DETECTOR,
         _VISTORY_ENCODER,
-        reads="to_references",
         has_corrected=True,
     ),
     "vistory-self": Published(

@@ -222,7 +222,14 @@ def copy_geo(generated_to_target: float, generated_to_reference: float, target_t
 # Stories
 
 
-def vistory_cross(images: Sequence[Array], form: Form = "released") -> float:
+def cells_of_cast(similarity: Array, cast: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """The cells (S, R) of similarities (S, R) that ViStoryBench assigns to the subjects in the image's cast (S,)."""
+    return assigned_cells(np.where(cast[:, None], similarity, np.nan))
+
+
+def vistory_cross(
+    images: Sequence[Array], form: Form = "released", casts: Sequence[NDArray[np.bool_]] | None = None
+) -> float:
     """ViStoryBench's CIDS, generated images to references.
 
     Subjects are assigned by the best reference, and scored by the mean over references; of a subject the mean over
@@ -230,14 +237,16 @@ def vistory_cross(images: Sequence[Array], form: Form = "released") -> float:
     counts 0; corrected, each image without it counts 0 (cids_evaluator.py).
 
     Args:
-        images: (S, K, R) of each.
+        images: (S, K, R) of each. casts: (S,) of each, which subjects should be in it; default all.
     """
     count = len(images[0])
     values: list[list[float]] = [[] for _ in range(count)]
-    for similarity in images:
+    if casts is None:
+        casts = [np.ones(count, dtype=bool)] * len(images)
+    for similarity, cast in zip(images, casts, strict=True):
         to_nearest_reference = best_region(similarity.swapaxes(1, 2))
-        cells = assigned_cells(to_nearest_reference)
-        for subject in range(count):
+        cells = cells_of_cast(to_nearest_reference, cast)
+        for subject in np.flatnonzero(cast):
             regions = np.flatnonzero(cells[subject])
             if len(regions):
                 values[subject].append(float(np.nanmean(similarity[subject, :, regions[0]])))

@@ -445,6 +445,7 @@ class Match(Output):
         for time, regions in enumerate(self.table.regions):
             similarities.names.append(self.table.subjects)
             similarities.words.append(self.words)
+            similarities.casts.append(self.cast[time])
             similarities.to_references.append(1 - self.table.at(time))
             similarities.aggregated.append(1 - self.by_region[time, :, : len(regions)])
             scores = [region.score for region in regions]

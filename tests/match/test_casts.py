@@ -41,10 +41,22 @@ def expected(cast: Any, *images: str, clip: str = "", regions: Any = None) -> li
         ([[0.80, 0.1], [0.10, 0.7]], [1, 0], ("matched", "unexpected"), [0, 1]),
         ([[0.10], [0.10]], [1, 0], ("missing", "absent"), [0, UNASSIGNED]),
         ([[0.70], [0.72]], [1, 0], ("matched", "absent"), [0, UNASSIGNED]),
+        ([[0.70], [0.90]], [1, 0], ("matched", "absent"), [0, UNASSIGNED]),
+        ([[0.80, 0.60], [0.10, 0.90]], [1, 0], ("matched", "unexpected"), [0, 1]),
         ([[0.80, 0.1], [0.10, 0.7]], [0, 0], ("unexpected", "unexpected"), [0, 1]),
         ([[0.80, 0.45], [0.42, 0.78]], [1, 1], ("matched", "matched"), [0, 1]),
     ],
-    ids=["alone", "the wrong one", "both", "a stranger", "a look-alike outside", "nobody expected", "all"],
+    ids=[
+        "alone",
+        "the wrong one",
+        "both",
+        "a stranger",
+        "a look-alike outside",
+        "one outside is nearer",
+        "a further region is nearer to one outside",
+        "nobody expected",
+        "all",
+    ],
 )
 def test_members_come_first_and_the_others_take_what_is_left(
     similarity: list[list[float]], cast: list[int], states: tuple[str, ...], region: list[int]

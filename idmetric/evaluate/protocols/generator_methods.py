@@ -133,6 +133,13 @@ COLUMNS = {
     "uno-distill": Column("lowest of an image's subjects in their best region, mean over images", 1, "UNO, distill"),
     "psr": Column("PSRBench's subject consistency, of regions, as released", 1, "PSR"),
     "multiid": Column("similarity of assigned regions without outliers, as released", 1, "MultiID-Bench"),
+    "vistory-cross": Column(
+        "similarity of characters' regions to the references, mean over stories, as released", 1, "ViStoryBench, CIDS"
+    ),
+    "vistory-self": Column(
+        "similarity of a character's regions with each other, mean over stories, as released", 1, "ViStoryBench, CIDS"
+    ),
+    "vistory-occm": Column("number of regions against the number of characters, 0-100", 1, "ViStoryBench, OCCM"),
     "floor": Column("mean identity of images that the same prompts give without references", 0),
     "above floor": Column("share (identity - floor) / (real - floor): 0 = as by the prompt alone, 1 = as real photos"),
     "weakest": Column("mean over images of the lowest identity of their subjects, in -1..1"),
@@ -218,15 +225,21 @@ def published(
     return named, []
 
 
-def _published_in_regions(similarities: Similarities, layout: Layout) -> Row:
-    """The published numbers of a layout, as released."""
+def _published_in_regions(similarities: Mapping[str, Similarities], layout: Layout) -> Row:
+    """The published numbers of a layout, as released: of all images, or the mean over stories."""
     from idmetric.match.named import PUBLISHED
+    from idmetric.match.published import mean_of_values
 
     row: Row = {}
     for name in layout.numbers:
-        number = PUBLISHED[name].compute(similarities, "released")
+        number_of_story, image_count = [], 0
+        for of_story in similarities.values():
+            number_of_story.append(PUBLISHED[name].compute(of_story, "released"))
+            image_count += len(of_story.aggregated)
+        number = mean_of_values(number_of_story)
+        count = len(number_of_story) if layout.stories else image_count
         if np.isfinite(number):
-            row[name] = Value(number, None, None, len(similarities.aggregated))
+            row[name] = Value(number, None, None, count)
     return row
 
 

@@ -317,7 +317,7 @@ def test_a_question_of_your_own_is_a_file_next_to_the_judge(tmp_path: Path) -> N
         ({"text": None}, "no text"),
         ({"format": "xml"}, "neither json nor lines"),
         ({"answer": {"Fidelity": {"type": "number"}}}, "the JSON schema of each field"),
-        ({"similarity": "Grade"}, r"no field of answer \(Fidelity\)"),
+        ({"similarity": "Grade"}, r"not a field of answer \(Fidelity\)"),
         ({"answer": {"Fidelity": {"enum": ["good", "bad"]}}}, "a field without numbers"),
     ],
 )

@@ -37,6 +37,7 @@ class Images:
         rows: (G,) of the manifest; an image of several subjects has a row for each.
         file: (G,) a value that the rows of one image share.
         method, subject, prompt, seed: (G,) texts. label: (G,) what the subject is, such as "dog", or "".
+        story: (G,) the story that the image is a shot of, or "".
         references, training: subject -> rows.
     """
 
@@ -47,6 +48,7 @@ class Images:
     prompt: Names
     seed: Names
     label: Names
+    story: Names
     references: Mapping[str, Ints]
     training: Mapping[str, Ints]
 
@@ -54,7 +56,7 @@ class Images:
     def of(cls, data: Manifest, role_of_images: str = GENERATED) -> Images:
         """The images of a manifest that `outputs.read` made; images of subjects without a reference are left out."""
         columns: dict[str, Names] = {}
-        for name in ("role", "method", "subject", "prompt", "seed", "label"):
+        for name in ("role", "method", "subject", "prompt", "seed", "label", "story"):
             texts = [text or "" for text in free(data, name)]
             columns[name] = np.array(texts, dtype=object)
         role, subject = columns.pop("role"), columns["subject"]
@@ -85,7 +87,7 @@ class Images:
 
     def take(self, chosen: Truths) -> Images:
         """The images where `chosen` (G,) is true."""
-        columns = ("rows", "file", "method", "subject", "prompt", "seed", "label")
+        columns = ("rows", "file", "method", "subject", "prompt", "seed", "label", "story")
         return replace(self, **{name: getattr(self, name)[chosen] for name in columns})
 
     def by_subject(self) -> dict[str, Ints]:
@@ -191,7 +193,7 @@ class Sightings:
         identity: (G,) similarity of the subject's region, whatever the threshold; 0 in images without regions.
         is_found: (G,). state: (G,) see `Match.states`; "" without a threshold.
         threshold: (G,) of the subject, a distance, NaN without one. threshold_source: (G,) see `Match`.
-        similarities: method -> what published numbers are computed from.
+        similarities: method -> story, or "" -> what published numbers are computed from.
     """
 
     identity: Array
@@ -199,7 +201,7 @@ class Sightings:
     state: Names
     threshold: Array
     threshold_source: Names
-    similarities: Mapping[str, Similarities]
+    similarities: Mapping[str, Mapping[str, Similarities]]
 
 
 @dataclass(frozen=True)

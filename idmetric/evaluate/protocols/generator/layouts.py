@@ -164,6 +164,7 @@ class Layout:
             generator was shown.
         prompts: a JSON file next to each output, with its prompt in words under "prompt" or "caption_en".
         benchmark: reads the file of prompts and references that `{index}` in outputs counts.
+        stories: outputs are shots with a cast each, in folders that `stories.in_stories` finds; it needs the benchmark.
         grid: each file holds four images, 2 x 2.
         people: in regions, each training image shows a subject, see `people`.
         numbers: published numbers of regions, see `idmetric.match.named`. margin: context around these regions.
@@ -175,6 +176,7 @@ class Layout:
     training: str | None = None
     prompts: str | None = None
     benchmark: Reader | None = None
+    stories: bool = False
     grid: bool = False
     people: bool = False
     numbers: tuple[str, ...] = ()
@@ -207,6 +209,10 @@ LAYOUTS = {
     ),
     # wang-shulei/PSR: outputs/SUBSET/I.png, I = item of PSRBench/SUBSET.json
     "psrbench": Layout("{method}/{task}/{index}.png", benchmark=psrbench, numbers=("psr",)),
+    # ViStoryBench/vistorybench: METHOD/MODE/LANGUAGE/TIME/STORY/shots/shot_NN.png, and older forms
+    "vistorybench": Layout(
+        "{method}/.../{story}/...", stories=True, numbers=("vistory-cross", "vistory-self", "vistory-occm")
+    ),
     # TIGER-AI-Lab/ImagenHub: results/EXPERIMENT/{input,MODEL}/sample_UID.jpg
     "imagenhub": Layout("{method}/sample_{subject}.jpg", "input/sample_{subject}.jpg"),
     # OmniContext: results/METHOD/fullset/TASK/KEY.png

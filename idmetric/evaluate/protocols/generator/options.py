@@ -31,7 +31,9 @@ class OutputsOptions(ReferencesOptions):
     )
     layout: str | None = option(None, "a published layout instead of --pattern", choices=tuple(LAYOUTS))
     benchmark: Path | None = option(
-        None, "prompts and references of --layout uno or xversebench (JSON)", metavar="FILE"
+        None,
+        "prompts and references of --layout uno, xversebench or psrbench (JSON), or vistorybench's folder of stories",
+        metavar="PATH",
     )
 
 

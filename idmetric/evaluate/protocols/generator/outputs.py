@@ -33,6 +33,7 @@ from idmetric.evaluate.protocols.generator.pattern import (
     fields_of,
     split,
 )
+from idmetric.evaluate.protocols.generator.stories import in_stories
 from idmetric.metric.files.output import replacing
 from idmetric.metric.images import paths
 from idmetric.metric.images.read import read_image
@@ -184,11 +185,17 @@ def _text(value: Any) -> str:
 def _of_layout(data: Path, layout: Layout, benchmark: Path | None, cells: Path | None, skip: bool) -> list[Picture]:
     if layout.benchmark and benchmark is None:
         raise OutputsError("this layout needs --benchmark FILE.json: its prompts and references")
+    if layout.stories and benchmark is None:
+        raise OutputsError("this layout needs --benchmark FOLDER: its stories, STORY/story.json and STORY/image/")
     if layout.grid and cells is None:
         raise OutputsError("this layout needs --out DIR: the four images of each file are kept there")
 
     data = Path(os.path.abspath(data))
     files = images_below(data)
+    if layout.stories and benchmark is not None:
+        shots, other_files = in_stories(data, files, Path(os.path.abspath(benchmark)))
+        refuse_unmatched(other_files, f"{data} and METHOD/.../STORY/", skip)
+        return shots
     pictures, rest = _by_layout(data, files, layout, data.name)
     if not any(picture.role == GENERATED for picture in pictures):  # the folder of one method
         pictures, rest = _by_layout(data.parent, files, layout, data.name)

@@ -14,6 +14,7 @@ from idmetric.evaluate.protocols.common.columns import Ints
 from idmetric.evaluate.protocols.generator.images import Images, Sightings
 from idmetric.evaluate.protocols.generator.layouts import Layout
 from idmetric.match import Cut, DetectedRegions, Match, Region, Subject, match
+from idmetric.match.casts import Cast
 from idmetric.match.named import PUBLISHED, Similarities
 from idmetric.match.region_files import regions_for
 from idmetric.metric.images.kinds import ImageReadError
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from idmetric.evaluate.protocols.common.scorers import EvalSettings
     from idmetric.metric.models.embedder import Embedder
 
+Roster = tuple[tuple[str, str], ...]  # name and class word of each subject
 RegionsOf = Mapping[Any, Sequence[Region]]  # a file -> its regions
 
 
@@ -76,26 +78,23 @@ def sightings(
     calibration: Path | None = None,
     rate: float | None = None,
 ) -> Sightings:
-    """Match the subjects of each image to its regions; images of the same subjects are matched together.
+    """Match the subjects of each image to its regions.
+
+    Images of the same subjects are matched together, and so are the shots of a story, each with its own cast.
 
     Args:
         threshold, calibration, rate: as in `match`.
     """
-    rosters: dict[tuple[tuple[str, str], ...], list[Ints]] = {}
-    for members in images.scenes:
-        roster = tuple(zip(images.subject[members], images.label[members], strict=True))
-        rosters.setdefault(roster, []).append(members)
-
     count = len(images.rows)
     identity = np.zeros(count)
     is_found = np.zeros(count, dtype=bool)
     state = np.full(count, "", dtype=object)
     thresholds = np.full(count, np.nan)
     threshold_sources = np.full(count, "", dtype=object)
-    similarities: dict[str, Similarities] = {}
+    similarities: dict[str, dict[str, Similarities]] = {}
     embedded: dict[str, Subject] = {}
     done = 0
-    for roster, scenes in rosters.items():
+    for (story, roster), scenes in _rosters(images, layout).items():
         for name, _ in roster:
             if name not in embedded:
                 photos: Any = [data.source(row) for row in images.references[name]]
@@ -104,6 +103,10 @@ def sightings(
                 )
         labels = {"", *(text for names in roster for text in names)}
         sources: Any = [data.source(images.rows[members[0]]) for members in scenes]
+        cast: Cast | None = None
+        if story:
+            casts = [list(images.subject[members]) for members in scenes]
+            cast = dict(zip(sources, casts, strict=True))
         result = match(
             metric,
             [replace(embedded[name], word=word) for name, word in roster],
@@ -116,30 +119,68 @@ def sightings(
             threshold=threshold,
             calibration=calibration,
             rate=rate,
+            cast=cast,
             batch_size=settings.batch_size,
             workers=settings.workers,
         )
+        names = [name for name, _ in roster]
+        times_of_methods: dict[str, list[int]] = {}
         for time, members in enumerate(scenes):
-            identity[members] = np.nan_to_num(1 - result.nearest[time])
-            is_found[members] = result.is_found[time]
-            state[members] = result.states[time]
-            thresholds[members] = result.thresholds
-            threshold_sources[members] = result.threshold_sources
-            method = images.method[members[0]]
-            _add(similarities.setdefault(method, Similarities(whole=[])), result, time)
+            numbers = [names.index(name) for name in images.subject[members]]
+            similarity = 1 - result.nearest[time, numbers]
+            states = result.assignments[time].states
+            identity[members] = np.nan_to_num(similarity)
+            is_found[members] = result.is_found[time, numbers]
+            state[members] = [states[number] for number in numbers]
+            thresholds[members] = [result.thresholds[number] for number in numbers]
+            threshold_sources[members] = [result.threshold_sources[number] for number in numbers]
+            times_of_methods.setdefault(images.method[members[0]], []).append(time)
+        for method, times in times_of_methods.items():
+            of_stories = similarities.setdefault(method, {})
+            of_story = of_stories.setdefault(story, Similarities(whole=[]))
+            _add(of_story, result, times)
         done += len(scenes)
         if settings.progress is not None:
             settings.progress(done, len(images.scenes))
     return Sightings(identity, is_found, state, thresholds, threshold_sources, similarities)
 
 
-def _add(similarities: Similarities, result: Match, time: int) -> None:
-    """Add the table of one image to the input of published numbers."""
-    regions = result.table.regions[time]
-    similarities.names.append(result.table.subjects)
-    similarities.words.append(result.words)
-    similarities.to_references.append(1 - result.table.at(time))
-    similarities.aggregated.append(1 - result.by_region[time, :, : len(regions)])
-    similarities.scores.append(np.array([region.score for region in regions]))
-    if similarities.whole is not None and result.whole is not None:
-        similarities.whole.append(1 - result.whole[time].double().cpu().numpy())
+def _rosters(images: Images, layout: Layout) -> dict[tuple[str, Roster], list[Ints]]:
+    """Story, or "", and subjects -> the images (numbers of their rows) that are matched with these subjects.
+
+    The subjects of a story are the ones of all of its shots.
+    """
+    rosters: dict[tuple[str, Roster], list[Ints]] = {}
+    subjects_of_stories: dict[str, dict[tuple[str, str], None]] = {}
+    shots_of_stories: dict[str, list[Ints]] = {}
+    for members in images.scenes:
+        roster = tuple(zip(images.subject[members], images.label[members], strict=True))
+        if layout.stories:
+            story = images.story[members[0]]
+            subjects_of_stories.setdefault(story, {}).update(dict.fromkeys(roster))
+            shots_of_stories.setdefault(story, []).append(members)
+        else:
+            rosters.setdefault(("", roster), []).append(members)
+    for story, shots in shots_of_stories.items():
+        rosters[story, tuple(subjects_of_stories[story])] = shots
+    return rosters
+
+
+def _add(similarities: Similarities, result: Match, times: Sequence[int]) -> None:
+    """Add the tables of images of one method to the input of published numbers.
+
+    Features are kept by subject, so that they are of one story, or else of the images of one roster alone.
+    """
+    for time in times:
+        regions = result.table.regions[time]
+        similarities.names.append(result.table.subjects)
+        similarities.words.append(result.words)
+        similarities.casts.append(result.cast[time])
+        similarities.to_references.append(1 - result.table.at(time))
+        similarities.aggregated.append(1 - result.by_region[time, :, : len(regions)])
+        similarities.scores.append(np.array([region.score for region in regions]))
+        if similarities.whole is not None and result.whole is not None:
+            similarities.whole.append(1 - result.whole[time].double().cpu().numpy())
+    if not similarities.features:
+        for subject in range(len(result.table.subjects)):
+            similarities.features.append([result.region_features(subject, time) for time in times])

@@ -167,7 +167,7 @@ def named_question(name: str) -> Question:
 
 
 def open_question(name: str, folder: Path) -> Question:
-    """A question by its name, or from a file, whose path is relative to a folder.
+    """A question by its name, or from a file by its path relative to a folder.
 
     Raises:
         ValueError: for an unknown name, or naming the file and what is wrong in it. OSError: if it cannot be read.
@@ -199,7 +199,7 @@ def as_question(content: Any) -> Question:
         raise ValueError("answer should give the JSON schema of each field: a number with minimum and maximum, ...")
     grade = content["similarity"]
     if grade not in values:
-        raise ValueError(f"similarity is {grade!r}, which is no field of answer ({', '.join(values)})")
+        raise ValueError(f"similarity is {grade!r}, which is not a field of answer ({', '.join(values)})")
     lowest, highest = _range(values[grade])
     return Question(
         name=content["name"],
