@@ -13,6 +13,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from idmetric.metric.distance.ties import comparable
+
 State = Literal["matched", "missing", "doubled", "blended", "unexpected", "absent", ""]
 FOUND: tuple[State, ...] = ("matched", "doubled", "blended", "unexpected")
 UNASSIGNED = -1
@@ -149,6 +151,7 @@ def assign(distances: NDArray[np.float64], within: NDArray[np.bool_]) -> NDArray
     from scipy.optimize import linear_sum_assignment
 
     compared = ~np.isnan(distances)
+    distances = comparable(distances)  # rounding must not choose between two copies of a region
     cost = np.where(within, distances, distances + _BEYOND)
     cost[~compared] = _NOT_COMPARED
     subjects, regions = linear_sum_assignment(cost)

@@ -129,6 +129,12 @@ def test_pairs_within_their_threshold_come_first_whatever_was_compared():
         assert rank == pytest.approx(min(ranks))
 
 
+def test_rounding_does_not_choose_between_two_copies_of_a_region():
+    noise = [1e-8, -1e-8]
+    both = [assigned([[0.1, 0.1 + e], [0.9, 0.9 - e]], [0.4, 0.4]).region.tolist() for e in noise]
+    assert both[0] == both[1]
+
+
 def test_subjects_that_were_not_compared_are_not_assigned():
     region = assign(np.array([[np.nan, 0.2], [np.nan, 0.1]]), np.ones((2, 2), dtype=bool))
     assert region.tolist() == [UNASSIGNED, 1]
