@@ -37,7 +37,8 @@ def test_the_world_s_bench_has_all_its_rows(rendered: Manifest) -> None:
         ]  # fmt: skip
         assert values(result, which="strength 1.00")["PA"].count == 3 * 6
         assert {"SSR", "PA", "M-O", "M-O-pair"} <= set(values(result, bench="part edits"))
-        assert set(values(result, which="light")) == {"identity", "context", "R^2"}
+        bootstrapped = {"identity resampled", "identity SD", "context resampled", "context SD"}
+        assert set(values(result, which="light")) == {"identity", "context", "R^2", *bootstrapped}
         assert values(result, which="light")["R^2"].count == 2
         assert set(result.items) == {"margins", "parts", "grid"}
 

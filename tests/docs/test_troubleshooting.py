@@ -86,7 +86,7 @@ def of_match(metric: IDSim, folder: Path, message: Callable[[Callable[[], Any]],
     subjects = {"mug": MUG}
     yield message(lambda: metric.match(subjects, MUG, regions={"other.png": [(0, 0, 9, 9)]}))
     yield message(lambda: metric.match(subjects, MUG, regions=[(200, 0, 999, 99)]))
-    yield metric.match(subjects, MUG).to_table()
+    yield metric.match(subjects, MUG, distance="patch").to_table()  # without a calibration
 
     clip = folder / "clip.mp4"
     clip.write_text("no video")

@@ -286,7 +286,9 @@ def test_warnings_of_copies_are_folded_and_means_are_listed(page: Any, found: di
     assert "copied.png repeats the pixels of ref2.png" in folded.locator("li").inner_text()
     cells = [row.locator("td").all_inner_texts() for row in page.locator(".means tbody tr").all()]
     everything, new = (found["summary"], found["summary"]["without_copies"])
-    assert cells == [[str(of["n"]), f"{of['mean']:.4f}", f"{of['std']:.4f}"] for of in (everything, new)]
+    assert cells == [
+        [str(of["n"]), f"{of['mean']:.4f}", f"{of['std']:.4f}", str(of["passing"])] for of in (everything, new)
+    ]
 
 
 def test_copies_the_reference_itself_and_unreadable_files_are_told_apart(visit: Open, folder: Path) -> None:
@@ -484,8 +486,10 @@ def test_a_phone_scrolls_one_way_and_taps(visit: Open, report: tuple[Path, dict[
     chips = [chip.bounding_box() for chip in page.locator(".chip").all()]
     assert chips[0]["y"] == chips[1]["y"]
     assert chips[0]["height"] < 40
+    offered = page.locator(".chip b").nth(1).inner_text()
+    assert page.input_value("#threshold") != offered
     page.locator(".chip").nth(1).tap()  # the row scrolls, the page does not
-    assert page.input_value("#threshold") == "0.1250"
+    assert page.input_value("#threshold") == offered
     assert page.evaluate("window.scrollX") == 0
     page.locator(".open").nth(3).tap()
     assert not overflows(page)
