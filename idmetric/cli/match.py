@@ -281,8 +281,8 @@ def _numbers(text: str | None) -> list[tuple[str, str]]:
 
     numbers = []
     for entry in (text or "").split(","):
-        if entry:
-            name, _, form = entry.partition(":")
+        if entry.strip():
+            name, _, form = entry.strip().partition(":")
             try:
                 check_number(name, form or "released")
             except RequestError as error:

@@ -63,7 +63,7 @@ def test_rows_of_each_image_and_subject(folder: Path, regions: str, capsys: pyte
 
 
 def test_json_has_summary_worst_and_published_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--regions", str(folder / "boxes.json"), "--format", "json", "--published", "xverse-ip,nexus:corrected")
+    words = ("--regions", str(folder / "boxes.json"), "--format", "json", "--published", "xverse-ip, nexus:corrected")
     assert run(folder, *words) == 0
     content = json.loads(capsys.readouterr().out)
     assert [row["coverage"] for row in content["summary"]] == [1.0, 0.5, 0.75]

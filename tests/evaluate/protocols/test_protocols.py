@@ -137,6 +137,16 @@ def test_of_many_pairs_all_of_one_identity_are_kept(photographed: Manifest, monk
     assert 0 < sum(fewer["same"]) < sum(whole["same"])
 
 
+def test_one_identity_alone_is_noted(draw: Images, tmp_path: Path) -> None:
+    rows = [Row("a", draw(1, view), dataset="one") for view in range(3)]
+    [result] = folder.run(Manifest.from_rows(rows, tmp_path), {"m": Drawn()}, PLAIN)
+    assert result.rows[0]["mAP"].value == 1.0
+    assert "all images of one show one identity: no answer can be wrong, so that mAP is 1.000" in result.notes
+    two = Manifest.from_rows([*rows, Row("b", draw(9, 0), dataset="one")], tmp_path)
+    [result] = folder.run(two, {"m": Drawn()}, PLAIN)
+    assert not [note for note in result.notes if "show one identity" in note]
+
+
 def test_a_folder_without_a_positive_is_an_error(draw: Images, tmp_path: Path) -> None:
     lone = Manifest.from_rows([Row("a", draw(1, 1)), Row("b", draw(2, 1))], tmp_path)
     with pytest.raises(ValueError, match="no identity has two images"):
