@@ -60,10 +60,13 @@ def detected_regions(args: Namespace, metric: Embedder, sources: Mapping[str, st
     detector = _detector(args, metric)
     if args.detect != REFERENCES:
         return DetectedRegions(detector, args.detect.split(","), keep=args.keep_regions)
-    for source in sources.values():
+    references = {}
+    for entry, source in sources.items():
         if is_subject_file(source):
             raise UsageError(f"--detect references: {source} has no photos to look for, give the subject's photos")
-    return DetectedRegions(detector, references=sources, keep=args.keep_regions)
+        name, _, _ = entry.partition(":")
+        references[name] = source
+    return DetectedRegions(detector, references=references, keep=args.keep_regions)
 
 
 def _detector(args: Namespace, metric: Embedder) -> Detector:

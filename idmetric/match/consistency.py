@@ -26,10 +26,10 @@ from idmetric.match.clip_segments import (
 from idmetric.match.clips import Clip, Interval
 from idmetric.match.encoders import ModelEncoder
 from idmetric.match.matching import Plan, measured
-from idmetric.match.named import PublishedValue
 from idmetric.match.output import Output, columns
 from idmetric.match.page.consistency import consistency_page
 from idmetric.match.page.pictures import Thumbnail
+from idmetric.match.published_values import PublishedValue
 from idmetric.match.regions import Cut, Regions
 from idmetric.match.result import Match
 from idmetric.match.segments import OTHER_SUBJECT

@@ -11,10 +11,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -103,7 +102,7 @@ class GroundingDino(Pretrained, Detector):
     processor_class = "GroundingDinoProcessor"
     model_class = "GroundingDinoForObjectDetection"
 
-    def candidates(self, image: Image.Image, words: Sequence[str], queries: Sequence[Any]) -> Iterator[Detections]:
+    def candidates(self, image: Image.Image, words: Sequence[str], queries: Mapping[str, Any]) -> Iterator[Detections]:
         """See `Detector`."""
         processor, model = self.loaded
         for word in words:
@@ -133,19 +132,21 @@ class Owlv2(Pretrained, Detector):
     processor_class = "Owlv2Processor"
     model_class = "Owlv2ForObjectDetection"
 
-    def candidates(self, image: Image.Image, words: Sequence[str], queries: Sequence[Any]) -> Iterator[Detections]:
+    def candidates(self, image: Image.Image, words: Sequence[str], queries: Mapping[str, Any]) -> Iterator[Detections]:
         """See `Detector`."""
         processor, model = self.loaded
         if words:
             prompts = [f"a photo of a {word}" for word in words]
             inputs = processor(text=[prompts], images=image, return_tensors="pt").to(model.device)
             yield self._processed(model(**inputs), self.threshold, image, words)
-        for photo in chain(*queries):
-            inputs = processor(query_images=photo, images=image, return_tensors="pt").to(model.device)
-            outputs = model.image_guided_detection(**inputs)
-            outputs["pred_boxes"] = outputs["target_pred_boxes"]
-            # transformers' postprocessing of photos divides scores by the best one, which would then always be 1
-            yield self._processed(outputs, self.photo_threshold, image, [""])
+        for name, photos in queries.items():
+            for photo in photos:
+                inputs = processor(query_images=photo, images=image, return_tensors="pt").to(model.device)
+                outputs = model.image_guided_detection(**inputs)
+                outputs["pred_boxes"] = outputs["target_pred_boxes"]
+                # transformers' postprocessing of photos divides scores by the best one, which would then always be 1
+                detections = self._processed(outputs, self.photo_threshold, image, [""])
+                yield replace(detections, found_for=[(name,)] * len(detections.labels))
 
     def _processed(self, outputs: Any, threshold: float, image: Image.Image, words: Sequence[str]) -> Detections:
         processor, _ = self.loaded
@@ -170,7 +171,7 @@ class Sam3(Pretrained, Detector):
     processor_class = "Sam3Processor"
     model_class = "Sam3Model"
 
-    def candidates(self, image: Image.Image, words: Sequence[str], queries: Sequence[Any]) -> Iterator[Detections]:
+    def candidates(self, image: Image.Image, words: Sequence[str], queries: Mapping[str, Any]) -> Iterator[Detections]:
         """See `Detector`."""
         processor, model = self.loaded
         pixels = processor(images=image, return_tensors="pt").to(model.device)["pixel_values"]

@@ -10,7 +10,7 @@ parts where the heat is above median + level (maximum - median); a region's scor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -54,7 +54,7 @@ class PatchDetector(Detector):
         return self.metric.embed(pictures, masks=masks, outside="keep", patches=True)
 
     def candidates(
-        self, image: Image.Image, words: Sequence[str], queries: Sequence[Embedding]
+        self, image: Image.Image, words: Sequence[str], queries: Mapping[str, Embedding]
     ) -> Iterator[Detections]:
         """See `Detector`."""
         embedding = self.metric.embed([image], patches=True)
@@ -62,14 +62,15 @@ class PatchDetector(Detector):
         [tokens] = patch_tokens(embedding)
         tokens = F.normalize(tokens, dim=-1)
         typical = F.normalize(tokens.mean(0), dim=0)
-        for subject in queries:
+        for name, subject in queries.items():
             [to_subject] = patch_similarity(subject, embedding, "nearest")
             to_image = tokens @ typical
             heat = where.spread(to_subject - to_image, (image.height, image.width))
             boxes, scores = hot_boxes(heat.cpu(), self.level)
             is_likely = scores > self.threshold
             boxes = boxes[is_likely]
-            yield Detections(boxes, scores[is_likely], [""] * len(boxes))
+            count = len(boxes)
+            yield Detections(boxes, scores[is_likely], [""] * count, found_for=[(name,)] * count)
 
 
 def hot_boxes(heat: Tensor, level: float) -> tuple[Tensor, Tensor]:

@@ -27,7 +27,8 @@ class DetectedRegions:
 
     Args:
         words: what to look for, see `Detector.detect`.
-        references: instead, photos of a subject, or of several by name. masks: of a subject in its photos.
+        references: instead, photos of a subject, or of several by name: `Region.found_for` has the names. masks: of a
+            subject in its photos.
         keep: a folder in which regions are kept, by image, query and detector.
 
     Raises:
@@ -47,13 +48,13 @@ class DetectedRegions:
             references = {"": references}
         self.detector = detector
         self.keep = keep
-        self._photos = [photos_of(photos, masks) for photos in references.values()]
-        self._words = detector.checked(words, bool(self._photos) and all(self._photos))
+        self._photos = {name: photos_of(photos, masks) for name, photos in references.items()}
+        self._words = detector.checked(words, bool(self._photos) and all(self._photos.values()))
         self._lock = Lock()  # `match` reads images in several threads
 
     @cached_property
-    def _queries(self) -> list[object]:
-        return [self.detector.query(photos) for photos in self._photos]
+    def _queries(self) -> dict[str, object]:
+        return {name: self.detector.query(photos) for name, photos in self._photos.items() if photos}
 
     @cached_property
     def signature(self) -> str:
@@ -61,13 +62,13 @@ class DetectedRegions:
         if self._words:
             return f"{self.detector.signature}, words {', '.join(self._words)}"
         keys = []
-        for photos in self._photos:
+        for name, photos in self._photos.items():
             for picture, mask in photos:
                 coverage = b""
                 if mask is not None:
                     coverage = read_mask(mask, picture.size[::-1]).numpy().tobytes()
                 keys.append(content_key(_pixels(picture), coverage))
-            keys.append("of the next subject")
+            keys.append(f"of {name}")
         return f"{self.detector.signature}, photos {settings_digest({'photos': keys})}"
 
     def __call__(self, picture: Picture) -> list[Region]:
@@ -99,7 +100,8 @@ def _read(path: Path) -> list[Region] | None:
             mask = None
             if row["mask"]:
                 mask = RunLengths(row["mask"]["code"])
-            regions.append(Region(tuple(row["box"]), mask, row["label"], row["score"]))
+            found_for = tuple(row["found_for"])
+            regions.append(Region(tuple(row["box"]), mask, row["label"], row["score"], found_for=found_for))
     except (FileNotFoundError, ValueError, LookupError, TypeError):
         return None
     return regions

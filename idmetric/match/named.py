@@ -1,20 +1,19 @@
 """Published numbers by name: `found.published("xverse-ip")`.
 
 Each takes the table as it is, so the encoder and the detector are the user's; `Published` says which ones the source
-uses, and the result names ours.
+uses, and the result names ours. A number knows the subjects in the cast of each image alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.match import published
 from idmetric.match.published import Array, Form
+from idmetric.match.similarities import Similarities
 from idmetric.metric.files.hints import did_you_mean
 from idmetric.metric.scoring.scores import RequestError
 
@@ -23,81 +22,20 @@ FRAMES = {"all": "all frames", "32": "32 frames at equal distances"}
 
 
 @dataclass(frozen=True)
-class Similarities:
-    """What published numbers are computed from: similarities 1 - distance of S subjects in T images.
+class Computed:
+    """A number, and values of the source that it is made of, NaN where there is none.
 
     Attributes:
-        to_references: of each image (S, K, R), NaN where nothing was compared.
-        aggregated: the same over references, by the rule of the request (S, R).
-        names, words: of each image's subjects (S,); "" without a class word.
-        casts: (S,) of each image, which subjects should be in it; empty for all.
-        whole: of each whole image (S, K), or None.
-        scores: a detector's, of each image's regions (R,).
-        features: of each subject, by its encoder, features (R, D) of each image's regions.
-        frames: features (D,) of each whole image by the first encoder; None if they were not embedded.
-        clips: of each image; still images are one clip in order, called "". seconds: of each image.
+        value: NaN where the source defines none.
+        of_subjects: of each image, of its subjects (S,). of_images: of each image.
+        subjects, clips: by name.
     """
 
-    to_references: list[Array] = field(default_factory=list)
-    aggregated: list[Array] = field(default_factory=list)
-    names: list[tuple[str, ...]] = field(default_factory=list)
-    words: list[tuple[str, ...]] = field(default_factory=list)
-    casts: list[NDArray[np.bool_]] = field(default_factory=list)
-    whole: list[Array] | None = None
-    scores: list[Array] = field(default_factory=list)
-    features: list[list[Array]] = field(default_factory=list)
-    frames: list[Array] | None = None
-    clips: Sequence[str] = ()
-    seconds: Sequence[float] = ()
-
-    @property
-    def videos(self) -> list[list[int]]:
-        """The numbers of each clip's images."""
-        times_of_clips: dict[str, list[int]] = {}
-        for time, clip in enumerate(self.clips):
-            times_of_clips.setdefault(clip, []).append(time)
-        return list(times_of_clips.values())
-
-    def by_video(self, values: Sequence[Any]) -> list[Array]:
-        """Values of images, stacked for each clip with two images or more; the others have no consistency."""
-        stacks = []
-        for times in self.videos:
-            if len(times) > 1:
-                stacks.append(np.stack([values[time] for time in times]))
-        return stacks
-
-    @property
-    def frames_of_clips(self) -> list[Array]:
-        """Features (N, D) of the frames of each clip."""
-        return self.by_video(self.frames or [])
-
-    @property
-    def are_human(self) -> list[NDArray[np.bool_]]:
-        """Of each image's subjects (S,), whether XVerseBench counts them as humans: by the beginning of the name."""
-        return [np.array([name.startswith("human") for name in names], dtype=bool) for names in self.names]
-
-    @property
-    def are_scored(self) -> bool:
-        """Whether a detector has scored the regions; the score of all given regions is 1."""
-        return any((scores != 1).any() for scores in self.scores)
-
-    @property
-    def best(self) -> list[Array]:
-        """Similarities (S, R) to the nearest reference."""
-        best = []
-        for similarity in self.to_references:
-            of_regions = similarity.swapaxes(1, 2)
-            best.append(published.best_region(of_regions))
-        return best
-
-    @property
-    def mean(self) -> list[Array]:
-        """Mean similarities (S, R) over references."""
-        means = []
-        for similarity in self.to_references:
-            compared = np.ma.masked_invalid(similarity)
-            means.append(compared.mean(1).filled(np.nan))
-        return means
+    value: float
+    of_subjects: Sequence[Array] = ()
+    of_images: Sequence[float] = ()
+    subjects: Mapping[str, float] = field(default_factory=dict)
+    clips: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -105,106 +43,35 @@ class Published:
     """A published number.
 
     Attributes:
-        formula: from similarities, and from the form if there are two, to the number, or to numbers with this mean.
+        formula: from the similarities of the casts and the form to the number with its values.
         source: repository, commit and file. detector, encoder: the ones of the source.
-        reads: the attribute of `Similarities` that the formula takes; "" = all of them.
         has_corrected: whether there is a "corrected" form. needs_whole: whether whole images are compared.
         needs_frames: whether whole images are compared with each other, without references.
         frames: the frames of a clip that the source takes, a key of `FRAMES`; "" for images.
     """
 
-    formula: Callable[..., Any]
+    formula: Callable[[Similarities, Form], Computed]
     source: str
     detector: str
     encoder: str
-    reads: Literal["", "to_references", "aggregated", "best", "frames_of_clips"] = ""
     has_corrected: bool = False
     needs_whole: bool = False
     needs_frames: bool = False
     frames: str = ""
 
-    def compute(self, similarities: Similarities, form: str) -> float:
+    def of_casts(self, similarities: Similarities) -> Similarities:
+        """What the number is computed from: the casts alone, without images that should show nobody."""
+        of_casts = similarities.of_casts()
+        if self.needs_frames:
+            return of_casts
+        return of_casts.with_subjects()
+
+    def compute(self, similarities: Similarities, form: Form) -> float:
         """The number of a form that it has."""
-        arguments: list[Any] = [similarities]
-        if self.reads:
-            arguments = [getattr(similarities, self.reads)]
-        if self.has_corrected:
-            arguments.append(form)
-        return float(np.mean(self.formula(*arguments)))
+        return self.formula(self.of_casts(similarities), form).value
 
 
-@dataclass(frozen=True)
-class PublishedValue:
-    """A published number of a match.
-
-    Attributes:
-        name, form: of the number. value: NaN where the source defines none.
-        source, detector, encoder: as published. used: model, distance, cut, detector and frames in their place.
-        not_comparable: why the number cannot be compared with published ones; "" if the frames are those of the source.
-    """
-
-    name: str
-    form: str
-    value: float
-    source: str
-    detector: str
-    encoder: str
-    used: str
-    not_comparable: str = ""
-
-    def __str__(self) -> str:
-        number = f"{self.name} ({self.form}): {self.value:.4f}"
-        if self.not_comparable:
-            number += f", not comparable: {self.not_comparable}"
-        return f"{number} ({self.source}; by {self.used})"
-
-
-def published_value(
-    similarities: Similarities,
-    name: str,
-    form: str,
-    signature: Mapping[str, str],
-    frames: Collection[str] = tuple(FRAMES),
-) -> PublishedValue:
-    """Compute a published number.
-
-    Args:
-        signature: of the distances. frames: the choices of frames, keys of `FRAMES`, that the images agree with.
-
-    Raises:
-        RequestError: for an unknown name, a form that it does not have, or similarities that lack what it needs.
-    """
-    number = check_number(name, form)
-    if number.needs_whole and similarities.whole is None:
-        raise RequestError(f"{name} takes the whole image for a subject that is not found: match with missing='whole'")
-    if number.needs_frames:
-        if similarities.frames is None:
-            raise RequestError(f"{name} takes whole frames: match without regions, or with missing='whole'")
-        if not similarities.by_video(similarities.frames):
-            raise RequestError(f"{name} takes clips of two frames or more")
-    elif not similarities.features:
-        raise RequestError(f"{name} compares images with references: give subjects")
-    value = float("nan")
-    if similarities.to_references:
-        value = number.compute(similarities, form)
-    used = [signature["model"], f"distance {signature['distance']}", signature["cut"]]
-    if "detector" in signature:
-        used.append(signature["detector"])
-    if "frames" in signature:
-        used.append(f"frames {signature['frames']}")
-    not_comparable = ""
-    if number.frames and number.frames not in frames:
-        not_comparable = f"the source takes {FRAMES[number.frames]}"
-    return PublishedValue(
-        name=name,
-        form=form,
-        value=value,
-        source=number.source,
-        detector=number.detector,
-        encoder=number.encoder,
-        used=", ".join(used),
-        not_comparable=not_comparable,
-    )
+# Checks
 
 
 def check_number(name: str, form: str) -> Published:
@@ -221,92 +88,211 @@ def check_number(name: str, form: str) -> Published:
     return number
 
 
-def _xverse_ip(similarities: Similarities) -> float:
-    return published.xverse_ip(similarities.best, [~is_human for is_human in similarities.are_human])
+def check_needs(
+    name: str, *, has_subjects: bool, has_whole: bool, clips: Sequence[str], casts: Sequence[Sequence[str]]
+) -> None:
+    """Refuse a published number that a request cannot give; it is known before anything is embedded.
+
+    Args:
+        has_whole: whether whole images are compared, because they are the regions or by missing="whole".
+        clips: of each image, "" of still images. casts: of each image, the names of its subjects.
+
+    Raises:
+        RequestError: saying what to change.
+    """
+    number = PUBLISHED[name]
+    if number.needs_frames:
+        if not has_whole:
+            raise RequestError(f"{name} takes whole frames: match without regions, or with missing='whole'")
+        if len(set(clips)) == len(clips):
+            raise RequestError(f"{name} takes clips of two frames or more")
+        if name == "vbench-i2v":
+            check_input_images(clips, casts)
+        if name == "vbench-long" and "" in clips:
+            raise RequestError(
+                "vbench-long takes clips, as still images have no times: declare frames by Clip(..., fps=...)"
+            )
+        return
+    if not has_subjects:
+        raise RequestError(f"{name} compares images with references: give subjects")
+    if number.needs_whole and not has_whole:
+        raise RequestError(f"{name} takes the whole image for a subject that is not found: match with missing='whole'")
 
 
-def _xverse_id(similarities: Similarities) -> float:
-    return published.xverse_ip(similarities.best, similarities.are_human)
+def check_input_images(clips: Sequence[str], casts: Sequence[Sequence[str]]) -> None:
+    """Refuse clips with no or several subjects in their cast: the reference of the only one is the input image.
+
+    Args:
+        clips, casts: as in `check_needs`.
+    """
+    casts_of_clips: dict[str, set[tuple[str, ...]]] = {}
+    for clip, names in zip(clips, casts, strict=True):
+        casts_of_clips.setdefault(clip, set()).add(tuple(names))
+    for clip, casts_of_clip in casts_of_clips.items():
+        subjects = {name for names in casts_of_clip for name in names}
+        if len(casts_of_clip) != 1 or len(subjects) != 1:
+            listed = ", ".join(sorted(subjects)) or "none"
+            raise RequestError(
+                "vbench-i2v takes one subject for each clip, with the input image as its only reference: name it by "
+                f"the cast ({clip or 'the images'}: {listed})"
+            )
 
 
-def _psr(similarities: Similarities, form: Form) -> float:
-    whole = [np.nanmax(similarity, 1) for similarity in similarities.whole or []]
-    scores = similarities.scores if form == "corrected" else None
-    of_one_category = []
-    for words in similarities.words:
-        has_one_category = len(words) == 2 and words[0] == words[1] != ""
-        of_one_category.append(has_one_category)
-    return published.psr(similarities.best, whole, scores, of_one_category)
+# Several subjects in an image
 
 
-def _msrvtt(similarities: Similarities, form: Form) -> float:
-    """The mean of the clips that have a value."""
-    values = []
-    for times in similarities.videos:
-        images = [similarities.mean[time] for time in times]
-        scores = [similarities.scores[time] for time in times]
-        values.append(published.msrvtt_subject(images, form, scores if similarities.are_scored else None))
-    return published.mean_of_values(values)
+def _xverse_ip(similarities: Similarities, form: Form) -> Computed:
+    is_counted = [~is_human for is_human in similarities.are_human]
+    value = published.xverse_ip(similarities.best, is_counted)
+    return Computed(value, of_subjects=published.xverse_subjects(similarities.best, is_counted))
 
 
-def _casts(similarities: Similarities) -> list[NDArray[np.bool_]]:
-    """Which subjects should be in each image, (S,); all without casts."""
-    if similarities.casts:
-        return similarities.casts
-    return [np.ones(len(similarity), dtype=bool) for similarity in similarities.to_references]
+def _xverse_id(similarities: Similarities, form: Form) -> Computed:
+    value = published.xverse_ip(similarities.best, similarities.are_human)
+    return Computed(value, of_subjects=published.xverse_subjects(similarities.best, similarities.are_human))
 
 
-def _vistory_cross(similarities: Similarities, form: Form) -> float:
-    return published.vistory_cross(similarities.to_references, form, _casts(similarities))
+def _umo_id_conf(similarities: Similarities, form: Form) -> Computed:
+    value = published.umo_id_conf(similarities.best)
+    return Computed(value, of_subjects=[100 * published.id_confidence(best) for best in similarities.best])
 
 
-def _vistory_self(similarities: Similarities, form: Form) -> float:
-    """Of the regions that ViStoryBench assigns, whatever the thresholds."""
-    cells = []
-    for similarity, cast in zip(similarities.best, _casts(similarities), strict=True):
-        cells.append(published.cells_of_cast(similarity, cast))
-    matched = []
-    for subject, features in enumerate(similarities.features):
-        crops: list[Array] = []
-        for image_features, is_assigned in zip(features, cells, strict=True):
-            crops.extend(image_features[is_assigned[subject]])
-        matched.append(np.array(crops))
-    return published.vistory_self(matched, form)
+def _umo_reward(similarities: Similarities, form: Form) -> Computed:
+    rewards = published.umo_rewards(similarities.aggregated)
+    return Computed(published.mean_of_values(rewards), of_images=rewards.tolist())
 
 
-def _nexus(similarities: Similarities, form: Form) -> float:
-    """The mean of the clips that have a value."""
-    scores = []
-    for times in similarities.videos:
-        scores.append(published.nexus([similarities.aggregated[time] for time in times], form))
-    return published.mean_of_values(scores)
-
-
-def _vbench_i2v(similarities: Similarities) -> list[float]:
-    to_image = similarities.by_video(similarities.whole or [])
-    if to_image[0].shape[1:] != (1, 1):
-        raise RequestError("vbench-i2v takes one subject with one reference, the input image of the clips")
-    scores = []
-    for frames, cosines in zip(similarities.frames_of_clips, to_image, strict=True):
-        scores.append(published.vbench_i2v(frames, cosines[:, 0, 0]))
-    return scores
-
-
-def _vbench_long(similarities: Similarities, form: Form) -> float:
-    seconds = similarities.by_video(similarities.seconds)
-    if np.isnan(np.concatenate(seconds)).any():
-        raise RequestError(
-            "vbench-long takes clips, as still images have no times: declare frames by Clip(..., fps=...)"
+def _psr(similarities: Similarities, form: Form) -> Computed:
+    of_subjects = []
+    for time, similarity in enumerate(similarities.best):
+        whole = np.nanmax((similarities.whole or [])[time], 1)
+        words = similarities.words[time]
+        of_subjects.append(
+            published.psr_subjects(
+                similarity,
+                whole,
+                scores=similarities.scores[time] if form == "corrected" else None,
+                of_one_category=len(words) == 2 and words[0] == words[1] != "",
+            )
         )
-    if min(map(published.frame_rate, seconds)) < 1:
-        raise RequestError("vbench-long takes a frame or more of each second: match with frames='all'")
-    return published.vbench_long(similarities.frames_of_clips, seconds, form)
+    return Computed(published.mean_of_subjects(of_subjects), of_subjects=of_subjects)
 
 
-def _occm(similarities: Similarities) -> float:
-    counts = [similarity.shape[1] for similarity in similarities.aggregated]
-    expected = [int(cast.sum()) for cast in _casts(similarities)]
-    return published.occm(counts, expected)
+def _uno_distill(similarities: Similarities, form: Form) -> Computed:
+    lowest = published.uno_distill(similarities.best)
+    return Computed(published.mean_of_values(lowest), of_images=lowest.tolist())
+
+
+def _multiid(similarities: Similarities, form: Form) -> Computed:
+    value = published.multiid(similarities.aggregated, form)
+    return Computed(value, of_images=[published.multiid_similarity(image) for image in similarities.aggregated])
+
+
+# Stories
+
+
+def _vistory_cross(similarities: Similarities, form: Form) -> Computed:
+    cells = [published.vistory_cross_cells(similarity, form) for similarity in similarities.to_references]
+    subjects = {}
+    for name, values in published.by_character(cells, similarities.names).items():
+        subjects[str(name)] = published.vistory_cross_of_character(values)
+    return Computed(published.mean_of_values(list(subjects.values())), of_subjects=cells, subjects=subjects)
+
+
+def _vistory_self(similarities: Similarities, form: Form) -> Computed:
+    """Of the regions that ViStoryBench assigns, whatever the thresholds."""
+    crops: dict[str, list[Array]] = {}
+    for time, similarity in enumerate(similarities.best):
+        is_assigned = published.assigned_cells(similarity)
+        for subject, name in enumerate(similarities.names[time]):
+            features = similarities.features[time][subject]
+            crops.setdefault(name, []).extend(features[is_assigned[subject]])
+    subjects = {}
+    for name, features_of_subject in crops.items():
+        subjects[name] = published.vistory_self_of_character(np.array(features_of_subject), form)
+    return Computed(published.mean_of_values(list(subjects.values())), subjects=subjects)
+
+
+def _occm(similarities: Similarities, form: Form) -> Computed:
+    of_images = []
+    for names, similarity in zip(similarities.names, similarities.aggregated, strict=True):
+        of_images.append(published.occm_of_shot(similarity.shape[1], len(names)))
+    return Computed(published.mean_of_values(of_images), of_images=of_images)
+
+
+# Video
+
+
+def _nexus(similarities: Similarities, form: Form) -> Computed:
+    """The mean of the clips that have a value."""
+    frames = similarities.in_own_regions
+    of_subjects = []
+    for similarity in frames:
+        means = [published.mean_of_values(row) for row in similarity]
+        of_subjects.append(np.array(means))
+    clips = {}
+    for clip, times in similarities.videos.items():
+        clips[clip] = published.nexus([frames[time] for time in times], form)
+    return Computed(published.mean_of_values(list(clips.values())), of_subjects=of_subjects, clips=clips)
+
+
+def _msrvtt(similarities: Similarities, form: Form) -> Computed:
+    """The mean of the clips that have a value."""
+    of_subjects = []
+    for time, similarity in enumerate(similarities.mean):
+        scores = similarities.scores[time] if similarities.are_scored else None
+        of_subjects.append(published.msrvtt_subjects(similarity, form, scores))
+    clips = {}
+    for clip, times in similarities.videos.items():
+        clips[clip] = published.mean_of_subjects([of_subjects[time] for time in times])
+    return Computed(published.mean_of_values(list(clips.values())), of_subjects=of_subjects, clips=clips)
+
+
+def _vbench_subject(similarities: Similarities, form: Form) -> Computed:
+    videos = similarities.frames_of_clips
+    value = published.vbench_subject(list(videos.values()), form)
+    of_frames = {clip: published.vbench_frames(frames) for clip, frames in videos.items()}
+    return Computed(value, of_images=_after_the_first(similarities, of_frames))
+
+
+def _vbench_i2v(similarities: Similarities, form: Form) -> Computed:
+    clips = {}
+    for clip, times in similarities.moving_videos.items():
+        whole = np.stack([(similarities.whole or [])[time] for time in times])
+        to_image = whole[:, 0, ~np.isnan(whole[0, 0])]
+        if to_image.shape[1] != 1:
+            name = similarities.names[times[0]][0]
+            raise RequestError(f"vbench-i2v takes one reference, the input image of the clip; {name} has several")
+        clips[clip] = published.vbench_i2v(similarities.frames_of_clips[clip], to_image[:, 0])
+    return Computed(published.mean_of_values(list(clips.values())), clips=clips)
+
+
+def _vbench_long(similarities: Similarities, form: Form) -> Computed:
+    videos = similarities.frames_of_clips
+    clips, seconds = {}, []
+    for clip, times in similarities.moving_videos.items():
+        clip_seconds = np.array([similarities.seconds[time] for time in times])
+        if published.frame_rate(clip_seconds) < 1:
+            raise RequestError("vbench-long takes a frame or more of each second: match with frames='all'")
+        clips[clip] = float(published.vbench_pieces(videos[clip], clip_seconds).mean())
+        seconds.append(clip_seconds)
+    return Computed(published.vbench_long(list(videos.values()), seconds, form), clips=clips)
+
+
+def _freeinit(similarities: Similarities, form: Form) -> Computed:
+    videos = similarities.frames_of_clips
+    of_frames = {clip: published.freeinit_frames(frames) for clip, frames in videos.items()}
+    value = published.mean_of_values(published.freeinits(list(videos.values())))
+    return Computed(value, of_images=_after_the_first(similarities, of_frames))
+
+
+def _after_the_first(similarities: Similarities, of_frames: Mapping[str, Array]) -> list[float]:
+    """Values of frames (N - 1,) by clip as values of all images; a clip's first frame has none."""
+    values = np.full(len(similarities.clips), np.nan)
+    for clip, clip_values in of_frames.items():
+        later_frames = similarities.videos[clip][1:]
+        values[later_frames] = clip_values
+    return [float(value) for value in values]
 
 
 _VISTORY = "ViStoryBench/vistorybench 514cc31 vistorybench/bench/content/cids_evaluator.py"
@@ -327,18 +313,16 @@ PUBLISHED: dict[str, Published] = {
         "ArcFace ir_se50",
     ),
     "umo-id-conf": Published(
-        published.umo_id_conf,
+        _umo_id_conf,
         "bytedance/UMO aada3dc eval/id_conf_xversebench.py",
         "facer RetinaFace, box x 1.3",
         "ArcFace ir_se50",
-        reads="best",
     ),
     "umo-reward": Published(
-        published.umo_rewards,
+        _umo_reward,
         "bytedance/UMO aada3dc reward_models/MIMR/multi_id_matching_reward.py",
         "facexlib RetinaFace, five-point warp to 112",
         "ArcFace r50",
-        reads="aggregated",
     ),
     "psr": Published(
         _psr,
@@ -349,18 +333,16 @@ PUBLISHED: dict[str, Published] = {
         needs_whole=True,
     ),
     "uno-distill": Published(
-        published.uno_distill,
+        _uno_distill,
         "wenshare71/UNO ed4b3966 distill/filter_data.py",
         "grounding-dino-tiny, top 6, 12 % context on both sides",
         "dino_vits16, 256, center 224",
-        reads="best",
     ),
     "multiid": Published(
-        published.multiid,
+        _multiid,
         "Doby-Xu/WithAnyone 996d152 MultiID-Bench/eval.py",
         "buffalo_l, .45",
         "ArcFace, AdaFace ir_50, FaceNet",
-        reads="aggregated",
         has_corrected=True,
     ),
     "vistory-cross": Published(
@@ -400,11 +382,10 @@ PUBLISHED: dict[str, Published] = {
         frames="all",
     ),
     "vbench-subject": Published(
-        published.vbench_subject,
+        _vbench_subject,
         "Vchitect/VBench 45e79ec vbench/subject_consistency.py",
         "none, whole frames",
         "dino_vitb16, 224 bilinear without antialiasing; all frames",
-        reads="frames_of_clips",
         has_corrected=True,
         needs_frames=True,
         frames="all",
@@ -428,11 +409,10 @@ PUBLISHED: dict[str, Published] = {
         frames="all",
     ),
     "freeinit": Published(
-        published.freeinits,
+        _freeinit,
         "TianxingWu/FreeInit issue 16",
         "none, whole frames",
         "dino_vits16",
-        reads="frames_of_clips",
         needs_frames=True,
         frames="all",
     ),

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from idmetric.match.named import PublishedValue
 from idmetric.match.page.render import write_page
+from idmetric.match.published_values import PublishedValue
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.tables import aligned, four, rounded
 from idmetric.metric.scoring.records import Records

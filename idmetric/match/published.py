@@ -8,7 +8,7 @@ what its paper says, or depends on chance, there are two forms: "released" and "
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Literal
 
 import numpy as np
@@ -27,6 +27,13 @@ def mean_of_values(values: Array | Sequence[float]) -> float:
     return float(np.nanmean(values))
 
 
+def mean_of_subjects(images: Sequence[Array]) -> float:
+    """The mean of the values (S,) of the subjects of all images, without NaN."""
+    if not images:
+        return float("nan")
+    return mean_of_values(np.concatenate(images))
+
+
 # Several subjects in an image
 
 
@@ -34,6 +41,21 @@ def best_region(similarity: Array) -> Array:
     """The highest similarity (S,) of each subject to a region; NaN for a subject without regions."""
     highest: Array = np.fmax.reduce(similarity, axis=-1, initial=np.nan)
     return highest
+
+
+def xverse_subjects(images: Sequence[Array], is_counted: Sequence[NDArray[np.bool_]] | None = None) -> list[Array]:
+    """100 x the similarity (S,) of each subject's best region, 0 without one; NaN for a subject that does not count.
+
+    Args:
+        is_counted: see `xverse_ip`.
+    """
+    values = []
+    for time, similarity in enumerate(images):
+        best = 100 * np.nan_to_num(best_region(similarity))
+        if is_counted is not None:
+            best[~is_counted[time]] = np.nan
+        values.append(best)
+    return values
 
 
 def xverse_ip(images: Sequence[Array], is_counted: Sequence[NDArray[np.bool_]] | None = None) -> float:
@@ -46,13 +68,7 @@ def xverse_ip(images: Sequence[Array], is_counted: Sequence[NDArray[np.bool_]] |
         is_counted: (S,) of each image, default all. IP counts the subjects whose name does not begin with "human"
             (XVerse, eval/tools/idip_sam-dino_score.py), ID the others (idip_face_score.py).
     """
-    values: list[float] = []
-    for time, similarity in enumerate(images):
-        best = np.nan_to_num(best_region(similarity))
-        if is_counted is not None:
-            best = best[is_counted[time]]
-        values.extend(best)
-    return 100 * mean_of_values(values)
+    return mean_of_subjects(xverse_subjects(images, is_counted))
 
 
 def id_confidence(similarity: Array) -> Array:
@@ -74,8 +90,7 @@ def id_confidence(similarity: Array) -> Array:
 
 def umo_id_conf(images: Sequence[Array]) -> float:
     """UMO's ID-Conf on XVerseBench: 100 x the mean of `id_confidence` over images and subjects that have a value."""
-    values = np.concatenate([id_confidence(similarity) for similarity in images])
-    return 100 * mean_of_values(values)
+    return 100 * mean_of_subjects([id_confidence(similarity) for similarity in images])
 
 
 def assigned_cells(similarity: Array) -> NDArray[np.bool_]:
@@ -128,6 +143,22 @@ def most_confident_region(similarity: Array, scores: Array) -> Array:
     return values
 
 
+def psr_subjects(similarity: Array, whole: Array, scores: Array | None = None, of_one_category: bool = False) -> Array:
+    """The similarity (S,) of each subject's region in an image, else that of the whole image.
+
+    Args:
+        similarity: (S, R). whole: (S,) of the whole image. scores: a detector's (R,), to rank regions by.
+        of_one_category: whether the image's two subjects have equal categories.
+    """
+    values = np.array(whole, dtype=np.float64)
+    for subject, row in enumerate(similarity):
+        regions = ranked_regions(row, scores)
+        rank = subject if of_one_category else 0
+        if rank < len(regions):
+            values[subject] = row[regions[rank]]
+    return values
+
+
 def psr(
     images: Sequence[Array],
     whole: Sequence[Array],
@@ -145,17 +176,10 @@ def psr(
     """
     values = []
     for time, similarity in enumerate(images):
-        for subject, row in enumerate(similarity):
-            image_scores = scores[time] if scores is not None else None
-            regions = ranked_regions(row, image_scores)
-            rank = 0
-            if of_one_category is not None and of_one_category[time]:
-                rank = subject
-            if rank < len(regions):
-                values.append(float(row[regions[rank]]))
-            else:
-                values.append(float(whole[time][subject]))
-    return float(np.mean(values))
+        image_scores = scores[time] if scores is not None else None
+        is_one_category = of_one_category is not None and of_one_category[time]
+        values.append(psr_subjects(similarity, whole[time], image_scores, is_one_category))
+    return mean_of_subjects(values)
 
 
 def uno_distill(images: Sequence[Array]) -> Array:
@@ -183,17 +207,18 @@ def without_outliers(values: Array) -> float:
     return float(values[is_inside].mean())
 
 
-def multiid_similarities(images: Sequence[Array]) -> Array:
-    """MultiID-Bench's similarity of each image: the mean over the assigned cells, at most one for each region.
+def multiid_similarity(similarity: Array) -> float:
+    """MultiID-Bench's similarity of an image: the mean over the assigned cells, at most one for each region.
 
-    Images without a region to compare are left out.
+    NaN without a region to compare.
     """
-    means = []
-    for similarity in images:
-        cells = similarity[assigned_cells(similarity)]
-        if len(cells):
-            means.append(cells.mean())
-    return np.array(means)
+    return mean_of_values(similarity[assigned_cells(similarity)])
+
+
+def multiid_similarities(images: Sequence[Array]) -> Array:
+    """`multiid_similarity` of each image that has one."""
+    values = [multiid_similarity(similarity) for similarity in images]
+    return np.array([value for value in values if not np.isnan(value)])
 
 
 def multiid(images: Sequence[Array], form: Form = "released") -> float:
@@ -222,38 +247,67 @@ def copy_geo(generated_to_target: float, generated_to_reference: float, target_t
 # Stories
 
 
-def cells_of_cast(similarity: Array, cast: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The cells (S, R) of similarities (S, R) that ViStoryBench assigns to the subjects in the image's cast (S,)."""
-    return assigned_cells(np.where(cast[:, None], similarity, np.nan))
+def vistory_cross_cells(similarity: Array, form: Form = "released") -> Array:
+    """The similarity (S,) of each character's region in a shot: the mean over its references.
+
+    Characters are assigned by the best reference. One without a region has no value as released, corrected 0.
+
+    Args:
+        similarity: (S, K, R) of the characters in the shot's cast.
+    """
+    to_nearest_reference = best_region(similarity.swapaxes(1, 2))
+    cells = assigned_cells(to_nearest_reference)
+    values = np.full(len(similarity), np.nan)
+    if form == "corrected":
+        values[:] = 0.0
+    for subject, region in np.argwhere(cells):
+        values[subject] = np.nanmean(similarity[subject, :, region])
+    return values
+
+
+def by_character(shots: Sequence[Array], names: Sequence[Sequence[Hashable]] | None = None) -> dict[Hashable, Array]:
+    """The values of each character in the shots with it in their cast.
+
+    Args:
+        shots: values (S,) of the characters in each shot's cast. names: their names; default: in all the same.
+    """
+    values: dict[Hashable, list[float]] = {}
+    for number, shot in enumerate(shots):
+        shot_names = range(len(shot)) if names is None else names[number]
+        for name, value in zip(shot_names, shot, strict=True):
+            values.setdefault(name, []).append(float(value))
+    return {name: np.array(of_shots) for name, of_shots in values.items()}
+
+
+def vistory_cross_of_character(values: Array) -> float:
+    """The mean over shots (N,) without NaN; 0 if the character is never found."""
+    return float(np.nan_to_num(mean_of_values(values)))
 
 
 def vistory_cross(
-    images: Sequence[Array], form: Form = "released", casts: Sequence[NDArray[np.bool_]] | None = None
+    shots: Sequence[Array], form: Form = "released", names: Sequence[Sequence[Hashable]] | None = None
 ) -> float:
-    """ViStoryBench's CIDS, generated images to references.
+    """ViStoryBench's CIDS, generated images to references: of a character the mean over shots, then of characters.
 
-    Subjects are assigned by the best reference, and scored by the mean over references; of a subject the mean over
-    images, and the mean of subjects. As released, images without the subject are left out, and one that is never found
-    counts 0; corrected, each image without it counts 0 (cids_evaluator.py).
+    As released, shots without the character are left out, and one that is never found counts 0; corrected, each shot
+    of its cast without it counts 0 (cids_evaluator.py).
 
     Args:
-        images: (S, K, R) of each. casts: (S,) of each, which subjects should be in it; default all.
+        shots: (S, K, R) of the characters in each shot's cast. names: their names; default: in all the same.
     """
-    count = len(images[0])
-    values: list[list[float]] = [[] for _ in range(count)]
-    if casts is None:
-        casts = [np.ones(count, dtype=bool)] * len(images)
-    for similarity, cast in zip(images, casts, strict=True):
-        to_nearest_reference = best_region(similarity.swapaxes(1, 2))
-        cells = cells_of_cast(to_nearest_reference, cast)
-        for subject in np.flatnonzero(cast):
-            regions = np.flatnonzero(cells[subject])
-            if len(regions):
-                values[subject].append(float(np.nanmean(similarity[subject, :, regions[0]])))
-            elif form == "corrected":
-                values[subject].append(0.0)
-    means = [np.mean(of_images or [0.0]) for of_images in values]
-    return float(np.mean(means))
+    cells = [vistory_cross_cells(similarity, form) for similarity in shots]
+    characters = by_character(cells, names)
+    return mean_of_values([vistory_cross_of_character(values) for values in characters.values()])
+
+
+def vistory_self_of_character(crops: Array, form: Form = "released") -> float:
+    """The mean cosine among a character's matched crops (N, D); with one, 1 as released, with none 0."""
+    if len(crops) > 1:
+        cosines = crops @ crops.T
+        return float(cosines[np.triu_indices(len(crops), 1)].mean())
+    if form == "released":
+        return float(len(crops))
+    return float("nan")
 
 
 def vistory_self(features: Sequence[Array], form: Form = "released") -> float:
@@ -264,26 +318,22 @@ def vistory_self(features: Sequence[Array], form: Form = "released") -> float:
     Args:
         features: of each subject, (N, D) of the images in which it was matched.
     """
-    values = []
-    for crops in features:
-        if len(crops) > 1:
-            cosines = crops @ crops.T
-            values.append(float(cosines[np.triu_indices(len(crops), 1)].mean()))
-        elif form == "released":
-            values.append(float(len(crops)))
-    return mean_of_values(values)
+    return mean_of_values([vistory_self_of_character(crops, form) for crops in features])
+
+
+def occm_of_shot(found: int, expected: int) -> float:
+    """100 exp(-|found - expected| / expected) of a shot; NaN without expected subjects."""
+    if not expected:
+        return float("nan")
+    return float(100 * np.exp(-abs(found - expected) / (1e-6 + expected)))
 
 
 def occm(found: Sequence[int], expected: Sequence[int]) -> float:
     """ViStoryBench's OCCM: the mean over shots of 100 exp(-|found - expected| / expected), in 0..100.
 
-    Shots without expected subjects are left out.
+    Shots without expected subjects are left out (cids_evaluator.py).
     """
-    values = []
-    for count, wanted in zip(found, expected, strict=True):
-        if wanted:
-            values.append(100 * np.exp(-abs(count - wanted) / (1e-6 + wanted)))
-    return mean_of_values(values)
+    return mean_of_values([occm_of_shot(*counts) for counts in zip(found, expected, strict=True)])
 
 
 def vistory_copy_paste(to_reference: float, to_mirrored: float) -> float:
@@ -331,6 +381,14 @@ def nexus(
     return mean
 
 
+def msrvtt_subjects(similarity: Array, form: Form = "released", scores: Array | None = None) -> Array:
+    """The similarity (S,) of one region of each subject in a frame, see `msrvtt_subject`."""
+    values = best_region(similarity) if scores is None else most_confident_region(similarity, scores)
+    if form == "released":
+        return np.nan_to_num(values)
+    return values
+
+
 def msrvtt_subject(images: Sequence[Array], form: Form = "released", scores: Sequence[Array] | None = None) -> float:
     """MSRVTT-Personalization's subject similarity of a video: the mean over frames and subjects of one region each.
 
@@ -342,14 +400,9 @@ def msrvtt_subject(images: Sequence[Array], form: Form = "released", scores: Seq
     """
     values = []
     for time, similarity in enumerate(images):
-        if scores is None:
-            values.append(best_region(similarity))
-        else:
-            values.append(most_confident_region(similarity, scores[time]))
-    of_subjects = np.concatenate(values)
-    if form == "released":
-        of_subjects = np.nan_to_num(of_subjects)
-    return mean_of_values(of_subjects)
+        frame_scores = scores[time] if scores is not None else None
+        values.append(msrvtt_subjects(similarity, form, frame_scores))
+    return mean_of_subjects(values)
 
 
 def consecutive_cosines(frames: Array) -> Array:
@@ -420,6 +473,12 @@ def frame_rate(seconds: Array) -> float:
     return float((len(seconds) - 1) / max(duration - _ROUNDED_TIME, _ROUNDED_TIME))
 
 
+def vbench_pieces(frames: Array, seconds: Array) -> Array:
+    """VBench's consistency of each piece of two seconds of a video (N, D), by the time of each frame (N,)."""
+    pieces = two_second_pieces(frames, frame_rate(seconds))
+    return np.array([vbench_frames(piece).mean() for piece in pieces])
+
+
 def vbench_long(videos: Sequence[Array], seconds: Sequence[Array], form: Form = "released") -> float:
     """VBench-Long's subject consistency of videos: VBench's, over pieces of two seconds (its default weights).
 
@@ -429,10 +488,7 @@ def vbench_long(videos: Sequence[Array], seconds: Sequence[Array], form: Form = 
     Args:
         seconds: of each video, the time of each frame (N,), ascending, with a frame or more in each second.
     """
-    means = []
-    for frames, times in zip(videos, seconds, strict=True):
-        pieces = two_second_pieces(frames, frame_rate(times))
-        means.append(np.array([vbench_frames(piece).mean() for piece in pieces]))
+    means = [vbench_pieces(frames, times) for frames, times in zip(videos, seconds, strict=True)]
     if form == "corrected":
         return float(np.mean([of_pieces.mean() for of_pieces in means]))
     if all(len(of_pieces) == 1 for of_pieces in means):
@@ -440,9 +496,15 @@ def vbench_long(videos: Sequence[Array], seconds: Sequence[Array], form: Form = 
     return float(np.concatenate(means).mean())
 
 
+def freeinit_frames(frames: Array) -> Array:
+    """The cosine (N - 1,) of the first frame to each later one."""
+    cosines: Array = frames[1:] @ frames[0]
+    return cosines
+
+
 def freeinit(frames: Array) -> float:
     """FreeInit's consistency: the mean cosine of the first frame to each later one."""
-    return float((frames[1:] @ frames[0]).mean())
+    return float(freeinit_frames(frames).mean())
 
 
 def freeinits(videos: Sequence[Array]) -> Array:

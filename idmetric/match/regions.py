@@ -67,6 +67,7 @@ class Region:
         score: a detector's confidence in [0, 1]; 1 for a given region.
         image_size: width and height of the image that the box was drawn in, where known. The box is in its pixels, and
             scaled to an image of another size.
+        found_for: the subjects by whose photos a detector found it. All are compared with it, but `nexus` counts these.
 
     Raises:
         RequestError: for an empty box.
@@ -77,6 +78,7 @@ class Region:
     label: str = ""
     score: float = 1.0
     image_size: tuple[int, int] | None = None
+    found_for: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.box is None:

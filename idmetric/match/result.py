@@ -22,10 +22,13 @@ from idmetric.match.changes import (
     state_changes,
 )
 from idmetric.match.clips import Interval, evenly_spaced
-from idmetric.match.named import FRAMES, PublishedValue, Similarities, published_value
+from idmetric.match.named import FRAMES
 from idmetric.match.output import Output, columns
 from idmetric.match.page.pictures import Thumbnail
 from idmetric.match.page.subjects import match_page
+from idmetric.match.published_values import PublishedValue, published_value
+from idmetric.match.regions import Region
+from idmetric.match.similarities import Similarities
 from idmetric.match.swaps import Sighting, swaps
 from idmetric.match.table import WHOLE, Table
 from idmetric.match.tracks import CUT, Motion, linked, reduced, steps
@@ -439,29 +442,44 @@ class Match(Output):
             row["left"], row["top"], row["right"], row["bottom"] = box
         return row
 
-    def published(self, name: str, form: str = "released") -> PublishedValue:
-        """A published number by name, see `idmetric.match.named`; "corrected" where the release has an error."""
-        similarities = Similarities(clips=self.table.clips, seconds=self.table.seconds)
-        for time, regions in enumerate(self.table.regions):
-            similarities.names.append(self.table.subjects)
-            similarities.words.append(self.words)
-            similarities.casts.append(self.cast[time])
-            similarities.to_references.append(1 - self.table.at(time))
-            similarities.aggregated.append(1 - self.by_region[time, :, : len(regions)])
-            scores = [region.score for region in regions]
-            similarities.scores.append(np.array(scores))
+    @cached_property
+    def similarities(self) -> Similarities:
+        """What published numbers are computed from."""
         images = range(len(self.table.times))
-        for subject in range(len(self.table.subjects)):
-            similarities.features.append([self.region_features(subject, time) for time in images])
-
+        subjects = range(len(self.table.subjects))
         whole = self.whole
         if whole is None and self._is_whole:  # regions that are whole images serve as well
             whole = self.table.values[..., 0]
+        to_whole: list[Array] | None = None
+        frames: list[Array] | None = None
         if whole is not None:
+            to_whole = list(1 - whole.detach().cpu().double().numpy())
             frames = [features[WHOLE] for features in self.features[0]]
-            to_references = 1 - whole.detach().cpu().double().numpy()
-            similarities = replace(similarities, whole=list(to_references), frames=frames)
-        return published_value(similarities, name, form, self.signature, self._choices_of_frames())
+        return Similarities(
+            images=list(self.table.times),
+            clips=list(self.table.clips),
+            seconds=list(self.table.seconds),
+            names=[self.table.subjects for _ in images],
+            words=[self.words for _ in images],
+            casts=list(self.cast),
+            to_references=[1 - self.table.at(time) for time in images],
+            aggregated=[1 - self.by_region[time, :, : len(self.table.regions[time])] for time in images],
+            whole=to_whole,
+            scores=[np.array([region.score for region in regions]) for regions in self.table.regions],
+            found_for=[[self._owners(region) for region in regions] for regions in self.table.regions],
+            features=[tuple(self.region_features(subject, time) for subject in subjects) for time in images],
+            frames=frames,
+        )
+
+    def _owners(self, region: Region) -> tuple[str, ...]:
+        """The subjects that a region was found for, or labeled with; none for a region of all."""
+        if region.label in self.table.subjects:
+            return (region.label,)
+        return tuple(name for name in region.found_for if name in self.table.subjects)
+
+    def published(self, name: str, form: str = "released") -> PublishedValue:
+        """A published number by name, see `idmetric.match.named`; "corrected" where the release has an error."""
+        return published_value(self.similarities, name, form, self.signature, self._choices_of_frames())
 
     def _choices_of_frames(self) -> list[str]:
         """The choices of frames, keys of `FRAMES`, that the frames of all clips agree with."""

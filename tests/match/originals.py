@@ -120,6 +120,66 @@ def multiid(images, regions, without_outliers):
     return average(inside)
 
 
+# Stories: `shots[time][subject][reference][region]`, and of each shot the names of its cast
+
+
+def vistory_boxes(shot, regions):
+    """The region of each character of a shot, by the best of its references."""
+    best = []
+    for references in shot:
+        row = []
+        for region in range(regions):
+            cells = present([reference[region] for reference in references])
+            row.append(max(cells) if cells else None)
+        best.append(row)
+    return dict(assignment(best, regions))
+
+
+def vistory_cross(shots, casts, regions, counts_missing):
+    of_characters = {}
+    for shot, cast, count in zip(shots, casts, regions, strict=True):
+        boxes = vistory_boxes(shot, count)
+        for number, name in enumerate(cast):
+            values = of_characters.setdefault(name, [])
+            if number in boxes:
+                values.append(average(present([reference[boxes[number]] for reference in shot[number]])))
+            elif counts_missing:
+                values.append(0.0)
+    return average([average(values) if values else 0.0 for values in of_characters.values()])
+
+
+def vistory_self(shots, casts, regions, features, one_counts):
+    """`features[time][region]` are vectors; `one_counts`: a character that is found once or never counts 1 or 0."""
+    crops = {}
+    for time, (shot, cast, count) in enumerate(zip(shots, casts, regions, strict=True)):
+        boxes = vistory_boxes(shot, count)
+        for number, name in enumerate(cast):
+            of_character = crops.setdefault(name, [])
+            if number in boxes:
+                of_character.append(features[time][boxes[number]])
+    results = []
+    for vectors in crops.values():
+        cosines = []
+        for later in range(len(vectors)):
+            for earlier in range(later):
+                cosines.append(cosine(vectors[earlier], vectors[later]))
+        if cosines:
+            results.append(average(cosines))
+        elif one_counts:
+            results.append(float(len(vectors)))
+    return average(results)
+
+
+def occm(casts, regions):
+    scores = []
+    for cast, detected in zip(casts, regions, strict=True):
+        expected = len(cast)
+        if expected == 0:
+            continue
+        scores.append(100 * math.exp(-float(abs(detected - expected)) / (1e-6 + expected)))
+    return average(scores)
+
+
 # Video: `videos` are lists of such images
 
 

@@ -17,7 +17,7 @@ from scipy import ndimage
 
 from idmetric import IDSim
 from idmetric.cli.match import main
-from idmetric.match import Subject, match
+from idmetric.match import Region, Subject, match
 from idmetric.match.codes import decode
 from idmetric.match.detect import Detections, Detector
 from idmetric.match.detect_patches import PatchDetector, hot_boxes
@@ -246,6 +246,70 @@ def test_patches_of_several_subjects_are_looked_for_one_by_one(metric):
     both = {region.box for region in DetectedRegions(detector, references=photos)(picture)}
     alone = [DetectedRegions(detector, references=photos[name])(picture) for name in photos]
     assert both == {region.box for regions in alone for region in regions}
+
+
+def test_regions_found_by_photos_keep_to_their_subject_in_nexus(metric, tmp_path):
+    """Kept regions, too; a box that another subject's more confident one covers is that one's as well."""
+    picture, _ = scene((ANN, None, REX))
+    photos = {"ann": references(ANN, 2), "rex": references(REX, 2)}
+    detector = PatchDetector(metric=metric)
+    for _ in range(2):
+        found = match(
+            metric, photos, picture, regions=DetectedRegions(detector, references=photos, keep=tmp_path), threshold=0.25
+        )
+        regions = found.table.regions[0]
+        assert {name for region in regions for name in region.found_for} == {"ann", "rex"}
+        assert {region.label for region in regions} == {""}
+        own, all_pairs = [], []
+        for number, region in enumerate(regions):
+            for subject, name in enumerate(photos):
+                similarity = 1 - found.by_region[0, subject, number]
+                all_pairs.append(similarity)
+                if name in region.found_for:
+                    own.append(similarity)
+        assert len(own) < len(all_pairs)
+        assert found.published("nexus", "corrected").value == pytest.approx(np.mean(own))
+    [kept] = tmp_path.glob("*.json")
+    assert {tuple(region["found_for"]) for region in json.loads(kept.read_text())["regions"]} == {
+        region.found_for for region in regions
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoSubjects(Detector):
+    """Finds a box for each query, at places that overlap."""
+
+    boxes: dict
+
+    name = "two subjects"
+    weights = "none"
+    finds_by = ("photos",)
+
+    def candidates(self, image, words, queries):
+        for score, name in zip((0.9, 0.5), queries, strict=False):
+            yield Detections(torch.tensor([self.boxes[name]]), torch.tensor([score]), [""], found_for=[(name,)])
+
+
+def test_of_two_boxes_in_one_place_the_better_one_is_found_for_both_subjects():
+    photos = {"ann": [panel(ANN, 1)], "rex": [panel(REX, 1)]}
+    picture, _ = scene((ANN, REX))
+    for box, expected in (((2, 0, 102, 100), [("ann", "rex")]), ((112, 0, 212, 100), [("ann",), ("rex",)])):
+        detector = TwoSubjects(boxes={"ann": (0.0, 0, 100, 100), "rex": box})
+        regions = DetectedRegions(detector, references=photos)(picture)
+        assert [region.found_for for region in regions] == expected
+
+
+def test_a_region_labeled_with_a_name_is_compared_with_that_subject_alone_in_nexus(metric, subjects):
+    picture, boxes = scene((ANN, REX))
+    labels = ["ann", "rex"]
+    regions = [Region(box, label=label) for box, label in zip(boxes, labels, strict=True)]
+    found = match(metric, subjects, picture, regions=regions, threshold=0.25)
+    own = 1 - found.by_region[0].diagonal()
+    assert found.published("nexus", "corrected").value == pytest.approx(own.mean())
+    assert (
+        found.published("nexus", "corrected").value
+        > match(metric, subjects, picture, regions=boxes).published("nexus", "corrected").value
+    )
 
 
 def test_an_even_image_has_no_regions(metric):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from idmetric.match import published
-from idmetric.match.named import Similarities, published_value
+from idmetric.match.published_values import published_value
+from idmetric.match.similarities import Similarities
 from idmetric.metric.scoring.scores import RequestError
 from tests.match import originals
 
@@ -19,6 +20,18 @@ def number(similarities, name, form="released"):
     return published_value(similarities, name, form, SIGNATURE).value
 
 
+def similarities_of(names, **given):
+    """Similarities of images with these subjects; words and features are empty if they are not given."""
+    count = len(names)
+    parts = {
+        "images": [f"image {number}" for number in range(count)],
+        "clips": [""] * count,
+        "words": [("",) * len(image_names) for image_names in names],
+        "features": [(None,) * len(image_names) for image_names in names],
+    }
+    return Similarities(**{**parts, "names": names, **given})
+
+
 def array(rows, regions):
     """(S, R) of lists, also without regions."""
     cells = [[math.nan if cell is None else cell for cell in row] for row in rows]
@@ -28,22 +41,24 @@ def array(rows, regions):
 class Tables:
     """Random images of some videos: similarities and confidences in sixteenths, so that ties happen and sums are exact.
 
-    Images have 0 to 4 regions and 1 to 4 subjects; cells, and all of a subject's or a region's, may lack a value.
+    Images have 0 to 4 regions and 1 to 4 subjects; cells, and all of a subject's or a region's, may lack a value. With
+    casts, an image has rows of subjects outside of its cast as well, which the originals do not know.
     """
 
-    def __init__(self, seed):
+    def __init__(self, seed, with_casts=False):
         self.rng = rng = random.Random(seed)
         subjects = rng.randint(1, 4)
-        self.names = tuple(rng.choice(["human_", "animal_"]) + str(number) for number in range(subjects))
-        self.words = tuple(rng.choice(["", "dog", "cat"]) for _ in range(subjects))
+        self.roster = tuple(rng.choice(["human_", "animal_"]) + str(number) for number in range(subjects))
+        self.words_of_roster = tuple(rng.choice(["", "dog", "cat"]) for _ in range(subjects))
         self.videos = []
         for _ in range(rng.randint(1, 3)):
             counts = [rng.choice([0, 1, 1, 2, 3, 4]) for _ in range(rng.randint(1, 4))]
             self.videos.append(counts)
         self.regions = [count for counts in self.videos for count in counts]
-        self.images = [self.image(subjects, count) for count in self.regions]
+        self.tables = [self.image(subjects, count) for count in self.regions]
         self.scores = [[rng.randint(0, 8) / 8 for _ in range(count)] for count in self.regions]
-        self.whole = [[rng.randint(-16, 16) / 16 for _ in range(subjects)] for _ in self.regions]
+        self.wholes = [[rng.randint(-16, 16) / 16 for _ in range(subjects)] for _ in self.regions]
+        self.casts = [[not with_casts or rng.random() < 0.6 for _ in range(subjects)] for _ in self.regions]
 
     def image(self, subjects, regions):
         rng = self.rng
@@ -59,63 +74,241 @@ class Tables:
         return rows
 
     def by_video(self, values):
+        """Values of images that have a cast, by video."""
         parts, start = [], 0
         for counts in self.videos:
-            parts.append(values[start : start + len(counts)])
+            with_cast = [time for time in range(start, start + len(counts)) if any(self.casts[time])]
+            parts.append([values[time] for time in with_cast])
             start += len(counts)
         return parts
+
+    def members(self, values):
+        """Values of the subjects in the cast, of the images that have one."""
+        selected = []
+        for cast, of_image in zip(self.casts, values, strict=True):
+            if any(cast):
+                selected.append([value for value, is_member in zip(of_image, cast, strict=True) if is_member])
+        return selected
+
+    def with_cast(self, values):
+        """Values of the images that have a cast."""
+        return [value for value, cast in zip(values, self.casts, strict=True) if any(cast)]
+
+    @property
+    def images(self):
+        return self.members(self.tables)
+
+    @property
+    def names(self):
+        return self.members([self.roster] * len(self.tables))
+
+    @property
+    def words(self):
+        return self.members([self.words_of_roster] * len(self.tables))
+
+    @property
+    def videos_of_members(self):
+        """The rows of the cast of each frame, by video."""
+        rows = []
+        for cast, table in zip(self.casts, self.tables, strict=True):
+            rows.append([row for row, is_member in zip(table, cast, strict=True) if is_member])
+        return self.by_video(rows)
 
     @property
     def similarities(self):
         """One reference of each subject."""
-        tables = [array(rows, count) for rows, count in zip(self.images, self.regions, strict=True)]
-        clips = [f"clip {video}" for video, counts in enumerate(self.videos) for _ in counts]
-        return Similarities(
+        tables = [array(rows, count) for rows, count in zip(self.tables, self.regions, strict=True)]
+        count = len(tables)
+        return similarities_of(
+            [self.roster] * count,
+            clips=[f"clip {video}" for video, counts in enumerate(self.videos) for _ in counts],
+            words=[self.words_of_roster] * count,
+            casts=[np.array(cast) for cast in self.casts],
             to_references=[table[:, None, :] for table in tables],
             aggregated=tables,
-            names=[self.names] * len(tables),
-            words=[self.words] * len(tables),
-            whole=[np.array(row)[:, None] for row in self.whole],
+            whole=[np.array(row)[:, None] for row in self.wholes],
             scores=[np.array(row) for row in self.scores],
-            features=[[] for _ in self.names],
-            clips=clips,
         )
 
 
 ORIGINALS = {
-    "xverse-ip": lambda tables, _: originals.xverse(tables.images, [tables.names] * len(tables.images), humans=False),
-    "xverse-id": lambda tables, _: originals.xverse(tables.images, [tables.names] * len(tables.images), humans=True),
+    "xverse-ip": lambda tables, _: originals.xverse(tables.images, tables.names, humans=False),
+    "xverse-id": lambda tables, _: originals.xverse(tables.images, tables.names, humans=True),
     "umo-id-conf": lambda tables, _: originals.umo_id_conf(tables.images),
-    "umo-reward": lambda tables, _: originals.umo_reward(tables.images, tables.regions),
+    "umo-reward": lambda tables, _: originals.umo_reward(tables.images, tables.with_cast(tables.regions)),
     "uno-distill": lambda tables, _: originals.uno_distill(tables.images),
     "psr": lambda tables, form: originals.psr(
         tables.images,
-        tables.whole,
-        [tables.words] * len(tables.images),
-        tables.scores if form == "corrected" else None,
+        tables.members(tables.wholes),
+        tables.words,
+        tables.with_cast(tables.scores) if form == "corrected" else None,
     ),
-    "multiid": lambda tables, form: originals.multiid(tables.images, tables.regions, form == "released"),
+    "multiid": lambda tables, form: originals.multiid(
+        tables.images, tables.with_cast(tables.regions), form == "released"
+    ),
     "nexus": lambda tables, form: originals.nexus(
-        tables.by_video(tables.images), tables.by_video(tables.regions), form == "released"
+        tables.videos_of_members, tables.by_video(tables.regions), form == "released"
     ),
     "msrvtt-subject": lambda tables, form: originals.msrvtt(
-        tables.by_video(tables.images), tables.by_video(tables.scores), form == "released"
+        tables.videos_of_members, tables.by_video(tables.scores), form == "released"
     ),
 }
 WITH_FORMS = ("psr", "multiid", "nexus", "msrvtt-subject")
 
 
+@pytest.mark.parametrize("with_casts", [False, True], ids=["everyone", "casts"])
 @pytest.mark.parametrize("name", ORIGINALS)
-def test_numbers_of_random_tables(name):
+def test_numbers_of_random_tables(name, with_casts):
     values = []
     for seed in range(TABLES):
-        tables = Tables(seed)
+        tables = Tables(seed, with_casts)
         for form in ("released", "corrected") if name in WITH_FORMS else ("released",):
             value = number(tables.similarities, name, form)
             expected = ORIGINALS[name](tables, form)
             assert value == pytest.approx(expected, abs=1e-9, nan_ok=True), (seed, form)
             values.append(value)
-    assert len({round(value, 6) for value in values if not math.isnan(value)}) > TABLES / 2
+    assert len({round(value, 6) for value in values if not math.isnan(value)}) > TABLES / 3
+
+
+# Stories
+
+
+class Story:
+    """Shots with random casts and regions; characters have 1 to 3 references, and cells may lack a value."""
+
+    def __init__(self, seed):
+        rng = random.Random(seed)
+        names = ["cat", "duck", "cow", "pig"][: rng.randint(1, 4)]
+        references = {name: rng.randint(1, 3) for name in names}
+        self.roster = tuple(names)
+        self.casts, self.regions, self.tables, self.features = [], [], [], []
+        for _ in range(rng.randint(1, 6)):
+            regions = rng.choice([0, 1, 2, 2, 3, 4])
+            table = {}
+            for name in names:
+                rows = []
+                for _ in range(references[name]):
+                    rows.append([None if rng.random() < 0.1 else rng.randint(-16, 16) / 16 for _ in range(regions)])
+                table[name] = rows
+            self.casts.append([name for name in names if rng.random() < 0.6])
+            self.regions.append(regions)
+            self.tables.append(table)
+            angles = [rng.uniform(0, 3) for _ in range(regions)]
+            self.features.append([[math.cos(angle), math.sin(angle)] for angle in angles])
+
+    @property
+    def shots(self):
+        """The tables of the casts."""
+        return [[table[name] for name in cast] for table, cast in zip(self.tables, self.casts, strict=True)]
+
+    @property
+    def similarities(self):
+        most_references = max(len(rows) for rows in self.tables[0].values())
+        to_references = []
+        for table, regions in zip(self.tables, self.regions, strict=True):
+            padded = np.full((len(self.roster), most_references, regions), np.nan)
+            for number, name in enumerate(self.roster):
+                padded[number, : len(table[name])] = array(table[name], regions)
+            to_references.append(padded)
+        features = [np.array(vectors).reshape(-1, 2) for vectors in self.features]
+        count = len(self.tables)
+        return similarities_of(
+            [self.roster] * count,
+            casts=[np.array([name in cast for name in self.roster]) for cast in self.casts],
+            to_references=to_references,
+            aggregated=[similarity[:, 0] for similarity in to_references],
+            features=[(of_shot,) * len(self.roster) for of_shot in features],
+        )
+
+
+def test_numbers_of_random_stories():
+    values = []
+    for seed in range(TABLES):
+        story = Story(seed)
+        shots, casts, regions = story.shots, story.casts, story.regions
+        for form in ("released", "corrected"):
+            is_released = form == "released"
+            expected = {
+                "vistory-cross": originals.vistory_cross(shots, casts, regions, not is_released),
+                "vistory-self": originals.vistory_self(shots, casts, regions, story.features, is_released),
+            }
+            if is_released:
+                expected["vistory-occm"] = originals.occm(casts, regions)
+            for name, value in expected.items():
+                assert number(story.similarities, name, form) == pytest.approx(value, nan_ok=True), (seed, name, form)
+                values.append(value)
+    assert len({round(value, 6) for value in values if not math.isnan(value)}) > TABLES
+
+
+def with_cosines(*cosines):
+    """Unit vectors with these cosines to the first ones, by Gram's matrix."""
+    gram = np.array(cosines)
+    return np.linalg.cholesky(gram)
+
+
+def perfect_story(with_casts=True):
+    """Four shots of two characters, one in each, and a bystander in each, more like nobody.
+
+    A character's pictures have a cosine of .932 to its reference and of .875 among each other, bystanders .084.
+    """
+    cat, duck, cat_1, cat_2, duck_1, duck_2, *bystanders = with_cosines(*perfect_cosines())
+    crops = [cat_1, duck_1, cat_2, duck_2]
+    count = len(crops)
+    to_references, features = [], []
+    for crop, bystander in zip(crops, bystanders, strict=True):
+        regions = np.stack([bystander, crop])
+        to_references.append(np.stack([cat, duck])[:, None] @ regions.T)
+        features.append((regions, regions))
+    casts = [np.array([True, False]), np.array([False, True])] * 2
+    return similarities_of(
+        [("cat", "duck")] * count,
+        casts=casts if with_casts else [],
+        to_references=to_references,
+        aggregated=[similarity[:, 0] for similarity in to_references],
+        features=features,
+    )
+
+
+def perfect_cosines():
+    """Of the references of cat and duck, two pictures of each, and four bystanders."""
+    gram = np.eye(10)
+    gram[0, 2:4] = gram[1, 4:6] = 0.932
+    gram[2, 3] = gram[4, 5] = 0.875
+    gram[:2, 6:] = 0.084
+    gram[2:6, 6:] = 0.0783
+    for first in range(6, 10):
+        gram[first, first + 1 :] = 0.3418
+    return np.triu(gram) + np.triu(gram, 1).T
+
+
+def test_vistory_numbers_know_the_cast_alone():
+    """A perfect story with a bystander in each shot; without casts the characters are looked for in all shots."""
+    story = perfect_story()
+    for form in ("released", "corrected"):
+        assert number(story, "vistory-cross", form) == pytest.approx(0.932)
+        assert number(story, "vistory-self", form) == pytest.approx(0.875)
+    assert number(story, "vistory-occm") == pytest.approx(36.8, abs=0.02)
+
+    without_casts = perfect_story(with_casts=False)
+    assert number(without_casts, "vistory-cross") == pytest.approx(0.508)
+    assert number(without_casts, "vistory-self") == pytest.approx(0.255, abs=5e-4)
+    assert number(without_casts, "vistory-occm") == pytest.approx(100)
+
+
+def test_a_shot_that_should_show_nobody_is_skipped():
+    similarities = perfect_story()
+    casts = [*similarities.casts[:3], np.array([False, False])]
+    story = Similarities(**{**vars(similarities), "casts": casts})
+    assert number(story, "vistory-cross") == pytest.approx(0.932)
+    assert number(story, "vistory-self") == pytest.approx((0.875 + 1) / 2)  # the duck is found once
+    assert number(story, "vistory-self", "corrected") == pytest.approx(0.875)
+    assert number(story, "vistory-occm") == pytest.approx(36.8, abs=0.02)
+    for name in ("umo-reward", "uno-distill", "multiid", "xverse-ip"):
+        assert len([row for row in value_rows(story, name) if row["image"] and not row["subject"]]) == 3
+
+
+def value_rows(similarities, name, form="released"):
+    return published_value(similarities, name, form, SIGNATURE).values
 
 
 def drifting(seed):
@@ -137,7 +330,15 @@ def of_frames(videos, rates):
         frames += [np.array(vector) for vector in vectors]
         clips += [f"clip {video}"] * len(vectors)
         seconds += [place / fps for place in range(len(vectors))]
-    return Similarities(to_references=[np.empty((0, 0, 0))] * len(frames), frames=frames, clips=clips, seconds=seconds)
+    count = len(frames)
+    return similarities_of(
+        [()] * count,
+        clips=clips,
+        seconds=seconds,
+        to_references=[np.empty((0, 0, 0))] * count,
+        aggregated=[np.empty((0, 0))] * count,
+        frames=frames,
+    )
 
 
 def test_vbench_long_of_random_videos():
@@ -205,15 +406,14 @@ def of_one_clip(images, words=("", ""), scores=None):
     given = [np.ones(table.shape[1]) for table in tables]
     if scores is not None:
         given = [np.array(row) for row in scores]
-    return Similarities(
+    return similarities_of(
+        [("ann", "rex")[: len(tables[0])]] * len(tables),
+        clips=["clip"] * len(tables),
+        words=[words] * len(tables),
         to_references=[table[:, None, :] for table in tables],
         aggregated=tables,
-        names=[("ann", "rex")[: len(tables[0])]] * len(tables),
-        words=[words] * len(tables),
         whole=[np.full((len(table), 1), 0.2) for table in tables],
         scores=given,
-        features=[[], []],
-        clips=["clip"] * len(tables),
     )
 
 
@@ -249,12 +449,12 @@ def test_psr_of_two_subjects_of_one_category_takes_two_boxes():
 def test_msrvtt_is_the_mean_of_videos():
     """One frame of .638, and two of .26: .449, where the mean of frames was .386."""
     images = [np.array([[value]]) for value in (0.638, 0.26, 0.26)]
-    similarities = Similarities(
+    similarities = similarities_of(
+        [("ann",)] * 3,
+        clips=["a", "b", "b"],
         to_references=[image[:, None] for image in images],
         aggregated=images,
         scores=[np.ones(1)] * 3,
-        features=[[]],
-        clips=["a", "b", "b"],
     )
     assert number(similarities, "msrvtt-subject") == pytest.approx(0.449)
     of_frames = 0.638 + 0.26 + 0.26
@@ -277,3 +477,14 @@ def test_xverse_counts_humans_in_the_id_similarity_alone():
     assert number(humans, "xverse-id") == pytest.approx(90)
     assert number(named, "xverse-ip") == pytest.approx(75)
     assert math.isnan(number(named, "xverse-id"))
+
+
+def test_nexus_compares_a_region_with_the_subject_that_it_was_found_for():
+    """.655, where all pairs of regions and subjects have .479."""
+    clip = of_one_clip([[[0.66, 0.30], [0.306, 0.65]]])
+    assert number(clip, "nexus", "corrected") == pytest.approx(0.479)
+    own = Similarities(**{**vars(clip), "found_for": [[("ann",), ("rex",)]]})
+    assert number(own, "nexus", "corrected") == pytest.approx(0.655)
+    assert number(own, "nexus") == pytest.approx(0.655 / 2)
+    of_both = Similarities(**{**vars(clip), "found_for": [[("ann", "rex"), ()]]})
+    assert number(of_both, "nexus", "corrected") == pytest.approx(0.479)

@@ -386,7 +386,7 @@ def test_vbench_i2v_compares_with_the_one_reference(metric):
     assert found.published("vbench-i2v").value == pytest.approx(expected, abs=2e-3)
     two = {"red": colors([0.0, 1.0])}
     found = match(metric, two, Clip(colors([0, 1])), encoders={"red": mean_color})
-    with pytest.raises(RequestError, match="one subject with one reference"):
+    with pytest.raises(RequestError, match="takes one reference, the input image of the clip; red has several"):
         found.published("vbench-i2v")
 
 

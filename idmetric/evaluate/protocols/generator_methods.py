@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
     from idmetric.evaluate.protocols.generator.regions import RegionsOf
     from idmetric.match.detected import DetectedRegions
-    from idmetric.match.named import Similarities
+    from idmetric.match.similarities import Similarities
 
 
 @dataclass(frozen=True)

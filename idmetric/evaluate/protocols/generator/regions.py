@@ -13,10 +13,11 @@ from PIL import Image
 from idmetric.evaluate.protocols.common.columns import Ints
 from idmetric.evaluate.protocols.generator.images import Images, Sightings
 from idmetric.evaluate.protocols.generator.layouts import Layout
-from idmetric.match import Cut, DetectedRegions, Match, Region, Subject, match
+from idmetric.match import Cut, DetectedRegions, Region, Subject, match
 from idmetric.match.casts import Cast
-from idmetric.match.named import PUBLISHED, Similarities
+from idmetric.match.named import PUBLISHED
 from idmetric.match.region_files import regions_for
+from idmetric.match.similarities import Similarities
 from idmetric.metric.images.kinds import ImageReadError
 from idmetric.metric.images.read import read_image
 
@@ -137,8 +138,10 @@ def sightings(
             times_of_methods.setdefault(images.method[members[0]], []).append(time)
         for method, times in times_of_methods.items():
             of_stories = similarities.setdefault(method, {})
-            of_story = of_stories.setdefault(story, Similarities(whole=[]))
-            _add(of_story, result, times)
+            of_images = result.similarities.of_images(times)
+            if story in of_stories:
+                of_images = of_stories[story].joined(of_images)
+            of_stories[story] = of_images
         done += len(scenes)
         if settings.progress is not None:
             settings.progress(done, len(images.scenes))
@@ -164,23 +167,3 @@ def _rosters(images: Images, layout: Layout) -> dict[tuple[str, Roster], list[In
     for story, shots in shots_of_stories.items():
         rosters[story, tuple(subjects_of_stories[story])] = shots
     return rosters
-
-
-def _add(similarities: Similarities, result: Match, times: Sequence[int]) -> None:
-    """Add the tables of images of one method to the input of published numbers.
-
-    Features are kept by subject, so that they are of one story, or else of the images of one roster alone.
-    """
-    for time in times:
-        regions = result.table.regions[time]
-        similarities.names.append(result.table.subjects)
-        similarities.words.append(result.words)
-        similarities.casts.append(result.cast[time])
-        similarities.to_references.append(1 - result.table.at(time))
-        similarities.aggregated.append(1 - result.by_region[time, :, : len(regions)])
-        similarities.scores.append(np.array([region.score for region in regions]))
-        if similarities.whole is not None and result.whole is not None:
-            similarities.whole.append(1 - result.whole[time].double().cpu().numpy())
-    if not similarities.features:
-        for subject in range(len(result.table.subjects)):
-            similarities.features.append([result.region_features(subject, time) for time in times])
