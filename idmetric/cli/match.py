@@ -176,15 +176,13 @@ def _run(args: Namespace) -> int:
             raise UsageError(str(error)) from error
     for image, reason in result.skipped.items():
         say(f"skipped {image}: {reason}")
-    if args.format in ("table", "json"):
-        text = getattr(result, f"to_{args.format}")(published)
-    else:
-        text = getattr(result, f"to_{args.format}")()
+    text = getattr(result, f"to_{args.format}")(published)
+    if args.format in ("csv", "jsonl"):
         for number in published:
             say(str(number))
     write(text, args.output)
     if args.html:
-        result.write(args.html)
+        result.write(args.html, published)
         if not args.quiet:
             say(f"wrote {args.html}")
     return status_of(result.skipped)

@@ -171,8 +171,11 @@ class Consistency(Output):
             lines.append(f"threshold of one subject: {four(self.threshold)} ({self.threshold_source})")
         return lines
 
-    def to_html(self) -> str:
+    def to_html(self, numbers: Sequence[PublishedValue] = ()) -> str:
         """A page that opens from disk: of each clip what it shows over time, and the frames that differ most.
+
+        Args:
+            numbers: published ones, which the page shows as well.
 
         Raises:
             ImportError: without jinja2, which the extra `match` brings.
@@ -185,6 +188,7 @@ class Consistency(Output):
             timelines=self.timelines,
             thumbnails=self.images.thumbnails,
             thumbnails_between=self.thumbnails_between,
+            numbers=numbers,
         )
 
 

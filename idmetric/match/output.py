@@ -40,20 +40,28 @@ class Output(ABC):
     def lines(self) -> list[str]:
         """The rows and more, for a terminal."""
 
+    def rows_with(self, numbers: Sequence[PublishedValue]) -> Records:
+        """`rows` with a column for each published number, such as "nexus:corrected", see `PublishedValue.value_of`."""
+        rows = []
+        for row in self.rows:
+            values = {number.label: number.value_of(row) for number in numbers}
+            rows.append({**row, **values})
+        return Records(rows, (*self.rows.columns, *(number.label for number in numbers)))
+
     def to_pandas(self) -> Any:
         """`rows` as a pandas DataFrame."""
         return self.rows.to_pandas()
 
-    def to_csv(self) -> str:
-        """`rows` as CSV text."""
-        return self.rows.to_csv()
+    def to_csv(self, numbers: Sequence[PublishedValue] = ()) -> str:
+        """`rows_with` published numbers as CSV text."""
+        return self.rows_with(numbers).to_csv()
 
-    def to_jsonl(self) -> str:
-        """A JSON object for each row."""
-        return self.rows.to_jsonl()
+    def to_jsonl(self, numbers: Sequence[PublishedValue] = ()) -> str:
+        """A JSON object for each row, with the values of published numbers as in `rows_with`."""
+        return self.rows_with(numbers).to_jsonl()
 
     def to_json(self, numbers: Sequence[PublishedValue] = ()) -> str:
-        """Signature, rows and all other results; also published numbers, if they are given."""
+        """Signature, rows and all other results, and published numbers with all of their values."""
         content = {
             "signature": dict(self.signature),
             "rows": self.rows.to_records(),
@@ -70,16 +78,20 @@ class Output(ABC):
         return "\n".join(line.rstrip() for line in lines) + "\n"
 
     @abstractmethod
-    def to_html(self) -> str:
+    def to_html(self, numbers: Sequence[PublishedValue] = ()) -> str:
         """A page that opens from disk; ImportError without jinja2, which the extra `match` brings."""
 
-    def write(self, path: StrPath) -> None:
-        """Write the rows as .csv, .json or .jsonl, or the page as .html, atomically; ValueError for another ending."""
+    def write(self, path: StrPath, numbers: Sequence[PublishedValue] = ()) -> None:
+        """Write the rows as .csv, .json or .jsonl, or the page as .html, atomically; ValueError for another ending.
+
+        Args:
+            numbers: published ones, for columns of the rows (see `rows_with`), or a part of the page.
+        """
         ending = Path(path).suffix
         if ending == ".html":
-            write_page(self.to_html(), path)
+            write_page(self.to_html(numbers), path)
         elif ending in (".csv", ".json", ".jsonl"):
-            self.rows.write(path)
+            self.rows_with(numbers).write(path)
         else:
             raise ValueError(f"{os.fspath(path)!r} ends in none of .csv, .json, .jsonl, .html")
 

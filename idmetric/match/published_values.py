@@ -72,8 +72,11 @@ class PublishedValue:
     def value_of(self, row: Record) -> float | None:
         """The value for a row of a result: the finest one that the number and the row have, None without one.
 
-        That is the value of the row's image and subject, else of its image, its subject or its clip.
+        That is the value of the row's image and subject, else of its image, its subject or its clip. A subject outside
+        of the image's cast has none.
         """
+        if not row.get("expected", True):
+            return None
         for level in _LEVELS:
             has_values = level in {_level(values) for values in self.values}
             if has_values and all(name in row for name in level):

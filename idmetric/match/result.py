@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -556,8 +556,11 @@ class Match(Output):
             )
         return notes
 
-    def to_html(self) -> str:
+    def to_html(self, numbers: Sequence[PublishedValue] = ()) -> str:
         """A page that opens from disk: images with their regions, the worst first, and timelines of clips.
+
+        Args:
+            numbers: published ones, which the page shows as well.
 
         Raises:
             RequestError: without subjects.
@@ -574,6 +577,7 @@ class Match(Output):
             thumbnails=self.thumbnails,
             changes=self.state_changes,
             thumbnails_between=self.thumbnails_between,
+            numbers=numbers,
         )
 
 

@@ -15,6 +15,7 @@ from idmetric.match.page.clip_charts import ClipChart, ShownChange
 from idmetric.match.page.near_equal import grouped
 from idmetric.match.page.pictures import Thumbnail
 from idmetric.match.page.render import render, short
+from idmetric.match.published_values import PublishedValue
 from idmetric.match.table import Table
 from idmetric.metric.files.tables import four
 from idmetric.metric.scoring.records import Record
@@ -59,6 +60,7 @@ def consistency_page(
     timelines: Mapping[str, ClipSegments],
     thumbnails: Sequence[Thumbnail],
     thumbnails_between: Mapping[str, Thumbnail],
+    numbers: Sequence[PublishedValue],
 ) -> str:
     """Make the page.
 
@@ -66,6 +68,7 @@ def consistency_page(
         result: the `Consistency`, which the template reads.
         rows: of each group. groups: the images that are compared with each other.
         timelines: of each clip. thumbnails: of the images. thumbnails_between: of further frames, by name.
+        numbers: published ones.
 
     Raises:
         ImportError: without jinja2.
@@ -107,6 +110,7 @@ def consistency_page(
         card_of=card_of,
         anchors={table.times[time]: card for time, card in card_of.items()},
         names=dict(zip(files, short(files), strict=True)),
+        numbers=numbers,
         open=OPEN,
         four=four,
     )

@@ -19,6 +19,7 @@ from idmetric.match.page.clip_charts import ClipChart, ShownChange
 from idmetric.match.page.near_equal import grouped
 from idmetric.match.page.pictures import Thumbnail
 from idmetric.match.page.render import render, short
+from idmetric.match.published_values import PublishedValue
 from idmetric.match.table import Table
 from idmetric.metric.files.tables import four
 from idmetric.metric.scoring.records import Record
@@ -144,6 +145,7 @@ def match_page(
     thumbnails: Sequence[Thumbnail],
     changes: Sequence[StateChange],
     thumbnails_between: Mapping[str, Thumbnail],
+    numbers: Sequence[PublishedValue],
 ) -> str:
     """Make the page.
 
@@ -152,6 +154,7 @@ def match_page(
         rows: of each image and subject, image by image. by_region: distances (T, S, R).
         badness: (T, S); the image with the largest comes first.
         thumbnails: of the images. changes: of the subjects' states. thumbnails_between: of their further frames.
+        numbers: published ones.
 
     Raises:
         ImportError: without jinja2.
@@ -202,6 +205,7 @@ def match_page(
         clips=len(clips),
         anchors={table.times[time]: card for time, card in card_of.items()},
         names=dict(zip(files, short(files), strict=True)),
+        numbers=numbers,
         low=low,
         high=high,
         open=OPEN,
