@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from idmetric.cli.command import (
     warnings_as_lines,
     write,
 )
-from idmetric.cli.match_detect import add_detection, check_detection, detected_regions, with_words
+from idmetric.cli.match_detect import add_detection, check_detection, class_words, detected_regions, with_words
 from idmetric.cli.options import add_shared, check_model, load_options
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.progress import Progress
@@ -31,6 +31,7 @@ from idmetric.metric.scoring.scores import RequestError
 
 if TYPE_CHECKING:
     from idmetric.match.consistency import Consistency
+    from idmetric.match.request import MatchRequest
     from idmetric.match.result import Match
     from idmetric.metric.images.kinds import Outside
 
@@ -170,7 +171,9 @@ def _run(args: Namespace) -> int:
     check_detection(args)
     with warnings_as_lines(), fixable(RuntimeError, in_one_line=True):
         try:
-            result = _matched(args, subjects)
+            request = _request(args, subjects)
+            _check_numbers(args, numbers, request)
+            result = _matched(args, subjects, request)
             published = [result.published(name, form) for name, form in numbers]
         except RequestError as error:
             raise UsageError(str(error)) from error
@@ -188,7 +191,38 @@ def _run(args: Namespace) -> int:
     return status_of(result.skipped)
 
 
-def _matched(args: Namespace, subjects: dict[str, str]) -> Match | Consistency:
+def _request(args: Namespace, subjects: Mapping[str, str]) -> MatchRequest:
+    """Images, frames, regions and casts, before a model is opened."""
+    from idmetric.match.request import MatchRequest
+
+    words_of_subjects = class_words(subjects)
+    return MatchRequest.of(
+        _sources(args),
+        list(words_of_subjects),
+        list(words_of_subjects.values()),
+        frames=args.frames,
+        regions=args.regions,
+        cast=args.cast,
+        on_error=args.on_error,
+    )
+
+
+def _check_numbers(args: Namespace, numbers: Sequence[tuple[str, str]], request: MatchRequest) -> None:
+    """Refuse published numbers that the request cannot give."""
+    from idmetric.match.named import check_needs
+
+    regions_are_whole = args.regions is None and args.detect is None
+    for name, _ in numbers:
+        check_needs(
+            name,
+            has_subjects=bool(request.names),
+            has_whole=regions_are_whole or args.missing == "whole",
+            clips=[moment.clip for moment in request.line.moments],
+            casts=request.members,
+        )
+
+
+def _matched(args: Namespace, subjects: Mapping[str, str], request: MatchRequest) -> Match | Consistency:
     from idmetric.match.consistency import consistency
     from idmetric.match.matching import match
     from idmetric.match.regions import Cut
@@ -197,12 +231,12 @@ def _matched(args: Namespace, subjects: dict[str, str]) -> Match | Consistency:
     outside: Outside = args.outside
     if outside == "crop":
         outside = "black"
-    images = _sources(args)
     metric = load(args.model, **load_options(args))
+    detected = detected_regions(args, metric, subjects)
+    if detected is not None:
+        request = request.with_regions(detected)
     with Progress("images", not args.quiet, verb="matched") as progress:
         shared: dict[str, Any] = {
-            "regions": detected_regions(args, metric, subjects) or args.regions,
-            "frames": args.frames,
             "cut": Cut(margin=args.margin, square=args.square, outside=outside),
             "threshold": args.threshold,
             "calibration": args.calibration,
@@ -214,15 +248,14 @@ def _matched(args: Namespace, subjects: dict[str, str]) -> Match | Consistency:
             "progress": progress,
         }
         if not subjects:
-            return consistency(metric, images, **shared)
+            return consistency(metric, request, **shared)
         return match(
             metric,
             with_words(metric, subjects, args.distance),
-            images,
+            request,
             missing=args.missing,
             distance=args.distance,
             aggregate=args.aggregate,
-            cast=args.cast,
             **shared,
         )
 

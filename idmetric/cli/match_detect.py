@@ -92,6 +92,20 @@ def _detector(args: Namespace, metric: Embedder) -> Detector:
     return detector_named(choice, args.device, **settings)
 
 
+def class_words(sources: Mapping[str, str]) -> dict[str, str]:
+    """The class word of each subject, "" without one: that of NAME:WORD, or of a .subject file."""
+    from idmetric.metric.images.paths import is_subject_file
+    from idmetric.metric.scoring.subject import Subject
+
+    words = {}
+    for entry, source in sources.items():
+        name, _, word = entry.partition(":")
+        if not word and is_subject_file(source):
+            word = Subject.load(source).word
+        words[name] = word
+    return words
+
+
 def with_words(metric: Embedder, sources: Mapping[str, str], distance: str) -> dict[str, str | Subject]:
     """The subjects; those called NAME:WORD with their class word."""
     from idmetric.metric.images.paths import is_subject_file

@@ -135,6 +135,11 @@ class Timeline:
     clips: dict[str, Frames] = field(default_factory=dict)
     problems: dict[str, str] = field(default_factory=dict)
 
+    @property
+    def names(self) -> list[str]:
+        """The names of the images and frames."""
+        return [moment.name for moment in self.moments]
+
     def loads(self) -> Iterator[Load]:
         """For each moment, a function that returns its image or raises `ImageReadError`."""
         for frames, indices in self.parts:
@@ -182,6 +187,7 @@ def timeline(sources: Sequence[Any], frames: int | str, on_error: str) -> Timeli
         RequestError: for other `frames`, or two clips of one name. ClipError, ImageReadError: with on_error="fail", for
             a clip that cannot be used.
     """
+    check_frames(frames)
     line = Timeline()
     for number, source in enumerate(sources):
         if not isinstance(source, Clip):
@@ -263,20 +269,30 @@ def _panels(source: Any, rows: int, columns: int) -> list[Image.Image]:
     return panels
 
 
+def check_frames(frames: int | str) -> None:
+    """RequestError for a choice of frames that `match` does not know."""
+    wanted = str(frames)
+    is_count = wanted.isdecimal() and int(wanted) > 0
+    if not is_count and not _rate_of(wanted) and wanted not in ("all", "shots"):
+        raise RequestError(f"unknown frames {wanted!r}: give a number, a rate such as '2fps', 'all' or 'shots'")
+
+
+def _rate_of(frames: str) -> float:
+    """The rate in a choice such as "2fps"; 0 for other choices."""
+    rate = re.fullmatch("([0-9]*[.]?[0-9]+)fps", frames)
+    return float(rate[1]) if rate else 0.0
+
+
 def _chosen(clip: Frames, frames: int | str) -> list[int]:
     """The frames of a clip that are used, ascending; a clip with fewer than were asked for gives all it has."""
-    count = len(clip.times)
     wanted = str(frames)
-    rate = re.fullmatch("([0-9]*[.]?[0-9]+)fps", wanted)
+    rate = _rate_of(wanted)
     if wanted == "shots":
         return _middles_of_shots(clip)
-    if rate and float(rate[1]):
-        moments = np.arange(0, clip.times[-1] + 1e-6, 1 / float(rate[1]))
-        indices = np.searchsorted(clip.times, moments + 1e-6, side="right") - 1  # the frame that is shown then
-    elif wanted == "all" or (wanted.isdecimal() and int(wanted)):
-        return evenly_spaced(count, wanted)
-    else:
-        raise RequestError(f"unknown frames {wanted!r}: give a number, a rate such as '2fps', 'all' or 'shots'")
+    if not rate:
+        return evenly_spaced(len(clip.times), wanted)
+    moments = np.arange(0, clip.times[-1] + 1e-6, 1 / rate)
+    indices = np.searchsorted(clip.times, moments + 1e-6, side="right") - 1  # the frame that is shown then
     chosen: list[int] = np.unique(indices).tolist()
     return chosen
 

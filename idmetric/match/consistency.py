@@ -31,6 +31,7 @@ from idmetric.match.page.consistency import consistency_page
 from idmetric.match.page.pictures import Thumbnail
 from idmetric.match.published_values import PublishedValue
 from idmetric.match.regions import Cut, Regions
+from idmetric.match.request import MatchRequest
 from idmetric.match.result import Match
 from idmetric.match.segments import OTHER_SUBJECT
 from idmetric.match.thresholds import SubjectThreshold, ThresholdRule
@@ -194,7 +195,7 @@ class Consistency(Output):
 
 def consistency(
     metric: Embedder,
-    images: Images | Clip | Sequence[Clip | ImageLike],
+    images: Images | Clip | Sequence[Clip | ImageLike] | MatchRequest,
     *,
     regions: Regions = None,
     frames: int | str = 16,
@@ -222,6 +223,9 @@ def consistency(
         RequestError: for an image with several regions, or a threshold that is no distance; otherwise as `match`.
     """
     need("match", "consistency", scipy="SciPy")
+    request = images
+    if not isinstance(request, MatchRequest):
+        request = MatchRequest.of(images, frames=frames, regions=regions, on_error=on_error)
     limit = _limit(metric, threshold, calibration, rate)
     encoder = ModelEncoder(metric, "cls", batch_size)
     plan = Plan((), (encoder,), (), cut or Cut(), batch_size, on_error=on_error)
@@ -230,7 +234,7 @@ def consistency(
         _check_regions(result)
         return changing_intervals(result, limit.distance) if refine else []
 
-    result, between = measured(metric, plan, images, frames, regions, workers, progress, intervals_of=intervals_of)
+    result, between = measured(metric, plan, request, workers, progress, intervals_of)
     timelines = clip_segments(result, between, limit.distance)
     rules_of_subjects = ("aggregate", "missing")
     signature = {key: text for key, text in result.signature.items() if key not in rules_of_subjects}

@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from idmetric.match.assignment import assigned
-from idmetric.match.casts import Cast, cast_between, cast_of
-from idmetric.match.clips import Clip, Interval, Load, Moment, Timeline, sources_of, timeline
+from idmetric.match.casts import Cast
+from idmetric.match.clips import Clip, Interval, Load, Moment, Timeline
 from idmetric.match.detected import DetectedRegions
 from idmetric.match.encoders import Encoder, VectorFunction, encoder_of
 from idmetric.match.page.pictures import Thumbnail, thumbnail_of
-from idmetric.match.region_files import RegionsOf, regions_between, regions_for
 from idmetric.match.regions import Box, Cut, Picture, Piece, Region, Regions, size_of
+from idmetric.match.request import MatchRequest
 from idmetric.match.result import ALL, Match, Missing, differing, with_changes
 from idmetric.match.table import WHOLE, Table
 from idmetric.match.thresholds import SubjectThreshold, ThresholdRule, thresholds_of
@@ -41,7 +41,6 @@ from idmetric.metric.images.arrays import float_pixels, is_float
 from idmetric.metric.images.kinds import ImageLike, ImageReadError, describe, is_array, naming
 from idmetric.metric.images.masks import Images
 from idmetric.metric.images.paths import is_subject_file
-from idmetric.metric.images.read import is_single
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.scoring.pipeline import threads
 from idmetric.metric.scoring.references import Aggregate
@@ -136,7 +135,7 @@ class Cutouts:
 def match(
     metric: Embedder,
     subjects: Subjects,
-    images: Images | Clip | Sequence[Clip | ImageLike],
+    images: Images | Clip | Sequence[Clip | ImageLike] | MatchRequest,
     *,
     regions: Regions = None,
     frames: int | str = 16,
@@ -160,7 +159,8 @@ def match(
     Args:
         subjects: the references of each subject by its name, in any form that `Embedder.embed` takes, or `Subject`s and
             files of them.
-        images: one image or several, videos and other clips, see `idmetric.match.clips`.
+        images: one image or several, videos and other clips, see `idmetric.match.clips`; or a `MatchRequest` of them,
+            which has its own frames, regions and cast.
         frames: of each clip: so many at equal distances from the first to the last; a rate such as "2fps"; "all"; or
             "shots", one from the middle of every shot.
         regions: where subjects may be, see `idmetric.match.region_files`; default the whole image. A region with a
@@ -202,24 +202,27 @@ def match(
             raise RequestError(f"unknown {name} {value!r}: choose {', '.join(choices)}")
     if batch_size < 1:
         raise RequestError(f"batch_size must be at least 1, got {batch_size}")
-    roster, subject_encoders = _roster(metric, subjects, distance, encoders or {}, batch_size)
+    named_subjects = _named(subjects)
+    request = images
+    if not isinstance(request, MatchRequest):
+        names = [name for name, _ in named_subjects]
+        words = [source.word for _, source in named_subjects if isinstance(source, Subject)]
+        request = MatchRequest.of(images, names, words, frames=frames, regions=regions, cast=cast, on_error=on_error)
+    roster, subject_encoders = _roster(metric, named_subjects, distance, encoders or {}, batch_size)
     rule = ThresholdRule.of(metric, distance, threshold, calibration, rate)
     thresholds = thresholds_of(metric, roster, subject_encoders, distance, aggregate, rule)
     plan = Plan(roster, subject_encoders, thresholds, cut or Cut(), batch_size, aggregate, missing, on_error)
     intervals_of = differing if refine else None
-    samples, between = measured(metric, plan, images, frames, regions, workers, progress, cast, intervals_of)
+    samples, between = measured(metric, plan, request, workers, progress, intervals_of)
     return with_changes(samples, between)
 
 
 def measured(
     metric: Embedder,
     plan: Plan,
-    images: Any,
-    frames: int | str,
-    regions: Regions,
+    request: MatchRequest,
     workers: int | None,
     progress: Progress | None,
-    cast: Cast | PathLike | None = None,
     intervals_of: Callable[[Match], list[Interval]] | None = None,
 ) -> tuple[Match, Match | None]:
     """Read images and clips in threads, cut them into regions, and compare these with the subjects of a plan.
@@ -231,48 +234,28 @@ def measured(
         The result, and that of the further frames: None without any, and where their regions or their cast are unknown.
         Frames that cannot be read are left out of the latter.
     """
-    sources = sources_of(images)
-    line = timeline(sources, frames, plan.on_error)
-    kind: Literal["image", "clip", "list"] = "image" if is_single(images) else "list"
-    if len(sources) == 1 and isinstance(sources[0], Clip):
-        kind = "clip"
-    names = [subject.name for subject in plan.subjects]
-    labels = {*names, *(subject.word for subject in plan.subjects)} - {""}
-    regions_of = regions_for(regions, [moment.name for moment in line.moments], kind, labels)
-    is_cast = cast_of(cast, line.moments, names, regions)
-    samples = _matched(metric, plan, line, regions_of, is_cast, workers, progress)
+    samples = _matched(metric, plan, request, workers, progress)
     signature = dict(samples.signature)
-    if isinstance(regions, DetectedRegions):
-        signature["detector"] = regions.signature
-    if line.clips:
-        has_other_clips = any(isinstance(source, Clip) and source.grid is None for source in sources)
-        signature["frames"] = str(frames) if has_other_clips else "all"  # of grids, all panels are in use
+    if isinstance(request.regions, DetectedRegions):
+        signature["detector"] = request.regions.signature
+    if request.frames:
+        signature["frames"] = request.frames
     samples = replace(samples, signature=signature)
 
-    intervals = intervals_of(samples) if intervals_of is not None else []
-    if not intervals:
-        return samples, None
-    line_between = line.between(intervals)
-    regions_of_frames = regions_between(regions, [moment.name for moment in line_between.moments], kind, labels)
-    is_cast_between = cast_between(cast, line.moments, line_between.moments, names, regions)
-    if regions_of_frames is None or is_cast_between is None:
+    further_frames = request.between(intervals_of(samples)) if intervals_of is not None else None
+    if further_frames is None:
         return samples, None
     lenient_plan = replace(plan, on_error="skip")
     with torch.no_grad():
-        between = _matched(metric, lenient_plan, line_between, regions_of_frames, is_cast_between, workers, progress)
+        between = _matched(metric, lenient_plan, further_frames, workers, progress)
     return samples, between
 
 
 def _matched(
-    metric: Embedder,
-    plan: Plan,
-    line: Timeline,
-    regions_of: RegionsOf,
-    is_cast: NDArray[np.bool_],
-    workers: int | None,
-    progress: Progress | None,
+    metric: Embedder, plan: Plan, request: MatchRequest, workers: int | None, progress: Progress | None
 ) -> Match:
-    """The match of the images and frames of a timeline."""
+    """The match of the images and frames of a request."""
+    line = request.line
 
     def read(item: tuple[int, Load]) -> Cutouts:
         number, load = item
@@ -281,13 +264,14 @@ def _matched(
         try:
             image = load()
             picture = _picture(metric, image)
-            return _cutouts(plan, moment, picture, regions_of(number, picture), is_cast[number])
+            regions = request.regions_of(number, picture)
+            return _cutouts(plan, moment, picture, regions, request.casts[number])
         except ImageReadError as error:
             if plan.on_error == "fail":
                 raise
             is_own = error.source in (describe(image), moment.name)
             problem = error.reason if is_own else f"{error.source}: {error.reason}"
-            return Cutouts(moment, is_cast[number], problem=problem)
+            return Cutouts(moment, request.casts[number], problem=problem)
 
     with closing(in_order(read, enumerate(line.loads()), threads=threads(workers), waiting=_AHEAD)) as stream:
         return _compared(plan, stream, line, progress)
@@ -297,7 +281,11 @@ def _matched(
 
 
 def _roster(
-    metric: Embedder, subjects: Subjects, distance: str, encoders: Encoders, batch_size: int
+    metric: Embedder,
+    named_subjects: Sequence[tuple[str, Any]],
+    distance: str,
+    encoders: Encoders,
+    batch_size: int,
 ) -> tuple[tuple[Subject, ...], tuple[Encoder, ...]]:
     """The subjects, embedded, and the encoder of each."""
     own_encoder = encoder_of(metric, distance, batch_size)
@@ -305,7 +293,7 @@ def _roster(
     unused = set(encoders)
     roster: list[Subject] = []
     roster_encoders: list[Encoder] = []
-    for name, source in _named(subjects):
+    for name, source in named_subjects:
         encoder = own_encoder
         for key in (source.word if isinstance(source, Subject) else "", name):
             encoder = other_encoders.get(key, encoder)
@@ -315,16 +303,8 @@ def _roster(
         roster.append(subject)
         roster_encoders.append(encoder)
 
-    if not roster:
-        raise RequestError("no subjects: give at least one")
     if unused:
         raise RequestError(f"encoders for {', '.join(sorted(unused))}: no subject has this name or class word")
-    names = [subject.name for subject in roster]
-    for name in names:
-        if names.count(name) > 1:
-            raise RequestError(f"two subjects are called {name!r}: rename one of them")
-        if name == ALL:
-            raise RequestError(f"a subject cannot be called {ALL!r}, as the summary's last row is: rename it")
     return tuple(roster), tuple(roster_encoders)
 
 
@@ -341,6 +321,15 @@ def _named(subjects: Subjects) -> list[tuple[str, Any]]:
             named.append((name, subject))
         else:
             raise RequestError("subjects without names: give a dict, {'rex': 'refs/rex/'}, or Subject objects")
+
+    if not named:
+        raise RequestError("no subjects: give at least one")
+    names = [name for name, _ in named]
+    for name in names:
+        if names.count(name) > 1:
+            raise RequestError(f"two subjects are called {name!r}: rename one of them")
+        if name == ALL:
+            raise RequestError(f"a subject cannot be called {ALL!r}, as the summary's last row is: rename it")
     return named
 
 

@@ -101,6 +101,9 @@ def check_needs(
         RequestError: saying what to change.
     """
     number = PUBLISHED[name]
+    compares_with_references = number.needs_whole or not number.needs_frames
+    if compares_with_references and not has_subjects:
+        raise RequestError(f"{name} compares images with references: give subjects")
     if number.needs_frames:
         if not has_whole:
             raise RequestError(f"{name} takes whole frames: match without regions, or with missing='whole'")
@@ -112,10 +115,7 @@ def check_needs(
             raise RequestError(
                 "vbench-long takes clips, as still images have no times: declare frames by Clip(..., fps=...)"
             )
-        return
-    if not has_subjects:
-        raise RequestError(f"{name} compares images with references: give subjects")
-    if number.needs_whole and not has_whole:
+    elif number.needs_whole and not has_whole:
         raise RequestError(f"{name} takes the whole image for a subject that is not found: match with missing='whole'")
 
 

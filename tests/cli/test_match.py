@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 from pathlib import Path
 from typing import Any
 
+import av
 import pytest
 from PIL import Image
 
+from idmetric import IDSim
 from idmetric.cli.match import main
 from idmetric.cli.score import main as score
 from tests.clip_files import write_video
@@ -162,6 +165,64 @@ def test_wrong_usage(folder: Path, words: list[str], message: str, capsys: pytes
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--published", "xverse"], "did you mean 'xverse-ip'"),
+        (["--published", "xverse-ip, nexus:right"], "nexus has no form 'right': choose released or corrected"),
+        (["--published", "psr", "--regions", "boxes.csv"], "psr takes the whole image for a subject that is not found"),
+        (["--published", "vbench-i2v", "movie.mp4"], "name it by the cast (the images: ann, rex)"),
+        (["--published", "vbench-long", "movie.mp4"], "vbench-long takes clips, as still images have no times"),
+        (["--published", "freeinit", "--regions", "boxes.csv", "movie.mp4"], "freeinit takes whole frames"),
+        (["--published", "freeinit", "--detect", "dog", "movie.mp4"], "freeinit takes whole frames"),
+        (["--frames", "some"], "unknown frames 'some'"),
+        (["--frames", "0fps", "movie.mp4"], "unknown frames '0fps'"),
+        (["--missing", "whale"], "invalid choice: 'whale'"),
+        (["--regions", "no.csv"], "cannot read regions no.csv"),
+        (["--regions", "bad.csv"], "bad.csv has no column y"),
+        (["--regions", "other.csv"], "is among the ones with regions (other.png)"),
+        (["--cast", "cast.csv"], "the cast of 0.png has cow: the subjects are called ann, rex"),
+    ],
+)
+def test_wrong_usage_is_refused_before_a_model_is_opened(
+    folder: Path,
+    movie: Path,
+    words: list[str],
+    message: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "boxes.csv").write_text("path,x,y,w,h\n0.png,0,0,9,9\n")
+    (tmp_path / "bad.csv").write_text("path,x,w,h\n0.png,0,9,9\n")
+    (tmp_path / "other.csv").write_text("path,x,y,w,h\nother.png,0,0,9,9\n")
+    (tmp_path / "cast.csv").write_text("image,subjects\n0.png,cow\n")
+    (tmp_path / "movie.mp4").write_bytes(movie.read_bytes())
+    monkeypatch.chdir(tmp_path)
+
+    def opened(*args: Any, **options: Any) -> None:
+        raise AssertionError("a model was opened")
+
+    monkeypatch.setattr("idmetric.metric.models.load.load", opened)
+    with pytest.raises(SystemExit) as stopped:
+        run(folder, *words)
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_without_subjects_numbers_of_references_are_refused_before_a_model_is_opened(
+    movie: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delattr("idmetric.metric.models.load.load")
+    for name in ("nexus", "vbench-i2v"):
+        with pytest.raises(SystemExit):
+            main(["--model", "tiny", str(movie), "--published", name])
+        assert f"{name} compares images with references: give subjects" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["--model", "tiny", str(movie), "--published", "vbench-subject", "--frames", "1"])
+    assert "vbench-subject takes clips of two frames or more" in capsys.readouterr().err
+
+
 def test_an_image_with_a_box_outside_can_be_skipped(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     table = folder / "outside.csv"
     table.write_text("path,x,y,w,h\n0.png,0,0,9999,10\n1.png,0,0,112,112\n")
@@ -203,6 +264,46 @@ def test_without_subjects_frames_are_compared_with_each_other(movie: Path, capsy
     for form in ("table", "csv", "jsonl"):
         assert main([*words, "--format", form]) == 0
         assert str(movie) in capsys.readouterr().out
+
+
+def test_clips_with_their_own_input_images_in_one_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """VBench-I2V and MSRVTT-Personalization of two clips, each with its own subject, by plain arithmetic."""
+    films = {"a": film([(ANN, None)] * 5), "b": film([(REX, None)] * 4, [20.0 * number for number in range(4)])}
+    words = []
+    for name, pictures in films.items():
+        write_video(tmp_path / f"{name}.mp4", pictures, fps=4)
+        pictures[0].rotate(10).save(tmp_path / f"{name}.png")
+        words += [f"--subject={name}={tmp_path / f'{name}.png'}", str(tmp_path / f"{name}.mp4")]
+    (tmp_path / "cast.csv").write_text("image,subjects\na.mp4,a\nb.mp4,b\n")
+    words += ["--model", "tiny", "--quiet", "--frames", "all", "--published", "vbench-i2v, msrvtt-subject"]
+    words += ["--format", "json", "--html", str(tmp_path / "page.html")]
+    assert main([*words, "--cast", str(tmp_path / "cast.csv")]) == 0
+    i2v, msrvtt = json.loads(capsys.readouterr().out)["published"]
+
+    metric = IDSim("tiny")
+    expected_i2v, expected_msrvtt = {}, {}
+    for name in films:
+        with av.open(str(tmp_path / f"{name}.mp4")) as container:
+            frames = [frame.to_image() for frame in container.decode(video=0)]
+        image = tmp_path / f"{name}.png"
+        to_image = [metric.similarity(frame, str(image)).item() for frame in frames]
+        to_next = [metric.similarity(*pair).item() for pair in itertools.pairwise(frames)]
+        mean = sum(to_next) / len(to_next)
+        expected_i2v[f"{name}.mp4"] = 0.4 * max(to_image) + 0.3 * mean + 0.3 * min(to_next)
+        expected_msrvtt[f"{name}.mp4"] = sum(to_image) / len(to_image)
+    for number, expected in ((i2v, expected_i2v), (msrvtt, expected_msrvtt)):
+        by_clip = {Path(row["clip"]).name: row["value"] for row in number["values"] if row["image"] is row["subject"]}
+        assert by_clip == pytest.approx(expected, abs=1e-4)
+        assert number["value"] == pytest.approx((by_clip["a.mp4"] + by_clip["b.mp4"]) / 2, abs=1e-6)
+        assert number["not_comparable"] == ""
+    assert f'data-head="value">{i2v["value"]:.4f}' in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+    for row in msrvtt["values"]:  # members of the cast alone
+        if row["image"] and row["subject"]:
+            assert Path(row["clip"]).stem == row["subject"]
+    with pytest.raises(SystemExit):  # without casts each clip should show both
+        main(words)
+    assert "vbench-i2v takes one subject for each clip" in capsys.readouterr().err
 
 
 def test_grids_and_folders_of_frames(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

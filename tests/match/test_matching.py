@@ -497,3 +497,21 @@ def test_vistory_self_does_not_depend_on_thresholds(metric, subjects):
         found = match(metric, subjects, [picture] * 2, regions=[boxes[:2], boxes[1:]], threshold=threshold)
         values.append(found.published("vistory-self").value)
     assert values[0] == pytest.approx(values[1]) == pytest.approx(values[2])
+
+
+def test_requests_are_checked_before_anything_is_embedded(metric, tmp_path, monkeypatch):
+    def embedded(*args, **options):
+        raise AssertionError("something was embedded")
+
+    for method in ("embed", "as_embedding"):
+        monkeypatch.setattr(IDSim, method, embedded)
+    photo = panel(ANN, 1)
+    (tmp_path / "boxes.csv").write_text("path,x,y,w\n")
+    for options, message in (
+        ({"frames": "some"}, "unknown frames 'some'"),
+        ({"regions": str(tmp_path / "boxes.csv")}, "has no column h"),
+        ({"missing": "whale"}, "unknown missing 'whale'"),
+        ({"cast": {"a.png": ["rex"]}}, "the cast of a.png has rex"),
+    ):
+        with pytest.raises(RequestError, match=message):
+            match(metric, {"ann": [photo]}, [photo], **options)

@@ -1,0 +1,101 @@
+"""What `match` is asked to compare: images and clips with their regions and casts, checked before anything is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.match.casts import Cast, cast_between, cast_of
+from idmetric.match.clips import Clip, Interval, Timeline, sources_of, timeline
+from idmetric.match.region_files import RegionsOf, regions_between, regions_for
+from idmetric.match.regions import Regions
+from idmetric.metric.images.read import is_single
+from idmetric.metric.scoring.scores import PathLike
+
+
+@dataclass(frozen=True)
+class MatchRequest:
+    """Images and clips that are opened but not read, with regions and casts that fit them.
+
+    Attributes:
+        line: the images, and the frames in use of clips.
+        frames: how these were chosen, as `match` calls it; "" without clips.
+        kind: one image, one clip, or a list of both.
+        regions, cast: as given to `match`.
+        names: of the subjects. labels: their names and class words.
+        regions_of: from an image's number and its pixels to its regions.
+        casts: (T, S), whether each subject should be in each image.
+    """
+
+    line: Timeline
+    frames: str
+    kind: Literal["image", "clip", "list"]
+    regions: Regions
+    cast: Cast | PathLike | None
+    names: Sequence[str]
+    labels: frozenset[str]
+    regions_of: RegionsOf
+    casts: NDArray[np.bool_]
+
+    @classmethod
+    def of(
+        cls,
+        images: Any,
+        names: Sequence[str] = (),
+        words: Sequence[str] = (),
+        *,
+        frames: int | str = 16,
+        regions: Regions = None,
+        cast: Cast | PathLike | None = None,
+        on_error: Literal["fail", "skip"] = "fail",
+    ) -> MatchRequest:
+        """Open images and clips, and read the files of regions and casts.
+
+        Args:
+            names, words: of the subjects, which regions may be labeled with.
+            images, frames, regions, cast, on_error: see `match`.
+
+        Raises:
+            RequestError, ImageReadError, ClipError: as `match`.
+        """
+        sources = sources_of(images)
+        line = timeline(sources, frames, on_error)
+        kind: Literal["image", "clip", "list"] = "image" if is_single(images) else "list"
+        if len(sources) == 1 and isinstance(sources[0], Clip):
+            kind = "clip"
+        choice = ""
+        if line.clips:
+            has_other_clips = any(isinstance(source, Clip) and source.grid is None for source in sources)
+            choice = str(frames) if has_other_clips else "all"  # of grids, all panels are in use
+        labels = frozenset({*names, *words} - {""})
+        regions_of = regions_for(regions, line.names, kind, labels)
+        casts = cast_of(cast, line.moments, names, regions)
+        return cls(line, choice, kind, regions, cast, names, labels, regions_of, casts)
+
+    def with_regions(self, regions: Regions) -> MatchRequest:
+        """The same with other regions."""
+        regions_of = regions_for(regions, self.line.names, self.kind, self.labels)
+        return replace(self, regions=regions, regions_of=regions_of)
+
+    def between(self, intervals: Sequence[Interval]) -> MatchRequest | None:
+        """The further frames within intervals; None without any, and where their regions or their cast are unknown."""
+        if not intervals:
+            return None
+        line = self.line.between(intervals)
+        regions_of = regions_between(self.regions, line.names, self.kind, self.labels)
+        casts = cast_between(self.cast, self.line.moments, line.moments, self.names, self.regions)
+        if regions_of is None or casts is None:
+            return None
+        return replace(self, line=line, regions_of=regions_of, casts=casts)
+
+    @property
+    def members(self) -> list[tuple[str, ...]]:
+        """The names of the subjects in the cast of each image."""
+        members = []
+        for cast in self.casts:
+            members.append(tuple(name for name, is_member in zip(self.names, cast, strict=True) if is_member))
+        return members
