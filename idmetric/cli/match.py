@@ -123,7 +123,8 @@ def build_parser(prog: str = "idmetric match") -> Parser:
     rules.add_argument(
         "--published",
         metavar="NAMES",
-        help="also print published numbers, such as xverse-ip,nexus:corrected",
+        help="also print published numbers, such as xverse-ip,nexus:corrected; JSON, CSV and the page have their "
+        "values for each image, subject and clip",
     )
 
     cutting = parser.add_argument_group("cutting regions")

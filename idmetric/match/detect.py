@@ -36,7 +36,7 @@ class Detections:
         scores: (N,) in [0, 1].
         labels: the word that each was found by; "" by a photo.
         masks: bool (N, H, W), or None.
-        found_for: of each, the names of the subjects by whose photos it was found; empty by words.
+        found_for: of each, the names of the subjects with photos that it was found by; empty by words.
     """
 
     boxes: Tensor
@@ -183,7 +183,8 @@ def _distinct(parts: Sequence[Detections], image: Image.Image, overlap: float) -
         is_same = box_iou(boxes[rows], boxes) > overlap
         for row, is_same_as_row in zip(rows.tolist(), is_same, strict=True):
             names = set(names_of_all[row])
-            names.update(*(names_of_all[other] for other in is_same_as_row.nonzero()[:, 0].tolist()))
+            for dropped in is_same_as_row.nonzero()[:, 0].tolist():
+                names.update(names_of_all[dropped])
             found_for.append(tuple(sorted(names)))
     labels = [labels[row] for row in rows.tolist()]
     return Detections(boxes[rows], scores[rows], labels, masks, found_for)

@@ -89,7 +89,12 @@ def check_number(name: str, form: str) -> Published:
 
 
 def check_needs(
-    name: str, *, has_subjects: bool, has_whole: bool, clips: Sequence[str], casts: Sequence[Sequence[str]]
+    name: str,
+    *,
+    has_subjects: bool,
+    has_whole: bool,
+    clips: Sequence[str],
+    casts: Sequence[Sequence[str]],
 ) -> None:
     """Refuse a published number that a request cannot give; it is known before anything is embedded.
 
@@ -143,18 +148,18 @@ def check_input_images(clips: Sequence[str], casts: Sequence[Sequence[str]]) -> 
 
 def _xverse_ip(similarities: Similarities, form: Form) -> Computed:
     is_counted = [~is_human for is_human in similarities.are_human]
-    value = published.xverse_ip(similarities.best, is_counted)
-    return Computed(value, of_subjects=published.xverse_subjects(similarities.best, is_counted))
+    of_subjects = published.xverse_subjects(similarities.best, is_counted)
+    return Computed(published.mean_of_subjects(of_subjects), of_subjects=of_subjects)
 
 
 def _xverse_id(similarities: Similarities, form: Form) -> Computed:
-    value = published.xverse_ip(similarities.best, similarities.are_human)
-    return Computed(value, of_subjects=published.xverse_subjects(similarities.best, similarities.are_human))
+    of_subjects = published.xverse_subjects(similarities.best, similarities.are_human)
+    return Computed(published.mean_of_subjects(of_subjects), of_subjects=of_subjects)
 
 
 def _umo_id_conf(similarities: Similarities, form: Form) -> Computed:
-    value = published.umo_id_conf(similarities.best)
-    return Computed(value, of_subjects=[100 * published.id_confidence(best) for best in similarities.best])
+    of_subjects = [100 * published.id_confidence(best) for best in similarities.best]
+    return Computed(published.mean_of_subjects(of_subjects), of_subjects=of_subjects)
 
 
 def _umo_reward(similarities: Similarities, form: Form) -> Computed:
@@ -164,8 +169,9 @@ def _umo_reward(similarities: Similarities, form: Form) -> Computed:
 
 def _psr(similarities: Similarities, form: Form) -> Computed:
     of_subjects = []
+    whole_images = similarities.whole or []
     for time, similarity in enumerate(similarities.best):
-        whole = np.nanmax((similarities.whole or [])[time], 1)
+        whole = np.nanmax(whole_images[time], 1)
         words = similarities.words[time]
         of_subjects.append(
             published.psr_subjects(
@@ -184,19 +190,23 @@ def _uno_distill(similarities: Similarities, form: Form) -> Computed:
 
 
 def _multiid(similarities: Similarities, form: Form) -> Computed:
+    of_images = [published.multiid_similarity(similarity) for similarity in similarities.aggregated]
     value = published.multiid(similarities.aggregated, form)
-    return Computed(value, of_images=[published.multiid_similarity(image) for image in similarities.aggregated])
+    return Computed(value, of_images=of_images)
 
 
 # Stories
 
 
 def _vistory_cross(similarities: Similarities, form: Form) -> Computed:
-    cells = [published.vistory_cross_cells(similarity, form) for similarity in similarities.to_references]
+    cells = []
+    for similarity in similarities.to_references:
+        cells.append(published.vistory_cross_cells(similarity, form))
+    characters = published.by_character(cells, similarities.names)
     subjects = {}
-    for name, values in published.by_character(cells, similarities.names).items():
+    for name, values in characters.items():
         subjects[str(name)] = published.vistory_cross_of_character(values)
-    return Computed(published.mean_of_values(list(subjects.values())), of_subjects=cells, subjects=subjects)
+    return Computed(_mean_of(subjects), of_subjects=cells, subjects=subjects)
 
 
 def _vistory_self(similarities: Similarities, form: Form) -> Computed:
@@ -209,14 +219,16 @@ def _vistory_self(similarities: Similarities, form: Form) -> Computed:
             crops.setdefault(name, []).extend(features[is_assigned[subject]])
     subjects = {}
     for name, features_of_subject in crops.items():
-        subjects[name] = published.vistory_self_of_character(np.array(features_of_subject), form)
-    return Computed(published.mean_of_values(list(subjects.values())), subjects=subjects)
+        features = np.array(features_of_subject)
+        subjects[name] = published.vistory_self_of_character(features, form)
+    return Computed(_mean_of(subjects), subjects=subjects)
 
 
 def _occm(similarities: Similarities, form: Form) -> Computed:
     of_images = []
-    for names, similarity in zip(similarities.names, similarities.aggregated, strict=True):
-        of_images.append(published.occm_of_shot(similarity.shape[1], len(names)))
+    for similarity in similarities.aggregated:
+        subjects, regions = similarity.shape
+        of_images.append(published.occm_of_shot(regions, subjects))
     return Computed(published.mean_of_values(of_images), of_images=of_images)
 
 
@@ -232,8 +244,9 @@ def _nexus(similarities: Similarities, form: Form) -> Computed:
         of_subjects.append(np.array(means))
     clips = {}
     for clip, times in similarities.videos.items():
-        clips[clip] = published.nexus([frames[time] for time in times], form)
-    return Computed(published.mean_of_values(list(clips.values())), of_subjects=of_subjects, clips=clips)
+        frames_of_clip = [frames[time] for time in times]
+        clips[clip] = published.nexus(frames_of_clip, form)
+    return Computed(_mean_of(clips), of_subjects=of_subjects, clips=clips)
 
 
 def _msrvtt(similarities: Similarities, form: Form) -> Computed:
@@ -244,27 +257,33 @@ def _msrvtt(similarities: Similarities, form: Form) -> Computed:
         of_subjects.append(published.msrvtt_subjects(similarity, form, scores))
     clips = {}
     for clip, times in similarities.videos.items():
-        clips[clip] = published.mean_of_subjects([of_subjects[time] for time in times])
-    return Computed(published.mean_of_values(list(clips.values())), of_subjects=of_subjects, clips=clips)
+        values = [of_subjects[time] for time in times]
+        clips[clip] = published.mean_of_subjects(values)
+    return Computed(_mean_of(clips), of_subjects=of_subjects, clips=clips)
 
 
 def _vbench_subject(similarities: Similarities, form: Form) -> Computed:
     videos = similarities.frames_of_clips
     value = published.vbench_subject(list(videos.values()), form)
-    of_frames = {clip: published.vbench_frames(frames) for clip, frames in videos.items()}
+    of_frames = {}
+    for clip, frames in videos.items():
+        of_frames[clip] = published.vbench_frames(frames)
     return Computed(value, of_images=_after_the_first(similarities, of_frames))
 
 
 def _vbench_i2v(similarities: Similarities, form: Form) -> Computed:
     clips = {}
+    whole_images = similarities.whole or []
     for clip, times in similarities.moving_videos.items():
-        whole = np.stack([(similarities.whole or [])[time] for time in times])
-        to_image = whole[:, 0, ~np.isnan(whole[0, 0])]
+        whole = np.stack([whole_images[time] for time in times])
+        has_value = ~np.isnan(whole[0, 0])
+        to_image = whole[:, 0, has_value]
         if to_image.shape[1] != 1:
             name = similarities.names[times[0]][0]
             raise RequestError(f"vbench-i2v takes one reference, the input image of the clip; {name} has several")
-        clips[clip] = published.vbench_i2v(similarities.frames_of_clips[clip], to_image[:, 0])
-    return Computed(published.mean_of_values(list(clips.values())), clips=clips)
+        frames = similarities.frames_of_clips[clip]
+        clips[clip] = published.vbench_i2v(frames, to_image[:, 0])
+    return Computed(_mean_of(clips), clips=clips)
 
 
 def _vbench_long(similarities: Similarities, form: Form) -> Computed:
@@ -274,16 +293,26 @@ def _vbench_long(similarities: Similarities, form: Form) -> Computed:
         clip_seconds = np.array([similarities.seconds[time] for time in times])
         if published.frame_rate(clip_seconds) < 1:
             raise RequestError("vbench-long takes a frame or more of each second: match with frames='all'")
-        clips[clip] = float(published.vbench_pieces(videos[clip], clip_seconds).mean())
+        pieces = published.vbench_pieces(videos[clip], clip_seconds)
+        clips[clip] = float(pieces.mean())
         seconds.append(clip_seconds)
-    return Computed(published.vbench_long(list(videos.values()), seconds, form), clips=clips)
+    value = published.vbench_long(list(videos.values()), seconds, form)
+    return Computed(value, clips=clips)
 
 
 def _freeinit(similarities: Similarities, form: Form) -> Computed:
     videos = similarities.frames_of_clips
-    of_frames = {clip: published.freeinit_frames(frames) for clip, frames in videos.items()}
-    value = published.mean_of_values(published.freeinits(list(videos.values())))
+    of_frames = {}
+    for clip, frames in videos.items():
+        of_frames[clip] = published.freeinit_frames(frames)
+    of_videos = published.freeinits(list(videos.values()))
+    value = published.mean_of_values(of_videos)
     return Computed(value, of_images=_after_the_first(similarities, of_frames))
+
+
+def _mean_of(values: Mapping[str, float]) -> float:
+    """The mean of the subjects or clips that have a value."""
+    return published.mean_of_values(list(values.values()))
 
 
 def _after_the_first(similarities: Similarities, of_frames: Mapping[str, Array]) -> list[float]:

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 Form = Literal["released", "corrected"]
+IsCounted = Sequence[NDArray[np.bool_]] | None  # of each image, which of its subjects count
+Names = Sequence[Sequence[Hashable]] | None  # of each image, the names of its subjects; None: in all the same
 _ROUNDED_TIME = 0.001  # seconds
 _NO_VALUE = 1e6  # cost of a cell without a value in an assignment; it outweighs all of the rest
 
@@ -43,7 +45,7 @@ def best_region(similarity: Array) -> Array:
     return highest
 
 
-def xverse_subjects(images: Sequence[Array], is_counted: Sequence[NDArray[np.bool_]] | None = None) -> list[Array]:
+def xverse_subjects(images: Sequence[Array], is_counted: IsCounted = None) -> list[Array]:
     """100 x the similarity (S,) of each subject's best region, 0 without one; NaN for a subject that does not count.
 
     Args:
@@ -58,7 +60,7 @@ def xverse_subjects(images: Sequence[Array], is_counted: Sequence[NDArray[np.boo
     return values
 
 
-def xverse_ip(images: Sequence[Array], is_counted: Sequence[NDArray[np.bool_]] | None = None) -> float:
+def xverse_ip(images: Sequence[Array], is_counted: IsCounted = None) -> float:
     """XVerseBench's IP similarity: 100 x the mean over images and subjects of the best region's similarity.
 
     A subject that is not found counts 0. Higher is better. NaN if no subject counts. The ID similarity of faces is the
@@ -143,7 +145,12 @@ def most_confident_region(similarity: Array, scores: Array) -> Array:
     return values
 
 
-def psr_subjects(similarity: Array, whole: Array, scores: Array | None = None, of_one_category: bool = False) -> Array:
+def psr_subjects(
+    similarity: Array,
+    whole: Array,
+    scores: Array | None = None,
+    of_one_category: bool = False,
+) -> Array:
     """The similarity (S,) of each subject's region in an image, else that of the whole image.
 
     Args:
@@ -217,8 +224,12 @@ def multiid_similarity(similarity: Array) -> float:
 
 def multiid_similarities(images: Sequence[Array]) -> Array:
     """`multiid_similarity` of each image that has one."""
-    values = [multiid_similarity(similarity) for similarity in images]
-    return np.array([value for value in values if not np.isnan(value)])
+    values = []
+    for similarity in images:
+        value = multiid_similarity(similarity)
+        if not np.isnan(value):
+            values.append(value)
+    return np.array(values)
 
 
 def multiid(images: Sequence[Array], form: Form = "released") -> float:
@@ -265,7 +276,7 @@ def vistory_cross_cells(similarity: Array, form: Form = "released") -> Array:
     return values
 
 
-def by_character(shots: Sequence[Array], names: Sequence[Sequence[Hashable]] | None = None) -> dict[Hashable, Array]:
+def by_character(shots: Sequence[Array], names: Names = None) -> dict[Hashable, Array]:
     """The values of each character in the shots with it in their cast.
 
     Args:
@@ -276,7 +287,10 @@ def by_character(shots: Sequence[Array], names: Sequence[Sequence[Hashable]] | N
         shot_names = range(len(shot)) if names is None else names[number]
         for name, value in zip(shot_names, shot, strict=True):
             values.setdefault(name, []).append(float(value))
-    return {name: np.array(of_shots) for name, of_shots in values.items()}
+    characters: dict[Hashable, Array] = {}
+    for name, of_shots in values.items():
+        characters[name] = np.array(of_shots)
+    return characters
 
 
 def vistory_cross_of_character(values: Array) -> float:
@@ -284,9 +298,7 @@ def vistory_cross_of_character(values: Array) -> float:
     return float(np.nan_to_num(mean_of_values(values)))
 
 
-def vistory_cross(
-    shots: Sequence[Array], form: Form = "released", names: Sequence[Sequence[Hashable]] | None = None
-) -> float:
+def vistory_cross(shots: Sequence[Array], form: Form = "released", names: Names = None) -> float:
     """ViStoryBench's CIDS, generated images to references: of a character the mean over shots, then of characters.
 
     As released, shots without the character are left out, and one that is never found counts 0; corrected, each shot
@@ -333,7 +345,10 @@ def occm(found: Sequence[int], expected: Sequence[int]) -> float:
 
     Shots without expected subjects are left out (cids_evaluator.py).
     """
-    return mean_of_values([occm_of_shot(*counts) for counts in zip(found, expected, strict=True)])
+    values = []
+    for count, wanted in zip(found, expected, strict=True):
+        values.append(occm_of_shot(count, wanted))
+    return mean_of_values(values)
 
 
 def vistory_copy_paste(to_reference: float, to_mirrored: float) -> float:
@@ -488,7 +503,9 @@ def vbench_long(videos: Sequence[Array], seconds: Sequence[Array], form: Form = 
     Args:
         seconds: of each video, the time of each frame (N,), ascending, with a frame or more in each second.
     """
-    means = [vbench_pieces(frames, times) for frames, times in zip(videos, seconds, strict=True)]
+    means = []
+    for frames, times in zip(videos, seconds, strict=True):
+        means.append(vbench_pieces(frames, times))
     if form == "corrected":
         return float(np.mean([of_pieces.mean() for of_pieces in means]))
     if all(len(of_pieces) == 1 for of_pieces in means):

@@ -10,7 +10,7 @@ from typing import cast
 import numpy as np
 
 from idmetric.match.named import FRAMES, Computed, check_needs, check_number
-from idmetric.match.published import Array, Form, mean_of_subjects, mean_of_values
+from idmetric.match.published import Array, Form, by_character, mean_of_subjects, mean_of_values
 from idmetric.match.similarities import Similarities
 from idmetric.metric.scoring.records import Record
 
@@ -57,7 +57,11 @@ class PublishedValue:
 
     @cached_property
     def _by_key(self) -> dict[tuple[str | None, ...], float | None]:
-        return {tuple(row[name] for name in _FIELDS): row["value"] for row in self.values}
+        values = {}
+        for row in self.values:
+            key = tuple(row[name] for name in _FIELDS)
+            values[key] = row["value"]
+        return values
 
     @property
     def clip_values(self) -> dict[str, float | None]:
@@ -145,31 +149,35 @@ def _values(computed: Computed, similarities: Similarities) -> list[Record]:
     of_images = computed.of_images
     subjects = computed.subjects
     for time, of_subjects in enumerate(cells):
-        image, clip = similarities.images[time], similarities.clips[time]
-        for name, value in zip(similarities.names[time], of_subjects, strict=True):
-            rows.append(_row(value, image=image, clip=clip, subject=name))
+        names = similarities.names[time]
+        for name, value in zip(names, of_subjects, strict=True):
+            rows.append({**_image(similarities, time), "subject": name, "value": _plain(value)})
     if cells:
         of_images = [mean_of_values(of_subjects) for of_subjects in cells]
         subjects = subjects or _means_of_subjects(cells, similarities.names)
     for time, value in enumerate(of_images):
-        rows.append(_row(value, image=similarities.images[time], clip=similarities.clips[time]))
+        rows.append({**_image(similarities, time), "subject": None, "value": _plain(value)})
     for name, value in subjects.items():
-        rows.append(_row(value, subject=name))
-    for clip, value in (computed.clips or _means_of_clips(computed, similarities)).items():
-        rows.append(_row(value, clip=clip))
+        rows.append({"image": None, "clip": None, "subject": name, "value": _plain(value)})
+    clips = computed.clips or _means_of_clips(computed, similarities)
+    for clip, value in clips.items():
+        rows.append({"image": None, "clip": clip, "subject": None, "value": _plain(value)})
     return rows
 
 
-def _row(value: float, image: str | None = None, clip: str | None = None, subject: str | None = None) -> Record:
-    return {"image": image, "clip": clip, "subject": subject, "value": None if np.isnan(value) else float(value)}
+def _image(similarities: Similarities, time: int) -> Record:
+    return {"image": similarities.images[time], "clip": similarities.clips[time]}
+
+
+def _plain(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)
 
 
 def _means_of_subjects(cells: Sequence[Array], names: Sequence[Sequence[str]]) -> dict[str, float]:
-    values: dict[str, list[float]] = {}
-    for of_subjects, image_names in zip(cells, names, strict=True):
-        for name, value in zip(image_names, of_subjects, strict=True):
-            values.setdefault(name, []).append(float(value))
-    return {name: mean_of_values(of_images) for name, of_images in values.items()}
+    means = {}
+    for name, of_images in by_character(cells, names).items():
+        means[str(name)] = mean_of_values(of_images)
+    return means
 
 
 def _means_of_clips(computed: Computed, similarities: Similarities) -> dict[str, float]:
@@ -177,7 +185,9 @@ def _means_of_clips(computed: Computed, similarities: Similarities) -> dict[str,
     means = {}
     for clip, times in similarities.videos.items():
         if computed.of_subjects:
-            means[clip] = mean_of_subjects([computed.of_subjects[time] for time in times])
+            of_subjects = [computed.of_subjects[time] for time in times]
+            means[clip] = mean_of_subjects(of_subjects)
         elif computed.of_images:
-            means[clip] = mean_of_values([computed.of_images[time] for time in times])
+            of_images = [computed.of_images[time] for time in times]
+            means[clip] = mean_of_values(of_images)
     return means

@@ -67,7 +67,7 @@ class Region:
         score: a detector's confidence in [0, 1]; 1 for a given region.
         image_size: width and height of the image that the box was drawn in, where known. The box is in its pixels, and
             scaled to an image of another size.
-        found_for: the subjects by whose photos a detector found it. All are compared with it, but `nexus` counts these.
+        found_for: the subjects with photos that a detector found it by. All are compared with it; `nexus` counts these.
 
     Raises:
         RequestError: for an empty box.

@@ -69,8 +69,10 @@ class MatchRequest:
             kind = "clip"
         choice = ""
         if line.clips:
-            has_other_clips = any(isinstance(source, Clip) and source.grid is None for source in sources)
-            choice = str(frames) if has_other_clips else "all"  # of grids, all panels are in use
+            choice = str(frames)
+            clips = [source for source in sources if isinstance(source, Clip)]
+            if all(clip.grid is not None for clip in clips):
+                choice = "all"  # of grids, all panels are in use
         labels = frozenset({*names, *words} - {""})
         regions_of = regions_for(regions, line.names, kind, labels)
         casts = cast_of(cast, line.moments, names, regions)
@@ -87,7 +89,8 @@ class MatchRequest:
             return None
         line = self.line.between(intervals)
         regions_of = regions_between(self.regions, line.names, self.kind, self.labels)
-        casts = cast_between(self.cast, self.line.moments, line.moments, self.names, self.regions)
+        samples = self.line.moments
+        casts = cast_between(self.cast, samples, line.moments, self.names, self.regions)
         if regions_of is None or casts is None:
             return None
         return replace(self, line=line, regions_of=regions_of, casts=casts)
@@ -97,5 +100,6 @@ class MatchRequest:
         """The names of the subjects in the cast of each image."""
         members = []
         for cast in self.casts:
-            members.append(tuple(name for name, is_member in zip(self.names, cast, strict=True) if is_member))
+            numbers = np.flatnonzero(cast).tolist()
+            members.append(tuple(self.names[number] for number in numbers))
         return members

@@ -13,6 +13,7 @@ from idmetric.match import published
 from idmetric.match.published import Array
 
 T = TypeVar("T")
+Members = NDArray[np.int64]  # the numbers of the subjects in an image's cast
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,11 @@ class Similarities:
         """These images and further ones."""
         values: dict[str, Any] = {}
         for attribute in fields(self):
-            first = getattr(self, attribute.name)
-            second = getattr(further, attribute.name)
-            values[attribute.name] = None if first is None or second is None else first + second
+            values[attribute.name] = None
+            own_values = getattr(self, attribute.name)
+            further_values = getattr(further, attribute.name)
+            if own_values is not None and further_values is not None:
+                values[attribute.name] = own_values + further_values
         return Similarities(**values)
 
     def of_casts(self) -> Similarities:
@@ -87,8 +90,8 @@ class Similarities:
 
     def with_subjects(self) -> Similarities:
         """The same without the images that have no subject."""
-        times = [time for time, similarity in enumerate(self.to_references) if len(similarity)]
-        return self.of_images(times)
+        counts = [len(similarity) for similarity in self.to_references]
+        return self.of_images(np.flatnonzero(counts).tolist())
 
     @property
     def videos(self) -> dict[str, list[int]]:
@@ -107,14 +110,21 @@ class Similarities:
     def frames_of_clips(self) -> dict[str, Array]:
         """Features (N, D) of the frames of each clip with two images or more."""
         frames = self.frames or []
-        return {clip: np.stack([frames[time] for time in times]) for clip, times in self.moving_videos.items()}
+        stacks = {}
+        for clip, times in self.moving_videos.items():
+            stacks[clip] = np.stack([frames[time] for time in times])
+        return stacks
 
     # Values
 
     @property
     def are_human(self) -> list[NDArray[np.bool_]]:
         """Of each image's subjects (S,), whether XVerseBench counts them as humans: by the beginning of the name."""
-        return [np.array([name.startswith("human") for name in names], dtype=bool) for names in self.names]
+        are_human = []
+        for names in self.names:
+            is_human = [name.startswith("human") for name in names]
+            are_human.append(np.array(is_human, dtype=bool))
+        return are_human
 
     @property
     def are_scored(self) -> bool:
@@ -153,12 +163,12 @@ class Similarities:
         return similarities
 
 
-def _rows(arrays: Sequence[Array], members: Sequence[NDArray[np.int64]]) -> list[Array]:
+def _rows(arrays: Sequence[Array], members: Sequence[Members]) -> list[Array]:
     """The rows of the members of each image's cast."""
     return [array[rows] for array, rows in zip(arrays, members, strict=True)]
 
 
-def _of_members(values: Sequence[tuple[T, ...]], members: Sequence[NDArray[np.int64]]) -> list[tuple[T, ...]]:
+def _of_members(values: Sequence[tuple[T, ...]], members: Sequence[Members]) -> list[tuple[T, ...]]:
     """The values of the members of each image's cast."""
     selected = []
     for of_image, rows in zip(values, members, strict=True):
