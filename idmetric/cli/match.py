@@ -161,6 +161,8 @@ def _run(args: Namespace) -> int:
     if not args.images and not args.clip:
         raise UsageError("no images: give files, folders or --clip")
     subjects = _subjects(args.subject)
+    if args.cast and not subjects:
+        raise UsageError("--cast says which subjects belong in an image: name them by --subject")
     if args.html:
         if not args.html.endswith(".html"):
             raise UsageError(f"--html {args.html}: end the name of the page in .html")
@@ -320,7 +322,7 @@ def _numbers(text: str | None) -> list[tuple[str, str]]:
             except RequestError as error:
                 raise UsageError(f"--published: {error}") from error
             numbers.append((name, form or "released"))
-    return numbers
+    return list(dict.fromkeys(numbers))
 
 
 def _frames_for(numbers: Sequence[tuple[str, str]]) -> str:

@@ -47,7 +47,7 @@ def cast_of(
             clips without a length.
     """
     cast = _as_mapping(cast, regions)
-    if not cast:
+    if not cast or not subjects:
         return _rows([None] * len(moments), subjects)
 
     for key, names in cast.items():
@@ -86,7 +86,7 @@ def cast_between(
         samples: the images and frames of the request. between: the further frames.
     """
     cast = _as_mapping(cast, regions)
-    if not cast:
+    if not cast or not subjects:
         return _rows([None] * len(between), subjects)
     frames = [moment.name for moment in samples if moment.clip]
     of_frames = by_path(cast, frames, "cast")

@@ -66,7 +66,8 @@ def test_rows_of_each_image_and_subject(folder: Path, regions: str, capsys: pyte
 
 
 def test_json_has_summary_worst_and_published_numbers(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("--regions", str(folder / "boxes.json"), "--format", "json", "--published", "xverse-ip, nexus:corrected")
+    names = "xverse-ip, nexus:corrected,xverse-ip"
+    words = ("--regions", str(folder / "boxes.json"), "--format", "json", "--published", names)
     assert run(folder, *words) == 0
     content = json.loads(capsys.readouterr().out)
     assert [row["coverage"] for row in content["summary"]] == [1.0, 0.5, 0.75]
@@ -335,6 +336,7 @@ def test_grids_and_folders_of_frames(tmp_path: Path, capsys: pytest.CaptureFixtu
         ([], 2, "no images: give files, folders or --clip"),
         (["--grid", "2", "a.png"], 2, "'2' is not ROWSxCOLUMNS"),
         (["--frames", "0", "movie.mp4"], 2, "unknown frames '0'"),
+        (["--cast", "cast.csv", "movie.mp4"], 2, "--cast says which subjects belong in an image"),
         (["--clip", "frames", "--fps", "0"], 2, "frames: a clip has more than 0 frames per second, got fps=0.0"),
         (["empty.mp4"], 1, "empty.mp4: the file is empty"),
         (["nothing"], 1, "nothing"),

@@ -13,7 +13,7 @@ import pytest
 from idmetric import IDSim
 from idmetric.match import Clip, Match, Subject, match
 from idmetric.match.assignment import UNASSIGNED, assigned
-from idmetric.match.casts import cast_of, read_cast
+from idmetric.match.casts import cast_between, cast_of, read_cast
 from idmetric.match.clips import Moment
 from idmetric.metric.scoring.scores import RequestError
 from tests.match.films import BOXES, film
@@ -102,6 +102,16 @@ def test_a_file_of_regions_may_have_the_cast_and_a_given_one_comes_first(tmp_pat
     del images[0]["subjects"], images[1]["subjects"]
     file.write_text(json.dumps({"images": images, "annotations": []}))
     assert expected(None, "1.png", "2.png", regions=file) == [NAMES, NAMES]
+
+
+def test_without_subjects_a_file_of_regions_may_have_casts(tmp_path: Path) -> None:
+    file = tmp_path / "boxes.json"
+    file.write_text(json.dumps({"images": [{"id": 1, "file_name": "1.png", "subjects": ["duck"]}], "annotations": []}))
+    moments = [Moment("1.png", "clip", 0.0)]
+    assert cast_of(None, moments, [], file).shape == (1, 0)
+    rows = cast_between(None, moments, moments, [], file)
+    assert rows is not None
+    assert rows.shape == (1, 0)
 
 
 def test_a_clip_a_part_of_it_and_a_frame() -> None:

@@ -377,7 +377,8 @@ def test_files_are_named_by_their_ending(stills: Match, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def pages(stills: Match, clip: Match, story: Match, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
-    story.write(folder / "story.html")
+    numbers = ("xverse-ip", "umo-id-conf", "vistory-cross", "vistory-self", "vistory-occm", "nexus", "msrvtt-subject")
+    story.write(folder / "story.html", [story.published(name) for name in numbers])
     stills.write(folder / "stills.html")
     clip.write(folder / "clip.html")
     return folder
@@ -419,6 +420,19 @@ def test_the_summary_fits_its_card_and_the_matrix_scrolls_in_its_own(
         left = name.bounding_box()["x"]
         scroll.evaluate("card => { card.scrollLeft = 150; }")
         assert name.bounding_box()["x"] == left
+
+
+@pytest.mark.parametrize("width", [1280, 1024, 390])
+def test_published_numbers_fit_their_card(visit: Open, pages: Path, width: int) -> None:
+    page = visit(pages / "story.html", width)
+    card = page.locator(".scroll:has(> .published)").first
+    assert card.evaluate("card => card.scrollWidth <= card.clientWidth")
+    panel = page.locator("section:has(.published)")
+    values = panel.locator("details table")
+    assert not values.is_visible()
+    panel.locator("summary").click()
+    assert values.is_visible()
+    assert not overflows(page)
 
 
 def test_a_click_on_a_cell_of_the_matrix_shows_the_image(visit: Open, pages: Path) -> None:
