@@ -116,6 +116,12 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         action=argparse.BooleanOptionalAction,
         help="95 %% intervals, small, in LaTeX too; --no-intervals leaves them out everywhere",
     )
+    shown.add_argument(
+        "--caption",
+        choices=("short", "long"),
+        default="short",
+        help="of LaTeX: at most 60 words, or also what each column is (default: %(default)s)",
+    )
     shown.add_argument("--explain", action="store_true", help="also print what each column is, in a sentence")
     options.add_shared(files, "--quiet")
     add_options(parser.add_argument_group(name), protocol.options)
@@ -182,7 +188,7 @@ def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
 
     from idmetric.evaluate.protocols.common.grids import TableError, View
 
-    view = View(args.rows, args.columns, args.show, args.intervals)
+    view = View(args.rows, args.columns, args.show, args.intervals, args.caption)
     view_error = None
     with warnings_as_lines():
         with fixable(), ExitStack() as stack:
@@ -190,7 +196,7 @@ def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
             try:
                 text = _text(results, protocol.name, args, view)
             except TableError as error:  # the numbers are kept
-                view, view_error = View(), error
+                view, view_error = View(caption=args.caption), error
                 text = _text(results, protocol.name, args, view)
         try:
             with fixable():

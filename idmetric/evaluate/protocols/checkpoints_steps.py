@@ -247,8 +247,9 @@ def measured(data: Manifest, models: Models, settings: EvalSettings, options: Ch
     images = all_images.take(~is_drifting) if options.drift_prompt else all_images
     missing = images.missing()
     notes = notes_on(bound.manifest, images, options.held_out, "step ")
-    images, compared_on = images.on_shared_places(but=str(BASE))
-    notes += compared_on
+    shared = images.on_shared_places(but=str(BASE))
+    images = shared.images
+    notes += shared.notes
     unit, unit_notes = _units(images)
     if settings.bootstrap:
         notes = unit_notes + notes
@@ -271,6 +272,8 @@ def measured(data: Manifest, models: Models, settings: EvalSettings, options: Ch
         "max_copies": options.max_copies,
         "clip_tolerance": options.clip_tolerance,
     }
+    if shared.compared_on:
+        about["compared_on"] = shared.compared_on
     results = []
     for scorer, result in bound.results("checkpoints", about, notes):
         scores = score(images, scorer, photos, copies, fidelity)

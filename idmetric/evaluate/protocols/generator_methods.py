@@ -323,12 +323,13 @@ def run(
     has_floor = options.floor is not None or len(floor.rows) > 0
     notes = notes_on(bound.manifest, images, options.held_out, floor=floor if has_floor else None)
     missing = images.missing()
-    images, compared_on = images.on_shared_places()
+    shared = images.on_shared_places()
+    images = shared.images
     groups = _groups(images, bound.manifest, options.by)
     several = images.have_several_subjects
     is_unchecked = several and regions is None
     copies = None
-    notes += compared_on
+    notes += shared.notes
     sizes = sizes_of(images, bound.manifest)
     if len(set(sizes.values())) > 1:
         listing = ", ".join(f"{method} {size}" for method, size in sizes.items())
@@ -351,6 +352,8 @@ def run(
         about |= {"margin": layout.margin, "square": layout.square, "threshold": options.threshold}
     if detector:
         about["detector"] = detector
+    if shared.compared_on:
+        about["compared_on"] = shared.compared_on
     results = []
     for scorer, result in bound.results("generator", about, notes):
         scores = score(images, scorer, photos, copies, fidelity)

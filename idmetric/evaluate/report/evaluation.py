@@ -47,7 +47,7 @@ _HEADS = {
     "id": "query", "right": "first right", "right_rank": "its rank", "wrong_1": "nearest wrong", "wrong_2": "second",
     "wrong_3": "third", "lowest": "identity", "worst": "worst image", "worst_score": "identity of the worst image",
 }  # fmt: skip
-_PLOTS = {
+PLOT_CAPTIONS = {
     "roc": "ROC", "distributions": "Distributions of similarity",
     "oracle": "Part edits and the oracle", "reliability": "Reliability", "sensitivity": "Sensitivity",
     "trends": "Similarity over growing changes",
@@ -139,7 +139,7 @@ def _plots(results: Sequence[Result]) -> list[dict[str, str]]:
     with tempfile.TemporaryDirectory() as folder:
         for path in draw(results, Path(folder), "plot", "svg"):
             *dataset, kind = path.stem.removeprefix("plot.").rsplit(".", 1)
-            caption = ", ".join([_PLOTS.get(kind, kind), *dataset])
+            caption = ", ".join([PLOT_CAPTIONS.get(kind, kind), *dataset])
             data = base64.b64encode(path.read_bytes()).decode("ascii")
             picture = f"data:image/svg+xml;base64,{data}"
             plots.append({"name": caption, "picture": picture})
@@ -308,7 +308,10 @@ class Shot:
 
 @dataclass(frozen=True)
 class Album:
-    """The images of methods or steps: the worst, and for each place a reference and owner -> image."""
+    """The images of methods or steps: the worst, and for each place a reference and owner -> image.
+
+    The lowest identity comes first, but each subject is shown once before one is shown again.
+    """
 
     model: str
     owners: list[str]
@@ -329,7 +332,7 @@ def _album(result: Result, names: Iterable[str]) -> Album:
     prompts = _prompts(items)
     shots = []
     scenes: dict[tuple[str, str, str], dict[str, Shot]] = {}
-    for index in np.argsort(comparable(identities), kind="stable"):
+    for index in _each_subject_first(items["subject"], items[label], identities):
         subject, prompt, seed = prompts[index]
         words = [prompt.replace("_", " "), f"seed {seed}"]
         if several_subjects:
@@ -357,6 +360,29 @@ def _album(result: Result, names: Iterable[str]) -> Album:
                 side_by_side.append((references[key], scene))
     owners = [f"{prefix}{name}" for name in names]
     return Album(result.model, owners, worst, side_by_side[:LINES])
+
+
+def _each_subject_first(subjects: Sequence[str], owners: Sequence[Any], identities: Sequence[float]) -> list[int]:
+    """The images by identity, the lowest first, in three parts.
+
+    The lowest image of each subject; those of each subject by a method or step, which lead if only its images are
+    shown; the others.
+    """
+    shown_subjects: set[str] = set()
+    shown_pairs: set[tuple[str, Any]] = set()
+    of_subjects, of_pairs, others = [], [], []
+    for index in np.argsort(comparable(identities), kind="stable").tolist():
+        subject = subjects[index]
+        pair = subject, owners[index]
+        if subject not in shown_subjects:
+            of_subjects.append(index)
+        elif pair not in shown_pairs:
+            of_pairs.append(index)
+        else:
+            others.append(index)
+        shown_subjects.add(subject)
+        shown_pairs.add(pair)
+    return of_subjects + of_pairs + others
 
 
 def _prompts(items: Columns) -> list[tuple[str, str, str]]:

@@ -29,14 +29,14 @@ Pairs = Mapping[tuple[str, str], Comparison]  # two methods -> the number of the
 _SUMMARY = (
     "identity",
     "worst",
+    "SCR",
     "confused",
     "copies",
     "diversity",
+    "Vendi",
     CLIP,
     "drift",
-    "SCR",
     "leaning",
-    "Vendi",
     "published",
 )
 
@@ -76,7 +76,7 @@ class Verdict:
     Attributes:
         headline, best, badge, card: see `Finding`. details: its details, and which methods or steps copy.
         rows: method or step -> its numbers; methods without copies come first, by identity.
-        columns: at most six metrics of the summary -> the range of its bars, which holds 0 and all intervals.
+        columns: metric of the summary -> the range of its bars, which holds 0 and all intervals.
         copies: names of methods or steps that return copies.
         behind: methods that a test finds below another one in identity, so that no other number of them is marked.
         tested: the methods that are tested against each other. family: that in words, and the correction.
@@ -130,7 +130,8 @@ def verdict(result: Result) -> Verdict | None:
     details = [*finding.details, *_on_confusion(numbers), *_on_copies(label, numbers, copies)]
     if any(row.get("copies") == NOT_CHECKED for row in rows.values()):
         details.append("Copies were not checked: images show several subjects.")
-    details += [f"{_capitalized(note)}." for note in result.notes if note.startswith("compared on")]
+    if compared_on := result.settings.get("compared_on"):
+        details.append(f"Compared on the {compared_on} that all have; other images are left out.")
     compared = methods_of(comparisons.get("identity", []))
     return Verdict(
         model=result.model,
@@ -172,7 +173,7 @@ def _columns(rows: Numbers) -> dict[str, tuple[float, float]]:
     )
 
     columns = {}
-    for metric in shown[:6]:
+    for metric in shown:
         ends = [*_ends(values[metric]), 0.0]
         low, high = min(ends), max(ends)
         if low == high:  # all are 0

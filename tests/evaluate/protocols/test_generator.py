@@ -279,6 +279,7 @@ def test_a_method_without_a_subject_and_images_does_not_rise(folder: Path) -> No
         "no images of 1 subjects with references: unused",
         "compared on the 11 of 18 combinations of subject, prompt and seed that all have; other images are left out",
     ]
+    assert result.settings["compared_on"] == "11 of 18 combinations of subject, prompt and seed"
     missing = result.items["missing"]
     assert missing["method"] == ["a"] * 6 + ["b"]
     assert (missing["subject"][-1], missing["prompt"][-1], missing["seed"][-1]) == ("dog", "on_a_beach", "1")

@@ -18,6 +18,7 @@ from idmetric.evaluate.protocols.common.latex import latex
 from idmetric.evaluate.protocols.common.protocol import column_of, find, modules
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.table_columns import SHARED
+from idmetric.evaluate.report.evaluation import PLOT_CAPTIONS
 
 IDENTITY = {"few": 0.86, "drift": 0.334, "good": 0.756, "swap_2": 0.018}
 COPIES = {"few": 0.5, "drift": 0.0, "good": 0.0, "swap_2": 0.0}
@@ -283,12 +284,48 @@ def test_an_empty_pivot_is_an_error() -> None:
 
 
 def test_the_caption_says_what_each_column_is() -> None:
-    text = latex([replace(whole(), signature={"revision": "abc", "idmetric": "1.0"})])
-    caption, *_ = re.findall(r"\\caption\{(.*)\}", text)
-    for words in ("model tiny (abc)", "idmetric 1.0", "n 32", "real 0.700", "identity: mean over", "lower is better"):
-        assert words in caption
+    """In a long one; in a short one, comments do."""
+    result = replace(whole(), signature={"revision": "abc", "idmetric": "1.0"})
+    definitions = ("identity: mean over images x", "copies: share of images", "lower is better")
+    for form in ("short", "long"):
+        text = latex([result], View(caption=form))
+        caption, *_ = re.findall(r"\\caption\{(.*)\}", text)
+        for words in ("model tiny (abc)", "idmetric 1.0", "n 32", "real 0.700"):
+            assert words in caption
+        comments = "".join(line for line in text.splitlines() if line.startswith("% "))
+        for words in definitions:
+            assert (words in caption) == (form == "long")
+            assert (words in comments) == (form == "short")
     assert "[0.8" not in text
     assert r"{\scriptsize [0.810, 0.910]}" in latex([whole()], View(intervals=True))
+
+
+@pytest.mark.parametrize("count", [1, 8, 80])
+def test_a_short_caption_has_at_most_sixty_words_and_loses_none(count: int) -> None:
+    """The page of the example had a caption of 250 words. What does not fit stands in comments."""
+    results = []
+    for number in range(count):
+        result = replace(generator(COPIES), model=f"m{number}", signature={"revision": f"r{number}"})
+        for row in result.rows:
+            row["SCR"] = value(0.25, 8)
+        results.append(replace(result, settings={"scr": 0.5 + number / 1000}))
+    for view in (View(), View("method", "subject", ("identity",)), View("model", "metric", intervals=True)):
+        text = latex(results, view)
+        captions = re.findall(r"\\caption\{(.*)\}", text)
+        comments = "\n".join(line for line in text.splitlines() if line.startswith("% "))
+        assert captions
+        for caption in captions:
+            assert len(caption.split()) <= 60
+        for number in range(count):
+            assert f"m{number} (r{number})" in "".join(captions) + comments
+        if view == View():
+            assert f"SCR's threshold is {0.5 + (count - 1) / 1000:.3f}" in "".join(captions) + comments
+        long_captions = re.findall(r"\\caption\{(.*)\}", latex(results, replace(view, caption="long")))
+        assert all("higher is better" in caption for caption in long_captions[:1])
+
+
+def test_captions_of_plots_are_short() -> None:
+    assert all(len(caption.split()) <= 60 for caption in PLOT_CAPTIONS.values())
 
 
 def test_latex_is_balanced_and_compiles(tmp_path: Path) -> None:

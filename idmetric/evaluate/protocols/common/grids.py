@@ -56,12 +56,14 @@ class View:
         show: columns of numbers, in this order, whatever their case and punctuation; empty: all (of a pivot, the first,
             unless "metric" is one of its dimensions).
         intervals: with 95 % intervals; None: in LaTeX without, elsewhere with.
+        caption: of LaTeX: "short", or "long" with what each column is.
     """
 
     rows: str | None = None
     columns: str | None = None
     show: tuple[str, ...] = ()
     intervals: bool | None = None
+    caption: str = "short"
 
 
 class TableError(ValueError):

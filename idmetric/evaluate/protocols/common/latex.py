@@ -18,6 +18,7 @@ from idmetric.evaluate.protocols.common.result import (
 from idmetric.metric.files.tables import printable
 from idmetric.metric.scoring.copies import MANY
 
+WORDS = 60  # of a short caption, at most
 _DAGGER = "$^\\dagger$"
 _ARROWS = {1: " $\\uparrow$", -1: " $\\downarrow$", 0: ""}
 _ESCAPES = str.maketrans(
@@ -37,7 +38,8 @@ def latex(results: Sequence[Result], view: View = View()) -> str:
 
     Methods that copy have a dagger and no marks. Of methods that are compared by tests, a column has no marks unless a
     test shows that the best is ahead, and a method that is behind another one in identity has no mark in other columns.
-    The caption names models, revisions, each column, and the reason of missing marks.
+    The caption names models, revisions, and the reason of missing marks, in at most `WORDS` words. Comments after the
+    tables have what it leaves out: what each column is, and sentences that do not fit; a long caption has all.
     """
     models = {}
     for result in results:
@@ -51,12 +53,19 @@ def latex(results: Sequence[Result], view: View = View()) -> str:
     versions = {result.signature.get("idmetric", "") for result in results}
     facts = {label: ", ".join(models.values()), "idmetric": ", ".join(sorted(versions))}
 
-    parts = [_table(grid, facts, view, results) for grid in grids(results, view)]
-    notes = [f"% {note}\n" for note in footnotes(results)]
-    return "\n".join(parts) + "".join(notes)
+    parts = []
+    notes: list[str] = []
+    for grid in grids(results, view):
+        part, left_out = _table(grid, facts, view, results)
+        parts.append(part)
+        notes += left_out
+    notes += footnotes(results)
+    lines = [f"% {note}\n" for note in dict.fromkeys(notes)]
+    return "\n".join(parts) + "".join(lines)
 
 
-def _table(grid: Grid, facts: Mapping[str, str], view: View, results: Sequence[Result]) -> str:
+def _table(grid: Grid, facts: Mapping[str, str], view: View, results: Sequence[Result]) -> tuple[str, list[str]]:
+    """A table, and the sentences that its caption leaves out."""
     copiers = {name for result in results for name in copying(result)}
 
     # rows and columns of methods that copy
@@ -98,29 +107,31 @@ def _table(grid: Grid, facts: Mapping[str, str], view: View, results: Sequence[R
             line = "{}" + line
         lines.append(line)
 
-    caption = _caption(grid, facts, results)
+    # the caption
+    sentences = []
     if copying_rows or copying_columns:
         reason = f"more than {100 * MANY:g} % of the images are copies"
         if label == "step":
             reason = "more copies than the best step may have"
-        caption.append(f"{_DAGGER} {escaped(reason)}, so that no number of it is marked.")
+        sentences.append(f"{_DAGGER} {escaped(reason)}, so that no number of it is marked.")
     if methods_behind and len(unmarked) < len(grid.metrics):
-        caption.append(f"Outside of identity, no marks of {escaped(', '.join(methods_behind))}: behind in identity.")
+        sentences.append(f"Outside of identity, no marks of {escaped(', '.join(methods_behind))}: behind in identity.")
     if unclear:
-        caption.append(
+        sentences.append(
             f"No marks in {escaped(', '.join(unclear))}: no test shows that the best is ahead of all (sign-flip test "
             "over subjects, Holm's correction)."
         )
-    caption += [escaped(f"{note}.") for note in smoke_tests(results)]
+    sentences += [escaped(f"{note}.") for note in smoke_tests(results)]
     if untested:
-        caption.append(f"No marks: {untested}.")
+        sentences.append(f"No marks: {untested}.")
+    caption, left_out = _caption(grid, facts, [*sentences, *_thresholds(grid, results)], is_long=view.caption == "long")
 
     columns = "l" * len(grid.labels) + "r" * len(grid.metrics)
-    return "\n".join(
+    text = "\n".join(
         [
             "\\begin{table}",
             "\\centering",
-            f"\\caption{{{' '.join(caption)}}}",
+            f"\\caption{{{caption}}}",
             f"\\begin{{tabular}}{{{columns}}}",
             "\\toprule",
             " & ".join(head) + " \\\\",
@@ -132,6 +143,7 @@ def _table(grid: Grid, facts: Mapping[str, str], view: View, results: Sequence[R
             "",
         ]
     )
+    return text, left_out
 
 
 def _rows_of(grid: Grid, label: str, names: Collection[str]) -> set[int]:
@@ -142,21 +154,66 @@ def _rows_of(grid: Grid, label: str, names: Collection[str]) -> set[int]:
     return {row for row, (texts, _) in enumerate(grid.lines) if texts[column] in names}
 
 
-def _caption(grid: Grid, facts: Mapping[str, str], results: Sequence[Result]) -> list[str]:
-    """The sentences on what the table holds, and on its columns."""
+def _caption(grid: Grid, facts: Mapping[str, str], sentences: Sequence[str], is_long: bool) -> tuple[str, list[str]]:
+    """The caption, and the sentences that it leaves out.
+
+    Args:
+        facts: on the models. sentences: on marks and thresholds, in LaTeX.
+    """
     title = grid.protocol
     if grid.title:
         title += f", {grid.title}"
-    named_facts = {**grid.same, **facts}
-    shared = [f"{name} {value}" for name, value in named_facts.items() if value]
-    sentences = [f"{title}: {', '.join(shared)}."]
-    for name, column in grid.meanings.items():
-        sentences.append(f"{name}: {column}.")
-    if "SCR" in (*grid.metrics, *grid.same, grid.title):
-        for result in results:
-            if "scr" in result.settings:
-                sentences.append(f"SCR's threshold is {result.settings['scr']:.3f} by {result.model}.")
-    return [escaped(sentence) for sentence in sentences]
+    models = ", ".join(f"{name} {value}" for name, value in facts.items() if value)
+    shared = [escaped(f"{name} {value}") for name, value in grid.same.items() if value and name not in facts]
+    columns = [escaped(f"{name}: {column}.") for name, column in grid.meanings.items()]
+    if is_long:
+        all_shared = [f"In all rows: {', '.join(shared)}."] if shared else []
+        return " ".join([escaped(f"{title}: {models}."), *all_shared, *columns, *sentences]), []
+
+    first = escaped(f"{title}: {models}.")
+    left_out = []
+    if _words(first) > WORDS:  # of very many models
+        left_out.append(first)
+        first = escaped(f"{title}.")
+    fitting, others = _fitting(sentences, WORDS - _words(first))
+    left_out += others
+    caption = " ".join([first, *fitting])
+
+    lead = "In all rows:"
+    facts_that_fit, other_facts = _fitting(shared, WORDS - _words(f"{caption} {lead}"))
+    if facts_that_fit:
+        caption += f" {lead} {', '.join(facts_that_fit)}."
+    if other_facts:
+        left_out.append(f"{escaped(title)}, in all rows: {', '.join(other_facts)}.")
+    return caption, left_out + columns
+
+
+def _fitting(sentences: Sequence[str], room: int) -> tuple[list[str], list[str]]:
+    """The sentences that so many words have room for, in their order, and the others."""
+    fitting, others = [], []
+    for sentence in sentences:
+        count = _words(sentence)
+        if count <= room:
+            fitting.append(sentence)
+            room -= count
+        else:
+            others.append(sentence)
+    return fitting, others
+
+
+def _words(sentence: str) -> int:
+    return len(sentence.split())
+
+
+def _thresholds(grid: Grid, results: Sequence[Result]) -> list[str]:
+    """A sentence on each model's threshold of SCR, if the table shows SCR."""
+    if "SCR" not in (*grid.metrics, *grid.same, grid.title):
+        return []
+    sentences = []
+    for result in results:
+        if "scr" in result.settings:
+            sentences.append(escaped(f"SCR's threshold is {result.settings['scr']:.3f} by {result.model}."))
+    return sentences
 
 
 def _why_untested(results: Sequence[Result], is_plain: bool) -> str:

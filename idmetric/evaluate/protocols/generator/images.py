@@ -128,8 +128,8 @@ class Images:
         """Whether an image should show several subjects."""
         return any(len(members) > 1 for members in self.scenes)
 
-    def on_shared_places(self, but: str = "") -> tuple[Images, list[str]]:
-        """The images at places that all methods have, or else of the subjects that all have, and a note if some do not.
+    def on_shared_places(self, but: str = "") -> SharedImages:
+        """The images at places that all methods have, or else of the subjects that all have.
 
         Args:
             but: a method that is not compared, such as the base model of checkpoints: it keeps its images.
@@ -142,16 +142,18 @@ class Images:
             keys_of_method = self._by_method(keys)
             keys_of_method.pop(but, None)
             if not keys_of_method:
-                return self, []
+                return SharedImages(self)
             shared = set.intersection(*keys_of_method.values())
             every = set.union(*keys_of_method.values())
             if shared == every:
-                return self, []
+                return SharedImages(self)
             if shared:
                 is_shared = np.array([key in shared for key in keys])
-                note = f"compared on the {len(shared)} of {len(every)} {noun} that all have; other images are left out"
-                return self.take(is_shared | (self.method == but)), [note]
-        return self, ["WARNING: no subject has images of all methods, so that their numbers do not compare"]
+                compared_on = f"{len(shared)} of {len(every)} {noun}"
+                note = f"compared on the {compared_on} that all have; other images are left out"
+                return SharedImages(self.take(is_shared | (self.method == but)), compared_on, [note])
+        note = "WARNING: no subject has images of all methods, so that their numbers do not compare"
+        return SharedImages(self, notes=[note])
 
     def missing(self) -> dict[str, list[Place]]:
         """Method -> the places that other methods have and it lacks."""
@@ -168,6 +170,20 @@ class Images:
         for method, key in zip(self.method, keys, strict=True):
             by_method.setdefault(method, set()).add(key)
         return by_method
+
+
+@dataclass(frozen=True)
+class SharedImages:
+    """The images that methods are compared on.
+
+    Attributes:
+        compared_on: how many places or subjects all methods have, such as "11 of 18 subjects"; empty if all of them.
+        notes: on what is left out, or is not comparable.
+    """
+
+    images: Images
+    compared_on: str = ""
+    notes: list[str] = field(default_factory=list)
 
 
 def _grouped(keys: Iterable[Hashable]) -> list[Ints]:
