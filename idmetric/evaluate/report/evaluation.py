@@ -370,7 +370,7 @@ def _each_subject_first(subjects: Sequence[str], owners: Sequence[Any], identiti
     """
     shown_subjects: set[str] = set()
     shown_pairs: set[tuple[str, Any]] = set()
-    of_subjects, of_pairs, others = [], [], []
+    of_subjects, of_pairs, repeated = [], [], []
     for index in np.argsort(comparable(identities), kind="stable").tolist():
         subject = subjects[index]
         pair = subject, owners[index]
@@ -379,10 +379,10 @@ def _each_subject_first(subjects: Sequence[str], owners: Sequence[Any], identiti
         elif pair not in shown_pairs:
             of_pairs.append(index)
         else:
-            others.append(index)
+            repeated.append(index)
         shown_subjects.add(subject)
         shown_pairs.add(pair)
-    return of_subjects + of_pairs + others
+    return of_subjects + of_pairs + repeated
 
 
 def _prompts(items: Columns) -> list[tuple[str, str, str]]:

@@ -170,14 +170,14 @@ def _caption(grid: Grid, facts: Mapping[str, str], sentences: Sequence[str], is_
         all_shared = [f"In all rows: {', '.join(shared)}."] if shared else []
         return " ".join([escaped(f"{title}: {models}."), *all_shared, *columns, *sentences]), []
 
-    first = escaped(f"{title}: {models}.")
+    opening = escaped(f"{title}: {models}.")
     left_out = []
-    if _words(first) > WORDS:  # of very many models
-        left_out.append(first)
-        first = escaped(f"{title}.")
-    fitting, others = _fitting(sentences, WORDS - _words(first))
-    left_out += others
-    caption = " ".join([first, *fitting])
+    if _words(opening) > WORDS:  # of very many models
+        left_out.append(opening)
+        opening = escaped(f"{title}.")
+    fitting, too_long = _fitting(sentences, WORDS - _words(opening))
+    left_out += too_long
+    caption = " ".join([opening, *fitting])
 
     lead = "In all rows:"
     facts_that_fit, other_facts = _fitting(shared, WORDS - _words(f"{caption} {lead}"))
@@ -190,15 +190,15 @@ def _caption(grid: Grid, facts: Mapping[str, str], sentences: Sequence[str], is_
 
 def _fitting(sentences: Sequence[str], room: int) -> tuple[list[str], list[str]]:
     """The sentences that so many words have room for, in their order, and the others."""
-    fitting, others = [], []
+    fitting, too_long = [], []
     for sentence in sentences:
         count = _words(sentence)
         if count <= room:
             fitting.append(sentence)
             room -= count
         else:
-            others.append(sentence)
-    return fitting, others
+            too_long.append(sentence)
+    return fitting, too_long
 
 
 def _words(sentence: str) -> int:
