@@ -425,7 +425,7 @@ def _query(args: Namespace, gallery: Gallery) -> None:
         masks = [mask_of(args.query_mask_dir, image) for image in args.images]
     unknown_above = args.unknown_above
     if isinstance(unknown_above, float):
-        unknown_above = Limit(unknown_above, "--unknown-above")
+        unknown_above = Limit(unknown_above, "option --unknown-above")
     hits = gallery.query(
         args.images,
         args.k,
@@ -478,7 +478,7 @@ def _near_duplicates(args: Namespace, gallery: Gallery) -> Records:
 
 
 def _max_distance(args: Namespace) -> Limit | None:
-    return None if args.max_distance is None else Limit(args.max_distance, "--max-distance")
+    return None if args.max_distance is None else Limit(args.max_distance, "option --max-distance")
 
 
 def _cluster(args: Namespace, gallery: Gallery) -> None:
@@ -492,7 +492,7 @@ def _cluster(args: Namespace, gallery: Gallery) -> None:
 def _identities(args: Namespace, gallery: Gallery) -> Records:
     from idmetric.gallery.clusters import identities
 
-    threshold = None if args.threshold is None else Limit(args.threshold, "--threshold")
+    threshold = None if args.threshold is None else Limit(args.threshold, "option --threshold")
     rate = args.rate or options.SEARCH_RATE
     return identities(gallery, threshold=threshold, rate=rate, linkage=args.linkage)
 

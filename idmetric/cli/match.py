@@ -27,6 +27,7 @@ from idmetric.cli.match_detect import add_detection, check_detection, class_word
 from idmetric.cli.options import add_shared, check_model, load_options
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.progress import Progress
+from idmetric.metric.scoring.limits import Limit
 from idmetric.metric.scoring.scores import RequestError
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def build_parser(prog: str = "idmetric match") -> Parser:
         "--frames",
         metavar="N",
         help="of each clip: so many at equal distances, a rate such as 2fps, 'all', or 'shots': one of each (default: "
-        "those that --published takes, else 16)",
+        "the choice of the --published numbers, else 16)",
     )
     parser.add_argument(
         "--grid", type=grid_size, metavar="ROWSxCOLUMNS", help="each image is a clip of so many panels, row by row"
@@ -234,6 +235,9 @@ def _matched(args: Namespace, subjects: Mapping[str, str], request: MatchRequest
     outside: Outside = args.outside
     if outside == "crop":
         outside = "black"
+    threshold = None
+    if args.threshold is not None:
+        threshold = Limit(args.threshold, "option --threshold")
     metric = load(args.model, **load_options(args))
     detected = detected_regions(args, metric, subjects)
     if detected is not None:
@@ -241,7 +245,7 @@ def _matched(args: Namespace, subjects: Mapping[str, str], request: MatchRequest
     with Progress("images", not args.quiet, verb="matched") as progress:
         shared: dict[str, Any] = {
             "cut": Cut(margin=args.margin, square=args.square, outside=outside),
-            "threshold": args.threshold,
+            "threshold": threshold,
             "calibration": args.calibration,
             "rate": args.rate,
             "refine": args.refine,

@@ -170,7 +170,7 @@ def _scores(args: Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]
         check_page(args.html)
     values = values_of(args, ScoreSettings)
     if args.threshold is not None:
-        values["threshold"] = Limit(args.threshold, "--threshold")
+        values["threshold"] = Limit(args.threshold, "option --threshold")
     settings = ScoreSettings(**values)  # checks them before the model is opened
     if args.quiet:
         os.environ |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1", "HF_HUB_VERBOSITY": "error"}

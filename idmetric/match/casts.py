@@ -31,22 +31,28 @@ Cast = Mapping[str, Sequence[str]]  # image, clip, or part of a clip -> names of
 _PART = re.compile(r"(.+) @ ([0-9.]+)s-([0-9.]+)s")
 
 
-def cast_of(
-    cast: Cast | StrPath | None, moments: Sequence[Moment], subjects: Sequence[str], regions: object = None
-) -> NDArray[np.bool_]:
-    """Whether each subject should be in each image, (T, S).
-
-    Args:
-        cast: see this module; None stands for the `subjects` in the file of regions if it has any, else for all
-            subjects in all images.
-        moments: the images and frames. subjects: their names.
-        regions: the regions of the request.
+def cast_mapping(cast: Cast | StrPath | None, regions: object = None) -> Cast | None:
+    """The cast of a request, see this module, or the `subjects` in its file of regions; None without any.
 
     Raises:
-        RequestError: for a file that cannot be read, images or subjects that the request does not have, and parts of
-            clips without a length.
+        RequestError: for a file that cannot be read.
     """
-    cast = _as_mapping(cast, regions)
+    if cast is None and _is_json(regions):
+        return _of_coco(json_file.read(str(regions)))
+    if isinstance(cast, str | os.PathLike):
+        return read_cast(cast)
+    return cast
+
+
+def cast_of(cast: Cast | None, moments: Sequence[Moment], subjects: Sequence[str]) -> NDArray[np.bool_]:
+    """Whether each subject should be in each image, (T, S); without a cast, all should be in all images.
+
+    Args:
+        moments: the images and frames. subjects: their names.
+
+    Raises:
+        RequestError: for images or subjects that the request does not have, and parts of clips without a length.
+    """
     if not cast or not subjects:
         return _rows([None] * len(moments), subjects)
 
@@ -74,18 +80,13 @@ def cast_of(
 
 
 def cast_between(
-    cast: Cast | StrPath | None,
-    samples: Sequence[Moment],
-    between: Sequence[Moment],
-    subjects: Sequence[str],
-    regions: object = None,
+    cast: Cast | None, samples: Sequence[Moment], between: Sequence[Moment], subjects: Sequence[str]
 ) -> NDArray[np.bool_] | None:
     """The same of further frames of the clips; None if the cast is that of single frames.
 
     Args:
         samples: the images and frames of the request. between: the further frames.
     """
-    cast = _as_mapping(cast, regions)
     if not cast or not subjects:
         return _rows([None] * len(between), subjects)
     frames = [moment.name for moment in samples if moment.clip]
@@ -93,15 +94,6 @@ def cast_between(
     if any(members is not None for members in of_frames):
         return None
     return _rows(_listed(cast, between), subjects)
-
-
-def _as_mapping(cast: Cast | StrPath | None, regions: object) -> Cast | None:
-    """The cast of a request, or the one in its file of regions."""
-    if cast is None and _is_json(regions):
-        return _of_coco(json_file.read(str(regions)))
-    if isinstance(cast, str | os.PathLike):
-        return read_cast(cast)
-    return cast
 
 
 def _rows(listed: Sequence[Sequence[str] | None], subjects: Sequence[str]) -> NDArray[np.bool_]:
@@ -116,7 +108,8 @@ def _rows(listed: Sequence[Sequence[str] | None], subjects: Sequence[str]) -> ND
 def _listed(cast: Cast, moments: Sequence[Moment]) -> list[Sequence[str] | None]:
     """The names for each image: its own entry, else that of the part of the clip it lies in, else of the whole clip."""
     whole: dict[str, Sequence[str]] = {}
-    parts: list[tuple[str, float, float, Sequence[str]]] = []
+    clips = list(dict.fromkeys(moment.clip for moment in moments if moment.clip))
+    parts: dict[str, list[tuple[float, float, Sequence[str]]]] = {clip: [] for clip in clips}
     for key, names in cast.items():
         part = _PART.fullmatch(key)
         if part is None:
@@ -125,9 +118,10 @@ def _listed(cast: Cast, moments: Sequence[Moment]) -> list[Sequence[str] | None]
         clip, start, end = part[1], _seconds(part[2], key), _seconds(part[3], key)
         if start >= end:
             raise RequestError(f"the cast of {key!r} is for no time: write the start before the end")
-        parts.append((clip, start, end, names))
+        for label, is_listed in zip(clips, by_path({clip: True}, clips, "cast"), strict=True):
+            if is_listed:
+                parts[label].append((start, end, names))
 
-    clips = list(dict.fromkeys(moment.clip for moment in moments if moment.clip))
     of_clips = dict(zip(clips, by_path(whole, clips, "cast"), strict=True))
     of_images = by_path(whole, [moment.name for moment in moments], "cast")
     listed: list[Sequence[str] | None] = []
@@ -135,9 +129,8 @@ def _listed(cast: Cast, moments: Sequence[Moment]) -> list[Sequence[str] | None]
         members = of_image
         if members is None and moment.clip:
             members = of_clips[moment.clip]
-            for clip, start, end, part_members in parts:
-                is_its_clip = by_path({clip: part_members}, [moment.clip], "cast") != [None]
-                if is_its_clip and start <= moment.seconds < end:
+            for start, end, part_members in parts[moment.clip]:
+                if start <= moment.seconds < end:
                     members = part_members
         listed.append(members)
     return listed

@@ -34,7 +34,7 @@ from idmetric.match.regions import Cut, Regions
 from idmetric.match.request import MatchRequest
 from idmetric.match.result import Match
 from idmetric.match.segments import OTHER_SUBJECT
-from idmetric.match.thresholds import SubjectThreshold, ThresholdRule
+from idmetric.match.thresholds import calibrated_limit
 from idmetric.match.tracks import Motion, reduced, steps
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.files.hints import need
@@ -42,6 +42,7 @@ from idmetric.metric.files.tables import four
 from idmetric.metric.images.kinds import ImageLike
 from idmetric.metric.images.masks import Images
 from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.scoring.limits import Limit
 from idmetric.metric.scoring.records import Record, Records
 from idmetric.metric.scoring.scores import PathLike, Progress, RequestError
 
@@ -200,7 +201,7 @@ def consistency(
     regions: Regions = None,
     frames: int | str = 16,
     cut: Cut | None = None,
-    threshold: float | None = None,
+    threshold: float | Limit | None = None,
     calibration: PathLike | Calibration | None = None,
     rate: float | None = None,
     refine: bool = True,
@@ -220,11 +221,13 @@ def consistency(
         refine: decode all frames between two frames in use where the subject changes, for the exact time.
 
     Raises:
-        RequestError: for an image with several regions, or a threshold that is no distance; otherwise as `match`.
+        RequestError: for an image with several regions, or a threshold below 0; otherwise as `match`.
     """
     need("match", "consistency", scipy="SciPy")
     request = images
-    if not isinstance(request, MatchRequest):
+    if isinstance(request, MatchRequest):
+        request.refuse_others(frames, regions)
+    else:
         request = MatchRequest.of(images, frames=frames, regions=regions, on_error=on_error)
     limit = _limit(metric, threshold, calibration, rate)
     encoder = ModelEncoder(metric, "cls", batch_size)
@@ -250,16 +253,17 @@ def consistency(
 
 
 def _limit(
-    metric: Embedder, threshold: float | None, calibration: PathLike | Calibration | None, rate: float | None
-) -> SubjectThreshold:
+    metric: Embedder, threshold: float | Limit | None, calibration: PathLike | Calibration | None, rate: float | None
+) -> Limit:
     """The largest distance of one subject."""
     if threshold is not None:
-        if not 0 <= threshold < math.inf:
-            raise RequestError(f"the threshold must be a distance of at least 0, got {threshold}")
-        return SubjectThreshold(threshold, "given")
-    limit = ThresholdRule.of(metric, "cls", None, calibration, rate).of_calibration()
-    if math.isnan(limit.distance):
-        return SubjectThreshold(OTHER_SUBJECT, "default without a calibration")
+        given_limit = Limit.of(threshold)
+        if not 0 <= given_limit.distance < math.inf:
+            raise RequestError(f"the threshold must be a distance of at least 0, got {given_limit.distance}")
+        return given_limit
+    limit = calibrated_limit(metric, "cls", calibration, rate)
+    if limit is None:
+        return Limit(OTHER_SUBJECT, "default without a calibration")
     return limit
 
 

@@ -30,7 +30,7 @@ from idmetric.match.regions import Box, Cut, Picture, Piece, Region, Regions, si
 from idmetric.match.request import MatchRequest
 from idmetric.match.result import ALL, Match, Missing, differing, with_changes
 from idmetric.match.table import WHOLE, Table
-from idmetric.match.thresholds import SubjectThreshold, ThresholdRule, thresholds_of
+from idmetric.match.thresholds import Thresholds, limits_of
 from idmetric.match.tracks import frame_difference
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.distance.embedding import Embedding
@@ -42,6 +42,7 @@ from idmetric.metric.images.kinds import ImageLike, ImageReadError, describe, is
 from idmetric.metric.images.masks import Images
 from idmetric.metric.images.paths import is_subject_file
 from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.scoring.limits import Limit
 from idmetric.metric.scoring.pipeline import threads
 from idmetric.metric.scoring.references import Aggregate
 from idmetric.metric.scoring.scores import PathLike, Progress, RequestError
@@ -59,13 +60,13 @@ class Plan:
 
     Attributes:
         encoders: of each subject; several subjects may share one.
-        thresholds: of each subject.
+        limits: of each subject, None without one.
         aggregate, missing, on_error: see `match`.
     """
 
     subjects: tuple[Subject, ...]
     encoders: tuple[Encoder, ...]
-    thresholds: tuple[SubjectThreshold, ...]
+    limits: tuple[Limit | None, ...]
     cut: Cut
     batch_size: int
     aggregate: Aggregate = "best"
@@ -144,7 +145,7 @@ def match(
     aggregate: Aggregate = "best",
     cut: Cut | None = None,
     encoders: Encoders | None = None,
-    threshold: float | Mapping[str, float] | None = None,
+    threshold: Thresholds = None,
     calibration: PathLike | Calibration | None = None,
     rate: float | None = None,
     cast: Cast | PathLike | None = None,
@@ -173,8 +174,8 @@ def match(
         cut: how regions are cut out; default: exactly.
         encoders: other encoders for some subjects, by name or class word: models of this package, or functions from a
             list of RGB images to vectors (N, D).
-        threshold: the largest distance that counts as a subject, of all or by name. Default: a subject's own (see
-            `Subject.own_threshold`), else the calibration's.
+        threshold: the largest distance that counts as a subject, of all or by name; a `Limit` names its source.
+            Default: a subject's own (see `Subject.own_threshold`), else the calibration's.
         calibration: as in `idmetric.score`; default the model's stored one, if it is of this distance.
         rate: the share of pairs of two identities that are within its threshold; default `PAIR_RATE`, 5 %. If the
             calibration does not list it, the nearest lower one is taken.
@@ -204,14 +205,24 @@ def match(
         raise RequestError(f"batch_size must be at least 1, got {batch_size}")
     named_subjects = _named(subjects)
     request = images
-    if not isinstance(request, MatchRequest):
+    if isinstance(request, MatchRequest):
+        request.refuse_others(frames, regions, cast)
+    else:
         names = [name for name, _ in named_subjects]
         words = [source.word for _, source in named_subjects if isinstance(source, Subject)]
         request = MatchRequest.of(images, names, words, frames=frames, regions=regions, cast=cast, on_error=on_error)
     roster, subject_encoders = _roster(metric, named_subjects, distance, encoders or {}, batch_size)
-    rule = ThresholdRule.of(metric, distance, threshold, calibration, rate)
-    thresholds = thresholds_of(metric, roster, subject_encoders, distance, aggregate, rule)
-    plan = Plan(roster, subject_encoders, thresholds, cut or Cut(), batch_size, aggregate, missing, on_error)
+    limits = limits_of(
+        metric,
+        roster,
+        subject_encoders,
+        distance,
+        aggregate,
+        threshold=threshold,
+        calibration=calibration,
+        rate=rate,
+    )
+    plan = Plan(roster, subject_encoders, tuple(limits), cut or Cut(), batch_size, aggregate, missing, on_error)
     intervals_of = differing if refine else None
     samples, between = measured(metric, plan, request, workers, progress, intervals_of)
     return with_changes(samples, between)
@@ -397,17 +408,17 @@ def _compared(plan: Plan, stream: Iterable[Cutouts], line: Timeline, progress: P
         frames=tuple(cutouts.moment.frame for cutouts in images),
     )
     by_region = table.over_references(plan.aggregate).detach().cpu().double().numpy()
-    limits = [threshold.distance for threshold in plan.thresholds]
+    thresholds = [math.nan if limit is None else limit.distance for limit in plan.limits]
     assignments = []
     for time, cutouts in enumerate(images):
         expected = [plan.expected(region) for region in cutouts.regions]
         distances_of_image = by_region[time, :, : len(cutouts.regions)]
-        assignments.append(assigned(distances_of_image, limits, expected, cutouts.cast))
+        assignments.append(assigned(distances_of_image, thresholds, expected, cutouts.cast))
     return Match(
         table=table,
         assignments=tuple(assignments),
-        thresholds=tuple(limits),
-        threshold_sources=tuple(threshold.source for threshold in plan.thresholds),
+        thresholds=tuple(thresholds),
+        threshold_sources=tuple("" if limit is None else limit.source for limit in plan.limits),
         cast=np.array([cutouts.cast for cutouts in images], dtype=bool).reshape(len(images), len(plan.subjects)),
         aggregate=plan.aggregate,
         missing=plan.missing,

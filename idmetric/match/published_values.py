@@ -63,6 +63,12 @@ class PublishedValue:
             values[key] = row["value"]
         return values
 
+    @cached_property
+    def _levels(self) -> list[tuple[str, ...]]:
+        """The levels that have values, the finest first."""
+        levels = {_level(row) for row in self.values}
+        return [level for level in _LEVELS if level in levels]
+
     @property
     def clip_values(self) -> dict[str, float | None]:
         """The value of each clip."""
@@ -81,9 +87,8 @@ class PublishedValue:
         """
         if not row.get("expected", True):
             return None
-        for level in _LEVELS:
-            has_values = level in {_level(values) for values in self.values}
-            if has_values and all(name in row for name in level):
+        for level in self._levels:
+            if all(name in row for name in level):
                 key = tuple(row[name] if name in level else None for name in _FIELDS)
                 return self._by_key.get(key)
         return None

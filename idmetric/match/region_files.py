@@ -149,7 +149,7 @@ def _is_list_of_lists(regions: Any) -> bool:
 
 
 def by_path(listed: Mapping[str, T], images: Sequence[str], what: str) -> list[T | None]:
-    """What is listed for each image, found by the end of its path; None for an image that is not listed.
+    """The listed value of each image, found by the end of its path; None for an image that is not listed.
 
     Args:
         what: the listed things, for messages.

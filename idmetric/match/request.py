@@ -9,12 +9,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.match.casts import Cast, cast_between, cast_of
+from idmetric.match.casts import Cast, cast_between, cast_mapping, cast_of
 from idmetric.match.clips import Clip, Interval, Timeline, sources_of, timeline
 from idmetric.match.region_files import RegionsOf, regions_between, regions_for
 from idmetric.match.regions import Regions
 from idmetric.metric.images.read import is_single
-from idmetric.metric.scoring.scores import PathLike
+from idmetric.metric.scoring.scores import PathLike, RequestError
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class MatchRequest:
         line: the images, and the frames in use of clips.
         frames: how these were chosen, as `match` calls it; "" without clips.
         kind: one image, one clip, or a list of both.
-        regions, cast: as given to `match`.
+        regions: as given to `match`. cast: the names that are listed for images and clips, if any are.
         names: of the subjects. labels: their names and class words.
         regions_of: from an image's number and its pixels to its regions.
         casts: (T, S), whether each subject should be in each image.
@@ -35,7 +35,7 @@ class MatchRequest:
     frames: str
     kind: Literal["image", "clip", "list"]
     regions: Regions
-    cast: Cast | PathLike | None
+    cast: Cast | None
     names: Sequence[str]
     labels: frozenset[str]
     regions_of: RegionsOf
@@ -75,8 +75,14 @@ class MatchRequest:
                 choice = "all"  # of grids, all panels are in use
         labels = frozenset({*names, *words} - {""})
         regions_of = regions_for(regions, line.names, kind, labels)
-        casts = cast_of(cast, line.moments, names, regions)
-        return cls(line, choice, kind, regions, cast, names, labels, regions_of, casts)
+        listed_cast = cast_mapping(cast, regions)
+        casts = cast_of(listed_cast, line.moments, names)
+        return cls(line, choice, kind, regions, listed_cast, names, labels, regions_of, casts)
+
+    def refuse_others(self, frames: int | str, regions: Regions, cast: Cast | PathLike | None = None) -> None:
+        """RequestError for settings next to a request, which has its own; `frames` is 16 unless it was given."""
+        if regions is not None or cast is not None or str(frames) not in ("16", self.frames):
+            raise RequestError("a MatchRequest has its own frames, regions and cast: give them to MatchRequest.of")
 
     def with_regions(self, regions: Regions) -> MatchRequest:
         """The same with other regions."""
@@ -90,7 +96,7 @@ class MatchRequest:
         line = self.line.between(intervals)
         regions_of = regions_between(self.regions, line.names, self.kind, self.labels)
         samples = self.line.moments
-        casts = cast_between(self.cast, samples, line.moments, self.names, self.regions)
+        casts = cast_between(self.cast, samples, line.moments, self.names)
         if regions_of is None or casts is None:
             return None
         return replace(self, line=line, regions_of=regions_of, casts=casts)

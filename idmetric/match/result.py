@@ -263,7 +263,7 @@ class Match(Output):
             regions.
         """
         badness = np.where(np.isnan(self.thresholds), -np.inf, self.badness)
-        if not np.isfinite(badness.max(initial=-np.inf)) and not np.isposinf(badness).any():
+        if badness.max(initial=-np.inf) == -np.inf:  # nobody has a threshold, or nobody is expected or there
             return {}
         time, subject = np.unravel_index(int(badness.argmax()), badness.shape)
         return {

@@ -4,130 +4,111 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import cache
 
 from idmetric.match.encoders import Encoder
 from idmetric.metric.calibration.apply import PAIR_RATE, Calibration, CalibrationError
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.scoring.calibrations import STORED, calibration_of, threshold_source
+from idmetric.metric.scoring.calibrations import STORED, calibration_of, limit_at, limit_of
+from idmetric.metric.scoring.limits import Limit
 from idmetric.metric.scoring.references import Aggregate
 from idmetric.metric.scoring.scores import PathLike, RequestError
 from idmetric.metric.scoring.subject import Subject
 
-
-@dataclass(frozen=True)
-class SubjectThreshold:
-    """A subject's threshold.
-
-    Attributes:
-        distance: the largest that counts as the subject; NaN without a threshold.
-        source: where it comes from, such as "own photos"; "" without a threshold.
-    """
-
-    distance: float = math.nan
-    source: str = ""
+Thresholds = float | Limit | Mapping[str, float | Limit] | None  # of all subjects, or by name
 
 
-@dataclass(frozen=True)
-class ThresholdRule:
-    """How the thresholds of subjects are found.
-
-    Attributes:
-        given: of all subjects, or by name; they come before all others.
-        calibration: that a threshold is read from if a subject has none of its own. name: see `threshold_source`.
-        rate: the wanted share of pairs of two identities within the threshold.
-    """
-
-    given: float | Mapping[str, float] | None
-    calibration: Calibration | None
-    name: PathLike | Calibration
-    rate: float
-
-    @classmethod
-    def of(
-        cls,
-        metric: Embedder,
-        distance: str,
-        threshold: float | Mapping[str, float] | None,
-        calibration: PathLike | Calibration | None,
-        rate: float | None,
-    ) -> ThresholdRule:
-        """The rule of a request; without a calibration, the one that is stored with the model, if there is one.
-
-        Raises:
-            RequestError: for a rate without a calibration.
-            CalibrationError: for a given calibration of another model or distance.
-        """
-        chosen = calibration_of(metric, calibration, distance)
-        name: PathLike | Calibration = STORED
-        if calibration is None:
-            chosen = _stored(metric, distance)
-        else:
-            name = calibration
-        if rate is not None and chosen is None:
-            raise RequestError(
-                f"rate chooses a threshold of a calibration, and {metric.short_name} has none for the distance "
-                f"{distance!r}: give calibration= as well"
-            )
-        return cls(threshold, chosen, name, PAIR_RATE if rate is None else rate)
-
-    def of_subject(
-        self, subject: Subject, encoder: Encoder, aggregate: Aggregate, is_calibrated: bool
-    ) -> SubjectThreshold:
-        """The threshold that was given, else the subject's own, else the calibration's, else none.
-
-        Args:
-            is_calibrated: whether the calibration is of the subject's encoder.
-        """
-        limit = self.given
-        if isinstance(limit, Mapping):
-            limit = limit.get(subject.name)
-        if limit is not None:
-            return SubjectThreshold(limit, "given")
-        own = subject.own_threshold(encoder.distance, aggregate)
-        if own is not None:
-            return SubjectThreshold(own, subject.threshold_source)
-        if not is_calibrated:
-            return SubjectThreshold()
-        return self.of_calibration()
-
-    def of_calibration(self) -> SubjectThreshold:
-        """The calibration's threshold, none without a calibration."""
-        if self.calibration is None or not self.calibration.thresholds:
-            return SubjectThreshold()
-        listed = self.calibration.threshold_at(self.rate)
-        return SubjectThreshold(listed.distance, threshold_source(self.name, listed))
-
-
-def thresholds_of(
+def limits_of(
     metric: Embedder,
     roster: Sequence[Subject],
     encoders: Sequence[Encoder],
     distance: str,
     aggregate: Aggregate,
-    rule: ThresholdRule,
-) -> tuple[SubjectThreshold, ...]:
-    """The threshold of each subject.
+    *,
+    threshold: Thresholds,
+    calibration: PathLike | Calibration | None,
+    rate: float | None,
+) -> list[Limit | None]:
+    """The limit of each subject: the given one, else its own, else the calibration's, else None.
+
+    The calibration is for the subjects that `metric` itself encodes. It is read only if it was asked for, or if one of
+    them has no other limit.
+
+    Args:
+        threshold, calibration, rate: as in `match`.
 
     Raises:
-        RequestError: for a given threshold below 0, or of an unknown subject.
+        RequestError: for a given threshold below 0, or of an unknown subject, and as `calibrated_limit`.
+        CalibrationError: as `calibrated_limit`.
     """
-    names = [subject.name for subject in roster]
-    limits = rule.given
-    if limits is not None and not isinstance(limits, Mapping):
-        limits = dict.fromkeys(names, limits)
-    for name, limit in (limits or {}).items():
+    given_limits = _given(threshold, [subject.name for subject in roster])
+    own_signature = metric.signature(distance)
+
+    @cache
+    def by_pairs() -> Limit | None:
+        return calibrated_limit(metric, distance, calibration, rate)
+
+    if calibration is not None or rate is not None:
+        by_pairs()  # which refuses one that does not fit
+
+    limits = []
+    for subject, encoder in zip(roster, encoders, strict=True):
+        limit = given_limits.get(subject.name) or _own(subject, encoder, aggregate)
+        if limit is None and encoder.signature == own_signature:
+            limit = by_pairs()
+        limits.append(limit)
+    return limits
+
+
+def calibrated_limit(
+    metric: Embedder, distance: str, calibration: PathLike | Calibration | None, rate: float | None
+) -> Limit | None:
+    """The limit by pairs of identities, at a false-accept rate of 5 % unless another one is given.
+
+    Args:
+        calibration: default the one that is stored with the model.
+
+    Returns:
+        None without a calibration, and if the stored one has no threshold at 5 % or below.
+
+    Raises:
+        RequestError: for a rate without a calibration.
+        CalibrationError: for a given calibration of another model or distance, or without a threshold at the rate.
+    """
+    if calibration is not None:
+        chosen = calibration_of(metric, calibration, distance)
+        if chosen is None or not chosen.thresholds:
+            return None
+        return limit_at(chosen, PAIR_RATE if rate is None else rate, calibration)
+    stored = _stored(metric, distance)
+    if rate is not None and stored is None:
+        raise RequestError(
+            f"rate chooses a threshold of a calibration, and {metric.short_name} has none for the distance "
+            f"{distance!r}: give calibration= as well"
+        )
+    return limit_of(metric.calibration_source or STORED, stored, rate)
+
+
+def _given(threshold: Thresholds, names: Sequence[str]) -> dict[str, Limit]:
+    """The given limits, by the name of the subject."""
+    if threshold is None:
+        return {}
+    thresholds = threshold if isinstance(threshold, Mapping) else dict.fromkeys(names, threshold)
+    limits = {name: Limit.of(value) for name, value in thresholds.items()}
+    for name, limit in limits.items():
         if name not in names:
             raise RequestError(f"threshold for {name!r}: the subjects are called {', '.join(names)}")
-        if not 0 <= limit < math.inf:
-            raise RequestError(f"the threshold of {name} must be a distance of at least 0, got {limit}")
+        if not 0 <= limit.distance < math.inf:
+            raise RequestError(f"the threshold of {name} must be a distance of at least 0, got {limit.distance}")
+    return limits
 
-    own_signature = metric.signature(distance)
-    thresholds = []
-    for subject, encoder in zip(roster, encoders, strict=True):
-        is_calibrated = encoder.signature == own_signature
-        thresholds.append(rule.of_subject(subject, encoder, aggregate, is_calibrated))
-    return tuple(thresholds)
+
+def _own(subject: Subject, encoder: Encoder, aggregate: Aggregate) -> Limit | None:
+    """The limit that a subject's file has, or its photos give."""
+    distance = subject.own_threshold(encoder.distance, aggregate)
+    if distance is None:
+        return None
+    return Limit(distance, subject.threshold_source)
 
 
 def _stored(metric: Embedder, distance: str) -> Calibration | None:
@@ -136,6 +117,6 @@ def _stored(metric: Embedder, distance: str) -> Calibration | None:
         stored = metric.calibration
     except CalibrationError:  # of other weights, such as before a training step
         return None
-    if stored is None or stored.distance != distance or not stored.thresholds:
+    if stored is None or stored.distance != distance:
         return None
     return stored

@@ -90,7 +90,7 @@ def test_the_table_ends_with_the_signature(folder: Path, capsys: pytest.CaptureF
     assert run(folder, "--regions", str(folder / "boxes.json")) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["subject", "state", "distance", "nearest", "threshold", "region", "image"]
-    assert "threshold of ann: 0.2500 (given)" in lines
+    assert "threshold of ann: 0.2500 (option --threshold)" in lines
     assert lines[-2] == f"surplus regions: 1, in {folder / 'images' / '1.png'}"
     assert lines[-1].startswith("model=IDSim:tiny")
 

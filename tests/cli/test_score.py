@@ -222,7 +222,7 @@ def test_a_calibration_fails_images_beyond_its_threshold_and_the_source_is_said(
     assert run.all(f"{asked} --rate 0.1")[::2] == (0, "")
     run.prints("threshold 2 (c.json, 10 % of pairs)", f"{asked} --rate 0.1")
     given = json.loads(run.all(f"{asked} --threshold 2 --format json")[1])["summary"]
-    assert (given["threshold"], given["threshold_source"]) == (2, "--threshold")
+    assert (given["threshold"], given["threshold_source"]) == (2, "option --threshold")
     assert "threshold" not in json.loads(run.all("ref.png gen --format json")[1])["summary"]
 
 
@@ -313,8 +313,8 @@ def test_a_threshold_that_is_exceeded_says_by_which_images(run: Runner) -> None:
     assert status == 3
     farthest = max(scored, key=lambda row: row["distance"])
     assert err == (
-        f"idmetric-score: exit status 3: {len(scored)} of {len(scored)} exceed the threshold -1 (--threshold), the "
-        "farthest is "
+        f"idmetric-score: exit status 3: {len(scored)} of {len(scored)} exceed the threshold -1 "
+        "(option --threshold), the farthest is "
         f"{farthest['image']} at {farthest['distance']:.4f}\n"
     )
     assert run.all("ref.png gen --threshold 2")[::2] == (0, "")

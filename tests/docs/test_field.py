@@ -188,6 +188,10 @@ def write_others(root: Path) -> None:
     frames = [scene((ANN, REX), seed=number)[0] for number in range(40)]
     write_video(root / "clip.mp4", frames, fps=8)
     frames[0].save(root / "first.png")
+    turned = frames[::-1]
+    write_video(root / "other.mp4", turned, fps=8)
+    turned[0].save(root / "second.png")
+    (root / "clips.csv").write_text("image,subjects\nclip.mp4,a\nother.mp4,b\n")
     lines = [f"clip.mp4 @ {number},{left},0,{SIDE},{SIDE}" for number in range(40) for left in (0, SIDE)]
     (root / "frames.csv").write_text("\n".join(["path,x,y,w,h", *lines]))
 

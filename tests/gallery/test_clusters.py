@@ -413,15 +413,15 @@ def test_groups_are_printed_with_their_threshold_and_its_source(run: Runner, pho
     asked = "cluster -g g --device cpu"
     run.prints(f"threshold {distances[0.01]:.4f} (stored calibration, 1 % of pairs)", asked)
     run.prints(f"threshold {distances[0.001]:.4f} (stored calibration, 0.1 % of pairs", f"{asked} --rate .005")
-    run.prints("threshold 0.0200 (--threshold)", f"{asked} --threshold .02")
+    run.prints("threshold 0.0200 (option --threshold)", f"{asked} --threshold .02")
     rows = json.loads(run.all(f"{asked} --rate 0.05 --format json")[1])
     assert {row["threshold"] for row in rows} == {distances[0.05]}
     assert {row["threshold_source"] for row in rows} == {"stored calibration, 5 % of pairs"}
     run.fails("leave one out", f"{asked} --rate .05 --threshold .02", status=2)
-    run.prints("; near: within 0.02 (--max-distance)", "dedupe -g g --device cpu --max-distance .02")
+    run.prints("; near: within 0.02 (option --max-distance)", "dedupe -g g --device cpu --max-distance .02")
     assert "near" not in run.all("dedupe -g g --device cpu")[1].splitlines()[-1].replace("near-duplicates", "")
     rows = json.loads(run.all("dedupe -g g --device cpu --max-distance .02 --format json")[1])
-    assert {(row["threshold"], row["threshold_source"]) for row in rows} == {(0.02, "--max-distance")}
+    assert {(row["threshold"], row["threshold_source"]) for row in rows} == {(0.02, "option --max-distance")}
 
 
 def test_a_query_prints_the_identities_of_a_manifest(run: Runner, photos: Path, tmp_path: Path) -> None:
@@ -476,7 +476,9 @@ def test_metadata_of_wildlife_names_animals_and_far_ones_are_unknown(
     own = "--unknown-above calibrated --calibration own.json --rate"
     assert answers(f"{own} 0.01") == ["ATRW_7", "unknown"]
     assert answers(f"{own} 0.1") == ["ATRW_7", other["identity"]]
-    run.prints("unknown above 0.5000 (--unknown-above)", "query new/other.png -g g --device cpu --unknown-above .5")
+    run.prints(
+        "unknown above 0.5000 (option --unknown-above)", "query new/other.png -g g --device cpu --unknown-above .5"
+    )
 
     # the rate is 1 % by default, and the source of the threshold stands in table, JSON and Python
     asked = "--unknown-above calibrated --calibration own.json"

@@ -13,7 +13,7 @@ import pytest
 from idmetric import IDSim
 from idmetric.match import Clip, Match, Subject, match
 from idmetric.match.assignment import UNASSIGNED, assigned
-from idmetric.match.casts import cast_between, cast_of, read_cast
+from idmetric.match.casts import cast_between, cast_mapping, cast_of, read_cast
 from idmetric.match.clips import Moment
 from idmetric.metric.scoring.scores import RequestError
 from tests.match.films import BOXES, film
@@ -26,7 +26,7 @@ THRESHOLD = 0.25
 def expected(cast: Any, *images: str, clip: str = "", regions: Any = None) -> list[list[str]]:
     """The names that are expected in each image; frames of a clip are one second apart."""
     moments = [Moment(image, clip, float(time) if clip else float("nan")) for time, image in enumerate(images)]
-    rows = cast_of(cast, moments, NAMES, regions)
+    rows = cast_of(cast_mapping(cast, regions), moments, NAMES)
     return [[name for name, is_member in zip(NAMES, row, strict=True) if is_member] for row in rows]
 
 
@@ -108,8 +108,8 @@ def test_without_subjects_a_file_of_regions_may_have_casts(tmp_path: Path) -> No
     file = tmp_path / "boxes.json"
     file.write_text(json.dumps({"images": [{"id": 1, "file_name": "1.png", "subjects": ["duck"]}], "annotations": []}))
     moments = [Moment("1.png", "clip", 0.0)]
-    assert cast_of(None, moments, [], file).shape == (1, 0)
-    rows = cast_between(None, moments, moments, [], file)
+    assert cast_of(cast_mapping(None, file), moments, []).shape == (1, 0)
+    rows = cast_between(cast_mapping(None, file), moments, moments, [])
     assert rows is not None
     assert rows.shape == (1, 0)
 

@@ -13,6 +13,8 @@ from PIL import Image
 
 from idmetric import IDSim
 from idmetric.match import Cut, Region, Subject, match
+from idmetric.match.consistency import consistency
+from idmetric.match.request import MatchRequest
 from idmetric.metric.calibration.apply import Calibration, CalibrationError
 from idmetric.metric.calibration.curves import Platt
 from idmetric.metric.images.read import ImageReadError
@@ -497,6 +499,17 @@ def test_vistory_self_does_not_depend_on_thresholds(metric, subjects):
         found = match(metric, subjects, [picture] * 2, regions=[boxes[:2], boxes[1:]], threshold=threshold)
         values.append(found.published("vistory-self").value)
     assert values[0] == pytest.approx(values[1]) == pytest.approx(values[2])
+
+
+def test_a_request_has_its_own_frames_regions_and_cast(metric, subjects):
+    picture, boxes = scene((ANN, REX))
+    request = MatchRequest.of(picture, ["ann", "rex"], regions=boxes)
+    assert match(metric, subjects, request).states == match(metric, subjects, picture, regions=boxes).states
+    for options in ({"regions": boxes}, {"frames": "all"}, {"cast": {"a.png": ["ann"]}}):
+        with pytest.raises(RequestError, match="a MatchRequest has its own frames, regions and cast"):
+            match(metric, subjects, request, **options)
+    with pytest.raises(RequestError, match="a MatchRequest has its own"):
+        consistency(metric, MatchRequest.of(picture), regions=boxes)
 
 
 def test_requests_are_checked_before_anything_is_embedded(metric, tmp_path, monkeypatch):

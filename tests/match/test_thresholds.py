@@ -1,4 +1,4 @@
-"""Where the threshold of a subject comes from, and what is not said without one."""
+"""Where the threshold of a subject comes from, and the numbers that need one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 
 from idmetric import IDSim
 from idmetric.match import Match, match
-from idmetric.metric.calibration.apply import Calibration
+from idmetric.metric.calibration.apply import Calibration, CalibrationError
 from idmetric.metric.calibration.curves import Platt
 from idmetric.metric.scoring.scores import RequestError
 from tests.conftest import SMALL, random_model
@@ -82,6 +82,25 @@ def test_a_model_that_was_trained_further_has_no_stored_threshold(metric: IDSim)
     found = match(changed, {"ann": references(ANN, 2)}, picture, regions=boxes)
     assert np.isnan(found.thresholds).all()
     assert found.threshold_sources == ("",)
+
+
+def test_a_stored_calibration_without_a_rate_of_5_percent_gives_no_threshold_unless_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    metric = IDSim("tiny")
+    listed = ({"false_accept_rate": 0.1, "distance": 0.4},)
+    metric.calibrate_with(Calibration(Platt(9.0, -5.0), metric.calibrated_model(), "cls", 0.5, thresholds=listed))
+    picture, boxes = scene((ANN, REX))
+    photos = {"ann": references(ANN, 2)}
+    assert match(metric, photos, picture, regions=boxes).threshold_sources == ("",)
+    found = match(metric, photos, picture, regions=boxes, rate=0.1)
+    assert found.threshold_sources == ("given calibration, 10 % of pairs",)
+    with pytest.raises(CalibrationError, match=r"only at 0\.1"):
+        match(metric, photos, picture, regions=boxes, rate=0.05)
+
+    # a subject with a threshold needs no calibration, which may be on the Hub
+    monkeypatch.setattr(IDSim, "calibration", property(lambda self: pytest.fail("the calibration was read")))
+    assert match(metric, photos, picture, regions=boxes, threshold=0.3).thresholds == (0.3,)
 
 
 @pytest.mark.parametrize("distance", ["cls", "patch"])

@@ -14,8 +14,8 @@ class Limit:
     """The largest distance that passes.
 
     Attributes:
-        source: where it comes from, in words to show next to it: "given" by an argument, the name of an option such as
-            "--threshold", "own photos" (leave-one-out), "the subject's own" (given when it was made), or "stored
+        source: where it comes from, in words to show next to it: "given" by an argument, of a command such as
+            "option --threshold", "own photos" (leave-one-out), "the subject's own" (given when it was made), or "stored
             calibration, 5 % of pairs".
         rate: of a calibration's threshold, the share of pairs of two identities within it; None for others.
     """
@@ -30,5 +30,5 @@ class Limit:
         return value if isinstance(value, Limit) else cls(value)
 
     def __str__(self) -> str:
-        """Its distance with the source, such as "0.3 (--threshold)"."""
+        """Its distance with the source, such as "0.3 (option --threshold)"."""
         return f"{self.distance:.6g} ({self.source})"

@@ -27,8 +27,8 @@ Aggregate = Literal["best", "mean"]
 def originals(thumbnails: NDArray[np.uint8]) -> Ints:
     """The photo that each photo of a subject repeats, as another file, size or format; by `scoring.copies`.
 
-    A copy lies next to its original, however far the subject's photos are from each other. What is derived from
-    distances between photos, such as `leave_one_out`, therefore takes each photo once: see `distinct`.
+    A copy lies next to its original, however far the subject's photos are from each other. Numbers from distances
+    between photos, such as `leave_one_out`, therefore take each photo once: see `distinct`.
 
     Args:
         thumbnails: (N, SIZE, SIZE, 3) RGB, uint8.

@@ -97,13 +97,13 @@ def test_a_page_by_tiny_is_called_a_smoke_test(root: Path) -> None:
 
 def test_the_thresholds_of_the_page_have_their_source(root: Path, index: Path, tmp_path: Path) -> None:
     text = (root / "page.html").read_text(encoding="utf-8")
-    assert "Groups of images within the threshold <b>0.0100 (--threshold)</b>" in text
+    assert "Groups of images within the threshold <b>0.0100 (option --threshold)</b>" in text
     assert "--max-distance" not in text
     given = ["report", "--gallery", str(index), "--device", "cpu", "--output", str(tmp_path / "page.html"), "--quiet"]
     assert main([*given, "--rate", "0.001", "--max-distance", "0.001"]) == 0
     text = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert "within the threshold <b>0.1271 (stored calibration, 0.1 % of pairs)</b>" in text
-    assert "Near: within the distance <b>0.0010 (--max-distance)</b>" in text
+    assert "Near: within the distance <b>0.0010 (option --max-distance)</b>" in text
 
 
 def test_a_link_and_its_file_cannot_be_ticked(photos: Path, tmp_path: Path) -> None:

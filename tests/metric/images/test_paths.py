@@ -180,7 +180,7 @@ def test_a_summary_ends_every_table_and_is_in_json(run: Run, folder: Path) -> No
     far = sorted(row["distance"] for row in found(run, "refs/1.png", "gen")["rows"])
     threshold = str(far[1])
     summary = found(run, "refs/1.png", "gen", "--threshold", threshold)["summary"]
-    assert summary.pop("threshold_source") == "--threshold"
+    assert summary.pop("threshold_source") == "option --threshold"
     assert summary == pytest.approx(
         {"n": 3, "mean": np.mean(far), "std": np.std(far, ddof=1), "threshold": far[1], "passing": 2,
          "share_passing": 2 / 3}, rel=1e-7,

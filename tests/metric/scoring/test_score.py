@@ -89,7 +89,7 @@ def test_scores_are_those_that_the_command_prints(
     words = ("--ref", "a.png", "--ref", "b.png", "gen", "a.png", *options)
     found = score(model, ["a.png", Path("b.png")], **{"images": ["gen", "a.png"], **arguments})
     if found.limit is not None:
-        found = replace(found, limit=replace(found.limit, source="--threshold"))  # in Python "given"
+        found = replace(found, limit=replace(found.limit, source="option --threshold"))  # in Python "given"
     assert found.to_dict() == json.loads(printed(*words, "--format", "json"))
     assert list(found) == found.to_dict()["rows"]
     for form, text in (("table", found.to_table()), ("csv", found.to_csv()), ("jsonl", found.to_jsonl())):

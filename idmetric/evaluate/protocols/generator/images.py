@@ -178,7 +178,7 @@ class SharedImages:
 
     Attributes:
         compared_on: how many places or subjects all methods have, such as "11 of 18 subjects"; empty if all of them.
-        notes: on what is left out, or is not comparable.
+        notes: on images that are left out, or numbers that do not compare.
     """
 
     images: Images

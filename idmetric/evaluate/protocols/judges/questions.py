@@ -170,7 +170,7 @@ def open_question(name: str, folder: Path) -> Question:
     """A question by its name, or from a file by its path relative to a folder.
 
     Raises:
-        ValueError: for an unknown name, or naming the file and what is wrong in it. OSError: if it cannot be read.
+        ValueError: for an unknown name, or a file with a fault, both of which it names. OSError: if it cannot be read.
     """
     if not name.endswith(".json"):
         return named_question(name)
