@@ -39,6 +39,7 @@ from idmetric.evaluate.protocols.generator.columns import (
     keep_missing,
     notes_on,
     prompt_fidelity,
+    reference_thumbnails,
     refuse_judges,
     side_by_side,
     with_clip,
@@ -255,12 +256,13 @@ def measured(data: Manifest, models: Models, settings: EvalSettings, options: Ch
         notes = unit_notes + notes
 
     copies = None
+    thumbnails = reference_thumbnails(images, bound.manifest, settings)
     if options.copies and images.have_several_subjects:
         notes.append(SEVERAL)
     elif options.copies:
-        copies, gray = agreements(images, bound.manifest, settings)
+        copies, gray = agreements(images, bound.manifest, settings, thumbnails)
         notes += gray
-    photos, repeated = distinct_references(images, bound.manifest, settings)
+    photos, repeated = distinct_references(images, bound.manifest, thumbnails)
     notes += repeated
     fidelity = prompt_fidelity(images, bound, models, notes)
 

@@ -40,6 +40,7 @@ from idmetric.evaluate.protocols.generator.columns import (
     means_of,
     notes_on,
     prompt_fidelity,
+    reference_thumbnails,
     refuse_judges,
     with_clip,
 )
@@ -115,6 +116,10 @@ class GeneratorOptions(CopyingOptions, OutputsOptions):
         super().__post_init__()
         if self.regions is not None and self.detect is not None:
             raise ValueError("--regions and --detect both say where subjects are: leave one out")
+        if self.threshold is not None and not self.in_regions:
+            raise ValueError("--threshold is for subjects in regions: give --regions or --detect, or --scr for SCR")
+        if self.scr and not self.in_regions and (self.rate is not None or self.calibration is not None):
+            raise ValueError("--scr and --calibration with --rate both give the threshold of SCR: leave one out")
 
     @property
     def in_regions(self) -> bool:
@@ -315,7 +320,9 @@ def run(
             detector = detected.signature
             regions = detect_regions(detected, to_cut, data, settings)
     layout = LAYOUTS[options.layout] if options.layout else Layout("")
-    limits = {name: _limits(model, settings, options) for name, model in models.items()}
+    limits: dict[str, tuple[dict[str, float], str, list[str]]] = {}
+    for name, of_pairs in models.items():
+        limits[name] = ({}, "", []) if options.in_regions else _limits(of_pairs, settings, options)
 
     bound = bind(data, models, settings)
     images = Images.of(bound.manifest)
@@ -336,10 +343,11 @@ def run(
         notes.append(
             f"WARNING: images differ in size ({listing}), which alone changes similarities: compare methods at one size"
         )
+    thumbnails = reference_thumbnails(images, bound.manifest, settings)
     if options.copies and not is_unchecked:
-        copies, gray = agreements(images, bound.manifest, settings, regions)
+        copies, gray = agreements(images, bound.manifest, settings, thumbnails, regions)
         notes += gray
-    photos, repeated = distinct_references(images, bound.manifest, settings)
+    photos, repeated = distinct_references(images, bound.manifest, thumbnails)
     notes += repeated
     fidelity = prompt_fidelity(images, bound, models, notes)
     grade_columns = {}
@@ -366,7 +374,7 @@ def run(
             result.notes.extend(_notes_on_thresholds(images, seen))
             floor_identity = sightings(floor, bound.manifest, *how).identity
         else:
-            scores = replace(scores, confusion=confusion_of(images, scorer, settings.seed))
+            scores = replace(scores, confusion=confusion_of(images, photos, scorer, settings.seed))
         scores = replace(scores, floor=on_places(images, floor, floor_identity), grades=grade_columns)
         taus, source, limit_notes = limits[result.model]
         if several or regions is not None:  # the calibration is of pairs of images of one subject
@@ -445,14 +453,14 @@ def _limits(model: Any, settings: EvalSettings, options: GeneratorOptions) -> tu
     """Column -> similarity under which a subject has failed, its source, and a note on both."""
     if options.scr:
         return by_label(options.scr, "SCR@"), GIVEN, []
-    rate = PAIR_RATE if options.rate is None else options.rate
-    limit = calibrated(model, settings, options.calibration, rate)
+    limit = calibrated(model, settings, options.calibration, options.rate)
     if limit is None:
         from idmetric.metric.models.embedder import Embedder
 
         if not isinstance(model, Embedder):
             return {}, "", []
-        return {}, "", ["no SCR: the model has no calibration for this distance; give --scr or --calibration"]
+        lacking = "a calibration for this distance with a threshold at 5 % of pairs or below"
+        return {}, "", [f"no SCR: the model lacks {lacking}; give --scr, --calibration or --rate"]
     tau = 1 - limit.distance
     return {"SCR": tau}, limit.source, [f"SCR: subjects with a mean similarity under {tau:.3f} ({limit.source})"]
 

@@ -26,6 +26,7 @@ from idmetric.evaluate.protocols.common import tables
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
+from idmetric.evaluate.protocols.generator import columns as generator_columns
 from idmetric.evaluate.protocols.generator.example import example
 from idmetric.evaluate.protocols.generator.outputs import read
 from idmetric.evaluate.protocols.generator_methods import GeneratorOptions, add_differences, run, value_of
@@ -534,6 +535,51 @@ def test_look_alikes_raise_the_share_of_real_photos_and_are_no_fault_of_a_method
     assert 0.05 < row["real confused"].value < 0.35
 
 
+def test_copies_of_a_reference_are_not_real_photos_that_could_be_confused(tmp_path: Path) -> None:
+    """Two subjects with one photo each, as PNG and as BMP: how real photos are confused is not known."""
+    for subject in (1, 2):
+        picture(tmp_path / "refs" / f"s{subject}" / "a.png", subject, 1)
+        with Image.open(tmp_path / "refs" / f"s{subject}" / "a.png") as image:
+            image.save(tmp_path / "refs" / f"s{subject}" / "a.bmp")
+        picture(tmp_path / "out" / "m" / f"s{subject}" / "p_0.png", subject, 2)
+    data = read(tmp_path / "out", "{method}/{subject}/{prompt}_{seed}.png", references=str(tmp_path / "refs"))
+    [result] = run(data, {"m": Drawn()}, PLAIN, GeneratorOptions(copies=False))
+    [row] = [row for row in result.rows if row["method"] == "m"]
+    assert "confused" in row
+    assert "real confused" not in row
+    assert "real" not in row
+
+
+def test_each_reference_is_read_once_for_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for subject in (1, 2):
+        for view in (1, 2):
+            picture(tmp_path / "refs" / f"s{subject}" / f"{view}.png", subject, view)
+        picture(tmp_path / "out" / "m" / f"s{subject}" / "p_0.png", subject, 3)
+    data = read(tmp_path / "out", "{method}/{subject}/{prompt}_{seed}.png", references=str(tmp_path / "refs"))
+    opened: list[str] = []
+
+    def counted(source: Any) -> Any:
+        opened.append(str(source))
+        return read_image(source)
+
+    monkeypatch.setattr(generator_columns, "read_image", counted)
+    run(data, {"m": Drawn()}, PLAIN, GeneratorOptions())
+    assert len(opened) == len(set(opened)) == 6
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"threshold": 0.3}, "--threshold is for subjects in regions"),
+        ({"scr": (0.5,), "rate": 0.01}, "both give the threshold of SCR"),
+        ({"scr": (0.5,), "calibration": Path("absent.json")}, "both give the threshold of SCR"),
+    ],
+)
+def test_options_that_would_be_ignored_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        GeneratorOptions(**options)
+
+
 def test_the_other_subject_of_an_image_of_two_is_not_a_confusion(tmp_path: Path) -> None:
     images = Images(tmp_path)
     rows, columns = [], {"x_role": [], "x_subject": [], "x_method": []}
@@ -623,6 +669,14 @@ def test_the_threshold_is_that_of_the_calibration(folder: Path, metric: IDSim) -
         run(given(folder), {"m": metric}, PLAIN, GeneratorOptions(calibration=path))
     [result] = run(given(folder), {"m": metric}, PLAIN)
     assert any(note.startswith("no SCR") for note in result.notes)
+
+    # a calibration of higher rates alone gives no threshold, unless it is asked for
+    high = tuple(t for t in tiny.calibration.thresholds if t["false_accept_rate"] == 0.1)  # type: ignore[union-attr]
+    replace(tiny.calibration, thresholds=high).write(path)  # type: ignore[type-var]
+    [result] = run(given(folder), {"tiny": tiny}, PLAIN, GeneratorOptions(calibration=path))
+    assert any(note.startswith("no SCR") for note in result.notes)
+    with pytest.raises(CalibrationError, match=r"only at 0\.1"):
+        run(given(folder), {"tiny": tiny}, PLAIN, GeneratorOptions(calibration=path, rate=0.05))
 
 
 def test_prompt_fidelity_is_the_cosine_of_image_and_prompt(folder: Path) -> None:

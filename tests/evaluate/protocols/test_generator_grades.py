@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,17 @@ def test_omnicontext_grades_are_roots_of_products_and_random_ones_are_missing(re
         "WARNING: 5 of 6 images have no grade: 1 with a grade that the benchmark's script drew at random, "
         "1 with an answer that cannot be read, 3 without an answer",
     )
+
+
+def test_grades_of_another_method_do_not_count(results: Path) -> None:
+    """The outputs of one method next to the grades of two: 9 and 1 for each image."""
+    for method, grade in (("omnigen2", 9), ("uno", 1)):
+        rows = [omnicontext_row(method, key, grade, grade) for key in ("0001", "0002", "0003")]
+        write_lines(results / "grades" / method / "single_object" / "score.jsonl", *rows)
+    shutil.rmtree(results / "results" / "uno")
+    grades, images = graded(results, OMNICONTEXT, results / "grades")
+    assert column(grades, images, "grade") == [9.0, 9.0, 9.0]
+    assert "3 grades are of other images, such as other methods', and left out" in grades.notes[-1]
 
 
 def test_sconeeval_grades_an_image_three_times_and_tells_subjects_apart(tmp_path: Path) -> None:

@@ -413,6 +413,24 @@ def test_a_stopped_run_resumes(tmp_path: Path) -> None:
     assert (again.counts["known"], again.counts["requests"]) == (5, 0)
 
 
+def test_a_list_that_may_be_empty_is_no_grade_and_questions_have_their_own_signature() -> None:
+    content = {
+        "name": "mine", "source": "mine", "license": "CC0-1.0", "text": "How alike?", "format": "json",
+        "answer": {"grade": {"type": "number", "minimum": 0, "maximum": 10}}, "similarity": "grade", "max_tokens": 9,
+    }  # fmt: skip
+    with serving(says(GOOD)) as server:
+        signatures = set()
+        for highest, reply in ((10, ""), (100, ""), (10, "Yes.")):
+            answer = {"grade": {"type": "number", "minimum": 0, "maximum": highest}}
+            asked = as_question({**content, "answer": answer, "reply": reply})
+            signatures.add(judge(server, question=asked).signature()["question"])
+        assert len(signatures) == 3
+    numbers = {"type": "array", "items": content["answer"]["grade"]}
+    with pytest.raises(ValueError, match="a list that may be empty: give it minItems"):
+        as_question({**content, "answer": {"grade": numbers}})
+    assert as_question({**content, "answer": {"grade": {**numbers, "minItems": 1}}}).highest == 10
+
+
 def test_another_question_is_asked_again(tmp_path: Path) -> None:
     with serving(says(GOOD)) as server:
         a, b = pairs(1)[0]

@@ -23,9 +23,8 @@ from idmetric.data.look import Look, UnreadableError
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.paper_numbers import missing_rows, open_points
 from idmetric.evaluate.protocols.common.result import Result
-from idmetric.metric.calibration.apply import PAIR_RATE
 from idmetric.metric.distance.matrix import distance, distance_matrix, needs_patches
-from idmetric.metric.scoring.calibrations import STORED, limit_at
+from idmetric.metric.scoring.calibrations import STORED, limit_of
 from idmetric.metric.scoring.limits import Limit
 
 if TYPE_CHECKING:
@@ -378,16 +377,17 @@ def calibrated(
     model: Model,
     settings: EvalSettings,
     file: Path | None = None,
-    rate: float = PAIR_RATE,
+    rate: float | None = None,
 ) -> Limit | None:
     """The threshold at a false-accept rate, a distance, by a model's calibration.
 
     Args:
         file: the calibration to use in place of the model's own.
-        rate: see `Calibration.threshold_at`.
+        rate: default 5 %, see `Calibration.threshold_at`.
 
     Returns:
-        None for baselines, and for models without a calibration for this distance and treatment of masks.
+        None for baselines, for models without a calibration for this distance and treatment of masks, and without a
+        rate if the calibration lists none of 5 % or less.
 
     Raises:
         CalibrationError: for a file of another model, distance or way of masking, or without a threshold at this rate.
@@ -409,4 +409,4 @@ def calibrated(
         return None
     if calibration.distance != settings.distance or calibration.outside != settings.outside:
         return None
-    return limit_at(calibration, rate, source)
+    return limit_of(source, calibration, rate)

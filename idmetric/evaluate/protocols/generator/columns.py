@@ -138,13 +138,34 @@ def _notes_on_training(data: Manifest, held_out: bool) -> list[str]:
 # Scores of each image
 
 
+Thumbnails = Mapping[int, NDArray[np.uint8]]  # row of the manifest -> small picture
+
+
+def reference_thumbnails(images: Images, data: Manifest, settings: EvalSettings) -> Thumbnails:
+    """The small pictures of all references, in which copies are found; each file is read once."""
+    rows = np.unique(np.concatenate(list(images.references.values()))).tolist()
+
+    def small(row: int) -> NDArray[np.uint8]:
+        return small_picture(read_image(data.source(row) or b""))
+
+    with closing(in_order(small, rows, threads=threads(settings.workers), waiting=64)) as pictures:
+        return dict(zip(rows, pictures, strict=True))
+
+
 def agreements(
-    images: Images, data: Manifest, settings: EvalSettings, regions: RegionsOf | None = None
+    images: Images,
+    data: Manifest,
+    settings: EvalSettings,
+    thumbnails: Thumbnails,
+    regions: RegionsOf | None = None,
 ) -> tuple[Copies, list[str]]:
     """The highest agreement of each image, or of one of its regions, with a reference or training image of its subject.
 
     See `scoring.copies`; a warning names gray images of subjects with all references in color, because their
     similarities are too low.
+
+    Args:
+        thumbnails: of the references.
     """
     from idmetric.match import Cut
 
@@ -153,7 +174,8 @@ def agreements(
     total = 0
     for subject, indices in members.items():
         shown_rows = images.shown(subject)
-        rows += [*shown_rows.tolist(), *images.rows[indices].tolist()]
+        rows += [row for row in shown_rows.tolist() if row not in thumbnails]
+        rows += images.rows[indices].tolist()
         total += len(shown_rows) * len(indices)
 
     def small(row: int) -> list[Any]:
@@ -171,7 +193,10 @@ def agreements(
     with closing(in_order(small, rows, threads=threads(settings.workers), waiting=64)) as pictures:
         for subject, indices in members.items():
             shown_rows = images.shown(subject)
-            shown = [picture for [picture] in islice(pictures, len(shown_rows))]
+            shown = []
+            for row in shown_rows.tolist():
+                picture = thumbnails[row] if row in thumbnails else next(pictures)[0]
+                shown.append(picture)
             prints = [take_print(picture) for picture in shown]
             in_color = not any(is_gray(picture) for picture in shown[: len(images.references[subject])])
             for index, cuts in zip(indices, islice(pictures, len(indices)), strict=True):
@@ -192,21 +217,18 @@ def agreements(
     return Copies(agreement, original), notes
 
 
-def distinct_references(images: Images, data: Manifest, settings: EvalSettings) -> tuple[dict[str, Ints], list[str]]:
-    """The references of each subject, of several with one picture the first; and a note on the others."""
+def distinct_references(images: Images, data: Manifest, thumbnails: Thumbnails) -> tuple[dict[str, Ints], list[str]]:
+    """The references of each subject, of several with one picture the first; and a note on the others.
 
-    def small(row: int) -> NDArray[np.uint8]:
-        return small_picture(read_image(data.source(row) or b""))
-
-    references = {subject: images.references[subject] for subject in images.by_subject()}
-    rows = [row for rows_of_subject in references.values() for row in rows_of_subject.tolist()]
+    Args:
+        thumbnails: of the references.
+    """
     photos = {}
     repeated: list[int] = []
-    with closing(in_order(small, rows, threads=threads(settings.workers), waiting=64)) as pictures:
-        for subject, rows_of_subject in references.items():
-            thumbnails = np.stack(list(islice(pictures, len(rows_of_subject))))
-            photos[subject] = rows_of_subject[distinct(thumbnails)]
-            repeated += sorted({*rows_of_subject.tolist()} - {*photos[subject].tolist()})
+    for subject, rows in images.references.items():
+        pictures = np.stack([thumbnails[row] for row in rows.tolist()])
+        photos[subject] = rows[distinct(pictures)]
+        repeated += sorted({*rows.tolist()} - {*photos[subject].tolist()})
 
     if not repeated:
         return photos, []

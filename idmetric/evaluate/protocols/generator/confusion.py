@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,22 +16,25 @@ from idmetric.evaluate.statistics.nearest_group import nearest_groups
 _NUMBERS = 2**24  # of a table of similarities at once
 
 
-def confusion_of(images: Images, scorer: Scorer, seed: int) -> Confusion | None:
+def confusion_of(images: Images, photos: Mapping[str, Ints], scorer: Scorer, seed: int) -> Confusion | None:
     """Find the nearest subject of each image, by its mean similarity to equally many references of each subject.
 
     That is as many as each subject with images has; a subject without images and with fewer references does not
     compete, nor do the other subjects of an image of several. Real photos are compared with one reference fewer, which
     makes their share a little too high.
 
+    Args:
+        photos: subject -> rows of its distinct references, of all subjects.
+
     Returns:
         None for one subject, and without cosines: other similarities of all images to all references are slow.
     """
-    if len(images.references) < 2 or not are_cosines(scorer):
+    if len(photos) < 2 or not are_cosines(scorer):
         return None
-    subjects = list(images.references)
+    subjects = list(photos)
     number_of = {subject: number for number, subject in enumerate(subjects)}
-    references = np.concatenate(list(images.references.values()))
-    counts = np.array([len(rows) for rows in images.references.values()])
+    references = np.concatenate(list(photos.values()))
+    counts = np.array([len(rows) for rows in photos.values()])
     group = np.repeat(np.arange(len(subjects)), counts)
 
     right = np.array([number_of[subject] for subject in images.subject])
@@ -64,16 +69,22 @@ def _competing(images: Images, right: Ints, subjects: int) -> NDArray[np.bool_]:
 
 def _real(scorer: Scorer, references: Ints, group: Ints, size: int, seed: int) -> dict[int, float]:
     """Number of a subject -> the share of its references, each left out in turn, that are nearer to another subject."""
+    count_of_own = np.bincount(group)[group]
+    sizes = np.minimum(size, count_of_own - 1)
+    confused = np.full(len(references), np.nan)
+    for draw_size in np.unique(sizes[sizes > 0]):
+        rows = np.flatnonzero(sizes == draw_size)
+        for part in slices(len(rows), max(1, _NUMBERS // len(references))):
+            part_rows = rows[part]
+            similarities = scorer.matrix(references[part_rows], references)
+            similarities[np.arange(len(part_rows)), part_rows] = np.nan
+            right = group[part_rows]
+            nearest = nearest_groups(similarities, group, right, int(draw_size), seed=seed)
+            confused[part_rows] = 1 - nearest[np.arange(len(part_rows)), right]
+
     real = {}
-    for number, count in enumerate(np.bincount(group)):
-        if count < 2:
-            continue
-        is_own = group == number
-        similarities = scorer.matrix(references[is_own], references)
-        similarities[np.arange(count), np.flatnonzero(is_own)] = np.nan
-        right = np.full(count, number)
-        nearest = nearest_groups(similarities, group, right, min(size, count - 1), seed=seed)
-        real[number] = float(1 - nearest[:, number].mean())
+    for number in np.unique(group[sizes > 0]).tolist():
+        real[number] = float(confused[group == number].mean())
     return real
 
 

@@ -141,14 +141,23 @@ def read_grades(sources: Sequence[str], images: Images) -> Grades:
     _refuse_several_judges(files)
 
     [benchmark] = schemes
-    answers_of = _by_item(answers, images) if benchmark == DREAMBENCH else _by_path(answers, images.file)
+    nearer: list[str] = []
+    if benchmark == DREAMBENCH:
+        answers_of = _by_item(answers, images)
+    else:
+        answers_of, nearer = _by_path(answers, images.file)
     if not answers_of:
         raise SourceError(
             f"{sources[0]}: none of its grades belongs to an image of --data: it names {answers[0].image}, "
             f"and there is {images.file[0]}"
         )
     of_files = {file: _mean_of(answers_of_file) for file, answers_of_file in answers_of.items()}
-    return Grades(benchmark, of_files, tuple(_notes(benchmark, answers_of, images)))
+    notes = list(_notes(benchmark, answers_of, images))
+    if nearer:
+        notes.append(
+            f"{len(nearer)} grades are of other images, such as other methods', and left out: {listed(nearer)}"
+        )
+    return Grades(benchmark, of_files, tuple(notes))
 
 
 def _files_of(source: str) -> list[Path]:
@@ -213,8 +222,11 @@ def _notes(benchmark: GradingScheme, answers_of: Mapping[str, Sequence[Answer]],
 # Images of answers
 
 
-def _by_path(answers: Iterable[Answer], files: Iterable[str]) -> dict[str, list[Answer]]:
-    """The file of each image -> its answers: the one with the longest end of a path in common with the answer's.
+def _by_path(answers: Iterable[Answer], files: Iterable[str]) -> tuple[dict[str, list[Answer]], list[str]]:
+    """The file of each image -> its answers: the ones with the longest end of a path in common with the image's.
+
+    Returns:
+        Also the images of answers that have a shorter end in common: they are about other methods or tasks.
 
     Raises:
         SourceError: if two images have equally long ends.
@@ -226,7 +238,7 @@ def _by_path(answers: Iterable[Answer], files: Iterable[str]) -> dict[str, list[
         parts_of_files[file] = parts
         files_of_name.setdefault(parts[-1], []).append(file)
 
-    answers_of: dict[str, list[Answer]] = {}
+    by_length: dict[str, dict[int, list[Answer]]] = {}
     for answer in answers:
         parts = Path(answer.image).parts
         candidates = files_of_name.get(parts[-1], [])
@@ -239,8 +251,16 @@ def _by_path(answers: Iterable[Answer], files: Iterable[str]) -> dict[str, list[
                 f"the grade of {answer.image} would be that of both {nearest[0]} and {nearest[1]}: "
                 "the benchmark's folders (METHOD, TASK) should be in the paths of both"
             )
-        answers_of.setdefault(nearest[0], []).append(answer)
-    return answers_of
+        by_length.setdefault(nearest[0], {}).setdefault(max(lengths), []).append(answer)
+
+    answers_of = {}
+    images_of_others = []
+    for file, answers_by_length in by_length.items():
+        longest = max(answers_by_length)
+        answers_of[file] = answers_by_length.pop(longest)
+        for answers_about_others in answers_by_length.values():
+            images_of_others += [answer.image for answer in answers_about_others]
+    return answers_of, images_of_others
 
 
 def _common_end(parts: Sequence[str], others: Sequence[str]) -> int:

@@ -1,7 +1,7 @@
 """Layouts of outputs that projects publish, as patterns; `idmetric eval generator --layout NAME`.
 
 Each reads the folder above the methods, as its project writes it. A method's own folder works too where the pattern
-begins with `{method}/`.
+begins with `{method}/`, but for `vistorybench`, which has more folders above its stories.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -91,7 +91,7 @@ class Judge:
         about = self.backend.about()
         return {
             "model": f"judge:{about['model']}",
-            "question": f"{self.question.name}@{hashlib.sha256(self.question.prompt.encode()).hexdigest()[:8]}",
+            "question": f"{self.question.name}@{_digest(asdict(self.question))[:8]}",
             "resolution": f"<={self.side}px jpeg",
             "settings": _digest([about, self._asked()])[:8],
         }

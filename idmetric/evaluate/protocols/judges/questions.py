@@ -200,6 +200,8 @@ def as_question(content: Any) -> Question:
     grade = content["similarity"]
     if grade not in values:
         raise ValueError(f"similarity is {grade!r}, which is not a field of answer ({', '.join(values)})")
+    if values[grade].get("type") == "array" and values[grade].get("minItems", 0) < 1:
+        raise ValueError(f"similarity is {grade!r}, a list that may be empty: give it minItems of at least 1")
     lowest, highest = _range(values[grade])
     return Question(
         name=content["name"],
