@@ -47,8 +47,7 @@ def build_parser(prog: str = ALIAS) -> Parser:
         "--threshold",
         type=float,
         metavar="T",
-        help="exit with status 3 if a distance exceeds T (default: of a .subject file, its own, else that of "
-        "--calibration)",
+        help="exit with status 3 if a distance exceeds T (default: that of a .subject file or of --calibration)",
     )
     add_shared(parser, "--format", "--output")
     add(

@@ -175,7 +175,7 @@ def match(
         encoders: other encoders for some subjects, by name or class word: models of this package, or functions from a
             list of RGB images to vectors (N, D).
         threshold: the largest distance that counts as a subject, of all or by name; a `Limit` names its source.
-            Default: a subject's own (see `Subject.own_threshold`), else the calibration's.
+            Default: the subject's own or the calibration's, see `limit_of_subject`.
         calibration: as in `idmetric.score`; default the model's stored one, if it is of this distance.
         rate: the share of pairs of two identities that are within its threshold; default `PAIR_RATE`, 5 %. If the
             calibration does not list it, the nearest lower one is taken.

@@ -10,7 +10,7 @@ from idmetric.match.encoders import Encoder
 from idmetric.metric.calibration.apply import PAIR_RATE, Calibration, CalibrationError
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.scoring.calibrations import STORED, calibration_of, limit_at, limit_of
-from idmetric.metric.scoring.limits import Limit
+from idmetric.metric.scoring.limits import Limit, limit_of_subject
 from idmetric.metric.scoring.references import Aggregate
 from idmetric.metric.scoring.scores import PathLike, RequestError
 from idmetric.metric.scoring.subject import Subject
@@ -29,10 +29,10 @@ def limits_of(
     calibration: PathLike | Calibration | None,
     rate: float | None,
 ) -> list[Limit | None]:
-    """The limit of each subject: the given one, else its own, else the calibration's, else None.
+    """The limit of each subject: the given one, else of its own and the calibration's (see `limit_of_subject`).
 
     The calibration is for the subjects that `metric` itself encodes. It is read only if it was asked for, or if one of
-    them has no other limit.
+    them has no given limit.
 
     Args:
         threshold, calibration, rate: as in `match`.
@@ -53,9 +53,12 @@ def limits_of(
 
     limits = []
     for subject, encoder in zip(roster, encoders, strict=True):
-        limit = given_limits.get(subject.name) or _own(subject, encoder, aggregate)
-        if limit is None and encoder.signature == own_signature:
-            limit = by_pairs()
+        limit = given_limits.get(subject.name)
+        if limit is None:
+            is_calibrated = encoder.signature == own_signature and subject.threshold is None
+            limit = limit_of_subject(
+                own=_own(subject, encoder, aggregate), by_pairs=by_pairs() if is_calibrated else None
+            )
         limits.append(limit)
     return limits
 

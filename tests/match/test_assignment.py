@@ -162,3 +162,33 @@ def test_an_image_without_regions():
     result = assigned(np.empty((2, 0)), [0.5, np.nan])
     assert result.states == ("missing", "")
     assert result.region.tolist() == [UNASSIGNED, UNASSIGNED]
+
+
+@pytest.mark.parametrize(
+    ("distances", "states", "region", "surplus"),
+    [
+        ([[0.62], [0.70]], ("blended", "blended"), (0, -1), ()),  # 1.24 and 1.4 thresholds, 1.13 times as far
+        ([[0.70], [0.62]], ("blended", "blended"), (-1, 0), ()),
+        ([[0.62], [0.81]], ("missing", "missing"), None, (0,)),  # beyond 1.6 thresholds
+        ([[0.52], [0.74]], ("missing", "missing"), None, (0,)),  # 1.42 times as far
+        ([[0.30], [0.52]], ("matched", "missing"), (0, -1), ()),  # the region is the first subject
+        ([[0.62, 0.7], [0.66, 0.9], [0.9, 0.68]], ("blended", "blended", "missing"), None, (1,)),
+        ([[0.62], [np.nan]], ("missing", "missing"), None, (0,)),
+    ],
+)
+def test_missing_subjects_about_as_far_from_a_region_of_nobody_are_blended_in_it(distances, states, region, surplus):
+    result = assigned(distances, [0.5] * len(distances))
+    assert result.states == states
+    assert result.surplus == surplus
+    if region is not None:
+        assert tuple(result.region.tolist()) == region
+
+
+def test_a_subject_outside_the_cast_is_not_blended_with_one_of_it():
+    result = assigned([[0.62], [0.70]], [0.5, 0.5], cast=[True, False])
+    assert result.states == ("missing", "absent")
+
+
+def test_two_members_of_the_cast_are_not_blended_in_the_region_of_an_outsider():
+    result = assigned([[0.62], [0.70], [0.2]], [0.5, 0.5, 0.5], cast=[True, True, False])
+    assert result.states == ("missing", "missing", "unexpected")

@@ -16,6 +16,7 @@ from idmetric.match import Match, match
 from idmetric.metric.calibration.apply import Calibration, CalibrationError
 from idmetric.metric.calibration.curves import Platt
 from idmetric.metric.scoring.scores import RequestError
+from idmetric.metric.scoring.subject import Subject
 from tests.conftest import SMALL, random_model
 from tests.match.scenes import ANN, REX, STRANGER, references, scene
 
@@ -64,14 +65,21 @@ def test_sources_in_order(metric: IDSim, tmp_path: Path) -> None:
     found = match(metric, photos, picture, regions=boxes, calibration=tmp_path / "mine.json")
     assert found.threshold_sources == ("own photos", "mine.json, 1 % of pairs, the nearest below 5 %")
     assert found.thresholds[1] == 0.02
+    own_threshold = found.thresholds[0]
+    assert 0.02 < own_threshold < 0.127092
     found = match(metric, photos, picture, regions=boxes, calibration=tmp_path / "mine.json", rate=0.1)
     assert found.threshold_sources[1] == "mine.json, 10 % of pairs"
     found = match(metric, photos, picture, regions=boxes, rate=0.001)
-    assert found.threshold_sources == ("own photos", "stored calibration, 0.1 % of pairs")
-    assert found.thresholds[1] == pytest.approx(0.127092)
+    # the larger one of own photos and calibration, a given one whatever its size
+    assert found.threshold_sources == ("stored calibration, 0.1 % of pairs",) * 2
+    assert found.thresholds == pytest.approx((0.127092, 0.127092))
     found = match(metric, photos, picture, regions=boxes, threshold={"ann": 0.3})
     assert found.threshold_sources == ("given", "stored calibration, 5 % of pairs")
     assert found.thresholds == pytest.approx((0.3, STORED))
+    ann = Subject.of(metric, references(ANN, 6), name="ann", threshold=0.01)
+    found = match(metric, [ann], picture, regions=boxes)
+    assert found.threshold_sources == ("the subject's own",)
+    assert found.thresholds == pytest.approx((0.01,))
 
 
 def test_a_model_that_was_trained_further_has_no_stored_threshold(metric: IDSim) -> None:

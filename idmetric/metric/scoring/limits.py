@@ -32,3 +32,17 @@ class Limit:
     def __str__(self) -> str:
         """Its distance with the source, such as "0.3 (option --threshold)"."""
         return f"{self.distance:.6g} ({self.source})"
+
+
+def limit_of_subject(own: Limit | None, by_pairs: Limit | None) -> Limit | None:
+    """The limit of a subject, of those that it and a calibration give.
+
+    One that was given to the subject stands. Of its photos' and the calibration's, the larger one is taken: a further
+    genuine photo lies beyond the limit of n photos in 1 of n + 1 cases, and an image that was cropped or generated more
+    often (benchmarks/states.py).
+    """
+    if own is None:
+        return by_pairs
+    if by_pairs is None or own.source != OWN_PHOTOS:
+        return own
+    return own if own.distance >= by_pairs.distance else by_pairs

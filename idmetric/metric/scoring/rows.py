@@ -20,7 +20,7 @@ from idmetric.metric.scoring.copies import SIZE, Print, take_print
 from idmetric.metric.scoring.copy_warnings import is_gray, mark_copy, warn_of_gray, warn_of_repeated_references
 from idmetric.metric.scoring.encoder import Encoder, Seen, Watcher
 from idmetric.metric.scoring.files import Cross
-from idmetric.metric.scoring.limits import Limit
+from idmetric.metric.scoring.limits import Limit, limit_of_subject
 from idmetric.metric.scoring.pairs import Pair, Pairs
 from idmetric.metric.scoring.records import Record
 from idmetric.metric.scoring.references import FEWEST, leave_one_out, originals, percentile
@@ -44,7 +44,7 @@ class RowMaker:
     Attributes:
         encoder: reads and embeds the files.
         baseline: with several references, set by `cross`.
-        limit: the largest distance that passes: the given one, else a subject's own, else the calibration's.
+        limit: the largest distance that passes: the given one, else see `limit_of_subject`.
         distances: of each image in turn to every reference, or of each pair, for published scores.
         consecutive: for scores of videos, distance of each image to the one before, or to the first reference.
     """
@@ -122,7 +122,8 @@ class RowMaker:
         if self.settings.threshold is None:
             own_threshold = subject.own_threshold(self.settings.distance, self.settings.aggregate)
             if own_threshold is not None:
-                self.limit = Limit(own_threshold, subject.threshold_source)
+                own = Limit(own_threshold, subject.threshold_source)
+                self.limit = limit_of_subject(own, by_pairs=self.settings.calibrated)
         return self.encoder.of_subject(subject)
 
     def _together(self, images: Iterable[Seen]) -> Embedding:

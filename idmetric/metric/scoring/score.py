@@ -71,8 +71,8 @@ def score(
         copies: look for images that repeat a reference's pixels, mark them, and give a `CopyWarning`; also give one for
             references that repeat each other, which count once among the real photos, and a `GrayWarning` for gray
             images against references in color.
-        threshold: the largest distance that passes, for `Scores.summary` and `Scores.failing`; default: of a subject,
-            its own (`Subject.own_threshold`), else that of the calibration, else none.
+        threshold: the largest distance that passes, for `Scores.summary` and `Scores.failing`; default: of a subject
+            see `limit_of_subject`, else that of the calibration, else none.
         batch_size: images per pass. workers: threads that read images; default: one for each core, at most 8.
         progress: called with (images done, images in all).
 

@@ -160,7 +160,7 @@ def photos(tiny: IDSim) -> np.ndarray:
 
 def test_each_subject_is_scored_in_its_region(uno: Path, tiny: IDSim, photos: np.ndarray) -> None:
     """Identity, coverage, the weakest and UNO's number of each method, against loops over crops."""
-    result = run_uno(uno, tiny)
+    result = run_uno(uno, tiny, rate=0.001)  # at which the calibration's threshold is smaller
     limits = [own_limit(vectors) for vectors in photos]
     for method, shown in SHOWN.items():
         identities, is_found, lowest, distill = [], [], [], []
@@ -206,7 +206,8 @@ def test_states_are_shares_of_subjects(uno: Path, tiny: IDSim) -> None:
 
 
 def test_the_source_of_the_states_threshold_is_said(uno: Path, tiny: IDSim, photos: np.ndarray) -> None:
-    own = run_uno(uno, tiny)
+    assert set(run_uno(uno, tiny).items["images"]["threshold_source"]) == {"stored calibration, 5 % of pairs"}
+    own = run_uno(uno, tiny, rate=0.001)
     items = own.items["images"]
     assert set(items["threshold_source"]) == {"own photos"}
     limits = dict(zip(BADGES, [1 - own_limit(vectors) for vectors in photos], strict=True))

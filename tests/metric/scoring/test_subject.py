@@ -142,6 +142,9 @@ def test_a_subject_passes_what_is_within_its_threshold(metric, photos, saved):
     failing = {os.path.basename(row["image"]) for row in scores.failing}
     assert "stranger.png" in failing
     assert failing.isdisjoint({"ann_0.png", "ann_1.png", "ann_2.png"})
+    by_pairs = score(metric, saved, photos.parent / "new", calibration="stored")
+    assert by_pairs.threshold == pytest.approx(0.363486)  # which is larger
+    assert by_pairs.threshold_source == "stored calibration, 5 % of pairs"
     strict = replace(Subject.load(saved), threshold=1e-6)
     by_file = score(metric, strict, photos.parent / "new")
     assert len(by_file.failing) >= 4
@@ -206,7 +209,7 @@ def test_four_photos_and_their_copies_give_no_threshold(metric, repeated):
 
 def test_a_new_photo_of_a_subject_with_copies_is_matched_as_without(metric, repeated):
     for name in ("once", "twice"):
-        found = metric.match({name: repeated / name}, "examples/images/box_c.png")
+        found = metric.match({name: repeated / name}, "examples/images/box_c.png", rate=0.001)
         assert found.thresholds[0] == pytest.approx(farthest_of_five(metric, repeated / "once"), abs=1e-6)
         assert found.threshold_sources == ("own photos",)
         assert found.nearest[0, 0] > 0.01  # farther than a copy from its original
