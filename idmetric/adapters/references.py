@@ -39,7 +39,7 @@ class SubjectPhoto:
     def embedding(self, patches: bool) -> Embedding:
         """Its features, (1, D)."""
         embedding = self.subject.embedding[[self.number]]
-        return embedding if patches else Embedding(embedding.cls, model=embedding.model)
+        return embedding if patches else embedding.without_patches()
 
 
 Reference = ImageLike | SubjectPhoto

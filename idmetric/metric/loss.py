@@ -159,7 +159,7 @@ class IdentityLoss(nn.Module):
         if not embedding.finite().all():
             raise NonFiniteError("the references' embedding holds NaN or infinity: embed them again, in float32")
         if not with_patches:
-            embedding = Embedding(embedding.cls, model=embedding.model)
+            embedding = embedding.without_patches()
         dtype = at_least_float32(embedding.cls).dtype
         return copy.deepcopy(embedding.detach()).to(self._metric.device, dtype)
 
@@ -277,7 +277,7 @@ class IdentityLoss(nn.Module):
     def _embed_batch(self, pixels: Tensor, cover: Tensor | None) -> Embedding:
         embedding = self._metric.embed_pixels(pixels)
         if not needs_patches(self.distance):
-            return Embedding(embedding.cls, model=embedding.model)
+            return embedding.without_patches()
         if cover is None:
             return embedding
         if embedding.grid is None:

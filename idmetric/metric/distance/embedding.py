@@ -95,6 +95,10 @@ class Embedding:
         """Move to a device or a floating dtype."""
         return self._map(lambda tensor: tensor.to(device=device, dtype=dtype))
 
+    def without_patches(self) -> Embedding:
+        """The same global features alone."""
+        return Embedding(self.cls, model=self.model)
+
     def cpu(self) -> Embedding:
         """Move to the CPU."""
         return self.to("cpu")

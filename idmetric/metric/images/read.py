@@ -57,6 +57,7 @@ __all__ = [
     "Reading",
     "describe",
     "is_single",
+    "picture_pixels",
     "read_image",
     "split_images",
     "to_image",
@@ -179,6 +180,19 @@ def to_image(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> Im
         return fit.image(image, target, how.get("interpolation", "bicubic"), background)
 
 
+def picture_pixels(picture: Image.Image, size: Size, **how: Unpack[Reading]) -> Tensor:
+    """`to_pixels` of a picture that `read_image` gave."""
+    fit = how.get("fit", SQUASH)
+    interpolation = how.get("interpolation", "bicubic")
+    background = how.get("background", WHITE)
+    check_interpolation(interpolation)
+    if size is None:
+        return _tensor_of(picture)
+    with naming(picture):
+        target = _chosen(size, picture.height, picture.width)
+        return _tensor_of(fit.image(picture, target, interpolation, background))
+
+
 def to_pixels(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> Tensor:
     """One image as pixels of shape (3, height, width), float in [0, 1].
 
@@ -192,8 +206,6 @@ def to_pixels(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> T
         ImageReadError: as `read_image`.
         ValueError: for an unknown interpolation.
     """
-    import torch
-
     background = how.get("background", WHITE)
     interpolation = how.get("interpolation", "bicubic")
     fit = how.get("fit", SQUASH)
@@ -206,11 +218,17 @@ def to_pixels(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> T
             target = _chosen(size, pixels.shape[1], pixels.shape[2])
             return fit.pixels(pixels[None], target, interpolation, background)[0]
 
-    image = to_image(source, size, **how)
-    pixels = torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float() / 255
+    pixels = _tensor_of(to_image(source, size, **how))
     if is_tensor(source):
         pixels = pixels.to(source.device)
     return pixels
+
+
+def _tensor_of(image: Image.Image) -> Tensor:
+    """An RGB image as float32 pixels (3, H, W) in [0, 1]."""
+    import torch
+
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float() / 255
 
 
 def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:

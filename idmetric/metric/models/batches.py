@@ -21,7 +21,7 @@ OnProgress = Callable[[int, int], None]  # called with (images done, images in a
 
 def in_batches(
     load: Callable[[int], Loaded],
-    run: Callable[[list[Loaded]], Embedding],
+    run: Callable[[list[Loaded], bool], Embedding],
     images: Sequence[ImageLike | None],
     dtype: torch.dtype,
     batch_size: int,
@@ -32,7 +32,8 @@ def in_batches(
     """Load and embed items, at most `batch_size` at a time; arguments as for `Embedder.embed`.
 
     Args:
-        load, run: from the number of an item to what the model takes, and from a batch of that to its embedding.
+        load, run: from the number of an item to what the model takes, and from a batch of that to its embedding, with
+            or without patches.
         images: of each item; None for a text alone. dtype: of the model. Both are for the message about features that
             are not finite; those of a graph or a compiled model are not checked.
     """
@@ -47,8 +48,7 @@ def in_batches(
     parts = []
     with closing(batches(range(len(images)), read, batch_size=batch_size, workers=workers)) as ahead:
         for batch in ahead:
-            part = run([item.pixels for item in batch])
-            parts.append(part if patches else Embedding(part.cls, model=part.model))
+            parts.append(run([item.pixels for item in batch], patches))
             if progress is not None:
                 progress(batch[-1].item + 1, len(images))
     embedding = concatenate(parts)

@@ -94,8 +94,9 @@ class Custom(Embedder):
         """See `Embedder.size_for`."""
         return height, width
 
-    def _embed_batch(self, images: list[LoadedImage]) -> Embedding:
-        pictures = [image_of_pixels(pixels) for pixels, _ in images]
+    def embed_prepared(self, batch: Sequence[LoadedImage], patches: bool = True) -> Embedding:
+        """See `Embedder.embed_prepared`."""
+        pictures = [image_of_pixels(pixels) for pixels, _ in batch]
         output = self.model.embed(pictures)
         features: Any = output
         if isinstance(output, Embedding):
@@ -111,5 +112,6 @@ class Custom(Embedder):
             raise ValueError(f"{self.name}.embed({count} images) must give floats of shape ({count}, D), got {kind}")
         features = features.detach()
         if isinstance(output, Embedding):
-            return replace(output, cls=features, model=self._maker())
+            embedding = replace(output, cls=features, model=self._maker())
+            return embedding if patches else embedding.without_patches()
         return Embedding(features, model=self._maker())

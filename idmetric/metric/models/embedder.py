@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, overload
 
 import torch
+from PIL import Image
 from torch import Tensor
 
 from idmetric.metric.distance.embedding import Embedding
@@ -39,6 +40,7 @@ class Embedder(SentenceEncoder):
     """
 
     named: NamedScore | None = None  # the published score that it was opened by
+    reads_words = False  # whether text changes an image's embedding
     _compiled: Callable[..., Any] | None = None
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
@@ -128,14 +130,32 @@ class Embedder(SentenceEncoder):
         def load(number: int) -> LoadedImage:
             return self.load_image(singles[number], single_masks[number], outside)
 
-        return in_batches(load, self._embed_batch, singles, self.dtype, **batching)
+        return in_batches(load, self.embed_prepared, singles, self.dtype, **batching)
 
-    def _embed_batch(self, images: list[LoadedImage]) -> Embedding:
-        batch = torch.stack([place(pixels, self.device) for pixels, _ in images])
-        embedding = self.embed_pixels(at_least_float32(batch))
+    def prepare(self, picture: Image.Image | Tensor | None, cover: Tensor | None, words: str | None) -> Any:
+        """An element of a batch for `embed_prepared`; may run in a thread.
+
+        Args:
+            picture, cover: see `fitted`; no picture for a text alone, of models that read words.
+            words: for models that read them (`reads_words`) all that they are told with the image; None: the default.
+        """
+        if picture is None:
+            raise ValueError(f"{self.name} reads no text: a text alone has no embedding")
+        return self.fitted(picture, cover)
+
+    def embed_prepared(self, batch: Sequence[Any], patches: bool = True) -> Embedding:
+        """Embed what `prepare` gave, in one pass; it is not checked for numbers that are not finite.
+
+        Args:
+            patches: False drops the patch tokens.
+        """
+        pixels = torch.stack([place(image_pixels, self.device) for image_pixels, _ in batch])
+        embedding = self.embed_pixels(at_least_float32(pixels))
+        if not patches:
+            return embedding.without_patches()
         if embedding.patches is None or embedding.grid is None:
             return embedding
-        return replace(embedding, weights=patch_weights(images, embedding.grid, embedding.patches.device))
+        return replace(embedding, weights=patch_weights(batch, embedding.grid, embedding.patches.device))
 
     # Two images in, distance out
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import get_args
 
 import torch
@@ -22,6 +22,7 @@ from idmetric.metric.images.read import (
     Preprocessing,
     Reading,
     describe,
+    picture_pixels,
     read_image,
     to_pixels,
 )
@@ -143,6 +144,13 @@ class Preprocessed(Calibrated):
 
     # Files and images in memory
 
+    def decoding(self, whole: bool) -> Hashable:
+        """What the pixels of `read_image` depend on: models with equal values share a decoded image."""
+        shared = (self.background, self.preprocessing)
+        if whole or self.decode == "exact":
+            return shared
+        return *shared, id(self)  # each model leaves out other pixels
+
     @property
     def reading(self) -> Reading:
         """How files become pixels: options of `idmetric.metric.images.read.to_pixels`."""
@@ -192,21 +200,44 @@ class Preprocessed(Calibrated):
         """
         if mask is None:
             return to_pixels(image, self.size_for, **self.reading), None
+        self.check_mask(mask)
+        subject, cover = cut_out(image, mask, outside, mask_id=mask_id, background=self.background)
+        try:
+            return self.fitted(subject, cover)
+        except ImageReadError as error:  # it knows the cut-out alone
+            raise ImageReadError(describe(image), error.reason) from error
+
+    def fitted(self, picture: Image.Image | Tensor, cover: Tensor | None = None) -> LoadedImage:
+        """A picture that was read, and its mask, as this model sees them.
+
+        Args:
+            picture: RGB, as `read_image` gives it, or float pixels (3, H, W) in [0, 1].
+            cover: how much of each pixel the mask covers (H, W).
+
+        Returns:
+            As `load_image`.
+
+        Raises:
+            ImageReadError: for a picture of a shape that the model does not take, or if nothing is left of its mask.
+        """
+        if isinstance(picture, Tensor):
+            pixels = to_pixels(picture, self.size_for, **self.reading)
+        else:
+            pixels = picture_pixels(picture, self.size_for, **self.reading)
+        if cover is None:
+            return pixels, None
+
+        _, height, width = pixels.shape
+        cover = self.fit.cover(cover, (height, width), isinstance(picture, Tensor))
+        if not cover.any():
+            raise ImageReadError(describe(picture), "its mask selects nothing of the part of the image that is seen")
+        return pixels, cover.to(pixels.device, pixels.dtype)
+
+    def check_mask(self, mask: MaskLike) -> None:
+        """Refuse a mask if this model reads images as its release does, which knows none: ImageReadError."""
         if self.preprocessing == "release":
             raise ImageReadError(
                 describe(mask),
                 "preprocessing='release' follows the release, which takes no masks: leave the masks out, or load the "
                 "model with preprocessing='standard'",
             )
-
-        subject, cover = cut_out(image, mask, outside, mask_id=mask_id, background=self.background)
-        try:
-            pixels = to_pixels(subject, self.size_for, **self.reading)
-        except ImageReadError as error:  # it knows the cut-out alone
-            raise ImageReadError(describe(image), error.reason) from error
-
-        _, height, width = pixels.shape
-        cover = self.fit.cover(cover, (height, width), isinstance(subject, Tensor))
-        if not cover.any():
-            raise ImageReadError(describe(image), "its mask selects nothing of the part of the image that is seen")
-        return pixels, cover.to(pixels.device, pixels.dtype)

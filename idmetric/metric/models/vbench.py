@@ -8,15 +8,17 @@ both.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.images.masks import MaskId, MaskLike
-from idmetric.metric.images.read import ImageLike, ImageReadError, Outside, describe, to_pixels
+from idmetric.metric.images.read import ImageLike, ImageReadError, Outside, describe, picture_pixels, to_pixels
 from idmetric.metric.models.backbone import Backbone
 from idmetric.metric.models.preprocessing import LoadedImage
 from idmetric.metric.models.tokens import resample_positions
@@ -68,13 +70,25 @@ class VBenchDino(Backbone):
     ) -> LoadedImage:
         """See `Embedder.load_image`; masks are refused."""
         if mask is not None:
-            raise ImageReadError(describe(mask), "dino:vbench compares whole frames and takes no masks")
-        pixels = to_pixels(image, None, background=self.background)
+            self.check_mask(mask)
+        return self._frame(image, to_pixels(image, None, background=self.background))
+
+    def check_mask(self, mask: MaskLike) -> None:
+        """See `Embedder.check_mask`."""
+        raise ImageReadError(describe(mask), "dino:vbench compares whole frames and takes no masks")
+
+    def fitted(self, picture: Image.Image | Tensor, cover: Tensor | None = None) -> LoadedImage:
+        """See `Embedder.fitted`."""
+        if isinstance(picture, Tensor):
+            return self._frame(picture, to_pixels(picture, None, background=self.background))
+        return self._frame(picture, picture_pixels(picture, None))
+
+    def _frame(self, image: ImageLike, pixels: Tensor) -> LoadedImage:
         shorter, longer = sorted(pixels.shape[1:])
         if longer > _MOST_RATIO * shorter:
             raise ImageReadError(describe(image), f"its sides differ by over {_MOST_RATIO} to 1: it is not a frame")
-        [fitted] = self.fit_pixels(pixels[None])
-        return fitted, None
+        [frame] = self.fit_pixels(pixels[None])
+        return frame, None
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, None, None]:
         """See `Embedder.forward_features`."""
@@ -89,8 +103,9 @@ class VBenchDino(Backbone):
         tokens = model.norm(model.blocks(tokens))
         return tokens[:, 0], None, None
 
-    def _embed_batch(self, images: list[LoadedImage]) -> Embedding:
-        frames = [frame for frame, _ in images]
+    def embed_prepared(self, batch: Sequence[LoadedImage], patches: bool = True) -> Embedding:
+        """See `Embedder.embed_prepared`; frames of one shape are embedded together. There are no patches."""
+        frames = [frame for frame, _ in batch]
         shapes = {frame.shape for frame in frames}
         if len(shapes) == 1:
             return self.embed_pixels(torch.stack(frames))

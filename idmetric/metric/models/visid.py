@@ -22,6 +22,7 @@ from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
@@ -79,6 +80,7 @@ class VisIDEmbed(Embedder):
     """
 
     model_type = "visid"
+    reads_words = True
     settings: VisIDConfig
 
     @opening()
@@ -159,7 +161,7 @@ class VisIDEmbed(Embedder):
 
     def embed_pixels(self, pixels: Tensor) -> Embedding:
         """Embed pixels (B, 3, h, w) at their final size under the default instruction."""
-        return self._run([Item(self.settings.instruction, image) for image in pixels])
+        return self.embed_prepared([Item(self.settings.instruction, image) for image in pixels])
 
     def embed(
         self,
@@ -235,7 +237,7 @@ class VisIDEmbed(Embedder):
             image = singles[number]
             asked = instruction
             if asked is None:
-                asked = self.settings.text_instruction if image is None else self.settings.instruction
+                asked = self._default_instruction(image)
             parts = [part for part in (asked, texts[number]) if part]
             words = self.settings.joiner.join(parts)
             if image is None:
@@ -245,7 +247,19 @@ class VisIDEmbed(Embedder):
 
         if any(image is None for image in singles):  # a text alone has no patches
             batching["patches"] = False
-        return in_batches(load, self._run, singles, self.dtype, **batching)
+        return in_batches(load, self.embed_prepared, singles, self.dtype, **batching)
+
+    def _default_instruction(self, image: Any) -> str:
+        return self.settings.text_instruction if image is None else self.settings.instruction
+
+    def prepare(self, picture: Image.Image | Tensor | None, cover: Tensor | None, words: str | None) -> Item:
+        """See `Embedder.prepare`."""
+        if words is None:
+            words = self._default_instruction(picture)
+        if picture is None:
+            return Item(words)
+        pixels, pixel_cover = self.fitted(picture, cover)
+        return Item(words, pixels, pixel_cover)
 
     def encode_items(self, pixels: Sequence[Tensor | None], words: Sequence[str]) -> Tensor:
         """Embed items differentiably, as `embed` does: unit vectors (B, D), without patches.
@@ -255,11 +269,11 @@ class VisIDEmbed(Embedder):
             words: everything an item says, its instruction included.
         """
         items = [Item(text, image) for text, image in zip(words, pixels, strict=True)]
-        return self._run(items, patches=False).cls
+        return self.embed_prepared(items, patches=False).cls
 
-    def _run(self, items: Sequence[Item], patches: bool = True) -> Embedding:
-        """One forward pass over items."""
-        inputs = self._inputs(items)
+    def embed_prepared(self, batch: Sequence[Item], patches: bool = True) -> Embedding:
+        """See `Embedder.embed_prepared`; a batch with a text alone has no patches."""
+        inputs = self._inputs(batch)
         hidden = self.backbone(**inputs, use_cache=False).last_hidden_state
 
         attended = inputs["attention_mask"]
@@ -268,11 +282,11 @@ class VisIDEmbed(Embedder):
             weighted = at_least_float32(hidden) * weight
             pooled = weighted.sum(1) / weight.sum(1)
         else:
-            rows = torch.arange(len(items), device=self.device)
+            rows = torch.arange(len(batch), device=self.device)
             last_columns = attended.sum(1) - 1
             pooled = at_least_float32(hidden[rows, last_columns])
         features = F.normalize(pooled, dim=-1)
-        has_texts_alone = any(item.pixels is None for item in items)
+        has_texts_alone = any(item.pixels is None for item in batch)
         if not patches or has_texts_alone:  # a text has no patches
             return Embedding(features, model=self._maker())
 
@@ -280,7 +294,7 @@ class VisIDEmbed(Embedder):
         most = self.settings.max_pixels // STEP**2
         is_image_token = inputs["input_ids"] == self._image_token
         tokens, weights = [], []
-        for item, states, is_image in zip(items, hidden, is_image_token, strict=True):
+        for item, states, is_image in zip(batch, hidden, is_image_token, strict=True):
             image_states = at_least_float32(states[is_image])
             image_tokens = F.normalize(image_states, dim=-1)
             weight = image_tokens.new_ones(len(image_tokens))

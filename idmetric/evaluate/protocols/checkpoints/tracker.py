@@ -41,7 +41,7 @@ from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
 from idmetric.evaluate.protocols.generator.columns import CLIP
 from idmetric.evaluate.protocols.generator.outputs import as_manifest
 from idmetric.evaluate.protocols.generator.pattern import GENERATED, ONLY, REFERENCE, TRAINING, Picture
-from idmetric.metric.distance.embedding import Embedding, serialized
+from idmetric.metric.distance.embedding import serialized
 from idmetric.metric.distance.matrix import needs_patches
 from idmetric.metric.images.masks import Images
 from idmetric.metric.images.read import read_image, split_images
@@ -183,7 +183,7 @@ class Tracker:
         patches = needs_patches(self.settings.distance)
         embedding = subject.embedding.cpu()
         if not patches:
-            embedding = Embedding(embedding.cls, model=embedding.model)
+            embedding = embedding.without_patches()
         digest = hashlib.blake2b(serialized(embedding, {})).hexdigest()
         note = PngInfo()
         note.add_text("embedding", digest)  # other embeddings of the same photo have other files, and so other keys
