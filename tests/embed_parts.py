@@ -41,20 +41,26 @@ class Live:
 
     def __init__(self, metric: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.most = self.made = 0
-        lock, original = threading.Lock(), metric.load_image
+        lock = threading.Lock()
+        loaders = {"load_image": metric.load_image, "fitted": metric.fitted}
 
         def gone() -> None:
             with lock:
                 self.now -= 1
 
-        def load_image(*args: Any, **options: Any) -> Any:
-            pixels, mask = original(*args, **options)
-            if any(isinstance(given, torch.Tensor) for given in args):  # decoded before
+        def counting(original: Any) -> Any:
+            def load(*args: Any, **options: Any) -> Any:
+                pixels, mask = original(*args, **options)
+                if any(isinstance(given, torch.Tensor) for given in args) or hasattr(pixels, "is_counted"):
+                    return pixels, mask  # decoded before
+                pixels.is_counted = True
+                with lock:
+                    self.now, self.made = self.now + 1, self.made + 1
+                    self.most = max(self.most, self.now)
+                weakref.finalize(pixels, gone)
                 return pixels, mask
-            with lock:
-                self.now, self.made = self.now + 1, self.made + 1
-                self.most = max(self.most, self.now)
-            weakref.finalize(pixels, gone)
-            return pixels, mask
 
-        monkeypatch.setattr(metric, "load_image", load_image)
+            return load
+
+        for name, original in loaders.items():
+            monkeypatch.setattr(metric, name, counting(original))

@@ -168,16 +168,16 @@ def test_sigterm_saves_the_embeddings_that_are_done(
         "score": ["score", first, *others, "--cache", tmp_path / "kept"],
     }[command]
     words += ["--model", tmp_path / "model", "--device", "cpu", "--batch-size", "2"]
-    original, calls, embedded = IDSim.embed, [], []
+    original, calls, embedded = IDSim.embed_prepared, [], []
 
-    def embed(self: IDSim, *args: Any, **options: Any) -> Any:
+    def embed_prepared(self: IDSim, *args: Any) -> Any:
         calls.append(args)
         if len(calls) == 3:
             os.kill(os.getpid(), signal.SIGTERM)
-        embedded.extend(found := original(self, *args, **options))
+        embedded.extend(found := original(self, *args))
         return found
 
-    monkeypatch.setattr(IDSim, "embed", embed)
+    monkeypatch.setattr(IDSim, "embed_prepared", embed_prepared)
     run = Runner(main, capsys)
     error = run.fails(f"stopped; embeddings in {tmp_path / 'kept'} are kept, and the same command resumes", *words,
                       status=143)  # fmt: skip

@@ -20,7 +20,7 @@ from idmetric import Embedding, IDSim, load
 from idmetric.cli.score import main
 from idmetric.gallery import Gallery
 from idmetric.metric.models import embedder
-from idmetric.metric.scoring.encoder import Encoder, Seen
+from idmetric.metric.scoring.encoder import Pictured, RequestImages
 from idmetric.metric.scoring.pairs import pairs_of, read_pairs
 from idmetric.metric.scoring.scores import ScoreSettings
 from tests.conftest import random_model
@@ -54,15 +54,15 @@ class Counted:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.images, self.batches = 0, list[int]()
-        original = embedder.Embedder.embed
+        original = embedder.Embedder.embed_prepared
 
-        def embed(metric: Any, images: Any, **options: Any) -> Embedding:
-            found = original(metric, images, **options)
+        def embed_prepared(metric: Any, batch: Any, *options: Any) -> Embedding:
+            found = original(metric, batch, *options)
             self.images += len(found)
             self.batches.append(len(found))
             return found
 
-        patch.setattr(embedder.Embedder, "embed", embed)
+        patch.setattr(embedder.Embedder, "embed_prepared", embed_prepared)
 
 
 @pytest.fixture
@@ -100,14 +100,14 @@ def test_further_columns_are_carried_through_in_the_order_of_the_file(run: Runne
 
 
 def test_what_is_kept_of_an_image_keeps_nothing_of_its_batch(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept: list[Seen] = []
-    original = Encoder._seen
+    kept: list[Pictured] = []
+    original = RequestImages._pictured
 
-    def seen(self: Encoder, *args: Any) -> Seen:
+    def pictured(self: RequestImages, *args: Any) -> Pictured:
         kept.append(original(self, *args))
         return kept[-1]
 
-    monkeypatch.setattr(Encoder, "_seen", seen)
+    monkeypatch.setattr(RequestImages, "_pictured", pictured)
     for options in (("--distance", "cls"), ("--distance", "patch", "--cache", "kept"),
                     ("--distance", "patch", "--cache", "kept")):  # fmt: skip
         kept.clear()
@@ -122,8 +122,8 @@ def test_what_is_kept_of_an_image_keeps_nothing_of_its_batch(run: Runner, monkey
 def test_images_are_held_until_their_last_pair(metric: IDSim, tmp_path: Path) -> None:
     names = [str(path) for path in pictures(tmp_path, 12)]
     pairs = pairs_of([(names[k // 4 * 4], name) for k, name in enumerate(names)])  # sorted by reference
-    alive: list[weakref.ref[Seen]] = []
-    for number, (pair, a, b) in enumerate(Encoder(metric, ScoreSettings(batch_size=1), None).pairs(pairs)):
+    alive: list[weakref.ref[Pictured]] = []
+    for number, (pair, a, b) in enumerate(RequestImages(metric, ScoreSettings(batch_size=1), None).pairs(pairs)):
         assert a is not None
         assert b is not None
         assert pair.a == names[number // 4 * 4]

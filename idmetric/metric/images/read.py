@@ -186,8 +186,6 @@ def picture_pixels(picture: Image.Image, size: Size, **how: Unpack[Reading]) -> 
     interpolation = how.get("interpolation", "bicubic")
     background = how.get("background", WHITE)
     check_interpolation(interpolation)
-    if size is None:
-        return _tensor_of(picture)
     with naming(picture):
         target = _chosen(size, picture.height, picture.width)
         return _tensor_of(fit.image(picture, target, interpolation, background))

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.images.masks import MaskId, MaskLike
-from idmetric.metric.images.read import ImageLike, ImageReadError, Outside, describe, picture_pixels, to_pixels
+from idmetric.metric.images.read import ImageLike, ImageReadError, Outside, describe, to_pixels
 from idmetric.metric.models.backbone import Backbone
 from idmetric.metric.models.preprocessing import LoadedImage
 from idmetric.metric.models.tokens import resample_positions
@@ -81,7 +81,7 @@ class VBenchDino(Backbone):
         """See `Embedder.fitted`."""
         if isinstance(picture, Tensor):
             return self._frame(picture, to_pixels(picture, None, background=self.background))
-        return self._frame(picture, picture_pixels(picture, None))
+        return self._frame(picture, to_pixels(picture, None))
 
     def _frame(self, image: ImageLike, pixels: Tensor) -> LoadedImage:
         shorter, longer = sorted(pixels.shape[1:])

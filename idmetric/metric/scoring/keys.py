@@ -69,6 +69,11 @@ def content_key(image: bytes, mask: bytes | None = None) -> str:
     return digest.hexdigest() + MASKED
 
 
+def is_masked(key: str) -> bool:
+    """Whether a key is of a masked image."""
+    return MASKED in key
+
+
 def key_of(image: StrPath | bytes, mask: StrPath | bytes | None = None) -> str:
     """Return the `content_key` of an image and its mask, given by their files or bytes; raises as `content`."""
     return content_key(content(image), None if mask is None else content(mask))

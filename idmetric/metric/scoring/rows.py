@@ -18,7 +18,7 @@ from idmetric.metric.distance.ties import comparable
 from idmetric.metric.files.tables import rounded
 from idmetric.metric.scoring.copies import SIZE, Print, take_print
 from idmetric.metric.scoring.copy_warnings import is_gray, mark_copy, warn_of_gray, warn_of_repeated_references
-from idmetric.metric.scoring.encoder import Encoder, Seen, Watcher
+from idmetric.metric.scoring.encoder import Pictured, RequestImages, Watcher
 from idmetric.metric.scoring.files import Cross
 from idmetric.metric.scoring.limits import Limit, limit_of_subject
 from idmetric.metric.scoring.pairs import Pair, Pairs
@@ -42,7 +42,7 @@ class RowMaker:
         progress: called with (images or pairs done, in all).
 
     Attributes:
-        encoder: reads and embeds the files.
+        images: reads and embeds the files.
         baseline: with several references, set by `cross`.
         limit: the largest distance that passes: the given one, else see `limit_of_subject`.
         distances: of each image in turn to every reference, or of each pair, for published scores.
@@ -54,7 +54,7 @@ class RowMaker:
         self.settings = settings
         self.watcher = watcher
         self.progress = progress
-        self.encoder = Encoder(metric, settings, watcher)
+        self.images = RequestImages(metric, settings, watcher)
         self.baseline: Baseline | None = None
         self.limit: Limit | None = settings.calibrated
         if settings.threshold is not None:
@@ -113,7 +113,7 @@ class RowMaker:
         warn_of_gray(gray)
         return rows
 
-    def _references(self, work: Cross) -> dict[File, Seen]:
+    def _references(self, work: Cross) -> dict[File, Pictured]:
         """The references, embedded now or before by a subject; its threshold holds unless the request has one."""
         subject = work.subject
         if subject is None:
@@ -124,9 +124,9 @@ class RowMaker:
             if own_threshold is not None:
                 own = Limit(own_threshold, subject.threshold_source)
                 self.limit = limit_of_subject(own, by_pairs=self.settings.calibrated)
-        return self.encoder.of_subject(subject)
+        return self.images.of_subject(subject)
 
-    def _together(self, images: Iterable[Seen]) -> Embedding:
+    def _together(self, images: Iterable[Pictured]) -> Embedding:
         """Return the embeddings of images, on the model's device."""
         return concatenate([image.embedding for image in images]).to(self.metric.device)
 
@@ -160,10 +160,10 @@ class RowMaker:
             row["real_percentile"] = percentile(row["distance"], real_distances)
         return row
 
-    def _images(self, paths: Sequence[str]) -> Iterator[tuple[File, Seen]]:
+    def _images(self, paths: Sequence[str]) -> Iterator[tuple[File, Pictured]]:
         """Yield the images that can be used, in order."""
         files: list[File] = [(path, None) for path in paths]
-        for done, (file, image) in enumerate(self.encoder.images(files), 1):
+        for done, (file, image) in enumerate(self.images.images(files), 1):
             if image is not None:
                 yield file, image
             self.progress(done, len(files))
@@ -172,7 +172,7 @@ class RowMaker:
         """Make a row for each readable pair."""
         rows: list[Record] = []
         gray: dict[str, None] = {}
-        for done, (pair, a, b) in enumerate(self.encoder.pairs(pairs), 1):
+        for done, (pair, a, b) in enumerate(self.images.pairs(pairs), 1):
             if a is not None and b is not None:
                 row = self._pair(pair, a, b)
                 rows.append(row)
@@ -183,7 +183,7 @@ class RowMaker:
         warn_of_gray(list(gray))
         return rows
 
-    def _pair(self, pair: Pair, a: Seen, b: Seen) -> Record:
+    def _pair(self, pair: Pair, a: Pictured, b: Pictured) -> Record:
         # not by the metric, which would check for each pair that its weights have not changed since the embedding
         reference = self._together([a])
         image = self._together([b])
@@ -211,7 +211,7 @@ class RowMaker:
             row["probability_basis"] = calibration.basis
         return row
 
-    def _print(self, image: Seen) -> Print | None:
+    def _print(self, image: Pictured) -> Print | None:
         if image.small is None:
             return None
         return self._print_of(image.small.tobytes())

@@ -150,7 +150,7 @@ def compare(
     try:
         rows = maker.pairs(work) if isinstance(work, Pairs) else maker.cross(work)
     finally:
-        maker.encoder.save()  # also if the run is stopped
+        maker.images.save()  # also if the run is stopped
 
     # ranks by distance; rows of pairs keep their order
     for row in rows:
@@ -160,7 +160,7 @@ def compare(
         row["rank"] = rank
 
     # what has no row
-    skipped_files = sorted(maker.encoder.skipped.items(), key=lambda item: (item[0][0], item[0][1] or ""))
+    skipped_files = sorted(maker.images.skipped.items(), key=lambda item: (item[0][0], item[0][1] or ""))
     skipped = [{"image": path, "reason": reason} for (path, _), reason in skipped_files]
     if isinstance(work, Pairs):
         skipped += [{"image": pair, "reason": reason} for pair, reason in work.skipped.items()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +13,8 @@ from idmetric import IDSim, load
 from idmetric.cli import score
 from idmetric.gallery import Gallery
 from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.scoring.encoder import Encoder, Loaded, Seen
-from idmetric.metric.scoring.scores import File
 from idmetric.metric.scoring.store import Store
+from idmetric.stream.cache import Cache
 from tests.embed_parts import pictures, stored
 
 pytest.importorskip("pyarrow", reason="Parquet files need pyarrow: pip install 'idmetric[data]'")
@@ -32,14 +32,14 @@ def test_a_prune_while_images_are_scored_costs_no_score(
     metric = load(tmp_path / "run", device="cpu")
     gallery = Gallery(tmp_path / "cache", metric)  # the cache is a gallery, of one of the images
     gallery.update(tmp_path / "photos" / "0002.png")
-    original, pruned = Encoder.see, []
+    original, pruned = Cache.readable, []
 
-    def see(self: Encoder, loaded: list[Loaded]) -> dict[File, Seen]:
+    def readable(self: Cache, *args: Any) -> dict[str, Embedding]:
         if not pruned:  # they are known to be in the cache, and gone when they are wanted
             pruned.append(gallery.prune())
-        return original(self, loaded)
+        return original(self, *args)
 
-    monkeypatch.setattr(Encoder, "see", see)
+    monkeypatch.setattr(Cache, "readable", readable)
     assert score.main(words) == 0
     out, err = capsys.readouterr()
     assert pruned[0].embeddings == 3

@@ -1,0 +1,91 @@
+"""A folder of embeddings: a `Store` for each encoder and each part of images that it sees."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.files.output import OutputError, writing
+from idmetric.metric.scoring.keys import folder_name, is_masked
+from idmetric.metric.scoring.store import Store
+from idmetric.stream.encoders import StreamEncoder
+from idmetric.stream.item import Part
+
+
+class Cache:
+    """Embeddings on disk by encoder; whole images and masked ones lie apart.
+
+    If the disk is full, nothing more is kept: results do not depend on the cache.
+
+    Args:
+        folder: made if it does not exist.
+        patches: keep patch tokens as well.
+    """
+
+    def __init__(self, folder: Path, encoders: Sequence[StreamEncoder], part: Part, *, patches: bool = False) -> None:
+        with writing(folder):  # before anything is embedded
+            folder.mkdir(parents=True, exist_ok=True)
+        self._is_full = False
+        self._stores: list[tuple[Store, Store]] = []  # of each encoder, for whole and for masked images
+        for encoder in encoders:
+            of_whole = folder / folder_name(encoder.about())
+            of_masked = folder / folder_name(encoder.about(part.outside, part.mask_id))
+            whole_store = Store(of_whole, patches, encoder.model_id)
+            masked_store = Store(of_masked, patches, encoder.model_id)
+            self._stores.append((whole_store, masked_store))
+        self._drop_damaged()
+
+    def has(self, encoder: int, key: str) -> bool:
+        """Whether an encoder's embedding of this content is kept; encoders are numbered."""
+        return key in self._stores[encoder][is_masked(key)]
+
+    def add(self, encoder: int, row_of_key: Mapping[str, int], embedding: Embedding) -> None:
+        """Keep rows of an embedding on the CPU, by their contents."""
+        for masked, store in enumerate(self._stores[encoder]):
+            rows = {key: row for key, row in row_of_key.items() if is_masked(key) == masked}
+            if rows:
+                self._write(store.add, list(rows), embedding[list(rows.values())])
+
+    def readable(self, encoder: int, keys: Sequence[str]) -> dict[str, Embedding]:
+        """The kept embeddings of these contents that can be read: one may be damaged, or gone by now."""
+        embeddings: dict[str, Embedding] = {}
+        for masked, store in enumerate(self._stores[encoder]):
+            if store.unsaved:
+                self._write(store.save)
+            embeddings |= store.readable([key for key in keys if is_masked(key) == masked])
+        self._drop_damaged()
+        return embeddings
+
+    def save(self) -> None:
+        """Write everything that is not in a file yet."""
+        for store in self._all():
+            self._write(store.save)
+
+    def _all(self) -> list[Store]:
+        stores: list[Store] = []
+        for of_encoder in self._stores:
+            stores += of_encoder
+        return stores
+
+    def _write(self, write: Callable[..., None], *args: Any) -> None:
+        if self._is_full:
+            return
+        try:
+            write(*args)
+        except OSError as error:
+            self._is_full = True
+            for store in self._all():
+                store.drop()
+            warnings.warn(f"the cache is not complete ({error}); the scores are", stacklevel=2)
+
+    def _drop_damaged(self) -> None:
+        for store in self._all():
+            try:
+                lines = store.drop_damaged()
+            except OutputError as error:  # a folder that is read-only: the shard is not used, and stays
+                lines = [str(error)]
+            for line in lines:
+                warnings.warn(f"in the cache, {line}", stacklevel=2)

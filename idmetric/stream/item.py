@@ -1,0 +1,67 @@
+"""What is to be embedded, which part of it, and what comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from idmetric.metric.images.kinds import ImageReadError, MaskId, Outside
+
+if TYPE_CHECKING:
+    from PIL import Image
+
+    from idmetric.metric.distance.embedding import Embedding
+    from idmetric.metric.images.kinds import ImageLike
+    from idmetric.metric.images.masks import MaskLike
+
+
+@dataclass(frozen=True)
+class Item:
+    """An image, a text, or both; nothing is read yet.
+
+    Attributes:
+        name: as messages call it.
+        image: None for a text alone. mask: of its subject.
+        words: all that models which read text are told with it, the instruction included; None: their default.
+        problem: why it cannot be used, if that is known before it is read.
+        source: what the caller made it of, for the caller alone.
+    """
+
+    name: str
+    image: ImageLike | None = None
+    mask: MaskLike | None = None
+    words: str | None = None
+    problem: ImageReadError | None = None
+    source: Any = None
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which part of images with a mask encoders see.
+
+    Attributes:
+        outside, mask_id: see `Embedder.embed`.
+    """
+
+    outside: Outside = "black"
+    mask_id: MaskId | None = None
+
+
+# Called in a thread with an item and its decoded picture, RGB, before anything outside of the mask is painted over
+Want = Callable[[Item, "Image.Image"], Any]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An item that was embedded, or the reason why it cannot be used.
+
+    Attributes:
+        embeddings: one row from each encoder, on the CPU; empty if there is a `problem`.
+        wanted: what each `Want` returned.
+    """
+
+    item: Item
+    embeddings: tuple[Embedding, ...] = ()
+    problem: str = ""
+    wanted: tuple[Any, ...] = ()
