@@ -311,8 +311,8 @@ def _measured(
 
 
 def _settings(args: argparse.Namespace, stack: ExitStack) -> EvalSettings:
-    from idmetric.data.look import Look
     from idmetric.evaluate.protocols.common.scorers import EvalSettings
+    from idmetric.stream.item import Look
 
     look = Look()
     if args.subject is not None:

@@ -1,17 +1,15 @@
-"""Which part of each image the models see, and the error for images that cannot be used. Loads no torch."""
+"""The masks of a manifest under a look, and the error for images that cannot be used. Loads no torch."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from idmetric.metric.files.tables import first_few
-from idmetric.metric.images.kinds import MaskId, Outside
-from idmetric.metric.scoring.keys import MASK_RULES, folder_name
+from idmetric.stream.item import Look
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -19,44 +17,24 @@ if TYPE_CHECKING:
 _SHOWN = 20  # unreadable images that an error lists
 
 
-@dataclass(frozen=True)
-class Look:
-    """Which part of each image the models see.
+def mask_of(look: Look, manifest: Manifest, row: int) -> Any:
+    """The mask to apply to a row; None if its whole image is embedded."""
+    if not look.masked:
+        return None
+    from idmetric.metric.images.masks import labeled
 
-    Attributes:
-        masked: show the models only the subject that the manifest's masks select; images without a mask are seen whole.
-        outside: how pixels outside the mask are replaced, see `Embedder.embed`.
-        mask_id: the subject's label, if the masks hold several.
-    """
+    return labeled(manifest.source(row, "mask"), look.mask_id)
 
-    masked: bool = False
-    outside: Outside = "black"
-    mask_id: MaskId | None = None
 
-    def mask_of(self, manifest: Manifest, row: int) -> Any:
-        """The mask to apply to a row; None if its whole image is embedded."""
-        if not self.masked:
-            return None
-        from idmetric.metric.images.masks import labeled
-
-        return labeled(manifest.source(row, "mask"), self.mask_id)
-
-    def check(self, manifest: Manifest) -> None:
-        """Warn if only some images have the masks that are needed; a ValueError if none has one."""
-        if not self.masked:
-            return
-        valid = {
-            name: np.asarray(manifest.table[name].is_valid()) for name in ("path", "image_bytes", "mask", "mask_bytes")
-        }
-        has_image, has_mask = valid["path"] | valid["image_bytes"], valid["mask"] | valid["mask_bytes"]
-        check_share(int((has_image & has_mask).sum()), int(has_image.sum()))
-
-    def folder(self, model: Any) -> str:
-        """The folder of a model's embeddings: its name, and a digest of everything that they depend on."""
-        facts = {**model.signature(), "background": str(getattr(model, "background", ""))}
-        if self.masked:
-            facts |= {"outside": self.outside, "masks": f"{MASK_RULES} {self.mask_id or ''}"}
-        return folder_name({"model": "model", **facts})
+def check_masks(look: Look, manifest: Manifest) -> None:
+    """Warn if only some images have the masks that are needed; a ValueError if none has one."""
+    if not look.masked:
+        return
+    valid = {
+        name: np.asarray(manifest.table[name].is_valid()) for name in ("path", "image_bytes", "mask", "mask_bytes")
+    }
+    has_image, has_mask = valid["path"] | valid["image_bytes"], valid["mask"] | valid["mask_bytes"]
+    check_share(int((has_image & has_mask).sum()), int(has_image.sum()))
 
 
 class UnreadableError(ValueError):

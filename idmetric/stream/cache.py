@@ -7,32 +7,48 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from idmetric.metric.distance.embedding import Embedding
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.files.output import OutputError, writing
 from idmetric.metric.scoring.keys import folder_name, is_masked
 from idmetric.metric.scoring.store import Store
-from idmetric.stream.encoders import StreamEncoder
-from idmetric.stream.item import Part
+from idmetric.stream.encoders import VectorModel
+from idmetric.stream.item import Look
 
 
 class Cache:
     """Embeddings on disk by encoder; whole images and masked ones lie apart.
 
-    If the disk is full, nothing more is kept: results do not depend on the cache.
-
     Args:
         folder: made if it does not exist.
         patches: keep patch tokens as well.
+        is_needed: embeddings are read from here, so that a full disk is an error; otherwise nothing more is kept then,
+            with a warning.
+
+    Raises:
+        OutputError: if the folder cannot be made, or, where it is needed, written to.
     """
 
-    def __init__(self, folder: Path, encoders: Sequence[StreamEncoder], part: Part, *, patches: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        encoders: Sequence[VectorModel],
+        look: Look,
+        *,
+        patches: bool = False,
+        is_needed: bool = False,
+    ) -> None:
         with writing(folder):  # before anything is embedded
             folder.mkdir(parents=True, exist_ok=True)
+        self._is_needed = is_needed
         self._is_full = False
         self._stores: list[tuple[Store, Store]] = []  # of each encoder, for whole and for masked images
         for encoder in encoders:
             of_whole = folder / folder_name(encoder.about())
-            of_masked = folder / folder_name(encoder.about(part.outside, part.mask_id))
+            of_masked = folder / folder_name(encoder.about(look.outside, look.mask_id))
             whole_store = Store(of_whole, patches, encoder.model_id)
             masked_store = Store(of_masked, patches, encoder.model_id)
             self._stores.append((whole_store, masked_store))
@@ -59,6 +75,36 @@ class Cache:
         self._drop_damaged()
         return embeddings
 
+    def vectors(self, encoder: int, keys: Sequence[str]) -> NDArray[np.float32]:
+        """Global features (N, D) of kept contents."""
+        whole, masked = self._stores[encoder]
+        rows_of_masked = [row for row, key in enumerate(keys) if is_masked(key)]
+        if not rows_of_masked:
+            return whole.vectors(keys)
+        rows_of_whole = [row for row, key in enumerate(keys) if not is_masked(key)]
+        if not rows_of_whole:
+            return masked.vectors(keys)
+        of_whole = whole.vectors([keys[row] for row in rows_of_whole])
+        vectors = np.empty((len(keys), of_whole.shape[1]), dtype=np.float32)
+        vectors[rows_of_whole] = of_whole
+        vectors[rows_of_masked] = masked.vectors([keys[row] for row in rows_of_masked])
+        return vectors
+
+    def embedding(self, encoder: int, keys: Sequence[str]) -> Embedding:
+        """Embeddings of kept contents, with patches if they are kept.
+
+        Raises:
+            KeyError, DamagedShardError, OSError: as `Store.embedding`.
+        """
+        parts = []
+        order: list[int] = []
+        for masked, store in enumerate(self._stores[encoder]):
+            rows = [row for row, key in enumerate(keys) if is_masked(key) == masked]
+            if rows:
+                parts.append(store.embedding([keys[row] for row in rows]))
+                order += rows
+        return concatenate(parts)[torch.tensor(order).argsort()]
+
     def save(self) -> None:
         """Write everything that is not in a file yet."""
         for store in self._all():
@@ -76,6 +122,8 @@ class Cache:
         try:
             write(*args)
         except OSError as error:
+            if self._is_needed:
+                raise
             self._is_full = True
             for store in self._all():
                 store.drop()

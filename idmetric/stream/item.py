@@ -37,13 +37,16 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Part:
-    """Which part of images with a mask encoders see.
+class Look:
+    """Which part of each image encoders see.
 
     Attributes:
-        outside, mask_id: see `Embedder.embed`.
+        masked: only the subject that masks select; images without a mask are seen whole.
+        outside: what becomes of pixels outside the mask, see `Embedder.embed`.
+        mask_id: the subject's label, if the masks hold several.
     """
 
+    masked: bool = False
     outside: Outside = "black"
     mask_id: MaskId | None = None
 
@@ -57,11 +60,14 @@ class Seen:
     """An item that was embedded, or the reason why it cannot be used.
 
     Attributes:
-        embeddings: one row from each encoder, on the CPU; empty if there is a `problem`.
+        embeddings: one row from each encoder, on the CPU.
+        keys: of each encoder's embedding in the cache; "" if it is not kept.
+        problem: why it cannot be used; there are no embeddings then.
         wanted: what each `Want` returned.
     """
 
     item: Item
     embeddings: tuple[Embedding, ...] = ()
-    problem: str = ""
+    keys: tuple[str, ...] = ()
+    problem: ImageReadError | None = None
     wanted: tuple[Any, ...] = ()

@@ -6,7 +6,7 @@ for seen in embedded(items, [metric]):
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -21,31 +21,26 @@ from idmetric.metric.images.kinds import ImageReadError
 from idmetric.metric.images.masks import labeled
 from idmetric.metric.images.regions import cut_out
 from idmetric.metric.scoring.keys import settings_digest
-from idmetric.metric.scoring.pipeline import Input, Source, batches, problem_of
+from idmetric.metric.scoring.pipeline import Input, Source, batches
 from idmetric.stream.cache import Cache
-from idmetric.stream.encoders import StreamEncoder
-from idmetric.stream.item import Item, Part, Seen, Want
+from idmetric.stream.encoders import ImageModel, VectorModel
+from idmetric.stream.item import Item, Look, Seen, Want
 
 _TEXT = "text"  # key of an item without an image, before that of its words
-
-
-@dataclass
-class Prepared(Input[Item]):
-    """An item that was read. `pixels`: the inputs, by the numbers of the encoders that are to embed it, or None."""
-
-    wanted: tuple[Any, ...] = ()
+OnError = Literal["fail", "skip"]
 
 
 def embedded(
     items: Iterable[Item],
-    encoders: Sequence[StreamEncoder],
-    part: Part = Part(),  # noqa: B008  # immutable
+    encoders: Sequence[VectorModel],
+    look: Look = Look(),  # noqa: B008  # immutable
     *,
     cache: Cache | None = None,
+    reads_cache: bool = True,
     patches: bool = False,
     batch_size: int = 32,
     workers: int | None = None,
-    on_error: Literal["fail", "skip"] = "fail",
+    on_error: OnError = "fail",
     wants: Sequence[Want] = (),
 ) -> Generator[Seen, None, None]:
     """Embed items with each encoder, and yield them in order.
@@ -54,8 +49,9 @@ def embedded(
     content that it holds is not embedded, and not decoded either unless something is wanted of it.
 
     Args:
-        part: which part of images with a mask the encoders see.
-        cache: of these encoders and this part; the caller saves it.
+        look: which part of images with a mask the encoders see.
+        cache: of these encoders and this look; the caller saves it.
+        reads_cache: whether `Seen.embeddings` are there; False: the caller reads them from the cache by `Seen.keys`.
         patches: embeddings have patches, where an encoder has them.
         batch_size: items per pass. workers: threads that read; default: one for each core, at most 8; 0: in turn.
         on_error: raise for the first item that cannot be used, or yield it with its `problem`.
@@ -64,100 +60,117 @@ def embedded(
     Raises:
         ImageReadError, NonFiniteError: with on_error="fail".
     """
-    reader = _Reader(encoders, part, cache, on_error, wants)
+    reader = Reader(encoders, look, on_error=on_error, wants=wants)
+    if cache is not None:
+        reader.is_known = cache.has
+    batch_maker = _Batches(reader, encoders, cache, patches=patches, reads_cache=reads_cache)
     with closing(batches(items, reader.read, batch_size=batch_size, workers=workers)) as ahead:
         for batch in ahead:
-            yield from _embedded_batch(batch, reader, patches)
+            yield from batch_maker.embedded(batch)
 
 
 # Reading
 
 
-class _Reader:
-    """Reads items and prepares them for the encoders, in threads."""
+@dataclass
+class ReadItem(Input[Item]):
+    """An item that was read. `pixels`: the inputs, by the numbers of the encoders that are to embed it, or None."""
+
+    error: ImageReadError | None = None
+    wanted: tuple[Any, ...] = ()
+
+
+class Reader:
+    """Reads items and prepares them for encoders, in threads.
+
+    Args:
+        encoders: they are numbered.
+        is_known: whether an encoder, by its number, needs no more of a content, by its key; None: contents get no keys.
+        wants: see `embedded`.
+    """
 
     def __init__(
         self,
-        encoders: Sequence[StreamEncoder],
-        part: Part,
-        cache: Cache | None,
-        on_error: str,
-        wants: Sequence[Want],
+        encoders: Sequence[ImageModel],
+        look: Look,
+        *,
+        on_error: OnError = "fail",
+        is_known: Callable[[int, str], bool] | None = None,
+        wants: Sequence[Want] = (),
     ) -> None:
         self.encoders = encoders
-        self.part = part
-        self.cache = cache
+        self.look = look
         self.on_error = on_error
+        self.is_known = is_known
         self.wants = wants
 
-    def read(self, item: Item) -> Prepared:
+    def read(self, item: Item) -> ReadItem:
         """Read an item; ImageReadError with on_error="fail"."""
+        read = ReadItem(item)
         try:
-            return self._read(item)
+            self._read(item, read)
         except ImageReadError as error:
             if self.on_error == "fail":
                 raise
-            return Prepared(item, problem=problem_of(error, item.name))
+            return ReadItem(item, read.key, problem=str(error), error=error)
+        return read
 
-    def _read(self, item: Item) -> Prepared:
+    def _read(self, item: Item, read: ReadItem) -> None:
         if item.problem is not None:
             raise item.problem
-        prepared = Prepared(item, _TEXT)
         image, mask = item.image, item.mask
-        if image is not None and self.cache is not None and _is_content(image, mask):
+        if image is None:
+            read.key = _TEXT
+        elif self.is_known is not None and _is_content(image, mask):
             source = Source.read(image, mask)  # type: ignore[arg-type]  # paths or bytes
             image, mask = source.image, source.mask
-            prepared.key = source.key
-        elif image is not None:
-            prepared.key = ""  # of an image that is not kept
+            read.key = source.key
 
         inputs = {}
         pictures: dict[Hashable, Image.Image] = {}
         for number, encoder in enumerate(self.encoders):
-            if self._is_kept(prepared, number):
+            if read.key and self.is_known is not None and self.is_known(number, self.key_of(read, number)):
                 continue
             if image is None:
-                inputs[number] = encoder.prepare(None, None, item.words)
+                inputs[number] = _words_prepared(encoder, item)
                 continue
-            picture = self._decoded(encoder, image, mask is not None, pictures)
-            seen_picture, cover = self._seen_part(encoder, picture, mask, item)
-            inputs[number] = encoder.prepare(seen_picture, cover, item.words)
-        prepared.pixels = inputs or None
+            picture = _decoded(encoder, image, mask is not None, pictures)
+            part, cover = self._part(encoder, picture, mask)
+            inputs[number] = encoder.prepare(part, cover, item.words)
+        read.pixels = inputs or None
         if self.wants and image is not None:
-            picture = self._decoded(self.encoders[0], image, mask is not None, pictures)
-            prepared.wanted = tuple([want(item, picture) for want in self.wants])
-        return prepared
+            picture = _decoded(self.encoders[0], image, mask is not None, pictures)
+            read.wanted = tuple([want(item, picture) for want in self.wants])
 
-    def _is_kept(self, prepared: Prepared, encoder: int) -> bool:
-        if self.cache is None or not prepared.key:
-            return False
-        return self.cache.has(encoder, self.key_of(prepared, encoder))
-
-    def key_of(self, prepared: Prepared, encoder: int) -> str:
-        """The key of an embedding, which depends on the words for encoders that read them."""
-        words = prepared.item.words
-        if words is None or not self.encoders[encoder].reads_words:
-            return prepared.key
-        return f"{prepared.key}-{settings_digest({'words': words})}"
-
-    def _decoded(
-        self, encoder: StreamEncoder, image: Any, whole: bool, pictures: dict[Hashable, Image.Image]
-    ) -> Image.Image:
-        """The decoded picture, shared by encoders that decode alike; a mask belongs to all of its pixels (`whole`)."""
-        decoding = encoder.decoding(whole)
-        if decoding not in pictures:
-            pictures[decoding] = encoder.read_image(image, whole=whole)
-        return pictures[decoding]
-
-    def _seen_part(
-        self, encoder: StreamEncoder, picture: Image.Image, mask: Any, item: Item
-    ) -> tuple[Image.Image | Tensor, Tensor | None]:
-        """The picture as an encoder sees it, and the cover of its subject."""
+    def _part(self, encoder: ImageModel, picture: Image.Image, mask: Any) -> tuple[Image.Image | Tensor, Tensor | None]:
+        """The part of a picture that an encoder sees, and how much of each pixel its mask covers."""
         if mask is None:
             return picture, None
         encoder.check_mask(mask)
-        subject_mask = labeled(mask, self.part.mask_id)
-        return cut_out(picture, subject_mask, self.part.outside, background=encoder.background)
+        subject_mask = labeled(mask, self.look.mask_id)
+        return cut_out(picture, subject_mask, self.look.outside, background=encoder.background)
+
+    def key_of(self, read: ReadItem, encoder: int) -> str:
+        """The key of an embedding, which depends on the words for encoders that read them; "" if it is not kept."""
+        words = read.item.words
+        if not read.key or words is None or not self.encoders[encoder].reads_words:
+            return read.key
+        return f"{read.key}-{settings_digest({'words': words})}"
+
+
+def _words_prepared(encoder: ImageModel, item: Item) -> Any:
+    try:
+        return encoder.prepare(None, None, item.words)
+    except ValueError as error:
+        raise ImageReadError(item.name, str(error)) from error
+
+
+def _decoded(encoder: ImageModel, image: Any, whole: bool, pictures: dict[Hashable, Image.Image]) -> Image.Image:
+    """The decoded picture, shared by encoders that decode alike; a mask belongs to all of its pixels (`whole`)."""
+    decoding = encoder.decoding(whole)
+    if decoding not in pictures:
+        pictures[decoding] = encoder.read_image(image, whole=whole)
+    return pictures[decoding]
 
 
 def _is_content(image: Any, mask: Any) -> bool:
@@ -168,81 +181,105 @@ def _is_content(image: Any, mask: Any) -> bool:
 # Embedding
 
 
-def _embedded_batch(batch: Sequence[Prepared], reader: _Reader, patches: bool) -> Iterator[Seen]:
-    """Embed one batch, and take from the cache what it holds."""
-    problems = {row: prepared.problem for row, prepared in enumerate(batch) if prepared.problem}
-    embeddings: list[dict[int, Embedding]] = []
-    for number in range(len(reader.encoders)):
-        of_encoder = _from_cache(batch, reader, number)
-        rows = [row for row in range(len(batch)) if row not in of_encoder and row not in problems]
-        if rows:
-            inputs = [_input(batch[row], reader, number) for row in rows]
-            names = [batch[row].item.name for row in rows]
-            embedding, reasons = _embed(inputs, reader, number, patches, names)
-            problems |= {rows[place]: text for place, text in reasons.items()}
-            _keep([batch[row] for row in rows], embedding, reasons, reader, number)
-            of_encoder |= {row: embedding[[place]] for place, row in enumerate(rows)}  # copies, not slices of the batch
-        embeddings.append(of_encoder)
+class _Batches:
+    """Embeds batches of items, or takes their embeddings from the cache."""
 
-    for row, prepared in enumerate(batch):
-        if row in problems:
-            yield Seen(prepared.item, problem=problems[row])
-            continue
-        by_encoder = tuple([of_encoder.pop(row) for of_encoder in embeddings])
-        yield Seen(prepared.item, by_encoder, wanted=prepared.wanted)
+    def __init__(
+        self,
+        reader: Reader,
+        encoders: Sequence[VectorModel],
+        cache: Cache | None,
+        *,
+        patches: bool,
+        reads_cache: bool,
+    ) -> None:
+        self._reader = reader
+        self._encoders = encoders
+        self._cache = cache
+        self._patches = patches
+        self._reads_cache = reads_cache
 
+    def embedded(self, batch: Sequence[ReadItem]) -> Iterator[Seen]:
+        """Yield the items of a batch in order."""
+        problems = {row: read.error for row, read in enumerate(batch) if read.error is not None}
+        embeddings = [self._by_encoder(number, batch, problems) for number in range(len(self._encoders))]
+        for row, read in enumerate(batch):
+            if row in problems:
+                yield Seen(read.item, problem=problems[row])
+                continue
+            keys = tuple([self._reader.key_of(read, number) for number in range(len(self._encoders))])
+            rows_of_encoders = tuple([by_row.pop(row) for by_row in embeddings if row in by_row])
+            yield Seen(read.item, rows_of_encoders, keys, wanted=read.wanted)
 
-def _from_cache(batch: Sequence[Prepared], reader: _Reader, number: int) -> dict[int, Embedding]:
-    """The embeddings that the cache holds, by row."""
-    rows_of_key: dict[str, list[int]] = {}
-    for row, prepared in enumerate(batch):
-        is_prepared = prepared.pixels is not None and number in prepared.pixels
-        if not prepared.problem and not is_prepared:
-            rows_of_key.setdefault(reader.key_of(prepared, number), []).append(row)
-    by_row: dict[int, Embedding] = {}
-    if rows_of_key and reader.cache is not None:
-        for key, embedding in reader.cache.readable(number, list(rows_of_key)).items():
-            by_row |= dict.fromkeys(rows_of_key[key], embedding[[0]])  # a copy: a slice would keep its whole batch
-    return by_row
+    def _by_encoder(
+        self, number: int, batch: Sequence[ReadItem], problems: dict[int, ImageReadError]
+    ) -> dict[int, Embedding]:
+        """The embeddings by one encoder, by row; rows that cannot be used are added to the problems."""
+        by_row = self._from_cache(number, batch)
+        rows_of_input: dict[str | int, list[int]] = {}  # by key; items without one are embedded each for itself
+        for row, read in enumerate(batch):
+            if row in problems or row in by_row:
+                continue
+            is_new = read.pixels is not None and number in read.pixels
+            if is_new or self._reads_cache:
+                rows_of_input.setdefault(self._reader.key_of(read, number) or row, []).append(row)
+        if not rows_of_input:
+            return by_row
 
+        first_rows = [rows[0] for rows in rows_of_input.values()]
+        inputs = [self._input(number, batch[row]) for row in first_rows]
+        embedding, reasons = self._embed(number, inputs, [batch[row].item.name for row in first_rows])
+        kept_rows = {}
+        for place, (key, rows) in enumerate(rows_of_input.items()):
+            if place in reasons:
+                for row in rows:
+                    problems[row] = ImageReadError(batch[row].item.name, reasons[place])
+                continue
+            by_row |= dict.fromkeys(rows, embedding[[place]])  # a copy: a slice would keep its whole batch
+            if isinstance(key, str):
+                kept_rows[key] = place
+        if self._cache is not None and kept_rows:
+            self._cache.add(number, kept_rows, embedding)
+        return by_row
 
-def _input(prepared: Prepared, reader: _Reader, number: int) -> Any:
-    """What an encoder takes of an item; it is read again if its embedding in the cache is damaged or gone."""
-    inputs = prepared.pixels or {}
-    if number not in inputs:
-        inputs = reader.read(prepared.item).pixels or {}
-    return inputs[number]
+    def _from_cache(self, number: int, batch: Sequence[ReadItem]) -> dict[int, Embedding]:
+        """The embeddings that the cache holds, by row."""
+        if self._cache is None or not self._reads_cache:
+            return {}
+        rows_of_key: dict[str, list[int]] = {}
+        for row, read in enumerate(batch):
+            is_new = read.pixels is not None and number in read.pixels
+            if read.error is None and not is_new:
+                rows_of_key.setdefault(self._reader.key_of(read, number), []).append(row)
+        if not rows_of_key:
+            return {}
+        by_row: dict[int, Embedding] = {}
+        for key, embedding in self._cache.readable(number, list(rows_of_key)).items():
+            by_row |= dict.fromkeys(rows_of_key[key], embedding[[0]])  # a copy: a slice would keep its whole shard
+        return by_row
 
+    def _input(self, number: int, read: ReadItem) -> Any:
+        """What an encoder takes of an item; it is read again if its embedding in the cache is damaged or gone."""
+        inputs = read.pixels or {}
+        if number not in inputs:
+            inputs = self._reader.read(read.item).pixels or {}
+        return inputs[number]
 
-def _embed(
-    inputs: Sequence[Any], reader: _Reader, number: int, patches: bool, names: Sequence[str]
-) -> tuple[Embedding, dict[int, str]]:
-    """The embedding of inputs on the CPU, and why rows of it cannot be used: they are not finite, or zero."""
-    encoder = reader.encoders[number]
-    with torch.no_grad():
-        embedding = encoder.embed_prepared(inputs, patches)
-    is_finite = embedding.finite().tolist()
-    is_zero = (~embedding.cls.any(1)).tolist()
-    reasons = {}
-    for row in range(len(embedding)):
-        if not is_finite[row]:
-            reasons[row] = reason(encoder.dtype)
-        elif is_zero[row]:
-            reasons[row] = "its embedding is zero"
-    if reasons and reader.on_error == "fail":
-        rows = list(reasons)
-        raise NonFiniteError(f"{shown([names[row] for row in rows])}: {reasons[rows[0]]}", rows)
-    return embedding.cpu(), reasons
-
-
-def _keep(
-    batch: Sequence[Prepared], embedding: Embedding, unusable: Collection[int], reader: _Reader, number: int
-) -> None:
-    """Add the usable rows of an embedding to the cache, each content once."""
-    if reader.cache is None:
-        return
-    row_of_key = {}
-    for row, prepared in enumerate(batch):
-        if prepared.key and row not in unusable:
-            row_of_key[reader.key_of(prepared, number)] = row
-    reader.cache.add(number, row_of_key, embedding)
+    def _embed(self, number: int, inputs: Sequence[Any], names: Sequence[str]) -> tuple[Embedding, dict[int, str]]:
+        """An embedding on the CPU, and why rows of it cannot be used: they are not finite, or zero."""
+        encoder = self._encoders[number]
+        maker = encoder.label if len(self._encoders) > 1 else ""
+        with torch.no_grad():
+            embedding = encoder.embed_prepared(inputs, self._patches)
+        is_finite = embedding.finite().tolist()
+        is_zero = (~embedding.cls.any(1)).tolist()
+        reasons = {}
+        for row in range(len(embedding)):
+            if not is_finite[row]:
+                reasons[row] = reason(encoder.dtype, maker)
+            elif is_zero[row]:
+                reasons[row] = f"its embedding by {encoder.label} is zero"
+        if reasons and self._reader.on_error == "fail":
+            rows = list(reasons)
+            raise NonFiniteError(f"{shown([names[row] for row in rows])}: {reasons[rows[0]]}", rows)
+        return embedding.cpu(), reasons

@@ -15,8 +15,8 @@ import torch
 from PIL import Image
 
 from idmetric import Backbone, IDSim
-from idmetric.data.embed import EmbedderModel, embed
-from idmetric.data.look import Look, UnreadableError
+from idmetric.data.embed import embed
+from idmetric.data.look import UnreadableError
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common import baselines, scorers
 from idmetric.evaluate.protocols.common.models import BRANCHES, open_model
@@ -26,6 +26,7 @@ from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.images.masks import MaskWarning
 from idmetric.metric.images.read import read_image
 from idmetric.metric.models import preprocessing
+from idmetric.stream.item import Look
 from tests.conftest import random_model
 
 TINY_VIT = {"embed_dim": 32, "depth": 2, "num_heads": 2}
@@ -50,20 +51,23 @@ def pictures(tmp_path: Path) -> Manifest:
     return Manifest.from_rows(rows, tmp_path)
 
 
-class Counting(EmbedderModel):
-    """Counts what it is shown."""
+class Counting:
+    """A model that counts what it is shown."""
 
     def __init__(self, metric: Any) -> None:
-        super().__init__(metric)
+        self.metric = metric
         self.prepared, self.embedded = 0, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.metric, name)
 
     def prepare(self, *args: Any) -> Any:
         self.prepared += 1
-        return super().prepare(*args)
+        return self.metric.prepare(*args)
 
-    def embed(self, prepared: Sequence[Any], patches: bool) -> Embedding:
-        self.embedded += len(prepared)
-        return super().embed(prepared, patches)
+    def embed_prepared(self, batch: Sequence[Any], patches: bool = True) -> Embedding:
+        self.embedded += len(batch)
+        return self.metric.embed_prepared(batch, patches)
 
 
 def vit(seed: int = 0) -> Backbone:
@@ -79,7 +83,7 @@ def vit(seed: int = 0) -> Backbone:
 
 def test_stored_vectors_are_those_of_embed(pictures: Manifest, tmp_path: Path) -> None:
     metric = random_model("dinov3")
-    stored = embed(pictures, {"m": EmbedderModel(metric)}, store=tmp_path / "store", batch_size=5)["m"]
+    stored = embed(pictures, {"m": metric}, store=tmp_path / "store", batch_size=5)["m"]
     rows = [12, 3, 0, 7]
     expected = metric.embed([pictures.source(r) for r in rows], patches=False).cls
     np.testing.assert_allclose(stored.vectors(rows), expected, atol=1e-6)
@@ -113,7 +117,7 @@ def test_nothing_is_embedded_twice(pictures: Manifest, tmp_path: Path) -> None:
 
 def test_masked_images_are_kept_apart_from_whole_ones(pictures: Manifest, tmp_path: Path) -> None:
     metric = random_model("dinov3")
-    models = {"m": EmbedderModel(metric)}
+    models = {"m": metric}
     whole = embed(pictures, models, store=tmp_path / "store")["m"]
     look = Look(masked=True, outside="crop")
     alone = embed(pictures, models, store=tmp_path / "store", look=look)["m"]
@@ -124,7 +128,7 @@ def test_masked_images_are_kept_apart_from_whole_ones(pictures: Manifest, tmp_pa
 
 def test_patches_come_with_their_mask_and_in_the_order_asked_for(pictures: Manifest, tmp_path: Path) -> None:
     metric = random_model("dinov3")
-    models = {"m": EmbedderModel(metric)}
+    models = {"m": metric}
     look = Look(masked=True, outside="keep")
     stored = embed(pictures, models, store=tmp_path / "store", patches=True, look=look, batch_size=4)["m"]
     found = stored.embedding([9, 2])
@@ -139,7 +143,7 @@ def test_patches_come_with_their_mask_and_in_the_order_asked_for(pictures: Manif
 
 
 def test_vectors_of_a_run_without_patches_are_no_patches(pictures: Manifest, tmp_path: Path) -> None:
-    embed(pictures, {"m": EmbedderModel(random_model("dinov3"))}, store=tmp_path / "store")
+    embed(pictures, {"m": random_model("dinov3")}, store=tmp_path / "store")
     with_patches = Counting(random_model("dinov3"))
     embed(pictures, {"m": with_patches}, store=tmp_path / "store", patches=True)
     assert with_patches.embedded == 12
@@ -153,7 +157,7 @@ def test_all_unreadable_images_are_named_and_the_others_are_kept(pictures: Manif
     (tmp_path / "1-1.png").write_bytes(b"no image")
     (tmp_path / "2-0.png").write_bytes((tmp_path / "2-0.png").read_bytes()[:60])
     with pytest.raises(UnreadableError, match="2 images cannot be used") as caught:
-        embed(pictures, {"m": EmbedderModel(random_model("dinov3"))}, store=tmp_path / "store")
+        embed(pictures, {"m": random_model("dinov3")}, store=tmp_path / "store")
     assert "1-1.png" in str(caught.value)
     assert "2-0.png" in str(caught.value)
     assert sorted(caught.value.problems) == [4, 6]
@@ -175,7 +179,7 @@ def test_missing_files_and_masks_are_named_before_anything_is_embedded(pictures:
 
 
 def test_an_empty_cell_of_a_mask_means_the_whole_image_and_is_said_once(pictures: Manifest) -> None:
-    model = EmbedderModel(random_model("dinov3"))
+    model = random_model("dinov3")
     masks = pictures.column("mask")
     masks[1:3] = [None, None]
     some = pictures.replace(mask=masks)
@@ -190,7 +194,7 @@ def test_an_empty_cell_of_a_mask_means_the_whole_image_and_is_said_once(pictures
 
 
 def test_a_damaged_shard_is_named_and_made_again(pictures: Manifest, tmp_path: Path) -> None:
-    model = EmbedderModel(random_model("dinov3"))
+    model = random_model("dinov3")
     before = embed(pictures, {"m": model}, store=tmp_path / "store")["m"].vectors([0, 1, 2])
     shard = next((tmp_path / "store").rglob("*.safetensors"))
     shard.write_bytes(shard.read_bytes()[:50])
@@ -201,17 +205,15 @@ def test_a_damaged_shard_is_named_and_made_again(pictures: Manifest, tmp_path: P
 
 def test_words_beside_an_image_count_for_models_that_read_them_alone(pictures: Manifest, tmp_path: Path) -> None:
     class Reader(Counting):
+        reads_words = True
+
         def __init__(self, metric: Any) -> None:
             super().__init__(metric)
-            self.reads_words, self.heard = True, []
+            self.heard: list[str | None] = []
 
-        def embed(self, prepared: Sequence[Any], patches: bool) -> Embedding:
-            self.heard += [words for *_, words in prepared]
-            self.reads_words = False
-            try:
-                return super().embed(prepared, patches)
-            finally:
-                self.reads_words = True
+        def prepare(self, picture: Any, cover: Any, words: str | None) -> Any:
+            self.heard.append(words)
+            return super().prepare(picture, cover, words)
 
     reader, other = Reader(random_model("dinov3")), Counting(vit())
     words = {0: "red", 12: "blue"}  # two rows of one file

@@ -90,7 +90,7 @@ def run(
         ValueError: if no subject has four references, a model has no features, or for another distance than "cls".
         UnreadableError: see `scorers.bind`.
     """
-    lacking = [name for name, model in models.items() if not hasattr(model, "embed")]
+    lacking = [name for name, model in models.items() if not hasattr(model, "embed_prepared")]
     if lacking:
         raise ValueError(f"{', '.join(lacking)}: sets are compared by features, and metrics of pairs have none")
     if settings.distance != "cls":

@@ -21,10 +21,11 @@ from idmetric.metric.images.read import ImageReadError, Outside
 from idmetric.metric.scoring.copy_warnings import small_picture
 from idmetric.metric.scoring.files import mask_path
 from idmetric.metric.scoring.pairs import Pair, Pairs
+from idmetric.metric.scoring.pipeline import problem_of
 from idmetric.metric.scoring.records import Record
 from idmetric.metric.scoring.scores import File, ScoreSettings
 from idmetric.stream.cache import Cache
-from idmetric.stream.item import Item, Part, Want
+from idmetric.stream.item import Item, Look, Want
 from idmetric.stream.stream import embedded
 
 if TYPE_CHECKING:
@@ -78,18 +79,18 @@ class RequestImages:
         self._watcher = watcher
         self._scores_patches = needs_patches(settings.distance)
         self._patches = self._scores_patches or (watcher is not None and watcher.details > 0)
-        self._part = Part(settings.outside, settings.mask_id)
+        self._look = Look(True, settings.outside, settings.mask_id)
         self.skipped: dict[File, str] = {}
         self._cache: Cache | None = None
         if settings.cache is not None:
-            self._cache = Cache(Path(settings.cache), [metric], self._part, patches=self._patches)
+            self._cache = Cache(Path(settings.cache), [metric], self._look, patches=self._patches)
 
     def images(self, files: Iterable[File]) -> Generator[tuple[File, Pictured | None], None, None]:
         """Yield each file in order, embedded; None for one that is skipped."""
         stream = embedded(
             map(self._item, files),
             [self._metric],
-            self._part,
+            self._look,
             cache=self._cache,
             patches=self._patches,
             batch_size=self._settings.batch_size,
@@ -100,8 +101,8 @@ class RequestImages:
         with closing(stream):
             for seen in stream:
                 file: File = seen.item.source
-                if seen.problem:
-                    self.skipped[file] = seen.problem
+                if seen.problem is not None:
+                    self.skipped[file] = problem_of(seen.problem, seen.item.name)
                     yield file, None
                     continue
                 small = seen.wanted[0] if self._settings.copies else None

@@ -10,11 +10,11 @@ import numpy as np
 import torch
 from PIL import Image
 
-from idmetric.data.embed import VectorModel
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.metric.distance.embedding import Embedding
+from idmetric.stream.encoders import PlainVectorModel
 
 PLAIN = EvalSettings(bootstrap=0)
 
@@ -63,7 +63,7 @@ class Scripted:
         return self.scores(self.manifest, np.asarray(a), np.asarray(b))
 
 
-class Drawn(VectorModel):
+class Drawn(PlainVectorModel):
     """A model whose embedding of an image is drawn by the image's color: random, and the same each time."""
 
     def __init__(self, name: str = "drawn", spread: float = 1.0) -> None:
@@ -72,17 +72,17 @@ class Drawn(VectorModel):
     def signature(self) -> dict[str, str]:
         return {"model": self.name, "spread": str(self.spread)}
 
-    def prepare(self, image: Image.Image, mask: Any, outside: Any, words: str | None) -> np.ndarray:
-        r, g, b = image.getpixel((0, 0))  # identity, number, masked or not
+    def prepare(self, picture: Any, cover: Any, words: str | None) -> np.ndarray:
+        r, g, b = picture.getpixel((0, 0))  # identity, number, masked or not
         own = np.random.default_rng(r).normal(size=12)
-        return own + self.spread * np.random.default_rng([r, g, b, mask is not None]).normal(size=12)
+        return own + self.spread * np.random.default_rng([r, g, b, cover is not None]).normal(size=12)
 
-    def embed(self, prepared: Sequence[np.ndarray], patches: bool) -> Embedding:
-        return Embedding(torch.from_numpy(np.stack(prepared)).float())
+    def embed_prepared(self, batch: Sequence[np.ndarray], patches: bool = True) -> Embedding:
+        return Embedding(torch.from_numpy(np.stack(batch)).float())
 
     def of(self, data: Manifest, masked: bool = False) -> np.ndarray:
         """Unit vectors of all rows."""
-        x = np.stack([self.prepare(data.image(r), masked or None, "black", None) for r in range(len(data))])
+        x = np.stack([self.prepare(data.image(r), masked or None, None) for r in range(len(data))])
         return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 

@@ -289,9 +289,9 @@ def test_the_command_prints_a_row_for_each_step_and_the_best_one(
         for p, prompt in enumerate((*PROMPTS, CLASS)):
             picture(folder / "out" / "2000" / f"{prompt}_{seed}.png", 9, 1 + 2 * p + seed)
     seen: list[int] = []
-    embed = IDSim.embed
+    embed = IDSim.embed_prepared
     monkeypatch.setattr(
-        IDSim, "embed", lambda self, images, **more: seen.append(len(images)) or embed(self, images, **more)
+        IDSim, "embed_prepared", lambda self, batch, *more: seen.append(len(batch)) or embed(self, batch, *more)
     )
     assert run_(*words) == 0
     assert sum(seen) == 8

@@ -87,9 +87,9 @@ def test_numbers_are_the_commands_for_pictures_and_tensors(folder: Path, metric:
 
 def test_references_are_embedded_once(folder: Path, metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[int] = []
-    embed = type(metric).embed
+    embed = type(metric).embed_prepared
     monkeypatch.setattr(
-        type(metric), "embed", lambda self, images, **more: seen.append(len(images)) or embed(self, images, **more)
+        type(metric), "embed_prepared", lambda self, batch, *more: seen.append(len(batch)) or embed(self, batch, *more)
     )
     tracker = Tracker(metric, *photos(folder), options=QUICK, settings=PLAIN)
     assert sum(seen) == 3

@@ -54,7 +54,7 @@ def picture(seed: int, size: tuple[int, int] = (40, 30)) -> Image.Image:
 
 
 def prepared(metric: DiffSim, *seeds: int) -> torch.Tensor:
-    return torch.stack([metric.prepare(picture(seed), None, "black") for seed in seeds])
+    return torch.stack([metric.prepare(picture(seed), None) for seed in seeds])
 
 
 def slow_projections(folder: str, pixels: torch.Tensor, step: int) -> list[list[np.ndarray[Any, Any]]]:
@@ -122,7 +122,7 @@ def test_similarities_are_those_of_the_formula_computed_slowly(base: Any, name: 
 
 
 def test_images_are_squashed_by_pillows_lanczos(metric: DiffSim) -> None:
-    found = metric.prepare(picture(3), None, "black").permute(1, 2, 0).numpy()
+    found = metric.prepare(picture(3), None).permute(1, 2, 0).numpy()
     np.testing.assert_array_equal(found, np.asarray(picture(3).resize((32, 32), Image.Resampling.LANCZOS)))
 
 

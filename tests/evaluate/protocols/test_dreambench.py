@@ -14,7 +14,6 @@ from scipy import stats
 
 from idmetric.cli.eval import main as eval_command
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.look import Look
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols import dreambench_nearid_table2 as dreambench
 from idmetric.evaluate.protocols.common.baselines import hsv_vector
@@ -34,6 +33,7 @@ from idmetric.evaluate.protocols.dreambench.ratings import CATEGORIES
 from idmetric.evaluate.protocols.dreambench_nearid_table2 import DreamBenchOptions, rate
 from idmetric.evaluate.statistics.agreement import fisher_mean, pearson
 from idmetric.evaluate.statistics.bootstrap import bootstrap
+from idmetric.stream.item import Look
 from tests.evaluate.protocols.parts import Drawn, Scripted
 
 ALL_FOUR = DreamBenchOptions()
@@ -355,7 +355,9 @@ def test_nearids_numbers_stand_beside_the_encoder_of_the_ratings_whatever_it_is_
     printed_cells = {"clip": None, "mine": 0.744, "dino": 0.774, "siglip2": 0.766, "map": None, "nearid": 0.768}
     for result in dreambench.run(data, models, NONE, ratings=ratings):
         assert value(result.rows, "emu2").paper == printed_cells[result.model], result.model
-    [masked] = dreambench.run(data.replace(mask=data.column("path")), {"nearid": models["nearid"]},
+    Image.new("L", data.image(0).size, 255).save(tmp_path / "mask.png")
+    masks = [str(tmp_path / "mask.png")] * len(data)
+    [masked] = dreambench.run(data.replace(mask=masks), {"nearid": models["nearid"]},
                               replace(NONE, look=Look(True)), ratings=ratings)  # fmt: skip
     assert value(masked.rows, "emu2").paper is None
 

@@ -20,7 +20,6 @@ from PIL import Image, ImageOps
 
 from idmetric import Backbone, IDSim
 from idmetric.cli import eval as cli
-from idmetric.data.look import Look
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common import tables
 from idmetric.evaluate.protocols.common.models import open_model
@@ -37,6 +36,7 @@ from idmetric.metric.images.opening import Named
 from idmetric.metric.images.read import read_image
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.models.named import NAMED
+from idmetric.stream.item import Look
 from tests.evaluate.protocols.parts import PLAIN, Drawn, Images, clip_folder, picture, values
 from tests.runner import Runner
 
@@ -684,8 +684,8 @@ def test_prompt_fidelity_is_the_cosine_of_image_and_prompt(folder: Path) -> None
     [result] = run(given(folder), {"hsv": open_model("hsv"), "CLIP-T": clip}, PLAIN)
     items = result.items["images"]
     for k in (0, 17, 35):
-        pixels = clip.prepare(Image.open(folder / "out" / items["image"][k]).convert("RGB"), None, "black", None)
-        image = clip.embed([pixels], False).cls[0]
+        pixels = clip.prepare(Image.open(folder / "out" / items["image"][k]).convert("RGB"), None, None)
+        image = clip.embed_prepared([pixels], False).cls[0]
         [text] = clip.texts([items["prompt"][k].replace("_", " ")])
         assert items["clip_t"][k] == pytest.approx(float(image @ text), abs=1e-5)
     own = [v for v, m in zip(items["clip_t"], items["method"], strict=True) if m == "a"]

@@ -14,7 +14,6 @@ from PIL import Image
 
 from idmetric import IDSim
 from idmetric.cli import eval as cli
-from idmetric.data.look import Look
 from idmetric.data.manifest.table import Manifest
 from idmetric.data.painter import Badge
 from idmetric.evaluate.protocols.common.models import open_model
@@ -26,6 +25,7 @@ from idmetric.match import match
 from idmetric.match.detect_models import Owlv2
 from idmetric.metric.images.kinds import ImageReadError
 from idmetric.metric.scoring.scores import RequestError
+from idmetric.stream.item import Look
 from tests.evaluate.protocols.parts import PLAIN, values
 from tests.match.detector_parts import owlv2
 from tests.match.scenes import ANN, REX, SIDE, STRANGER, panel, references, scene

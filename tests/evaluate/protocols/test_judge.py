@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from idmetric.cli.eval import main as eval_command
-from idmetric.data.look import Look, UnreadableError
+from idmetric.data.look import UnreadableError
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common.scorers import EvalSettings as Protocol
 from idmetric.evaluate.protocols.common.scorers import bind
@@ -29,6 +29,7 @@ from idmetric.evaluate.protocols.judges.judge import Judge
 from idmetric.evaluate.protocols.judges.questions import as_question, named_question, question_names
 from idmetric.evaluate.protocols.judges.scorer import JudgeModel, open_judge
 from idmetric.metric.images.masks import MaskWarning
+from idmetric.stream.item import Look
 
 httpx = pytest.importorskip("httpx")
 

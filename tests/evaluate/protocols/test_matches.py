@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from PIL import Image
 
 from idmetric import IDSim
-from idmetric.data.look import Look
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols import matches
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.matches import MatchesOptions
+from idmetric.stream.item import Look
 from tests.evaluate.protocols.parts import values
 
 PLAIN = EvalSettings(bootstrap=0, workers=1)

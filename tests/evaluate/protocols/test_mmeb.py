@@ -102,7 +102,7 @@ def test_p_at_1_of_dual_encoders(dual: DualEncoder, folder: Path, data: Manifest
         parts = []
         words = text.removeprefix("<|image_1|>")
         if path:
-            pixels, _ = dual.prepare(read_image(folder / "images" / path), None, "keep", None)
+            pixels, _ = dual.prepare(read_image(folder / "images" / path), None, None)
             assert pixels is not None
             parts.append(dual.images([pixels])[0])
         if words:

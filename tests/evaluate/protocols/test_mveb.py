@@ -197,8 +197,8 @@ def test_a_dual_encoder_averages_image_and_text_in_editing_alone(dual: DualEncod
     vectors = [vector(row) for row in range(len(few))]
     for name in ("GPTImageEdit", "Cars196"):
         assert value(result, name).value == pytest.approx(np.mean(slow(few, name, lambda r: vectors[r])))
-    prepared = [dual.prepare(read_image(few.source(r)), None, "black", edited.get(r)) for r in (0, queries[-1])]
-    found = dual.embed(prepared, False)
+    prepared = [dual.prepare(read_image(few.source(r)), None, edited.get(r)) for r in (0, queries[-1])]
+    found = dual.embed_prepared(prepared, False)
     np.testing.assert_allclose(found.cls[0], vectors[0], atol=1e-5)
     np.testing.assert_allclose(found.cls[1], vectors[queries[-1]], atol=1e-5)
 

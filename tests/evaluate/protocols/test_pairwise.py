@@ -44,9 +44,9 @@ class Counting(PairModel):
     def signature(self) -> dict[str, str]:
         return {"model": "counting"}
 
-    def prepare(self, image: Any, mask: Any, outside: Any, words: str | None) -> torch.Tensor:
+    def prepare(self, picture: Any, cover: Any, words: str | None) -> torch.Tensor:
         self.prepared += 1
-        return self.ssim.prepare(image, mask, outside)
+        return self.ssim.prepare(picture, cover, words)
 
     def features(self, images: torch.Tensor) -> tuple[torch.Tensor, ...]:
         self.seen += len(images)
@@ -76,7 +76,7 @@ def test_ssim_over_tiles_is_that_of_torchmetrics(
     in_tiles_of(monkeypatch, tile)
     model = baselines.Ssim("cpu")
     found = scorer_of(pictures, model).matrix(range(COUNT + 1), range(COUNT + 1))
-    pixels = torch.stack([model.prepare(pictures.image(r), None, "black") for r in range(COUNT + 1)]).double() / 255
+    pixels = torch.stack([model.prepare(pictures.image(r), None) for r in range(COUNT + 1)]).double() / 255
     for a, b in ((0, 0), (2, 11), (0, 9), (9, 0), (5, 10), (8, 4), (3, 7)):  # it takes long over a pair
         expected = image.structural_similarity_index_measure(pixels[a : a + 1], pixels[b : b + 1], data_range=1.0)
         assert found[a, b] == pytest.approx(float(expected), abs=1e-12), (a, b)
@@ -94,7 +94,7 @@ def test_lpips_over_tiles_is_that_of_its_package(
     model = baselines.Lpips("cpu", network)
     rows = [0, 4, 9, 10, 11]
     found = scorer_of(pictures, model).pairs(rows, rows[::-1])
-    x = torch.stack([model.prepare(pictures.image(r), None, "black") for r in rows]).float() / 127.5 - 1
+    x = torch.stack([model.prepare(pictures.image(r), None) for r in rows]).float() / 127.5 - 1
     with torch.no_grad():
         expected = 1 - network(x, x.flip(0)).flatten()
     np.testing.assert_allclose(found, expected.double().numpy(), rtol=0, atol=2e-6)

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from idmetric.data.look import Look
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols import folder
 from idmetric.evaluate.protocols import nearid_table1_margins as nearid
@@ -27,6 +26,7 @@ from idmetric.evaluate.statistics.bootstrap import bootstrap
 from idmetric.evaluate.statistics.margins import margin_rates
 from idmetric.evaluate.statistics.ranking import roc_auc
 from idmetric.metric.distance.embedding import Embedding
+from idmetric.stream.item import Look
 from tests.evaluate.protocols.parts import PLAIN, Drawn, Images, Scripted, values
 
 metrics = pytest.importorskip("sklearn.metrics")
@@ -397,8 +397,8 @@ def test_the_papers_numbers_are_of_whole_images_and_class_features(draw: Images,
     class Patches(Drawn):
         has_patches = True
 
-        def embed(self, prepared: Any, patches: bool) -> Embedding:
-            cls = super().embed(prepared, patches).cls
+        def embed_prepared(self, batch: Any, patches: bool = True) -> Embedding:
+            cls = super().embed_prepared(batch, patches).cls
             return Embedding(cls, cls[:, None, :].repeat(1, 4, 1) if patches else None)
 
     siglip = Patches("Backbone:vit_large_patch16_siglip_384.webli")

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from PIL import Image
 
 from idmetric import IDSim
-from idmetric.data.look import Look
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols import segmentation_idsim_table2c as segmentation
 from idmetric.evaluate.protocols.common.models import open_model
@@ -23,6 +22,7 @@ from idmetric.evaluate.protocols.segmentation.search import Segmentation, tasks
 from idmetric.evaluate.report.heatmap import colors, overlay
 from idmetric.evaluate.statistics import segmentation as measures
 from idmetric.match.heatmaps import heatmaps
+from idmetric.stream.item import Look
 from tests.evaluate.protocols.parts import values
 
 PLAIN = EvalSettings(bootstrap=0, workers=1)

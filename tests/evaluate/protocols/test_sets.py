@@ -13,7 +13,6 @@ import torch
 from PIL import Image
 
 from idmetric.cli import eval as cli
-from idmetric.data.embed import VectorModel
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols import sets
 from idmetric.evaluate.protocols.common.models import open_model
@@ -23,6 +22,7 @@ from idmetric.evaluate.protocols.generator.outputs import read
 from idmetric.evaluate.protocols.generator.pattern import OutputsError
 from idmetric.evaluate.protocols.sets import MEASURES, SetsOptions, run
 from idmetric.metric.distance.embedding import Embedding
+from idmetric.stream.encoders import PlainVectorModel
 from tests.evaluate.protocols.parts import PLAIN, values
 from tests.runner import Runner
 
@@ -31,7 +31,7 @@ SUBJECTS, PHOTOS, IMAGES = 3, 9, 5
 METHODS = {"good": 0, "swap": 1, "same": 0}
 
 
-class Colors(VectorModel):
+class Colors(PlainVectorModel):
     """A model whose features are drawn by the image's color: (subject, number, kind)."""
 
     size = 6
@@ -39,15 +39,15 @@ class Colors(VectorModel):
     def signature(self) -> dict[str, str]:
         return {"model": "colors"}
 
-    def prepare(self, image: Image.Image, mask: Any, outside: Any, words: str | None) -> np.ndarray:
-        return self.of(*image.getpixel((0, 0)))
+    def prepare(self, picture: Any, cover: Any, words: str | None) -> np.ndarray:
+        return self.of(*picture.getpixel((0, 0)))
 
     def of(self, subject: int, number: int, kind: int) -> np.ndarray:
         own = 2 * np.random.default_rng(subject).normal(size=self.size)
         return own + np.random.default_rng([subject, number, kind]).normal(size=self.size)
 
-    def embed(self, prepared: Sequence[np.ndarray], patches: bool) -> Embedding:
-        return Embedding(torch.from_numpy(np.stack(prepared)).float())
+    def embed_prepared(self, batch: Sequence[np.ndarray], patches: bool = True) -> Embedding:
+        return Embedding(torch.from_numpy(np.stack(batch)).float())
 
 
 def picture(path: Path, subject: int, number: int, kind: int) -> None:

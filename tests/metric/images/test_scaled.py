@@ -18,7 +18,6 @@ from idmetric import IDSim, ImageReadError
 from idmetric.adapters.export import ExportError, export
 from idmetric.cli.main import main
 from idmetric.cli.options import DECODES
-from idmetric.data.look import Look
 from idmetric.match.heatmaps import heatmaps
 from idmetric.metric.calibration.apply import CalibrationError
 from idmetric.metric.images.fit import SQUASH, Fit
@@ -26,6 +25,7 @@ from idmetric.metric.images.opening import LEAST, MARGIN, checked
 from idmetric.metric.images.read import read_image, to_image, to_pixels
 from idmetric.metric.models.vbench import VBenchDino
 from idmetric.metric.scoring.copy_warnings import small_picture
+from idmetric.metric.scoring.keys import folder_name
 from tests.conftest import random_model
 from tests.metric.images.batches import load_batch
 
@@ -208,7 +208,7 @@ def test_fast_is_never_taken_for_exact(exact: IDSim, fast: IDSim) -> None:
     with pytest.raises(ValueError, match="embed its images again"):
         exact(fast.embed(photo(60, 60)), photo(60, 60))
     assert not fast.calibrated_model().is_same(exact.calibrated_model())
-    assert Look().folder(fast) != Look().folder(exact)
+    assert folder_name(fast.about()) != folder_name(exact.about())
 
 
 def test_an_unknown_way_and_a_model_that_needs_all_pixels_are_refused(fast: IDSim) -> None:

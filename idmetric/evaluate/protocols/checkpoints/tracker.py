@@ -25,7 +25,6 @@ import torch
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from idmetric.data.embed import EmbedderModel
 from idmetric.evaluate.protocols.checkpoints.reading import BASE
 from idmetric.evaluate.protocols.checkpoints_steps import (
     Best,
@@ -47,6 +46,7 @@ from idmetric.metric.images.masks import Images
 from idmetric.metric.images.read import read_image, split_images
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.scoring.files import subject_among
+from idmetric.metric.scoring.keys import folder_name
 from idmetric.metric.scoring.pipeline import Source
 from idmetric.metric.scoring.store import Store
 from idmetric.metric.scoring.subject import Subject
@@ -195,7 +195,7 @@ class Tracker:
             Image.fromarray(thumbnail).save(path, pnginfo=note)
             pictures.append(Picture(path, REFERENCE, {"subject": ONLY}))
             keys.append(Source.read(fspath(path)).key)
-        folder = self.settings.look.folder(EmbedderModel(self.metric))
+        folder = folder_name(self.metric.about())
         store = Store(Path(self.settings.store or "") / folder, patches)
         store.add(keys, embedding)
         store.save()

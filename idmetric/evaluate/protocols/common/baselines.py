@@ -25,16 +25,14 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from idmetric.data.embed import VectorModel
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.pairwise import PairModel
 from idmetric.metric.checkpoints.fingerprint import weights_digest
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.files.hints import need
-from idmetric.metric.images.masks import MaskLike
-from idmetric.metric.images.read import Outside, to_pixels
-from idmetric.metric.images.regions import cut_out
+from idmetric.metric.images.read import picture_pixels
 from idmetric.metric.models.devices import auto_device
+from idmetric.stream.encoders import PlainVectorModel
 from idmetric.version import __version__
 
 DeviceLike = torch.device | str
@@ -65,23 +63,23 @@ def pixel_vector(image: Image.Image) -> Array:
     return np.asarray(values / norm)
 
 
-class VectorBaseline(VectorModel):
+class VectorBaseline(PlainVectorModel):
     """A formula that gives an image a vector, as a model."""
 
     def __init__(self, name: str, vector: Callable[[Image.Image], Array]) -> None:
         self.name, self.vector = name, vector
 
     def signature(self) -> dict[str, str]:
-        """See `VectorModel`."""
+        """See `PlainModel`."""
         return signature_of(self.name, "", "cls")
 
-    def prepare(self, image: Image.Image | None, mask: MaskLike | None, outside: Outside, words: str | None) -> Array:
-        """See `VectorModel`."""
-        return self.vector(subject_of(image, mask, outside))
+    def prepare(self, picture: Any, cover: Tensor | None, words: str | None) -> Array:
+        """See `PlainModel`."""
+        return self.vector(picture)
 
-    def embed(self, prepared: Sequence[Array], patches: bool) -> Embedding:
-        """See `VectorModel`."""
-        vectors = torch.from_numpy(np.stack(prepared))
+    def embed_prepared(self, batch: Sequence[Array], patches: bool = True) -> Embedding:
+        """See `Embedder.embed_prepared`."""
+        vectors = torch.from_numpy(np.stack(batch))
         return Embedding(vectors.float(), model=self.name)
 
 
@@ -96,16 +94,9 @@ class PairBaseline(PairModel):
     def __init__(self, device: DeviceLike | None) -> None:
         self.device = device_or_auto(device)
 
-    def prepare(
-        self,
-        image: Image.Image | None,
-        mask: MaskLike | None,
-        outside: Outside,
-        words: str | None = None,
-    ) -> Tensor:
-        """The image at the metric's size, called in threads: pixels (3, H, W), uint8; may raise ImageReadError."""
-        subject = subject_of(image, mask, outside)
-        pixels = to_pixels(subject, (self.side, self.side))
+    def prepare(self, picture: Any, cover: Tensor | None, words: str | None = None) -> Tensor:
+        """The picture at the metric's size: pixels (3, H, W), uint8."""
+        pixels = picture_pixels(picture, (self.side, self.side))
         return (pixels * 255).round().byte()
 
 
@@ -210,7 +201,7 @@ class Lpips(PairBaseline):
         return 1 - distances
 
 
-class DreamSim(VectorModel):
+class DreamSim(PlainVectorModel):
     """DreamSim (Fu et al. 2023) by its authors' package: cosine of its embeddings.
 
     Args:
@@ -240,26 +231,20 @@ class DreamSim(VectorModel):
         self.transform: Callable[[Image.Image], Tensor] = transform
 
     def signature(self) -> dict[str, str]:
-        """See `VectorModel`."""
+        """See `PlainModel`."""
         about = signature_of(self.name, _version("dreamsim"), "cls")
         return {**about, "weights": weights_digest(self.model)[:16]}
 
-    def prepare(
-        self,
-        image: Image.Image | None,
-        mask: MaskLike | None,
-        outside: Outside,
-        words: str | None,
-    ) -> Tensor:
-        """See `VectorModel`."""
-        pixels = self.transform(subject_of(image, mask, outside))
+    def prepare(self, picture: Any, cover: Tensor | None, words: str | None) -> Tensor:
+        """See `PlainModel`."""
+        pixels: Tensor = self.transform(picture)
         if pixels.ndim == 4:
             return pixels[0]
         return pixels
 
-    def embed(self, prepared: Sequence[Tensor], patches: bool) -> Embedding:
-        """See `VectorModel`."""
-        images = torch.stack(list(prepared)).to(self.device)
+    def embed_prepared(self, batch: Sequence[Tensor], patches: bool = True) -> Embedding:
+        """See `Embedder.embed_prepared`."""
+        images = torch.stack(list(batch)).to(self.device)
         with torch.no_grad():
             vectors = self.model.embed(images)
         unit_vectors = F.normalize(vectors.float(), dim=-1)
@@ -269,7 +254,7 @@ class DreamSim(VectorModel):
 VECTORS: dict[str, Callable[[Image.Image], Array]] = {"hsv": hsv_vector, "pixels": pixel_vector}
 
 
-def open_baseline(name: str, device: DeviceLike | None = None) -> VectorModel | PairModel:
+def open_baseline(name: str, device: DeviceLike | None = None) -> PlainVectorModel | PairModel:
     """The baseline of that name, see this module's table.
 
     Raises:
@@ -314,13 +299,3 @@ def _version(package: str) -> str:
     with suppress(metadata.PackageNotFoundError):
         return metadata.version(package)
     return ""
-
-
-def subject_of(image: Image.Image | None, mask: MaskLike | None, outside: Outside) -> Image.Image:
-    """The image, or the part of it inside its mask."""
-    assert image is not None  # only models that read words get texts alone
-    if mask is None:
-        return image
-    subject, _ = cut_out(image, mask, outside)
-    assert isinstance(subject, Image.Image)  # of an 8-bit image
-    return subject

@@ -33,10 +33,8 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric.data.generate.weights import NO_CHECKER, Place, Weights, load_pipeline, version
-from idmetric.evaluate.protocols.common.baselines import DeviceLike, PairBaseline, signature_of, subject_of
+from idmetric.evaluate.protocols.common.baselines import DeviceLike, PairBaseline, signature_of
 from idmetric.metric.files.hints import need
-from idmetric.metric.images.masks import MaskLike
-from idmetric.metric.images.read import Outside
 
 BASE = Weights("stable-diffusion-v1-5/stable-diffusion-v1-5", "creativeml-openrail-m")
 STEPS = 1000
@@ -96,16 +94,9 @@ class DiffSim(PairBaseline):
             "seed": str(SEED),
         }
 
-    def prepare(
-        self,
-        image: Image.Image | None,
-        mask: MaskLike | None,
-        outside: Outside,
-        words: str | None = None,
-    ) -> Tensor:
+    def prepare(self, picture: Any, cover: Tensor | None, words: str | None = None) -> Tensor:
         """Pixels (3, side, side), uint8, by Pillow's Lanczos filter as in the released code."""
-        subject = subject_of(image, mask, outside).convert("RGB")
-        resized = subject.resize((self.side, self.side), Image.Resampling.LANCZOS)
+        resized = picture.resize((self.side, self.side), Image.Resampling.LANCZOS)
         pixels = torch.from_numpy(np.array(resized))
         return pixels.permute(2, 0, 1).contiguous()
 

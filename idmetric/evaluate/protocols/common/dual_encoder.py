@@ -15,11 +15,9 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from torch import Tensor
 
-from idmetric.data.embed import VectorModel
-from idmetric.evaluate.protocols.common.baselines import DeviceLike, device_or_auto, signature_of, subject_of
+from idmetric.evaluate.protocols.common.baselines import DeviceLike, device_or_auto, signature_of
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.fingerprint import weights_digest
 from idmetric.metric.checkpoints.format import CONFIG, read_json
@@ -27,15 +25,14 @@ from idmetric.metric.checkpoints.hub import Files, Hub, fetch_folder
 from idmetric.metric.checkpoints.weights import check_report
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.files.hints import need
-from idmetric.metric.images.masks import MaskLike
-from idmetric.metric.images.read import Outside
+from idmetric.stream.encoders import PlainVectorModel
 
 _FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # of a Hub repository: no code, no pickles
 _CLASSES = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # SigLIP2 at a fixed size is of type siglip too
 
 
-class DualEncoder(VectorModel):
-    """A CLIP or SigLIP of transformers as a `VectorModel`.
+class DualEncoder(PlainVectorModel):
+    """A CLIP or SigLIP of transformers as a baseline.
 
     Args:
         source: folder or Hub repository in transformers' format, with safetensors.
@@ -79,36 +76,30 @@ class DualEncoder(VectorModel):
             self.revision = where.name
         self.device = device_or_auto(device)
         self.model = model.to(self.device).eval()
+        self.dtype = str(self.model.dtype).removeprefix("torch.")
         self.length = int(model.config.text_config.max_position_embeddings)
 
     def signature(self) -> dict[str, str]:
-        """See `VectorModel`."""
+        """See `PlainModel`."""
         size = self.model.config.vision_config.image_size
         return {
             **signature_of(f"DualEncoder:{self.name}", self.revision, "cls", f"{size}x{size}"),
-            "dtype": str(self.model.dtype).removeprefix("torch."),
+            "dtype": self.dtype,
             "weights": weights_digest(self.model)[:16],
         }
 
-    def prepare(
-        self,
-        image: Image.Image | None,
-        mask: MaskLike | None,
-        outside: Outside,
-        words: str | None,
-    ) -> tuple[Tensor | None, str | None]:
-        """See `VectorModel`; pixels as the model's own processor makes them."""
-        if image is None:
+    def prepare(self, picture: Any, cover: Tensor | None, words: str | None) -> tuple[Tensor | None, str | None]:
+        """See `PlainModel`; pixels as the model's own processor makes them."""
+        if picture is None:
             return None, words
-        subject = subject_of(image, mask, outside)
-        pixels: Tensor = self.processor(images=subject, return_tensors="pt")["pixel_values"][0]
+        pixels: Tensor = self.processor(images=picture, return_tensors="pt")["pixel_values"][0]
         return pixels, words
 
-    def embed(self, prepared: Sequence[tuple[Tensor | None, str | None]], patches: bool) -> Embedding:
-        """See `VectorModel`; unit vectors of images or texts, or of both the mean of two."""
+    def embed_prepared(self, batch: Sequence[tuple[Tensor | None, str | None]], patches: bool = True) -> Embedding:
+        """See `Embedder.embed_prepared`; unit vectors of images or texts, or of both the mean of two."""
         images: dict[int, Tensor] = {}
         texts: dict[int, str] = {}
-        for row, (pixels, words) in enumerate(prepared):
+        for row, (pixels, words) in enumerate(batch):
             if pixels is not None:
                 images[row] = pixels
             if words:
@@ -123,7 +114,7 @@ class DualEncoder(VectorModel):
             parts.append((list(texts), text_vectors))
 
         _, vectors_of_part = parts[0]
-        vectors = vectors_of_part.new_zeros(len(prepared), vectors_of_part.shape[1])
+        vectors = vectors_of_part.new_zeros(len(batch), vectors_of_part.shape[1])
         for rows, unit_vectors in parts:
             vectors[rows] += unit_vectors
         vectors[sorted(images.keys() & texts.keys())] /= 2

@@ -88,10 +88,7 @@ class Questions:
 
 def reads_words(model: Model) -> bool:
     """Whether a model embeds texts too."""
-    from idmetric.data.embed import VectorModel
-    from idmetric.metric.models.visid import VisIDEmbed
-
-    return isinstance(model, VisIDEmbed) or (isinstance(model, VectorModel) and model.reads_words)
+    return getattr(model, "reads_words", False)
 
 
 def answers(scorer: Scorer, questions: Questions) -> tuple[Array, Ints]:

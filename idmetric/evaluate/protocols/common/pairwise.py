@@ -16,11 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from idmetric.data.embed import ImageModel, Item, items_of, read_item
-from idmetric.data.look import Look, UnreadableError
+from idmetric.data.embed import items_of
+from idmetric.data.look import UnreadableError
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, Ints
-from idmetric.metric.scoring.pipeline import Input, batches
+from idmetric.metric.scoring.pipeline import batches
+from idmetric.stream.encoders import ImageModel, PlainModel
+from idmetric.stream.item import Look
+from idmetric.stream.stream import Reader
 
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]
@@ -52,31 +55,31 @@ def prepare(
     items, problems = items_of(manifest, rows, look)
     if problems:
         raise UnreadableError(manifest, problems)
-    readers: dict[str, Item] = {}  # key of content -> the item that is prepared for all equal ones
+    claims: dict[tuple[int, str], object] = {}  # of the item that is prepared for all with equal content
 
-    def read(item: Item) -> Input[Item]:
-        def is_repeated(name: str, key: str) -> bool:
-            return readers.setdefault(key, item) is not item
+    def is_repeated(number: int, key: str) -> bool:
+        mark = object()
+        return claims.setdefault((number, key), mark) is not mark
 
-        return read_item(item, models, look, is_repeated)
+    reader = Reader(list(models.values()), look, on_error="skip", is_known=is_repeated)
 
     numbers: dict[str, int] = {}  # key of content -> place among the pixels
     pixels: dict[str, list[Tensor]] = {name: [] for name in models}
     keys: dict[int, str] = {}
     broken: dict[str, str] = {}  # key of content -> why it cannot be used
     done = 0
-    with closing(batches(items, read, batch_size=_BATCH, workers=workers)) as ahead:
+    with closing(batches(items, reader.read, batch_size=_BATCH, workers=workers)) as ahead:
         for batch in ahead:
             for image in batch:
-                rows_of_image = items[image.item]
+                rows_of_image: list[int] = image.item.source
                 keys |= dict.fromkeys(rows_of_image, image.key)
                 if image.problem:
                     problems |= dict.fromkeys(rows_of_image, image.problem)
                     broken[image.key] = image.problem
                 if image.pixels is not None:
                     numbers[image.key] = len(numbers)
-                    for name, prepared in image.pixels.items():
-                        pixels[name].append(prepared)
+                    for number, name in enumerate(models):
+                        pixels[name].append(image.pixels[number])
             done += len(batch)
             if progress is not None:
                 progress(done, len(items))
@@ -90,7 +93,7 @@ def prepare(
     return {name: (torch.stack(images), number_of_row) for name, images in pixels.items()}
 
 
-class PairModel(ImageModel):
+class PairModel(PlainModel):
     """A symmetric metric of two images: features of each image alone, and similarities of features."""
 
     def features(self, images: Tensor) -> tuple[Tensor, ...]:

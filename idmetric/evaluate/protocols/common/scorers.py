@@ -19,25 +19,29 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_che
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.look import Look, UnreadableError
+from idmetric.data.look import UnreadableError
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.paper_numbers import missing_rows, open_points
 from idmetric.evaluate.protocols.common.result import Result
 from idmetric.metric.distance.matrix import distance, distance_matrix, needs_patches
 from idmetric.metric.scoring.calibrations import STORED, limit_of
+from idmetric.metric.scoring.keys import settings_digest
 from idmetric.metric.scoring.limits import Limit
+from idmetric.stream.encoders import PlainVectorModel, VectorModel
+from idmetric.stream.item import Look
 
 if TYPE_CHECKING:
     import torch
+    from typing_extensions import TypeIs
 
-    from idmetric.data.embed import Stored, VectorModel
+    from idmetric.data.embed import Stored
     from idmetric.data.manifest.table import Manifest
     from idmetric.evaluate.protocols.common.pairwise import PairModel
     from idmetric.metric.distance.embedding import Embedding
     from idmetric.metric.models.embedder import Embedder
 
 Rows = Sequence[int] | NDArray[np.integer]
-Model: TypeAlias = "Embedder | VectorModel | PairModel | Judge"  # what `models.open_model` opens
+Model: TypeAlias = "Embedder | PlainVectorModel | PairModel | Judge"  # what `models.open_model` opens
 Models: TypeAlias = "Mapping[str, Model]"  # by the names that the user gave
 Progress = Callable[[int, int], None]
 _PATCH_BYTES = 2**28  # of patch tokens held at once, on each side of a matrix
@@ -175,7 +179,7 @@ def bind(
             and the rows that depend on them out of the result's manifest, with a note.
         ValueError: if a model has no patches, and the distance needs them.
     """
-    from idmetric.data.embed import EmbedderModel, VectorModel, embed
+    from idmetric.data.embed import embed
     from idmetric.data.manifest.check import without
     from idmetric.evaluate.protocols.common.pairwise import PairModel, PairScorer, prepare
     from idmetric.metric.models.embedder import Embedder
@@ -184,12 +188,10 @@ def bind(
     pair_models: dict[str, PairModel] = {}
     judges: dict[str, Judge] = {}
     for name, model in models.items():
-        if isinstance(model, Embedder):
-            vector_models[name] = EmbedderModel(model)
-        elif isinstance(model, VectorModel):
-            vector_models[name] = model
-        elif isinstance(model, PairModel):
+        if isinstance(model, PairModel):
             pair_models[name] = model
+        elif isinstance(model, Embedder | PlainVectorModel):
+            vector_models[name] = model
         else:
             judges[name] = model
 
@@ -218,8 +220,8 @@ def bind(
                     workers=settings.workers,
                     progress=settings.progress,
                 )
-                for name, model in vector_models.items():
-                    scorers[name] = VectorScorer(model, stored[name], settings.distance)
+                for name, vector_model in vector_models.items():
+                    scorers[name] = VectorScorer(vector_model, stored[name], settings.distance)
             if pair_models:
                 images = prepare(
                     manifest,
@@ -251,18 +253,36 @@ def bind(
             manifest = usable
 
 
+def is_embedder(model: Any) -> TypeIs[Embedder]:
+    """Whether a model is an `Embedder`; to ask does not load torch."""
+    from idmetric.metric.models.embedder import Embedder
+
+    return isinstance(model, Embedder)
+
+
+def facts_of(model: VectorModel) -> dict[str, str]:
+    """A model's signature, for an `Embedder` with its weights and settings."""
+    if not is_embedder(model):
+        return model.signature()
+    facts = model.about()
+    return {
+        **model.signature(),
+        "interpolation": model.interpolation,
+        "weights": facts["weights"],
+        "settings": settings_digest({key: facts[key] for key in ("settings", "seen")}),
+    }
+
+
 class VectorScorer:
     """Similarity 1 - distance of embeddings."""
 
     def __init__(self, model: VectorModel, stored: Stored, distance: str = "cls") -> None:
-        from idmetric.data.embed import EmbedderModel
-
         self.model = model
         self.stored = stored
         self.distance = distance
         self.device: torch.device | str = "cpu"
-        if isinstance(model, EmbedderModel):
-            self.device = model.metric.device
+        if is_embedder(model):
+            self.device = model.device
         rows = sorted(stored.keys)
         self._rows = np.array(rows, dtype=np.int64)
         self._vectors = _unit(stored.vectors(self._rows))
@@ -270,14 +290,12 @@ class VectorScorer:
     @property
     def embedder(self) -> Embedder:
         """The model, if it has patches."""
-        from idmetric.data.embed import EmbedderModel
-
-        assert isinstance(self.model, EmbedderModel)  # no other model has patches
-        return self.model.metric
+        assert is_embedder(self.model)  # no other model has patches
+        return self.model
 
     def signature(self) -> dict[str, str]:
         """See `Scorer`."""
-        return {**self.model.signature(), "distance": self.distance}
+        return {**facts_of(self.model), "distance": self.distance}
 
     def vectors(self, rows: Rows) -> Array:
         """Unit-length global features (R, D)."""

@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.look import UnreadableError
+from idmetric.data.look import UnreadableError, check_masks, mask_of
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
@@ -61,7 +61,7 @@ class JudgeModel:
         """
         if self.judge.store is None and settings.store is not None:
             self.judge.store = settings.store.parent / "judge"
-        settings.look.check(manifest)
+        check_masks(settings.look, manifest)
         scorer = JudgeModel(self.judge, manifest, settings)
         chosen = np.arange(len(manifest)) if rows is None else np.unique(rows)
         with ThreadPoolExecutor(threads(settings.workers)) as pool:
@@ -105,7 +105,7 @@ class JudgeModel:
         source, look = self.manifest.source(row), self.settings.look
         if source is None:
             raise ImageReadError(f"row {row + 1}", "it is a text without an image")
-        mask = look.mask_of(self.manifest, row)
+        mask = mask_of(look, self.manifest, row)
         if mask is None:
             return read_image(source)
         return read_image(cut_out(source, mask, look.outside)[0])
