@@ -39,7 +39,7 @@ def rounded(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") + 0.0  # no -0.0
     if isinstance(value, dict):
-        return {key: rounded(item) for key, item in value.items()}
+        return {key: item if isinstance(item, str) else rounded(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
         return [rounded(item) for item in value]
     return value

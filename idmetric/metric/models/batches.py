@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from itertools import islice
 from typing import Any, TypeVar
 
 import torch
@@ -12,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.metric.distance.embedding import Embedding, concatenate
+from idmetric.metric.files.threads import in_order
 from idmetric.metric.images.kinds import ImageLike, describe
-from idmetric.metric.scoring.pipeline import Input, batches
 
 Loaded = TypeVar("Loaded")  # an item that is ready for the model
 OnProgress = Callable[[int, int], None]  # called with (images done, images in all) after each batch
@@ -39,18 +40,22 @@ def in_batches(
     """
     if workers < 0:
         raise ValueError(f"workers must be at least 0, got {workers}")
+    if batch_size < 1:
+        raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     with_graph = torch.is_grad_enabled()  # which threads do not inherit
 
-    def read(number: int) -> Input[int]:
+    def read(number: int) -> Loaded:
         with torch.set_grad_enabled(with_graph):
-            return Input(number, pixels=load(number))
+            return load(number)
 
     parts = []
-    with closing(batches(range(len(images)), read, batch_size=batch_size, workers=workers)) as ahead:
-        for batch in ahead:
-            parts.append(run([item.pixels for item in batch], patches))
+    done = 0
+    with closing(in_order(read, range(len(images)), threads=workers, waiting=2 * batch_size)) as ahead:
+        while batch := list(islice(ahead, batch_size)):
+            parts.append(run(batch, patches))
+            done += len(batch)
             if progress is not None:
-                progress(batch[-1].item + 1, len(images))
+                progress(done, len(images))
     embedding = concatenate(parts)
 
     # once at the end, as it waits for the device, which embeds a batch while the next one is read
