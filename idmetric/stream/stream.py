@@ -139,7 +139,9 @@ class Reader:
             inputs[number] = encoder.prepare(part, cover, item.words)
         read.pixels = inputs or None
         if self.wants and image is not None:
-            picture = _decoded(self.encoders[0], image, mask is not None, pictures)
+            if not pictures:
+                _decoded(self.encoders[0], image, mask is not None, pictures)
+            picture = next(iter(pictures.values()))
             read.wanted = tuple([want(item, picture) for want in self.wants])
 
     def _part(self, encoder: ImageModel, picture: Image.Image, mask: Any) -> tuple[Image.Image | Tensor, Tensor | None]:
