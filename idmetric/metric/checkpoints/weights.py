@@ -1,7 +1,7 @@
 """The gate of all weights: tensors of safetensors files and of published `.pth` files, and models filled with them.
 
-Whatever fills a model has passed here: it is stored as floats (`check_types`), fits the model exactly in names and shapes
-(`check_state`, `check_report`), and is finite, as read and after every cast (`check_finite`, `check_loaded`).
+Whatever fills a model has passed here: it is stored as floats (`check_types`), fits the model exactly in names and
+shapes (`check_state`, `check_report`), and is finite as read and after every cast (`check_finite`, `check_loaded`).
 
 All functions raise CheckpointError, which names the file and the tensors.
 """
