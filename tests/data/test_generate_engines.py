@@ -304,6 +304,37 @@ def test_weights_of_another_kind_are_refused(folder: Path, tmp_path: Path) -> No
             open_engine(name, CPU, weights).edit(request())
 
 
+@pytest.mark.parametrize("part", ["unet", "text_encoder"])
+def test_components_are_filled_by_finite_floats_of_their_own_folder(folder: Path, tmp_path: Path, part: str) -> None:
+    """diffusers draws what is missing, with a warning, and casts whatever it reads."""
+    from safetensors.torch import load_file, save_file
+
+    place = tmp_path / "sd"
+    shutil.copytree(folder / "stable_diffusion", place)
+    [path] = (place / part).glob("*.safetensors")
+    state = load_file(path)
+    key = max(name for name, value in state.items() if value.ndim > 1)
+    rest = {name: value for name, value in state.items() if name != key}
+    cases = {
+        f"missing {key}": rest,
+        f"wrong type {key} torch.int8": {**state, key: state[key].to(torch.int8)},
+        "damaged weights": {**state, key: state[key] * float("nan")},
+        "exceeds what float32 can hold": {**state, key: state[key].double() * 1e300},
+        "shape": {**state, key: state[key][:1].clone()},
+    }
+    for message, changed in cases.items():
+        save_file(changed, path, {"format": "pt"})
+        with pytest.raises(CheckpointError, match=f"cannot load sd as .*{message}"):
+            open_engine("sd_turbo", CPU, {"base": str(place)}).load()
+
+    save_file(state, tmp_path / "outside.safetensors", {"format": "pt"})
+    path.unlink()
+    weight_map = {"weight_map": dict.fromkeys(state, "../../outside.safetensors")}
+    path.with_name(path.name + ".index.json").write_text(json.dumps(weight_map))
+    with pytest.raises(CheckpointError, match="which is not in its folder"):
+        open_engine("sd_turbo", CPU, {"base": str(place)}).load()
+
+
 def test_pickled_weights_are_not_opened(folder: Path, tmp_path: Path) -> None:
     shutil.copytree(folder / "stable_diffusion", tmp_path / "sd")
     path = tmp_path / "sd" / "unet" / "diffusion_pytorch_model.safetensors"

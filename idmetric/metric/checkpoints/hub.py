@@ -6,15 +6,18 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import TypeVar
 
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.revision import commit_of
 from idmetric.metric.checkpoints.watched import StalledError, watched
 from idmetric.metric.files import StrPath
+
+T = TypeVar("T")
 
 _CONFIG = "config.json"  # of each repository that is fetched as a folder
 _COMMIT = "[0-9a-f]{40}"
@@ -119,12 +122,7 @@ def fetch(repo: str, filename: str, hub: Hub = Hub(), advice: str = _TINY) -> Pa
         problem = _problem(repo, filename, hub)
         options = asdict(replace(hub, local_files_only=hub.local_files_only or problem is not None))
         try:
-            path = watched(
-                lambda: huggingface_hub.hf_hub_download(repo, filename, **options),
-                _PATIENCE,
-                lambda: _written(repo, hub),
-            )
-            return Path(path)
+            return Path(downloaded(repo, lambda: huggingface_hub.hf_hub_download(repo, filename, **options), hub))
         except huggingface_hub.errors.LocalEntryNotFoundError:
             if problem is None:
                 raise
@@ -162,6 +160,11 @@ def fetch_folder(files: Files, patterns: Sequence[str]) -> Path:
         if any(fnmatch(sibling.rfilename, pattern) for pattern in patterns):
             _ = files[sibling.rfilename]
     return folder
+
+
+def downloaded(repo: str, download: Callable[[], T], hub: Hub = Hub()) -> T:
+    """What `download` returns, which fetches files of a repository; StalledError if the server sends too slowly."""
+    return watched(download, _PATIENCE, lambda: _written(repo, hub))
 
 
 def check_repository(repo: str) -> None:

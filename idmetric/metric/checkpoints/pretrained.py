@@ -24,7 +24,6 @@ from idmetric.metric.checkpoints.weights import check_loaded, check_report, read
 from idmetric.metric.files.quiet import quiet
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "*.model")  # of a Hub repository: no code, no pickles
-INDEX = f"{WEIGHTS}.index.json"
 
 _SETTINGS = (
     CONFIG,
@@ -62,23 +61,26 @@ _LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
 def open_model(
     class_name: str,
     folder: Path,
-    parts: Sequence[str],
+    parts: Sequence[str] = (),
     *,
     dtype: torch.dtype | None = None,
     unused: Sequence[str] = (),
+    is_exact: bool = True,
 ) -> Any:
     """A model in eval mode on the CPU, filled exactly.
 
     Args:
         class_name: in transformers.
-        parts: what each `model_type` in the config.json begins with, for the model and the models inside it.
+        parts: what each `model_type` in the config.json begins with, for the model and the models inside it; () any.
         dtype: default that of the config.json, else of the file.
         unused: what names of tensors begin with that the file or the class may lack, as nothing here uses them.
+        is_exact: whether the file may hold no other tensors.
     """
     import transformers
 
     check_settings(folder)
-    _check_parts(folder / CONFIG, parts)
+    if parts:
+        _check_parts(folder / CONFIG, parts)
     state = read_shards(weight_files(folder))
     architecture = getattr(transformers, class_name)
     try:
@@ -95,6 +97,8 @@ def open_model(
             )
     except Exception as error:  # of many kinds, for damaged files
         raise _cannot_open(class_name, folder, error) from error
+    if not is_exact:
+        report = report | {"unexpected_keys": []}
     check_report(report, str(folder), unused)
     check_loaded(model.state_dict(), state, str(folder))
     return model.eval()
@@ -123,18 +127,18 @@ def folder_revision(folder: Path) -> str:
     return revision_of(*sorted(files))
 
 
-def weight_files(folder: Path) -> list[Path]:
-    """The file with a model's weights, or those that its index names, which must lie in the folder."""
-    single = folder / WEIGHTS
+def weight_files(folder: Path, name: str = WEIGHTS) -> list[Path]:
+    """The file of that name with a model's weights, or those that its index names, which must lie in the folder."""
+    single = folder / name
     if single.is_file():
         return [single]
-    index = folder / INDEX
+    index = folder / f"{name}.index.json"
     if not index.is_file():
-        raise CheckpointError(f"{str(folder)!r} has no safetensors file: neither {WEIGHTS} nor {INDEX}")
+        raise CheckpointError(f"{str(folder)!r} has no safetensors file: neither {name} nor {index.name}")
     weight_map = read_json(index).get("weight_map")
-    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
+    if not isinstance(weight_map, dict) or not all(isinstance(shard, str) for shard in weight_map.values()):
         raise CheckpointError(f"{str(index)!r} is damaged: its weight_map is not a table of tensors and files")
-    return [_inside(folder, name, index) for name in sorted(set(weight_map.values()))]
+    return [_inside(folder, shard, index) for shard in sorted(set(weight_map.values()))]
 
 
 def _inside(folder: Path, name: str, index: Path) -> Path:

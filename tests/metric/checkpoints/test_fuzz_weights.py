@@ -39,6 +39,8 @@ def cast(state: State, key: str, rng: Random) -> None:
 
 
 def odd_value(state: State, key: str, rng: Random) -> None:
+    if not state[key].numel() or state[key].is_complex():
+        return
     wide = state[key].double()
     wide.view(-1)[rng.randrange(wide.numel())] = rng.choice(ODD)
     state[key] = wide.to(rng.choice((torch.float64, torch.float32)))
@@ -46,8 +48,9 @@ def odd_value(state: State, key: str, rng: Random) -> None:
 
 def reshape(state: State, key: str, rng: Random) -> None:
     value = state[key]
-    shapes = [value[None], value.flatten(), value[..., :0], value.flatten()[:1], value.flatten()[0], value.mT
-              if value.ndim > 1 else value[:, None]]  # fmt: skip
+    shapes = [value[None], value.flatten(), value.flatten()[:0], value.flatten()[:1], value.sum(dtype=value.dtype)]
+    if value.ndim > 1:
+        shapes.append(value.mT)
     state[key] = rng.choice(shapes).contiguous().clone()
 
 

@@ -13,11 +13,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from idmetric import CheckpointError, IDSim, VisIDEmbed
+from idmetric import CheckpointError, IDSim, VisIDEmbed, load
 from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
 from idmetric.match.detect_models import Owlv2
 from idmetric.metric.checkpoints.pretrained import folder_revision
 from idmetric.metric.checkpoints.weights import SCALE
+from tests.metric.checkpoints.test_released import VARIANTS, publish
 from tests.metric.models.test_visid import make_qwen
 from tests.weight_parts import LOADERS, WEIGHTS, Loader, numbers_of, used_tensor
 
@@ -86,6 +87,25 @@ def test_a_table_of_positions_is_whole_numbers_and_no_table_holds_weights(copy: 
     assert numbers_of(loader, folder).equal(expected)
     change(folder, "text_model.embeddings.position_ids", torch.arange(12, dtype=torch.int8)[None])
     assert "wrong type text_model.embeddings.position_ids torch.int8" in refusal(loader, folder)
+
+
+@pytest.mark.parametrize("file", ["adapter_model.safetensors", "mlp_cls.pth", "trunk.safetensors"])
+def test_each_file_of_the_release_is_checked_before_it_is_merged(file: str, tmp_path: Path) -> None:
+    """Merging would turn int8 into floats, and hide where NaN comes from."""
+    adapter, trunk, _ = publish(tmp_path, "dinov3_vitb16")
+    path = trunk if file == "trunk.safetensors" else adapter / file
+    is_pickled = path.suffix == ".pth"
+    state = torch.load(path, weights_only=True) if is_pickled else load_file(path)
+    key = max(name for name, value in state.items() if value.ndim > 1)
+    cases = {
+        f"wrong type {key} torch.int8": state[key].to(torch.int8),
+        f"damaged weights: {key} has values": state[key] * float("nan"),
+    }
+    for message, value in cases.items():
+        changed = state | {key: value}
+        torch.save(changed, path) if is_pickled else save_file(changed, path)
+        with pytest.raises(CheckpointError, match=f"{file}.*{message}"):
+            load(adapter, backbone_weights=trunk, backbone_args=VARIANTS["dinov3_vitb16"], device="cpu")
 
 
 # Finiteness
