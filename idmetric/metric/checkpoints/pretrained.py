@@ -72,6 +72,7 @@ def open_model(
     Args:
         class_name: in transformers.
         parts: what each `model_type` in the config.json begins with, for the model and the models inside it; () any.
+            transformers 4 wrote "" for some models inside.
         dtype: default that of the config.json, else of the file.
         unused: what names of tensors begin with that the file or the class may lack, as nothing here uses them.
         is_exact: whether the file may hold no other tensors.
@@ -197,7 +198,7 @@ def _check_setting(path: Path, setting: str, value: Any) -> None:
 
 def _check_parts(path: Path, parts: Sequence[str]) -> None:
     for setting, value in _all_settings(read_json(path)):
-        if setting == "model_type" and not str(value).startswith(tuple(parts)):
+        if setting == "model_type" and value and not str(value).startswith(tuple(parts)):
             raise CheckpointError(
                 f"{str(path)!r} describes a model of type {value!r}: supported are {', '.join(parts)}"
             )

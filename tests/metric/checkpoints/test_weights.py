@@ -399,7 +399,7 @@ def test_settings_of_tokenizers_and_processors_bring_no_code(file: str, setting:
 @pytest.mark.parametrize(
     ("setting", "value"),
     [("_attn_implementation", "eager"), ("_attn_implementation", "sdpa"), ("attn_implementation", None),
-     ("_attn_implementation_autoset", True), ("quantization_config", None), ("backbone", None)],
+     ("_attn_implementation_autoset", True), ("backbone", None)],
 )  # fmt: skip
 def test_harmless_values_of_such_settings_open(setting: str, value: Any, copy: Copy) -> None:
     loader, folder = copy("dual")
