@@ -1,6 +1,6 @@
 """Work that is given up when it makes no progress.
 
-The timeouts of HTTP clients begin anew with every byte, so a server that sends one now and then holds them for ever.
+Every byte restarts the timeout of an HTTP client, so a server that sends one now and then would hold it forever.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ def watched(work: Callable[[], T], patience: float, progress: Callable[[], objec
     """Return the result of `work`, which runs in a thread of its own.
 
     Args:
-        patience: seconds without progress after which StalledError is raised; the thread is left to itself, and does
-            not keep the process from ending.
+        patience: seconds without progress after which StalledError is raised; the thread then goes on in the background,
+            until the process ends.
         progress: a value that changes whenever there is progress; None: there is none until the work is done.
     """
     outcome: Future[T] = Future()

@@ -259,7 +259,7 @@ def test_a_server_cannot_write_outside_the_cache_by_an_etag(etag: str, hub: HubS
 def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
     method: str, hub: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each byte starts the timeout of the HTTP client anew: a file of a megabyte would take eleven days."""
+    """Each byte restarts the timeout of the HTTP client: a file of a megabyte would take eleven days."""
     from huggingface_hub import constants
 
     monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 0.2)
