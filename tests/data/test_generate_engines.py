@@ -286,8 +286,18 @@ def test_powerpaint_paints_with_the_files_weights(engine: Callable[[str], Engine
     assert pipe.scheduler.config.beta_start == 0.00085
 
 
+def _with_nan(file: Path, folder: Path) -> Path:
+    from safetensors.torch import load_file, save_file
+
+    state = load_file(file)
+    state[min(state)] *= float("nan")
+    save_file(state, folder / "nan.safetensors")
+    return folder / "nan.safetensors"
+
+
 def test_weights_of_another_kind_are_refused(folder: Path, tmp_path: Path) -> None:
     sd = folder / "stable_diffusion"
+    damaged = _with_nan(folder / "offset.safetensors", tmp_path)
     cases = [
         ("flux_fill", {"base": str(folder / "sam2")}, "cannot load sam2 as FluxFillPipeline"),
         ("iclight", {"base": str(sd), "offset": str(folder / "lora.safetensors")}, "do not fit"),
@@ -298,6 +308,7 @@ def test_weights_of_another_kind_are_refused(folder: Path, tmp_path: Path) -> No
         ("sdxl_inpaint", {"base": str(tmp_path / "absent")}, "is not a folder, or owner"),
         ("sdxl_inpaint", {"base": str(folder / "lora.safetensors")}, "is not a folder, or owner/name"),
         ("iclight", {"base": str(sd), "offset": str(tmp_path)}, "cannot read weights .*iclight_sd15"),
+        ("iclight", {"base": str(sd), "offset": str(damaged)}, "damaged weights"),
     ]  # fmt: skip
     for name, weights, message in cases:
         with pytest.raises(CheckpointError, match=message):

@@ -224,10 +224,10 @@ def load_pipeline(
     if index.is_file():
         entries = read_json(index)
     with _explained(weights, kind):
-        for name, entry in entries.items():
-            if name not in parts and _is_model(entry):
+        for component, entry in entries.items():
+            if component.isidentifier() and component not in parts and _is_model(entry):
                 library, class_name = entry
-                parts[name] = _filled(library, class_name, folder / name, place)
+                parts[component] = _filled(library, class_name, folder / component, place)
         return _from_pretrained(kind, folder, place, **parts)
 
 
@@ -288,12 +288,14 @@ def _explained(weights: Weights, kind: str) -> Iterator[None]:
 
 def load_tensors(weights: Weights) -> dict[str, Any]:
     """The tensors of one safetensors file; errors as `load_pipeline`."""
-    from idmetric.metric.checkpoints.weights import read_tensors
+    from idmetric.metric.checkpoints.weights import check_finite, read_tensors
 
-    name = str(weights.file)
-    if weights.local:
-        return read_tensors(Path(weights.repo, name))
-    return read_tensors(fetch(weights.repo, name, Hub(weights.revision)))
+    path = Path(weights.repo, str(weights.file))
+    if not weights.local:
+        path = fetch(weights.repo, str(weights.file), Hub(weights.revision))
+    tensors = read_tensors(path)
+    check_finite(tensors, path)
+    return tensors
 
 
 def version(weights: Weights) -> str:

@@ -22,8 +22,8 @@ def watched(work: Callable[[], T], patience: float, progress: Callable[[], objec
     """Return the result of `work`, which runs in a thread of its own.
 
     Args:
-        patience: seconds without progress after which StalledError is raised; the thread then goes on in the background,
-            until the process ends.
+        patience: seconds without progress after which StalledError is raised; the thread keeps running until its work
+            or the process ends.
         progress: a value that changes whenever there is progress; None: there is none until the work is done.
     """
     outcome: Future[T] = Future()

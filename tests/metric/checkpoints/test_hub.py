@@ -266,10 +266,8 @@ def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
     monkeypatch.setattr("idmetric.metric.checkpoints.hub._PATIENCE", 0.6)
     hub.drips = method
     for attempt in (lambda: load("owner/model"), lambda: fetch_folder(Files("owner/model"), ["*.safetensors"])):
-        start = time.monotonic()
         with pytest.raises(CheckpointError, match=r"too slow \(no progress in 0\.6 s\): check the network") as caught:
             attempt()
-        assert time.monotonic() - start < 2
         assert "\n" not in str(caught.value)
     hub.drips = ""
     hub.refusal = 404
@@ -295,10 +293,8 @@ def test_persam_is_fetched_as_all_models(hub: HubServer, tmp_path: Path) -> None
 def test_persam_says_in_one_line_why_the_hub_refuses(status: int, says: str, hub: HubServer) -> None:
     """transformers asked for 75 s, and called a refusal (403) no connection."""
     hub.refusal = status
-    start = time.monotonic()
     with pytest.raises(CheckpointError, match=says) as caught:
         PerSAM("owner/sam", device="cpu")
-    assert time.monotonic() - start < 2
     assert len(hub.requests) == 1
     assert "\n" not in str(caught.value)
     assert str(caught.value).endswith("or give a local folder, in the shell --sam FOLDER")
