@@ -15,6 +15,7 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
+from idmetric.metric.files.digest import new_digest
 from idmetric.metric.files.output import refuse_irregular, replacing, writing
 
 _NAME = re.compile(r"([a-z]+)-([0-9a-f]{32})\.safetensors")
@@ -99,11 +100,13 @@ def is_through_link(path: Path, root: Path) -> bool:
 @lru_cache(2**16)
 def _check(path: Path, *stamp: int) -> None:
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
+        digest = hashlib.file_digest(file, new_digest)
     match = _NAME.fullmatch(path.name)
     if match is None or match[2] != digest.hexdigest():
         raise DamagedShardError(path)
 
 
 def _digest_of(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    digest = new_digest()
+    digest.update(data)
+    return digest.hexdigest()
