@@ -21,7 +21,7 @@ from idmetric.cli.command import (
     say,
     status_of,
     warnings_as_lines,
-    write,
+    write_with_page,
 )
 from idmetric.cli.match_detect import add_detection, check_detection, class_words, detected_regions, with_words
 from idmetric.cli.options import add_shared, check_model, load_options
@@ -187,11 +187,10 @@ def _run(args: Namespace) -> int:
     if args.format in ("csv", "jsonl"):
         for number in published:
             say(str(number))
-    write(text, args.output)
-    if args.html:
-        result.write(args.html, published)
-        if not args.quiet:
-            say(f"wrote {args.html}")
+    write_with_page(text, args.output, args.html, partial(result.write, args.html, published))
+    for path in (args.output, args.html):
+        if path and not args.quiet:
+            say(f"wrote {path}")
     return status_of(result.skipped)
 
 

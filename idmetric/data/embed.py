@@ -190,7 +190,7 @@ def embed(
     items, problems = items_of(manifest, rows, look, words or {}, all_read_words)
     if problems and not skip:
         raise UnreadableError.of(manifest, problems)
-    temporary = tempfile.TemporaryDirectory(prefix="idmetric-") if store is None else None
+    temporary = tempfile.TemporaryDirectory(prefix="idmetric-", ignore_cleanup_errors=True) if store is None else None
     folder = store or Path(temporary.name if temporary else "")
     stores: dict[str, Store] = {}
     keys: dict[str, dict[int, str]] = {}

@@ -26,12 +26,15 @@ COMMANDS: dict[str, tuple[str, list[str], str]] = {
     "gallery": ("gallery", ["build", "a", "--gallery", "out", "--model", "tiny"], "out"),
     "dedupe": ("gallery", ["dedupe", "a", "--model", "tiny", "--output", "out/x.csv"], "out/x.csv"),
     "score html": ("score", ["a/0/0.png", "a", "--model", "tiny", "--html", "out/x.html"], "out/x.html"),
+    "match": ("match", ["--subject", "a=a/0", "a", "--model", "tiny", "--output", "out/x.csv", "--format", "csv"],
+    "out/x.csv"),
+    "match html": ("match", ["--subject", "a=a/0", "a", "--model", "tiny", "--html", "out/x.html"], "out/x.html"),
     "bench": ("bench", ["--batch", "2", "--device", "cpu", "--json", "out/x.json"], "out/x.json"),
     "train": ("train", ["nearid", "--smoke", "--cpu", "--workers", "0", "--out", "out/run"], "out/run"),
 }  # fmt: skip
 SINGLE = (".csv", ".parquet", ".html", ".json")
 # what a command found is printed where its file cannot be written in the end
-FOUND = {"score": "a/1/4.png", "score html": "a/1/4.png"}
+FOUND = dict.fromkeys(("score", "score html", "match", "match html"), "a/1/4.png")
 
 
 @pytest.fixture(scope="module")
