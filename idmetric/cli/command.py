@@ -347,16 +347,12 @@ def write(text: str, output: str | None = None, instead: str = "name a file with
     _print(text, instead)
 
 
-def write_with_page(text: str, output: str | None, page: str | None, write_page: Callable[[], object]) -> None:
-    """Write results as `write` does, and then their page, each even where the other fails.
-
-    Args:
-        page: file of the page, which `write_page` writes; None without one.
-    """
+def write_with_page(text: str, output: str | None, write_page: Callable[[], object] | None) -> None:
+    """Write results as `write` does, and then their page, if there is one, each even where the other fails."""
     try:
         write(text, output)
     finally:  # even if nobody reads stdout any more
-        if page is not None:
+        if write_page is not None:
             try:
                 write_page()
             except OSError as error:

@@ -187,7 +187,8 @@ def _run(args: Namespace) -> int:
     if args.format in ("csv", "jsonl"):
         for number in published:
             say(str(number))
-    write_with_page(text, args.output, args.html, partial(result.write, args.html, published))
+    write_page = partial(result.write, args.html, published) if args.html else None
+    write_with_page(text, args.output, write_page)
     for path in (args.output, args.html):
         if path and not args.quiet:
             say(f"wrote {path}")

@@ -147,8 +147,10 @@ def _scored(args: Namespace, work: Cross | Pairs) -> int:
     if not scores.rows:
         raise CommandError("no image could be scored")
 
-    text = getattr(scores, f"to_{args.format}")()
-    write_with_page(text, args.output, args.html, partial(_write_page, args, scores, album, messages))
+    write_page = None
+    if album is not None:
+        write_page = partial(_write_page, args, scores, album, messages)
+    write_with_page(getattr(scores, f"to_{args.format}")(), args.output, write_page)
     for path in (args.output, args.html):
         if path and not args.quiet:
             say(f"wrote {path}")
@@ -184,7 +186,7 @@ def _scores(args: Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]
         return compare(metric, work, settings, progress=progress, watcher=album), album
 
 
-def _write_page(args: Namespace, scores: Scores, album: Album | None, messages: list[str]) -> None:
+def _write_page(args: Namespace, scores: Scores, album: Album, messages: list[str]) -> None:
     from idmetric.evaluate.report.html import score_page
     from idmetric.match.page.render import write_page
 
