@@ -322,7 +322,7 @@ def files_among(values: Iterable[Any]) -> Iterator[StrPath]:
             yield value
 
 
-def check_not_read(outputs: Mapping[str, str | None], inputs: Iterable[str]) -> None:
+def check_not_read(outputs: Mapping[str, StrPath | None], inputs: Iterable[StrPath]) -> None:
     """Check, before the work, that no output is an input."""
     try:
         refuse_inputs(outputs, inputs)
