@@ -189,8 +189,8 @@ def embed(
     all_read_words = all(model.reads_words for model in models.values())
     items, problems = items_of(manifest, rows, look, words or {}, all_read_words)
     if problems and not skip:
-        raise UnreadableError(manifest, problems)
-    temporary = tempfile.TemporaryDirectory(prefix="idmetric-") if store is None else None
+        raise UnreadableError.of(manifest, problems)
+    temporary = tempfile.TemporaryDirectory(prefix="idmetric-", ignore_cleanup_errors=True) if store is None else None
     folder = store or Path(temporary.name if temporary else "")
     stores: dict[str, Store] = {}
     keys: dict[str, dict[int, str]] = {}
@@ -224,7 +224,7 @@ def embed(
             model_store.save()
     problems = dict(sorted(problems.items()))
     if problems and not skip:
-        raise UnreadableError(manifest, problems)
+        raise UnreadableError.of(manifest, problems)
     return {name: Stored(stores[name], keys[name], problems, temporary) for name in models}
 
 
