@@ -68,11 +68,27 @@ class _WithEmbedder(Metric):  # type: ignore[misc]  # torchmetrics has no types 
 
             metric = load(metric)
         self._shared = _Shared(metric)
+        self._in_forward = False  # `compute` is of one batch
 
     @property
     def metric(self) -> Embedder:
         """The model."""
         return self._shared.metric
+
+    def forward(self, *args: Any, **options: Any) -> Any:
+        """Add a batch and return its own value; an error, such as an unreadable image, leaves the earlier batches."""
+        before = dict(vars(self))
+        for name in self._types:
+            state = before[name]
+            before[name] = list(state) if isinstance(state, list) else state  # torchmetrics clears the list
+        self._in_forward = True
+        try:
+            return super().forward(*args, **options)
+        except BaseException:
+            self.__dict__.update(before)
+            raise
+        finally:
+            self._in_forward = False
 
     def _add(self, name: str, dtype: torch.dtype) -> None:
         self.add_state(name, default=[], dist_reduce_fx="cat")
@@ -316,13 +332,16 @@ class IdentityRetrieval(_WithEmbedder):
         """Return `mAP` and `hit@k` as scalars.
 
         Raises:
-            ValueError: if no two images show one identity.
+            ValueError: if no two images show one identity. `forward` gives NaN for such a batch.
         """
+        names = ["mAP", *(f"hit@{k}" for k in self.ks)]
         identities = self._joined("identities").cpu().numpy()
         vectors = self._joined(self._features).cpu().double().numpy()
         vectors = vectors.reshape(len(identities), -1)
         _, numbers, counts = np.unique(identities, return_inverse=True, return_counts=True)
         queries = np.flatnonzero(counts[numbers] > 1)
+        if not len(queries) and self._in_forward:
+            return {name: torch.tensor(torch.nan, device=self.device) for name in names}
         if not len(queries):
             raise ValueError("IdentityRetrieval needs two images of one identity or more: there is nothing to find")
 
@@ -335,7 +354,6 @@ class IdentityRetrieval(_WithEmbedder):
                 relevant = np.delete(identities == identities[query], query)
                 hits = [ranking.hit_at_k(scores, relevant, k) for k in self.ks]
                 rows.append([ranking.average_precision(scores, relevant), *hits])
-        names = ["mAP", *(f"hit@{k}" for k in self.ks)]
         means = torch.from_numpy(np.mean(rows, 0)).to(self.device, torch.float32)
         return dict(zip(names, means, strict=True))
 

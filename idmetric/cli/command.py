@@ -210,13 +210,15 @@ def ended(run: Callable[[], int], parser: argparse.ArgumentParser, if_stopped: s
     except (CommandError, CheckpointError, MissingExtraError, PermissionError) as error:
         say(f"error: {_message_of(error)}")
         return 1
-    except MemoryError:  # which has no text
-        say("error: out of memory: use fewer --workers or a smaller --batch-size")
-        return 1
     except KeyboardInterrupt as stop:
         say(f"stopped; {if_stopped}")
         return 143 if isinstance(stop, Terminated) else 130
     except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
+        return 1
+    except (ImportError, MemoryError, OSError, RuntimeError) as error:
+        if not _shortage(error):
+            raise
+        say(f"error: {_message_of(error)}")
         return 1
     finally:
         _running.pop()
@@ -241,9 +243,30 @@ def _sigterm_raised() -> Iterator[None]:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
+_NO_MEMORY = re.compile(
+    "could not create a primitive|can't start new thread|can't allocate memory|cannot allocate memory"
+    "|failed to map segment|failed to launch worker thread|bad_alloc|out of memory",
+    re.IGNORECASE,
+)
+_NO_DESCRIPTORS = re.compile("too many open files", re.IGNORECASE)
+
+
+def _shortage(error: BaseException) -> str:
+    """What the process ran out of and how to fix it; "" for other errors. Libraries say it in their messages alone."""
+    message = str(error)
+    if isinstance(error, MemoryError) or _NO_MEMORY.search(message):
+        return "out of memory: use fewer --workers or a smaller --batch-size"
+    if _NO_DESCRIPTORS.search(message):
+        return "the limit on open files is reached: raise it (ulimit -n 4096), or use fewer --workers"
+    return ""
+
+
 def _message_of(error: BaseException) -> str:
     """An error's message without the system's number; if something is closed to the user, with how to open it."""
     message = re.sub(r"\[Errno \d+\] ", "", str(error))
+    shortage = _shortage(error)
+    if shortage:
+        return f"{shortage} ({message})" if message else shortage
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, PermissionError) and "mode or owner" not in message:
@@ -299,7 +322,7 @@ def files_among(values: Iterable[Any]) -> Iterator[StrPath]:
             yield value
 
 
-def check_not_read(outputs: Mapping[str, str | None], inputs: Iterable[str]) -> None:
+def check_not_read(outputs: Mapping[str, StrPath | None], inputs: Iterable[StrPath]) -> None:
     """Check, before the work, that no output is an input."""
     try:
         refuse_inputs(outputs, inputs)
@@ -322,6 +345,19 @@ def write(text: str, output: str | None = None, instead: str = "name a file with
             raise CommandError(f"{error}; the result is on stdout instead") from error
         return
     _print(text, instead)
+
+
+def write_with_page(text: str, output: str | None, write_page: Callable[[], object] | None) -> None:
+    """Write results as `write` does, and then their page, if there is one, each even where the other fails."""
+    try:
+        write(text, output)
+    finally:  # even if nobody reads stdout any more
+        if write_page is not None:
+            try:
+                write_page()
+            except OSError as error:
+                place = f"are in {output}" if output else "were printed"
+                raise CommandError(f"{error}; the results {place}") from error
 
 
 def _print(text: str, instead: str) -> None:

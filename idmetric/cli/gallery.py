@@ -255,7 +255,9 @@ def _run(args: Namespace) -> int:
     with warnings_as_lines(args.quiet), fixable(RuntimeError, in_one_line=True), ExitStack() as stack:
         if args.command == "info":
             return _info(args)
-        args.folder = args.gallery or stack.enter_context(tempfile.TemporaryDirectory(prefix="idmetric-"))
+        args.folder = args.gallery or stack.enter_context(
+            tempfile.TemporaryDirectory(prefix="idmetric-", ignore_cleanup_errors=True)
+        )
         gallery = _open(args)
         status = 0
         if args.sources:

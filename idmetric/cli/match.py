@@ -7,24 +7,27 @@ from __future__ import annotations
 
 import os
 from argparse import ArgumentTypeError, Namespace
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli.command import (
     Parser,
     UsageError,
+    check_not_read,
     check_output,
     codes,
     ended,
+    files_among,
     fixable,
     say,
     status_of,
     warnings_as_lines,
-    write,
+    write_with_page,
 )
 from idmetric.cli.match_detect import add_detection, check_detection, class_words, detected_regions, with_words
 from idmetric.cli.options import add_shared, check_model, load_options
+from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.progress import Progress
 from idmetric.metric.scoring.limits import Limit
@@ -177,6 +180,7 @@ def _run(args: Namespace) -> int:
         try:
             request = _request(args, subjects)
             _check_numbers(args, numbers, request)
+            check_not_read({"--output": args.output, "--html": args.html}, _files_read(args, subjects))
             result = _matched(args, subjects, request)
             published = [result.published(name, form) for name, form in numbers]
         except RequestError as error:
@@ -187,11 +191,11 @@ def _run(args: Namespace) -> int:
     if args.format in ("csv", "jsonl"):
         for number in published:
             say(str(number))
-    write(text, args.output)
-    if args.html:
-        result.write(args.html, published)
-        if not args.quiet:
-            say(f"wrote {args.html}")
+    write_page = partial(result.write, args.html, published) if args.html else None
+    write_with_page(text, args.output, write_page)
+    for path in (args.output, args.html):
+        if path and not args.quiet:
+            say(f"wrote {path}")
     return status_of(result.skipped)
 
 
@@ -209,6 +213,15 @@ def _request(args: Namespace, subjects: Mapping[str, str]) -> MatchRequest:
         cast=args.cast,
         on_error=args.on_error,
     )
+
+
+def _files_read(args: Namespace, subjects: Mapping[str, str]) -> Iterator[StrPath]:
+    """Yield images, clips, references and the files of other options."""
+    from idmetric.match.clips import Clip, sources_of
+
+    yield from files_among([args.regions, args.cast, args.calibration])
+    for source in sources_of([*args.images, *args.clip, *subjects.values()]):
+        yield from files_among([source.source if isinstance(source, Clip) else source])
 
 
 def _check_numbers(args: Namespace, numbers: Sequence[tuple[str, str]], request: MatchRequest) -> None:

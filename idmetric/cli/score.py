@@ -27,7 +27,7 @@ from idmetric.cli.command import (
     say,
     status_of,
     warnings_as_lines,
-    write,
+    write_with_page,
 )
 from idmetric.cli.options import check_model, load_options
 from idmetric.cli.score_parser import ALIAS, build_parser, refuse_misuse
@@ -147,11 +147,10 @@ def _scored(args: Namespace, work: Cross | Pairs) -> int:
     if not scores.rows:
         raise CommandError("no image could be scored")
 
-    try:
-        write(getattr(scores, f"to_{args.format}")(), args.output)
-    finally:  # even if nobody reads stdout any more
-        if album is not None:
-            _write_page(args, scores, album, messages)
+    write_page = None
+    if album is not None:
+        write_page = partial(_write_page, args, scores, album, messages)
+    write_with_page(getattr(scores, f"to_{args.format}")(), args.output, write_page)
     for path in (args.output, args.html):
         if path and not args.quiet:
             say(f"wrote {path}")
@@ -191,11 +190,7 @@ def _write_page(args: Namespace, scores: Scores, album: Album, messages: list[st
     from idmetric.evaluate.report.html import score_page
     from idmetric.match.page.render import write_page
 
-    try:
-        write_page(score_page(scores, album, messages=messages), args.html)
-    except OSError as error:
-        scores_are = f"are in {args.output}" if args.output else "were printed"
-        raise CommandError(f"{error}; the scores {scores_are}") from error
+    write_page(score_page(scores, album, messages=messages), args.html)
 
 
 def _status(args: Namespace, scores: Scores) -> int:

@@ -90,8 +90,8 @@ def embed(
     all_read_words = all(model.reads_words for model in models.values())
     items, problems = items_of(manifest, rows, look, words or {}, all_read_words)
     if problems and not skip:
-        raise UnreadableError(manifest, problems)
-    temporary = tempfile.TemporaryDirectory(prefix="idmetric-") if store is None else None
+        raise UnreadableError.of(manifest, problems)
+    temporary = tempfile.TemporaryDirectory(prefix="idmetric-", ignore_cleanup_errors=True) if store is None else None
     folder = store or Path(temporary.name if temporary else "")
     encoders = list(models.values())
     kept = Cache(folder, encoders, look, patches=patches, is_needed=True)
@@ -122,7 +122,7 @@ def embed(
         kept.save()
     problems = dict(sorted(problems.items()))
     if problems and not skip:
-        raise UnreadableError(manifest, problems)
+        raise UnreadableError.of(manifest, problems)
     return {name: Stored(kept, number, keys[number], problems, temporary) for number, name in enumerate(models)}
 
 

@@ -40,14 +40,22 @@ def check_masks(look: Look, manifest: Manifest) -> None:
 class UnreadableError(ValueError):
     """Images cannot be used; `problems` maps each row to the reason."""
 
-    def __init__(self, manifest: Manifest, problems: Mapping[int, str]) -> None:
+    def __init__(self, message: str, problems: Mapping[int, str]) -> None:
+        super().__init__(message, problems)  # the arguments, by which an exception is copied
+        self.message = message
+        self.problems = dict(problems)
+
+    @classmethod
+    def of(cls, manifest: Manifest, problems: Mapping[int, str]) -> UnreadableError:
+        """The error of some rows of a manifest."""
         names = manifest.column("id")
         lines = [f"{names[row]}: {reason}" for row, reason in problems.items()]
         listed = "\n  ".join(first_few(lines, _SHOWN))
-        super().__init__(
-            f"{len(lines)} images cannot be used; fix them, or leave them out (--on-error skip):\n  {listed}"
-        )
-        self.problems = dict(problems)
+        message = f"{len(lines)} images cannot be used; fix them, or leave them out (--on-error skip):\n  {listed}"
+        return cls(message, problems)
+
+    def __str__(self) -> str:
+        return self.message
 
 
 def check_share(masks: int, images: int) -> None:

@@ -200,7 +200,7 @@ def _damage_named(path: Path) -> Iterator[None]:
         ) from error
 
 
-def locked_store(store: Path) -> AbstractContextManager[bool]:
+def locked_store(store: Path) -> AbstractContextManager[None]:
     """Hold the lock of a model's part of a gallery, to change it; wait while another process holds it.
 
     Raises:

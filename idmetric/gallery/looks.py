@@ -114,7 +114,7 @@ class Looks:
             if self._temporary is not None:
                 raise
             warnings.warn(f"{error}: pictures are kept for this run alone", stacklevel=2)
-            self._temporary = tempfile.TemporaryDirectory()
+            self._temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
             self.folder = Path(self._temporary.name)
             path = write(self.folder, kind, data)
         self._load(path)

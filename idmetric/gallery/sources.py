@@ -26,8 +26,12 @@ class StaleError(GalleryError):
     """An image is not as it was embedded; `fault` is "missing", "changed", or why it cannot be read."""
 
     def __init__(self, place: str, fault: str) -> None:
-        super().__init__(f"{place}: {fault}; bring the gallery up to date")
+        super().__init__(place, fault)  # the arguments, by which an exception is copied
+        self.place = place
         self.fault = fault
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.fault}; bring the gallery up to date"
 
 
 class StaleWarning(UserWarning):

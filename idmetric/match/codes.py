@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.metric.files.hints import need
 from idmetric.metric.images.kinds import MAX_PIXELS
 
 
@@ -42,24 +41,19 @@ class RunLengths:
 
 def decode(code: Mapping[str, Any]) -> NDArray[np.bool_]:
     """The mask (H, W) of a run-length code; ValueError for one that is damaged, or larger than images may be."""
-    need("match", "reading run-length codes", pycocotools="pycocotools")
-    from pycocotools import mask
-
     try:
         height, width = code["size"]
         if height * width > MAX_PIXELS:  # a short text may stand for any number of pixels
             raise ValueError
         counts = code["counts"]
-        compressed = code
-        if isinstance(counts, list):
-            runs = counts
-            compressed = mask.frPyObjects(code, height, width)
-        else:
+        runs = counts
+        if not isinstance(counts, list):
             runs = _runs(counts)
-        if min(runs) < 0 or sum(runs) != height * width:  # pycocotools would leave pixels as they are in memory
+        if min(runs) < 0 or sum(runs) != height * width:
             raise ValueError
-        pixels = mask.decode(compressed)
-        return np.asarray(pixels, dtype=bool)
+        is_selected = np.arange(len(runs)) % 2 == 1  # the first run is outside of the mask
+        pixels = np.repeat(is_selected, runs)
+        return pixels.reshape(width, height).T  # runs go down the columns
     except (KeyError, OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"not a run-length code with size and counts: {str(code)[:60]}") from error
 

@@ -23,15 +23,12 @@ from PIL import Image
 
 from idmetric.match.detect import Detections, Detector
 from idmetric.match.regions import Box
-from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.hub import Files, Hub, fetch_folder
+from idmetric.metric.checkpoints.pretrained import FILES, folder_revision, open_model, open_processor
 from idmetric.metric.checkpoints.revision import revision_of
-from idmetric.metric.checkpoints.weights import check_report
 from idmetric.metric.files.hints import need
 from idmetric.metric.models.devices import auto_device
 from idmetric.metric.scoring.scores import RequestError
-
-_FILES = ["*.json", "*.safetensors", "*.txt"]  # of a Hub repository: no code, no pickles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +47,8 @@ class Pretrained:
 
     processor_class: ClassVar[str] = ""
     model_class: ClassVar[str] = ""
+    parts: ClassVar[Sequence[str]] = ()  # see `open_model`, as `unused`
+    unused: ClassVar[Sequence[str]] = ()
 
     @cached_property
     def files(self) -> Files:
@@ -60,11 +59,9 @@ class Pretrained:
     def weights(self) -> str:
         """The name of exactly these weights: repository and commit, or folder and a digest of its files."""
         config = self.files["config.json"]
-        name = self.source
         if self.files.local:
-            name = config.parent.name
-        tensors = sorted(config.parent.glob("*.safetensors"))
-        return f"{name}@{revision_of(config, *tensors)}"
+            return f"{config.parent.name}@{folder_revision(config.parent)}"
+        return f"{self.source}@{revision_of(config)}"
 
     @cached_property
     def loaded(self) -> tuple[Any, Any]:
@@ -75,20 +72,11 @@ class Pretrained:
             CheckpointError: naming the weights, if they cannot be fetched, or do not fit the class.
         """
         need("detect", self.model_class, transformers="transformers")
-        import transformers
-
-        folder = fetch_folder(self.files, _FILES)
-        options = {"local_files_only": True, "trust_remote_code": False}
-        try:
-            processor = getattr(transformers, self.processor_class).from_pretrained(folder, **options)
-            model, report = getattr(transformers, self.model_class).from_pretrained(
-                folder, use_safetensors=True, output_loading_info=True, **options
-            )
-        except (OSError, ValueError, KeyError, RuntimeError) as error:
-            raise CheckpointError(f"cannot load {self.source} as {self.model_class}: {error!r}") from error
-        check_report(report | {"unexpected_keys": []}, self.source)  # such as SAM 3's tracker, which is not used
+        folder = fetch_folder(self.files, FILES)
+        processor = open_processor(self.processor_class, folder)
+        model = open_model(self.model_class, folder, self.parts, unused=self.unused)
         device = self.device or auto_device()
-        return processor, model.eval().to(device)
+        return processor, model.to(device)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +89,7 @@ class GroundingDino(Pretrained, Detector):
     name = "grounding-dino"
     processor_class = "GroundingDinoProcessor"
     model_class = "GroundingDinoForObjectDetection"
+    parts = ("grounding-dino", "swin", "bert")
 
     def candidates(self, image: Image.Image, words: Sequence[str], queries: Mapping[str, Any]) -> Iterator[Detections]:
         """See `Detector`."""
@@ -131,6 +120,7 @@ class Owlv2(Pretrained, Detector):
     finds_by = ("words", "photos")
     processor_class = "Owlv2Processor"
     model_class = "Owlv2ForObjectDetection"
+    parts = ("owlv2",)
 
     def candidates(self, image: Image.Image, words: Sequence[str], queries: Mapping[str, Any]) -> Iterator[Detections]:
         """See `Detector`."""
@@ -170,6 +160,8 @@ class Sam3(Pretrained, Detector):
     name = "sam3"
     processor_class = "Sam3Processor"
     model_class = "Sam3Model"
+    parts = ("sam3", "clip_text_model")
+    unused = ("tracker_model.", "tracker_neck.")  # the tracker of videos, in the same file
 
     def candidates(self, image: Image.Image, words: Sequence[str], queries: Mapping[str, Any]) -> Iterator[Detections]:
         """See `Detector`."""
@@ -223,6 +215,16 @@ class Sam2(Pretrained):
 
     processor_class = "Sam2Processor"
     model_class = "Sam2Model"
+    parts = ("sam2",)
+    unused = (  # the memory with which it tracks objects in videos, in the same file
+        "memory_",
+        "mask_downsample",
+        "object_pointer_proj",
+        "temporal_positional_encoding_projection_layer",
+        "no_memory_positional_encoding",
+        "no_object_pointer",
+        "occlusion_spatial_embedding_parameter",
+    )
 
     def mask(self, image: Image.Image, box: Box) -> NDArray[np.bool_]:
         """The object in a box, (H, W)."""

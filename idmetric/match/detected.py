@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
+from typing import Any
 
 from PIL import Image
 from torch import Tensor
@@ -16,6 +19,7 @@ from idmetric.match.codes import RunLengths
 from idmetric.match.detect import Detector, photos_of
 from idmetric.match.regions import Picture, Region
 from idmetric.metric.files import StrPath, json_file
+from idmetric.metric.files.digest import BLANK, check_seal, seal
 from idmetric.metric.files.output import replacing
 from idmetric.metric.images.masks import Images, Masks, read_mask
 from idmetric.metric.images.read import read_image
@@ -29,7 +33,8 @@ class DetectedRegions:
         words: what to look for, see `Detector.detect`.
         references: instead, photos of a subject, or of several by name: `Region.found_for` has the names. masks: of a
             subject in its photos.
-        keep: a folder in which regions are kept, by image, query and detector.
+        keep: a folder in which regions are kept, by image, query and detector. Files there that were damaged are
+            written again, with a warning.
 
     Raises:
         RequestError: without anything to look for, and for a detector that cannot look for it.
@@ -51,6 +56,12 @@ class DetectedRegions:
         self._photos = {name: photos_of(photos, masks) for name, photos in references.items()}
         self._words = detector.checked(words, bool(self._photos) and all(self._photos.values()))
         self._lock = Lock()  # `match` reads images in several threads
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_lock"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _lock=Lock())  # another process has a lock of its own
 
     @cached_property
     def _queries(self) -> dict[str, object]:
@@ -80,29 +91,41 @@ class DetectedRegions:
                 return self._find(picture)
             key = content_key(_pixels(picture), self.signature.encode())
             path = Path(self.keep, f"{key}.json")
-            regions = _read(path)
+            regions = _read(path, picture.size)
             if regions is None:
                 regions = self._find(picture)
-                content = {"detector": self.signature, "regions": list(map(asdict, regions))}
+                content = {**BLANK, "detector": self.signature, "regions": list(map(asdict, regions))}
                 with replacing(path, parents=True) as temporary:
                     temporary.write_text(json.dumps(content), encoding="utf-8")
+                    seal(temporary)
             return regions
 
     def _find(self, image: Image.Image) -> list[Region]:
         return self.detector.find(image, self._words, self._queries).regions
 
 
-def _read(path: Path) -> list[Region] | None:
-    """The regions in a kept file; None if there is none, or a damaged one."""
+def _read(path: Path, image_size: tuple[int, int]) -> list[Region] | None:
+    """The regions in a kept file; None if there is none, and with a warning for a damaged one.
+
+    Args:
+        image_size: width and height of the image.
+    """
     regions = []
     try:
+        check_seal(path)
         for row in json_file.read(path)["regions"]:
             mask = None
             if row["mask"]:
                 mask = RunLengths(row["mask"]["code"])
+                if mask.image_size != image_size:
+                    raise ValueError(f"a mask of {mask.image_size} pixels does not fit an image of {image_size}")
             found_for = tuple(row["found_for"])
             regions.append(Region(tuple(row["box"]), mask, row["label"], row["score"], found_for=found_for))
-    except (FileNotFoundError, ValueError, LookupError, TypeError):
+    except FileNotFoundError:
+        return None
+    except (ValueError, LookupError, TypeError) as error:
+        message = f"the kept regions {os.fspath(path)!r} are damaged and are found again: {error}"
+        warnings.warn(message, stacklevel=2)
         return None
     return regions
 

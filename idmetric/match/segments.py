@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 Array = NDArray[np.float64]
 OTHER_SUBJECT = 0.35  # the distance of two subjects, where no threshold is known
 OTHER_CONTENT = 0.15  # that of two segments without a cut between them
+_ROUNDING = 1e-6
 _OUTSTANDING = 3.0  # a step is so many times the usual one around it
 _GRADUAL = 10.0  # a change without one large step is
 _APART = 2.0  # the distance of two segments is so many times the one within each
@@ -42,8 +43,12 @@ def table_of(features: Sequence[Array]) -> Array:
     if not features:
         return np.empty((0, 0))
     vectors = np.array(features)
-    distances: Array = 1 - vectors @ vectors.T
-    return distances.clip(min=0)  # of equal frames, rounding may leave less
+    return zero_if_equal(1 - vectors @ vectors.T)
+
+
+def zero_if_equal(distances: Array) -> Array:
+    """Distances 1 - cos, with 0 for what rounding leaves of equal float32 features, about 1e-7 of either sign."""
+    return np.where(distances < _ROUNDING, 0, distances)  # NaN stays
 
 
 def jumps(distances: Array, is_cut: Sequence[bool], limit: float) -> list[Jump]:

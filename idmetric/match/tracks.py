@@ -13,6 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageChops, ImageStat
 
+from idmetric.match.segments import zero_if_equal
+
 Array = NDArray[np.float64]
 STILL = 0.005  # frame differences below it are those of compression
 CUT = 0.12  # frame differences above it are cuts
@@ -160,7 +162,7 @@ def steps(features: Sequence[Array | None]) -> tuple[Array, Array]:
             to_first[time] = 1 - feature @ first
             to_previous[time] = 1 - feature @ previous
         previous = feature
-    return to_first, to_previous
+    return zero_if_equal(to_first), zero_if_equal(to_previous)
 
 
 def reduced(values: Array, times: Sequence[str]) -> tuple[float | None, float | None, str | None]:

@@ -50,9 +50,12 @@ class Stopped(Exception):
     """
 
     def __init__(self, step: int, number: int) -> None:
-        super().__init__(f"stopped after step {step}, which is saved: the same command resumes from there")
+        super().__init__(step, number)  # the arguments, by which an exception is copied
         self.step = step
         self.signal = number
+
+    def __str__(self) -> str:
+        return f"stopped after step {self.step}, which is saved: the same command resumes from there"
 
 
 @contextlib.contextmanager

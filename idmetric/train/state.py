@@ -1,7 +1,7 @@
 """The checkpoints of a training run: everything that a resumed run needs for the same result.
 
     out/checkpoints/step-000100.safetensors   trainable weights, buffers, the optimizer's tensors, and as metadata the
-                                              loss scale and the best step so far
+                                              loss scale, the best step so far and a digest of the file
 
 A checkpoint is written atomically. Random numbers are not stored, because they follow from seed and step; nor are the
 optimizer's settings, which are the recipe's.
@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from idmetric.metric.files.digest import BLANK, DigestError, check_seal, seal
 from idmetric.metric.files.output import replacing
 
 FOLDER = "checkpoints"
@@ -72,8 +73,10 @@ def save(
     # safetensors refuses tensors that share memory
     copies = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in tensors.items()}
     path = out / FOLDER / f"step-{step:06d}.safetensors"
+    record = json.dumps({"scaler": scaler.state_dict(), **more})
     with replacing(path, parents=True) as temporary:
-        save_file(copies, temporary, {"record": json.dumps({"scaler": scaler.state_dict(), **more})})
+        save_file(copies, temporary, {**BLANK, "record": record})
+        seal(temporary)
     return path
 
 
@@ -135,10 +138,11 @@ def prune(out: Path, keep: int, best: int | None) -> None:
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
+        check_seal(path)
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             return tensors, dict(json.loads(file.metadata()["record"]))
-    except (OSError, SafetensorError) as error:
+    except (DigestError, OSError, SafetensorError) as error:
         raise _damaged(path, str(error)) from error
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, "it is not the checkpoint of a training run") from error

@@ -213,6 +213,50 @@ def test_retrieval_is_that_of_a_slow_loop(metric: IDSim) -> None:
     assert {name: value.item() for name, value in numbers.compute().items()} == pytest.approx(found)
 
 
+@pytest.mark.parametrize("in_a_collection", [False, True])
+def test_a_batch_without_a_pair_is_nan_and_keeps_the_earlier_ones(metric: IDSim, in_a_collection: bool) -> None:
+    images, names = pictures(6), ["a", "b", "a", "c", "b", "c"]
+    whole = IdentityRetrieval(metric, ks=(1,))
+    whole.update(images, names)
+
+    measured: Any = IdentityRetrieval(metric, ks=(1,))
+    if in_a_collection:
+        measured = torchmetrics.MetricCollection([measured])
+    for batch in (slice(0, 3), slice(3, 6)):  # a b a, c b c: a pair each
+        assert measured(images[batch], names[batch])["mAP"].isfinite()
+    without = measured(pictures(2, 7), ["x", "y"])
+    assert without.keys() == {"mAP", "hit@1"}
+    assert all(value.isnan() for value in without.values())
+
+    whole.update(pictures(2, 7), ["x", "y"])
+    assert measured.compute() == whole.compute()
+    assert whole.compute()["mAP"].isfinite()
+
+
+def test_a_first_batch_without_a_pair_counts_in_the_end(metric: IDSim) -> None:
+    measured = IdentityRetrieval(metric, ks=(1,))
+    assert measured(pictures(2), ["a", "b"])["hit@1"].isnan()
+    with pytest.raises(ValueError, match="nothing to find"):
+        measured.compute()
+    measured.update(pictures(1), ["a"])  # the first picture again
+    assert measured.compute()["hit@1"].item() == 1
+
+
+@pytest.mark.parametrize("in_a_collection", [False, True])
+def test_an_error_in_forward_leaves_the_earlier_batches(metric: IDSim, in_a_collection: bool) -> None:
+    single: Any = IdentitySimilarity(metric, reduction="none")
+    measured = torchmetrics.MetricCollection({"one": single}) if in_a_collection else single
+    measured(pictures(2), pictures(2, 2))
+    before = single.compute()
+    settings = {name: value for name, value in vars(single).items() if not name.startswith("values")}
+    with pytest.raises(ImageReadError):
+        measured(["absent.png"], pictures(1))
+    assert torch.equal(single.compute(), before)
+    assert {name: vars(single)[name] for name in settings} == settings
+    measured(pictures(1), pictures(1, 3))
+    assert len(single.compute()) == 3
+
+
 def retrieve(metric: IDSim, vectors: Any, identities: Any, monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
     """mAP, hit@1 and hit@3 of images that have these global features."""
     monkeypatch.setattr(metric, "embed", lambda images, **_: Embedding(images))

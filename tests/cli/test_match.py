@@ -79,6 +79,24 @@ def test_json_has_summary_worst_and_published_numbers(folder: Path, capsys: pyte
     assert nexus["form"] == "corrected"
 
 
+def test_no_output_replaces_an_input(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "images" / "clip.html").symlink_to(folder / "boxes.csv")
+    for option, name in (
+        ("--output", "images/0.png"),
+        ("--output", "ann/0.png"),
+        ("--output", "boxes.csv"),
+        ("--html", "images/clip.html"),  # a link to the boxes
+    ):
+        path = folder / name
+        before = path.read_bytes()
+        with pytest.raises(SystemExit) as stop:
+            run(folder, "--regions", str(folder / "boxes.csv"), option, str(path))
+        assert stop.value.code == 2
+        assert f"{option} '{path}' is an input" in capsys.readouterr().err
+        assert path.read_bytes() == before
+    (folder / "images" / "clip.html").unlink()
+
+
 def test_html_writes_a_page(folder: Path, tmp_path: Path) -> None:
     assert run(folder, "--regions", str(folder / "boxes.json"), "--html", str(tmp_path / "page.html")) == 0
     assert "missing; nearest region at" in (tmp_path / "page.html").read_text(encoding="utf-8")

@@ -286,8 +286,18 @@ def test_powerpaint_paints_with_the_files_weights(engine: Callable[[str], Engine
     assert pipe.scheduler.config.beta_start == 0.00085
 
 
+def _with_nan(file: Path, folder: Path) -> Path:
+    from safetensors.torch import load_file, save_file
+
+    state = load_file(file)
+    state[min(state)] *= float("nan")
+    save_file(state, folder / "nan.safetensors")
+    return folder / "nan.safetensors"
+
+
 def test_weights_of_another_kind_are_refused(folder: Path, tmp_path: Path) -> None:
     sd = folder / "stable_diffusion"
+    damaged = _with_nan(folder / "offset.safetensors", tmp_path)
     cases = [
         ("flux_fill", {"base": str(folder / "sam2")}, "cannot load sam2 as FluxFillPipeline"),
         ("iclight", {"base": str(sd), "offset": str(folder / "lora.safetensors")}, "do not fit"),
@@ -298,10 +308,42 @@ def test_weights_of_another_kind_are_refused(folder: Path, tmp_path: Path) -> No
         ("sdxl_inpaint", {"base": str(tmp_path / "absent")}, "is not a folder, or owner"),
         ("sdxl_inpaint", {"base": str(folder / "lora.safetensors")}, "is not a folder, or owner/name"),
         ("iclight", {"base": str(sd), "offset": str(tmp_path)}, "cannot read weights .*iclight_sd15"),
+        ("iclight", {"base": str(sd), "offset": str(damaged)}, "damaged weights"),
     ]  # fmt: skip
     for name, weights, message in cases:
         with pytest.raises(CheckpointError, match=message):
             open_engine(name, CPU, weights).edit(request())
+
+
+@pytest.mark.parametrize("part", ["unet", "text_encoder"])
+def test_components_are_filled_by_finite_floats_of_their_own_folder(folder: Path, tmp_path: Path, part: str) -> None:
+    """diffusers draws what is missing, with a warning, and casts whatever it reads."""
+    from safetensors.torch import load_file, save_file
+
+    place = tmp_path / "sd"
+    shutil.copytree(folder / "stable_diffusion", place)
+    [path] = (place / part).glob("*.safetensors")
+    state = load_file(path)
+    key = max(name for name, value in state.items() if value.ndim > 1)
+    rest = {name: value for name, value in state.items() if name != key}
+    cases = {
+        f"missing {key}": rest,
+        f"wrong type {key} torch.int8": {**state, key: state[key].to(torch.int8)},
+        "damaged weights": {**state, key: state[key] * float("nan")},
+        "exceeds what float32 can hold": {**state, key: state[key].double() * 1e300},
+        "shape": {**state, key: state[key][:1].clone()},
+    }
+    for message, changed in cases.items():
+        save_file(changed, path, {"format": "pt"})
+        with pytest.raises(CheckpointError, match=f"cannot load sd as .*{message}"):
+            open_engine("sd_turbo", CPU, {"base": str(place)}).load()
+
+    save_file(state, tmp_path / "outside.safetensors", {"format": "pt"})
+    path.unlink()
+    weight_map = {"weight_map": dict.fromkeys(state, "../../outside.safetensors")}
+    path.with_name(path.name + ".index.json").write_text(json.dumps(weight_map))
+    with pytest.raises(CheckpointError, match="which is not in its folder"):
+        open_engine("sd_turbo", CPU, {"base": str(place)}).load()
 
 
 def test_pickled_weights_are_not_opened(folder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,10 +18,12 @@ import pytest
 import torch
 from huggingface_hub import constants, errors
 from PIL import Image
+from safetensors.torch import save_file
 
 from idmetric import IdentityLoss, IDSim, load
 from idmetric.cli.main import main
 from idmetric.metric.checkpoints import hub
+from idmetric.metric.checkpoints.watched import StalledError
 from idmetric.metric.distance.finite import reason
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.kinds import MultiFrameWarning
@@ -126,8 +129,15 @@ def given(tmp_path: Path, patch: pytest.MonkeyPatch, said: Callable[[], str]) ->
         page = SimpleNamespace(commit_hash=None, etag=None)
         login_page.setattr(huggingface_hub, "get_hf_file_metadata", lambda *_, **__: page)
         yield message(lambda: hub.fetch(REPO, "config.json", hub.Hub(cache_dir=str(tmp_path))))
+    with patch.context() as slow:
+        slow.setattr(huggingface_hub, "get_hf_file_metadata", refused(StalledError("no progress in 30 s")))
+        yield message(lambda: hub.fetch(REPO, "config.json", hub.Hub(cache_dir=str(tmp_path))))
     yield message(lambda: load("no model"))
     yield message(lambda: IDSim(str(tmp_path)))
+    metric.save_pretrained(tmp_path / "damaged")
+    for value in (torch.tensor(1, dtype=torch.int8), torch.tensor(math.nan)):
+        save_file({"mlp_cls.beta_logit": value}, tmp_path / "damaged" / "model.safetensors")
+        yield message(lambda: IDSim(tmp_path / "damaged"))
 
     with patch.context() as full:
         full.setattr("idmetric.cli.gallery._dedupe", refused(MemoryError()))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
+
 import numpy as np
 import pytest
 
-from idmetric.match.codes import decode
+from idmetric.match.codes import RunLengths, decode
 
 coco = pytest.importorskip("pycocotools.mask")
 
@@ -23,6 +25,14 @@ def test_masks_come_back(seed):
     code = coco.encode(np.asfortranarray(mask.astype(np.uint8)))
     assert np.array_equal(decode(code), mask)
     assert np.array_equal(decode({**code, "counts": code["counts"].decode()}), mask)
+
+
+def test_nothing_warns_with_numpy_2():
+    """pycocotools' own decoder gives a DeprecationWarning, an error under `python -W error`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        code = RunLengths.of(mask_of(20))
+        assert np.array_equal(decode(code.code), mask_of(20))
 
 
 def test_text_that_ends_early_or_is_of_another_size_is_refused():

@@ -180,7 +180,7 @@ def test_weights_that_do_not_fit_are_refused(folders, tmp_path):
         Owlv2(source=str(folder)).detect(noise(), ["dog"])
 
     (folder / "model.safetensors").unlink()
-    with pytest.raises(CheckpointError, match=r"cannot load .*owlv2 as Owlv2ForObjectDetection"):
+    with pytest.raises(CheckpointError, match="has no safetensors file"):
         Owlv2(source=str(folder)).detect(noise(), ["dog"])
 
 

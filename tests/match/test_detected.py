@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import dataclass, field
+import pickle
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,9 @@ from idmetric.match.codes import decode
 from idmetric.match.detect import Detections, Detector
 from idmetric.match.detect_patches import PatchDetector, hot_boxes
 from idmetric.match.detected import DetectedRegions
+from idmetric.metric.files.digest import BLANK, seal
 from idmetric.metric.scoring.scores import RequestError
+from tests.fuzz.flips import spread_flips
 from tests.match.detector_parts import owlv2
 from tests.match.scenes import ANN, REX, SIDE, panel, references, scene
 
@@ -134,12 +137,49 @@ def test_kept_regions_are_found_once(metric, subjects, tmp_path):
         assert len(other.detector.calls) == 1
     assert len(list(keep.glob("*.json"))) == 4
 
-    # as is what is damaged
-    for path in keep.glob("*.json"):
-        path.write_text(path.read_text()[:-40])
-    mended = regions(["person", "dog"])
-    assert [region.box for region in mended(picture)] == [region.box for region in first(picture)]
-    assert len(mended.detector.calls) == 1
+
+def test_no_flipped_bit_of_kept_regions_gives_other_regions(tmp_path):
+    picture, boxes = scene((ANN, REX))
+
+    def found():
+        detector = Panels(boxes=boxes, labels=["person", "dog"], with_masks=True)
+        regions = DetectedRegions(detector, ["person", "dog"], keep=tmp_path)(picture)
+        return [(asdict(region) | {"mask": region.mask.code}, len(detector.calls)) for region in regions]
+
+    first = found()
+    (path,) = tmp_path.iterdir()
+    whole = path.read_bytes()
+    for damaged in spread_flips(whole, 40):
+        path.write_bytes(damaged)
+        with pytest.warns(UserWarning, match=rf"{path.name}' are damaged and are found again: ") as warned:
+            assert found() == first
+        assert len(warned) == 1
+        assert path.read_bytes() == whole
+
+    # a kept mask of another shape than its image, in a file that is whole
+    content = json.loads(whole) | BLANK
+    content["regions"][0]["mask"]["code"]["size"].reverse()
+    path.write_text(json.dumps(content))
+    seal(path)
+    with pytest.warns(UserWarning, match=r"a mask of \(\d+, \d+\) pixels does not fit an image of"):
+        assert found() == first
+
+    # of an earlier version
+    path.write_text(json.dumps({name: value for name, value in json.loads(whole).items() if name != "digest"}))
+    with pytest.warns(UserWarning, match="it has no digest"):
+        assert found() == first
+
+
+def test_detected_regions_can_be_pickled_as_for_a_process_that_is_spawned():
+    picture, boxes = scene((ANN, REX))
+    by_words = DetectedRegions(Panels(boxes=boxes, labels=["person", "dog"]), ["person", "dog"])
+    by_photos = DetectedRegions(PatchDetector(metric=IDSim("tiny")), references={"ann": [panel(ANN, 1)]})
+    for regions in (by_words, by_photos):
+        before = regions(picture)
+        assert before
+        again = pickle.loads(pickle.dumps(regions))
+        assert again.signature == regions.signature
+        assert again(picture) == before
 
 
 def test_the_signature_follows_photos_and_masks():

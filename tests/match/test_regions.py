@@ -235,6 +235,11 @@ def test_damaged_files_are_refused_by_name(tmp_path, name, content):
         read(path, ["a.png"])
 
 
+def test_a_detector_that_returns_none_gets_a_sentence():
+    with pytest.raises(RequestError, match=r"returned None for a\.png: let it return a list, which is empty"):
+        read(lambda picture: None, ["a.png"])
+
+
 def test_two_images_do_not_share_regions_by_an_equal_name():
     with pytest.raises(RequestError, match="more folders"):
         read({"01.png": [BOX]}, ["a/01.png", "b/01.png"], kind="list")

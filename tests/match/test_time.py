@@ -310,6 +310,15 @@ def test_consistency_by_a_slow_loop(metric):
     assert row["frames"] == 4
 
 
+def test_consistency_of_equal_frames_is_0(metric):
+    for seed in range(6):
+        rng = np.random.default_rng(seed)
+        frame = Image.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8))
+        [row] = consistency(metric, Clip([frame] * 3), frames="all").rows
+        for name in ("mean", "worst", "outlier_mean", "to_first", "to_previous", "first_to_last"):
+            assert str(row[name]) == "0.0", (seed, name)
+
+
 def test_consistency_takes_regions_with_any_label(metric):
     stills = film([(ANN, REX)] * 2)
     labeled = [[Region(LEFT, label="ann")], [Region(LEFT, label="a dog")]]

@@ -96,6 +96,16 @@ def test_steps_are_distances_to_the_first_and_the_previous_frame_that_shows_the_
     assert all(np.isnan(values).all() for values in steps([None, ANN]))
 
 
+def test_equal_frames_are_at_0_and_not_below():
+    features = np.random.default_rng(0).normal(size=(50, 48)).astype(np.float32)
+    features /= np.linalg.norm(features, axis=1, keepdims=True)
+    assert min(1 - feature @ feature for feature in features) < 0
+    for feature in features:
+        to_first, to_previous = steps([feature, feature, np.full_like(feature, NAN)])
+        assert to_first[1] == to_previous[1] == 0
+        assert np.isnan(to_first[2])
+
+
 def test_reduced_names_the_worst_time():
     assert reduced(np.array([0.1, NAN, 0.5, 0.3]), ["a", "b", "c", "d"]) == (pytest.approx(0.3), 0.5, "c")
     assert reduced(np.array([NAN]), ["a"]) == (None, None, None)

@@ -16,15 +16,17 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from idmetric import load
+from idmetric.metric.files.digest import BLANK, seal
 from idmetric.metric.files.output import OutputError
 from idmetric.train import run_folder, state
 from idmetric.train.loader import seed_all
 from idmetric.train.log import truncate
 from idmetric.train.loop import NotFinite, Stopped, TrainError, TrainSettings, fit
 from idmetric.train.processes import Processes
+from tests.fuzz.flips import spread_flips
 from tests.train_parts import Config, PairRecipe, exchange, in_two_processes, killed_at, read_log, start
 
 SETTINGS: dict[str, Any] = {"save_every": 4, "validate_every": 5, "log_every": 1, "workers": 0}
@@ -532,19 +534,34 @@ def test_a_damaged_or_foreign_checkpoint_is_named(tmp_path: Path) -> None:
     interrupt(tmp_path / "run")
     path = tmp_path / "run/checkpoints/step-000005.safetensors"
     whole, own = path.read_bytes(), {name: value.clone() for name, value in load_file(path).items()}
+
+    def sealed(tensors: dict[str, Tensor], **record: str) -> None:
+        save_file(tensors, path, {**BLANK, **record})
+        seal(path)
+
     for damage in (
         lambda: path.write_bytes(whole[:-4]),
         lambda: path.write_bytes(b"rubbish"),
-        lambda: save_file(own, path),  # without its record
-        lambda: save_file({k: v for k, v in own.items() if k != "loss/log"}, path, {"record": "{}"}),
-        lambda: save_file({**own, "loss/log": torch.zeros(2)}, path, {"record": "{}"}),
-        lambda: save_file({**own, "model/other": torch.zeros(2)}, path, {"record": "{}"}),
+        lambda: save_file(own, path, {"record": "{}"}),  # without a digest, as earlier versions
+        lambda: sealed(own),  # without its record
+        lambda: sealed({k: v for k, v in own.items() if k != "loss/log"}, record="{}"),
+        lambda: sealed({**own, "loss/log": torch.zeros(2)}, record="{}"),
+        lambda: sealed({**own, "model/other": torch.zeros(2)}, record="{}"),
     ):
         damage()
         with pytest.raises(TrainError, match=r"step-000005\.safetensors cannot be read: .*; delete this file"):
             train(tmp_path / "run")
     path.write_bytes(whole)
     train(tmp_path / "run")
+
+
+def test_no_checkpoint_with_a_flipped_bit_is_resumed_from(tmp_path: Path) -> None:
+    interrupt(tmp_path / "run")
+    path = tmp_path / "run/checkpoints/step-000005.safetensors"
+    for damaged in spread_flips(path.read_bytes(), 40):
+        path.write_bytes(damaged)
+        with pytest.raises(TrainError, match=r"step-000005\.safetensors cannot be read: .*; delete this file"):
+            state.load_weights(path, {"model": nn.Linear(1, 1)})
 
 
 def test_two_runs_in_one_folder_are_refused(tmp_path: Path) -> None:

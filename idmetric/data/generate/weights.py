@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import hashlib
+import importlib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.checkpoints.hub import Hub, cached_file, fetch
+from idmetric.metric.checkpoints.hub import Files, Hub, cached_file, downloaded, fetch, fetch_folder
 from idmetric.metric.files.typed import accept, from_text
 
 Options = dict[str, Any]  # settings, or arguments of a pipeline, by name
 
 # parts of Stable Diffusion's pipelines: the safety checker would add black images to the data
 NO_CHECKER: Options = {"safety_checker": None, "requires_safety_checker": False}
+_LIBRARIES = ("diffusers", "transformers")  # of a pipeline's models
 _READ = {".safetensors", ".json", ".txt", ".model", ".jinja"}  # extensions of files that pipelines load
 _SAMPLE, _SAMPLES = 16 * 1024, 256  # bytes of a sample, and samples of a file
 
@@ -213,39 +216,86 @@ def load_pipeline(
     for file in [*folder.glob("*.py"), *folder.glob("*/*.py")]:  # some versions of diffusers run it
         name = file.relative_to(folder)
         raise CheckpointError(f"cannot load {weights} as {kind}: it holds {name}, and code is not run")
-    return load_model(kind, weights, place, folder, **parts)
+
+    from idmetric.metric.checkpoints.format import read_json
+
+    index = folder / "model_index.json"
+    entries = {}
+    if index.is_file():
+        entries = read_json(index)
+    with _explained(weights, kind):
+        for component, entry in entries.items():
+            if component.isidentifier() and component not in parts and _is_model(entry):
+                library, class_name = entry
+                parts[component] = _filled(library, class_name, folder / component, place)
+        return _from_pretrained(kind, folder, place, **parts)
 
 
-def load_model(
-    kind: str,
-    weights: Weights,
-    place: Place,
-    folder: Path | None = None,
-    **options: Any,
-) -> Any:
-    """A model or pipeline of diffusers' class `kind`, from a folder with its weights if they are there.
+def load_model(kind: str, weights: Weights, place: Place) -> Any:
+    """A model of diffusers' class `kind`; place and errors as `load_pipeline`."""
+    from idmetric.metric.checkpoints.pretrained import FILES
 
-    Errors are those of `load_pipeline`.
-    """
+    files = Files(weights.repo, Hub(weights.revision), advice="--weights NAME=FOLDER")
+    folder = fetch_folder(files, FILES)
+    with _explained(weights, kind):
+        return _filled("diffusers", kind, folder, place)
+
+
+def _is_model(entry: Any) -> bool:
+    """Whether a component in a pipeline's index, [library, class], has weights."""
+    if not isinstance(entry, list) or len(entry) != 2 or entry[0] not in _LIBRARIES:
+        return False
+    import torch
+
+    library = importlib.import_module(entry[0])
+    kind = getattr(library, str(entry[1]), None)
+    return isinstance(kind, type) and issubclass(kind, torch.nn.Module)
+
+
+def _filled(library: str, class_name: str, folder: Path, place: Place) -> Any:
+    """A model of diffusers or transformers, each tensor of which is in its files; they may hold more."""
+    from idmetric.metric.checkpoints.pretrained import check_settings, open_model, read_shards, weight_files
+    from idmetric.metric.checkpoints.weights import check_loaded, check_report
+
+    if library == "transformers":
+        return open_model(class_name, folder, dtype=place.torch_dtype(), is_exact=False)
+    check_settings(folder)
+    state = read_shards(weight_files(folder, "diffusion_pytorch_model.safetensors"))
+    model, report = _from_pretrained(class_name, folder, place, output_loading_info=True)
+    check_report(report | {"unexpected_keys": []}, str(folder))
+    check_loaded(model.state_dict(), state, str(folder))
+    return model
+
+
+def _from_pretrained(kind: str, folder: Path, place: Place, **options: Any) -> Any:
     import diffusers
     from packaging.version import Version
 
     is_new = Version(diffusers.__version__) >= Version("0.42")
-    options |= {"dtype" if is_new else "torch_dtype": place.torch_dtype(), "revision": weights.revision}
+    options["dtype" if is_new else "torch_dtype"] = place.torch_dtype()
+    return getattr(diffusers, kind).from_pretrained(folder, use_safetensors=True, local_files_only=True, **options)
+
+
+@contextmanager
+def _explained(weights: Weights, kind: str) -> Iterator[None]:
     try:
-        return getattr(diffusers, kind).from_pretrained(folder or weights.repo, use_safetensors=True, **options)
+        yield
+    except CheckpointError as error:
+        raise CheckpointError(f"cannot load {weights} as {kind}: {error}") from error
     except (OSError, ValueError, TypeError, KeyError, RuntimeError) as error:
         raise CheckpointError(f"cannot load {weights} as {kind}: {_line(error)}") from error
 
 
 def load_tensors(weights: Weights) -> dict[str, Any]:
     """The tensors of one safetensors file; errors as `load_pipeline`."""
-    from idmetric.metric.checkpoints.weights import read_tensors
+    from idmetric.metric.checkpoints.weights import check_finite, read_tensors
 
-    name = str(weights.file)
-    if weights.local:
-        return read_tensors(Path(weights.repo, name))
-    return read_tensors(fetch(weights.repo, name, Hub(weights.revision)))
+    path = Path(weights.repo, str(weights.file))
+    if not weights.local:
+        path = fetch(weights.repo, str(weights.file), Hub(weights.revision))
+    tensors = read_tensors(path)
+    check_finite(tensors, path)
+    return tensors
 
 
 def version(weights: Weights) -> str:
@@ -285,7 +335,8 @@ def _downloaded(weights: Weights, parts: Options) -> Path:
 
     repo = weights.repo
     try:
-        return Path(DiffusionPipeline.download(repo, revision=weights.revision, use_safetensors=True, **parts))
+        options = {"revision": weights.revision, "use_safetensors": True, **parts}
+        return Path(downloaded(repo, lambda: DiffusionPipeline.download(repo, **options)))
     except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
         raise CheckpointError(
             f"cannot fetch {weights} from the Hub ({_line(error)}); if it is gated, accept its license at "

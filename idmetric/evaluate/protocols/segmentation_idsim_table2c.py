@@ -85,7 +85,7 @@ def run(
     sam = None
     if options.sam is not None:
         sam = persam.PerSAM(options.sam, device=settings.device)
-        about["sam"] = sam.name
+        about["sam"] = f"{sam.name}@{sam.revision}"
 
     bound = bind(real, models, replace(settings, distance="patch"))
     all_tasks, notes = tasks(bound.manifest, settings, options.others)

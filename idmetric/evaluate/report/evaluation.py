@@ -136,7 +136,7 @@ def _plots(results: Sequence[Result]) -> list[dict[str, str]]:
     from idmetric.evaluate.report.plots import draw
 
     plots = []
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         for path in draw(results, Path(folder), "plot", "svg"):
             *dataset, kind = path.stem.removeprefix("plot.").rsplit(".", 1)
             caption = ", ".join([PLOT_CAPTIONS.get(kind, kind), *dataset])

@@ -79,7 +79,7 @@ def read(files: Files) -> Checkpoint:
         raise CheckpointError(f"{str(path)!r} is not an idmetric config: it has no model_type or format")
     if config_format > FORMAT:
         raise CheckpointError(f"{str(path)!r} has format {config_format}; this version of idmetric reads {FORMAT}")
-    state = read_finite(weights)
+    state = read_finite(weights, packed=True)
     revision = revision_of(weights, path)
     return Checkpoint(config, state, files.name, revision, files)
 

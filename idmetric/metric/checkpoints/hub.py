@@ -6,17 +6,23 @@ import contextlib
 import errno
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import TypeVar
 
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.revision import commit_of
+from idmetric.metric.checkpoints.watched import StalledError, watched
 from idmetric.metric.files import StrPath
+
+T = TypeVar("T")
 
 _CONFIG = "config.json"  # of each repository that is fetched as a folder
 _COMMIT = "[0-9a-f]{40}"
+_PATIENCE = 300.0  # seconds for the next 10 MB, which the Hub client writes at once, or for a smaller file
+_ANSWERS = 3  # times HF_HUB_ETAG_TIMEOUT, for a whole answer without a file
 _TINY = "or choose the model in the package: IDSim('tiny') in Python, --model tiny in the shell"
 
 
@@ -116,7 +122,7 @@ def fetch(repo: str, filename: str, hub: Hub = Hub(), advice: str = _TINY) -> Pa
         problem = _problem(repo, filename, hub)
         options = asdict(replace(hub, local_files_only=hub.local_files_only or problem is not None))
         try:
-            return Path(huggingface_hub.hf_hub_download(repo, filename, **options))
+            return Path(downloaded(repo, lambda: huggingface_hub.hf_hub_download(repo, filename, **options), hub))
         except huggingface_hub.errors.LocalEntryNotFoundError:
             if problem is None:
                 raise
@@ -143,7 +149,9 @@ def fetch_folder(files: Files, patterns: Sequence[str]) -> Path:
         api = huggingface_hub.HfApi(token=files.hub.token)
         timeout = constants.HF_HUB_ETAG_TIMEOUT
         try:
-            info = api.model_info(files.name, revision=files.hub.revision, timeout=timeout)
+            info = watched(
+                lambda: api.model_info(files.name, revision=files.hub.revision, timeout=timeout), _ANSWERS * timeout
+            )
         except Exception as error:
             if _is_unreachable(error) and any(folder.glob("*.safetensors")):
                 return folder
@@ -152,6 +160,11 @@ def fetch_folder(files: Files, patterns: Sequence[str]) -> Path:
         if any(fnmatch(sibling.rfilename, pattern) for pattern in patterns):
             _ = files[sibling.rfilename]
     return folder
+
+
+def downloaded(repo: str, download: Callable[[], T], hub: Hub = Hub()) -> T:
+    """What `download` returns, which fetches files of a repository; StalledError if the server sends too slowly."""
+    return watched(download, _PATIENCE, lambda: _written(repo, hub))
 
 
 def check_repository(repo: str) -> None:
@@ -188,7 +201,9 @@ def _problem(repo: str, filename: str, hub: Hub) -> Exception | None:
     url = huggingface_hub.hf_hub_url(repo, filename, revision=hub.revision)
     timeout = constants.HF_HUB_ETAG_TIMEOUT
     try:
-        answer = huggingface_hub.get_hf_file_metadata(url, token=hub.token, timeout=timeout)
+        answer = watched(
+            lambda: huggingface_hub.get_hf_file_metadata(url, token=hub.token, timeout=timeout), _ANSWERS * timeout
+        )
     except (errors.EntryNotFoundError, errors.RevisionNotFoundError):
         return None
     except Exception as error:  # the Hub client raises OSError, ValueError and its HTTP library's own errors
@@ -259,6 +274,8 @@ def _reason(error: BaseException, repo: str, hub: Hub) -> str:
         advice = _ADVICE.get(status, "an error of the server: try again later")
         return f"HTTP {status} for {page}, {advice}"
     text = " ".join(str(error).split())[:200]
+    if isinstance(error, StalledError):
+        return f"{constants.ENDPOINT} is too slow ({text}): check the network, HTTPS_PROXY and HF_ENDPOINT"
     if isinstance(error, ValueError):
         return text
     return (
@@ -275,6 +292,17 @@ def cached_file(repo: str, filename: str, hub: Hub = Hub()) -> Path | None:
     if isinstance(path, str):
         return Path(path)
     return None  # also for a marker that the Hub has no such file
+
+
+def _written(repo: str, hub: Hub) -> list[tuple[str, int, int]]:
+    """Names, sizes and times of a repository's files in the cache, finished or not."""
+    folder = Path(_cache(hub), f"models--{repo.replace('/', '--')}", "blobs")
+    files = []
+    with contextlib.suppress(OSError):  # a file that has just been renamed
+        for path in sorted(folder.iterdir()):
+            status = path.stat()
+            files.append((path.name, status.st_size, status.st_mtime_ns))
+    return files
 
 
 def _cache(hub: Hub) -> str:

@@ -1,4 +1,7 @@
-"""Tensors of safetensors files and of published `.pth` files, and models that are filled with them.
+"""The gate of all weights: tensors of safetensors files and of published `.pth` files, and models filled with them.
+
+Whatever fills a model has passed here: it is stored as floats (`check_types`), fits the model exactly in names and
+shapes (`check_state`, `check_report`), and is finite as read and after every cast (`check_finite`, `check_loaded`).
 
 All functions raise CheckpointError, which names the file and the tensors.
 """
@@ -7,12 +10,12 @@ from __future__ import annotations
 
 import os
 import pickle
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -22,13 +25,36 @@ from idmetric.metric.files import StrPath
 
 SCALE = ".int8_scale"  # behind the name of a tensor
 
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
+_TABLES = re.compile(r"num_batches_tracked|.*_(ids|idxs?|index)")  # last parts of names: whole numbers, no weights
+
 
 def read_tensors(path: StrPath) -> dict[str, Tensor]:
-    """All tensors of a safetensors file."""
+    """All tensors of a safetensors file, mapped: their values are not read, so not checked to be finite."""
+    tensors = _read_mapped(path)
+    check_types(tensors, path)
+    return tensors
+
+
+def read_finite(path: StrPath, *, packed: bool = False) -> dict[str, Tensor]:
+    """All tensors of a file of weights, safetensors or `.pth`; each is read, to check that it is finite.
+
+    Args:
+        packed: tensors may be `unpacked`, as in this package's own model folders.
+    """
+    tensors = _read_pickled(path) if is_pickled(path) else _read_mapped(path)
+    if packed:
+        tensors = unpacked(tensors, path)
+    check_types(tensors, path)
+    check_finite(tensors, path)
+    return tensors
+
+
+def _read_mapped(path: StrPath) -> dict[str, Tensor]:
     try:
         Path(path).open("rb").close()  # safetensors calls a closed file missing
         return dict(load_file(path))
-    except (OSError, SafetensorError) as error:
+    except Exception as error:  # SafetensorError, OSError, and torch's for types that it lacks
         reason = str(error)
         if _begins(path, b"version https://git-lfs"):
             reason = (
@@ -37,24 +63,33 @@ def read_tensors(path: StrPath) -> dict[str, Tensor]:
         raise CheckpointError(f"cannot read weights {os.fspath(path)!r}: {reason}") from error
 
 
-def read_finite(path: StrPath) -> dict[str, Tensor]:
-    """All tensors of a file of weights, safetensors or `.pth`; each is read, to check that it is finite."""
-    tensors = read_pickled(path) if is_pickled(path) else read_tensors(path)
-    check_finite(tensors, path)
-    return unpacked(tensors)
+def unpacked(state: Mapping[str, Tensor], name: StrPath) -> dict[str, Tensor]:
+    """Tensors of one byte a value in float32: int8, times the scale of each output, a tensor of the name + `SCALE`.
 
+    Args:
+        name: where they come from, for messages.
 
-def unpacked(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors of one byte a value in float32: int8, times the scale of each output, a tensor of the name + `SCALE`."""
+    Raises:
+        CheckpointError: for a scale without its tensor, of a tensor that is not int8, or of another length.
+    """
     tensors = {}
-    for name, value in state.items():
-        if name.endswith(SCALE):
+    faults = []
+    for key, value in state.items():
+        if key.endswith(SCALE):
+            if key.removesuffix(SCALE) not in state:
+                faults.append(f"{key[:80]} without its tensor")
             continue
-        scale = state.get(name + SCALE)
+        scale = state.get(key + SCALE)
         if scale is not None:
+            is_int8 = value.dtype is torch.int8 and scale.dtype in _FLOATS
+            if not is_int8 or value.ndim == 0 or scale.shape != value.shape[:1]:
+                about_scale = f"{scale.dtype} {tuple(scale.shape)}"
+                faults.append(f"{key[:80]}{SCALE} {about_scale} for {value.dtype} {tuple(value.shape)}")
+                continue
             rest = [1] * (value.ndim - 1)
-            value = value.float() * scale.view(-1, *rest)
-        tensors[name] = value
+            value = value.float() * scale.float().view(-1, *rest)
+        tensors[key] = value
+    _refuse({"wrong scale": faults}, name)
     return tensors
 
 
@@ -72,7 +107,7 @@ def _begins(path: StrPath, *starts: bytes) -> bool:
         return False  # whoever reads it names the reason
 
 
-def read_pickled(path: StrPath) -> dict[str, Tensor]:
+def _read_pickled(path: StrPath) -> dict[str, Tensor]:
     """The tensors of a file that `torch.save(state_dict, path)` wrote, on the CPU; no code of the file is run."""
     try:
         with open(path, "rb") as file:  # of a path, torch goes by the ending
@@ -94,6 +129,24 @@ def read_pickled(path: StrPath) -> dict[str, Tensor]:
 def _has_values(value: object) -> bool:
     """Whether this is a plain tensor, neither sparse nor one without memory (torch's device "meta")."""
     return isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta
+
+
+def check_types(tensors: Mapping[str, Tensor], name: StrPath) -> None:
+    """Refuse weights that are not stored as floats, before renaming or merging casts them.
+
+    Whole numbers (int64) are only counts of training steps and tables of positions, which are known by their names.
+
+    Args:
+        name: where they come from, for the message.
+    """
+    faults = []
+    for key, tensor in tensors.items():
+        types: tuple[torch.dtype, ...] = _FLOATS
+        if _is_table(key):
+            types = (torch.int64,)
+        if tensor.dtype not in types:
+            faults.append(f"{key[:80]} {tensor.dtype}")
+    _refuse({"wrong type": faults}, name)
 
 
 def check_finite(tensors: Mapping[str, Tensor], path: StrPath) -> None:
@@ -125,12 +178,29 @@ def load_state(
         new_dtype = parameter.dtype
         if dtype is not None and parameter.is_floating_point():
             new_dtype = dtype
-        old_dtype = state[key].dtype
-        state[key] = state[key].to(new_dtype, copy=True)
-        if new_dtype is torch.float16 and old_dtype is not new_dtype and not is_finite(state[key]):
-            raise CheckpointError(f"{key} of {name!r} exceeds what float16 can hold: open it in float32 or bfloat16")
+        stored = state[key]
+        state[key] = stored.to(new_dtype, copy=True)
+        check_loaded({key: state[key]}, {key: stored}, name)
     module.load_state_dict(state, assign=True)
     state.clear()
+
+
+def check_loaded(loaded: Mapping[str, Tensor], stored: Mapping[str, Tensor], name: str) -> None:
+    """Refuse tensors that are not finite in the types in which they were loaded.
+
+    Args:
+        stored: the same in the types of their file, perhaps by other names.
+        name: where they come from, for the message.
+    """
+    for key, tensor in loaded.items():
+        if is_finite(tensor):
+            continue
+        check_finite(stored, name)
+        dtype = str(tensor.dtype).removeprefix("torch.")
+        advice = "save it with smaller weights"
+        if tensor.dtype is torch.float16:
+            advice = "open it in float32 or bfloat16"
+        raise CheckpointError(f"{key[:80]} of {name!r} exceeds what {dtype} can hold: {advice}")
 
 
 def check_state(module: torch.nn.Module, state: Mapping[str, Tensor], name: str) -> None:
@@ -146,32 +216,40 @@ def check_state(module: torch.nn.Module, state: Mapping[str, Tensor], name: str)
         tensor = state[key]
         parameter = parameters[key]
         if tensor.shape != parameter.shape:
-            fault = f"{key} {tuple(tensor.shape)} instead of {tuple(parameter.shape)}"
-            faults["wrong shape"].append(fault)
-        if tensor.is_floating_point() != parameter.is_floating_point():  # such as int8 without its scale
+            faults["wrong shape"].append(f"{key} {tuple(tensor.shape)} instead of {tuple(parameter.shape)}")
+        types = _FLOATS if parameter.is_floating_point() else (parameter.dtype,)
+        if tensor.dtype not in types:
             faults["wrong type"].append(f"{key} {tensor.dtype} instead of {parameter.dtype}")
     _refuse(faults, name)
 
 
-def check_report(report: Mapping[str, Any], name: str, unused: str | None = None) -> None:
+def check_report(report: Mapping[str, Any], name: str, unused: Sequence[str] = ()) -> None:
     """Check that transformers found exactly a model's tensors in its files: the ones that it did not stay random.
 
     Args:
         report: from `from_pretrained(..., output_loading_info=True)`.
-        unused: begins the names of tensors that may be missing.
+        unused: what names of tensors begin with that may be missing or unexpected. So may tables of positions, which
+            classes of transformers compute.
     """
-    missing = sorted(report["missing_keys"])
-    if unused is not None:
-        missing = [key for key in missing if not key.startswith(unused)]
-    unexpected = [key[:80] for key in sorted(report["unexpected_keys"])]
-    wrong_shapes = [str(fault) for fault in report["mismatched_keys"]]
-    _refuse({"missing": missing, "unexpected": unexpected, "wrong shape": wrong_shapes}, name)
+    faults = {}
+    for fault in ("missing", "unexpected"):
+        names = sorted(report[f"{fault}_keys"])
+        faults[fault] = [key[:80] for key in names if not key.startswith(tuple(unused)) and not _is_table(key)]
+    faults["wrong shape"] = [str(fault)[:300] for fault in report["mismatched_keys"]]
+    faults["error"] = [str(error)[:300] for error in report.get("error_msgs", ())]
+    _refuse(faults, name)
 
 
-def _refuse(faults: Mapping[str, list[str]], name: str) -> None:
+def _is_table(key: str) -> bool:
+    """Whether a tensor of that name holds whole numbers: counts of training steps, or a table of positions."""
+    last_part = key.rpartition(".")[2]
+    return bool(_TABLES.fullmatch(last_part))
+
+
+def _refuse(faults: Mapping[str, list[str]], name: StrPath) -> None:
     messages = []
     for fault, keys in faults.items():
         if keys:
             messages.append(f"{fault} {', '.join(keys[:5])}" + " ..." * (len(keys) > 5))
     if messages:
-        raise CheckpointError(f"weights of {name!r} do not fit the model: {'; '.join(messages)}")
+        raise CheckpointError(f"weights of {os.fspath(name)!r} do not fit the model: {'; '.join(messages)}")

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 import errno
 import os
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from idmetric.metric.files.output import refuse_irregular, writing
+from idmetric.metric.files.output import OutputError, refuse_irregular, writing
 
-_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL)  # of ENOSYS, filelock takes care
+_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL)  # as on Lustre, FUSE or NFS
 
 
 @contextmanager
-def locked(path: Path, busy: Exception, *, wait: bool = False) -> Iterator[bool]:
+def locked(path: Path, busy: Exception, *, wait: bool = False) -> Iterator[None]:
     """Hold the lock on a file during the block. The system releases it when the process ends, however it ends.
+
+    Where the file system has no locks, the block runs without one, with a warning.
 
     Args:
         path: the lock file, which stays in its folder.
         busy: raised if another process holds the lock.
         wait: wait for the other process instead.
 
-    Yields:
-        True; False if the file system has no locks, so that no other process is kept out.
-
     Raises:
-        OutputError: if the file cannot be written. OSError: if it is a link, a pipe or a device.
+        OutputError: if the file cannot be written or locked. OSError: if it is a link, a pipe or a device.
     """
     # before filelock, which follows links, waits for pipes and makes folders on the way
     if path.is_symlink():
@@ -38,18 +38,20 @@ def locked(path: Path, busy: Exception, *, wait: bool = False) -> Iterator[bool]
             refuse_irregular(path)
         path.open("ab").close()
 
-    lock = FileLock(path, thread_local=False)
+    # a soft lock would take the file, which stays here, for another process that holds the lock
+    lock = FileLock(path, thread_local=False, fallback_to_soft=False)
     try:
         lock.acquire(blocking=wait, poll_interval=0.2)
     except Timeout:
         raise busy from None
     except OSError as error:
         if error.errno not in _NO_LOCKS:
-            raise
-        yield False
-        return
+            reason = f"cannot lock {os.fspath(path)!r}: {error.strerror or error}: name a folder on another disk"
+            raise OutputError(error.errno, reason, os.fspath(path)) from error
+        message = f"the file system of {os.fspath(path.parent)!r} has no locks: let no other process change this folder"
+        warnings.warn(message, stacklevel=3)
 
     try:
-        yield True
+        yield
     finally:
         lock.release()

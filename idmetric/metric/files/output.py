@@ -15,6 +15,7 @@ from idmetric.metric.files import StrPath
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CLOSED = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 _TOLD = 40  # characters of a file's name that its temporary one begins with
 
 
@@ -170,6 +171,7 @@ def _is_of(name: object, paths: Iterable[StrPath]) -> bool:
 _REASONS = {
     **dict.fromkeys(_FULL, "the disk is full, or a limit on file sizes is reached: free space, or name another place"),
     **dict.fromkeys(_CLOSED, "its folder is read-only for you: change its permissions, or name another place"),
+    **dict.fromkeys(_NO_DESCRIPTORS, "too many open files"),
     errno.ENOENT: "its folder is not there: make it, or name another place",
     errno.EEXIST: "there is a file of that name: name another place",
     errno.ENOTDIR: "what should be its folder is a file: name another place",

@@ -46,12 +46,12 @@ class ImageReadError(ValueError):
     """An image that cannot be used. `source` names it, `reason` says why and what to do."""
 
     def __init__(self, source: str, reason: str) -> None:
-        super().__init__(f"cannot read image {source}: {reason}")
+        super().__init__(source, reason)  # the arguments, by which data-loader workers send it
         self.source = source
         self.reason = reason
 
-    def __reduce__(self) -> tuple[Any, ...]:  # so that data-loader workers can send it
-        return type(self), (self.source, self.reason)
+    def __str__(self) -> str:
+        return f"cannot read image {self.source}: {self.reason}"
 
 
 class ImageName(str):

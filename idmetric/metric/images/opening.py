@@ -7,13 +7,14 @@ from that of all pixels, so scores carry a mark (`mark_of`).
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
 import threading
 import warnings
 from collections.abc import Callable
-from typing import Any, BinaryIO, Literal, cast, get_args
+from typing import Any, BinaryIO, Literal, NoReturn, cast, get_args
 
 from PIL import ExifTags, Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
@@ -84,7 +85,7 @@ def read_file(path: StrPath) -> Named:
     try:
         return Named(read_bytes(_checked_path(path, name)), name)
     except OSError as error:
-        raise ImageReadError(name, _explain(error, name)) from error
+        _refuse(error, name)
 
 
 def checked(decode: str) -> Decode:
@@ -133,7 +134,7 @@ def open_image(source: ImageLike, upright: bool = True, needed: Needed | None = 
         if name.lower().endswith(VIDEO_ENDINGS):
             reason = "it is a video: clips are compared by `idmetric match`, with images as references"
             raise ImageReadError(name, reason) from error
-        raise ImageReadError(name, _explain(error, name)) from error
+        _refuse(error, name)
 
 
 def open_file(file: BinaryIO | StrPath) -> Image.Image:
@@ -207,7 +208,7 @@ def _checked_path(source: StrPath, name: str) -> str:
         path = os.fspath(source)
         status = os.stat(path)
     except PermissionError as error:
-        raise ImageReadError(name, _explain(error, name)) from error
+        _refuse(error, name)
     except (OSError, ValueError) as error:
         raise ImageReadError(name, ABSENT) from error
 
@@ -242,7 +243,7 @@ def _decode(image: Image.Image, name: str, upright: bool, needed: Needed | None 
     except ImageReadError:
         raise
     except Exception as error:  # a truncated file raises OSError, SyntaxError, struct.error, ... by format
-        raise ImageReadError(name, _explain(error, name)) from error
+        _refuse(error, name)
     if has_more_frames:
         message = f"{name} has several frames: only the first is used (open it with Pillow and seek for another)"
         warnings.warn(message, MultiFrameWarning, stacklevel=5)
@@ -337,6 +338,13 @@ def _key_bits(image: Image.Image) -> int | None:
         return None
     raw_mode = str(tiles[0][3])
     return {"L;2": 2, "L;4": 4}.get(raw_mode)
+
+
+def _refuse(error: Exception, name: str) -> NoReturn:
+    """Raise an ImageReadError that explains an error; if files cannot be opened any more, the error itself."""
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        raise error
+    raise ImageReadError(name, _explain(error, name)) from error
 
 
 def _explain(error: Exception, name: str) -> str:

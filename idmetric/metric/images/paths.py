@@ -51,9 +51,12 @@ class InputError(ValueError):
     """A path, folder or pattern that cannot be used. `source` names it, `reason` says why and how to fix it."""
 
     def __init__(self, source: str, reason: str) -> None:
-        super().__init__(f"{source!r}: {reason}")
+        super().__init__(source, reason)  # the arguments, by which an exception is copied
         self.source = source
         self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{self.source!r}: {self.reason}"
 
 
 def is_address(path: str) -> bool:

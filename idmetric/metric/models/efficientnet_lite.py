@@ -46,11 +46,16 @@ def read_state(name: str, model: nn.Module) -> dict[str, Tensor]:
         name: a key of `FILES`.
         model: timm's model of that name, with its classifier of 1,000 classes or without.
     """
-    from idmetric.metric.checkpoints.weights import read_pickled
+    from idmetric.metric.checkpoints.weights import read_finite
 
-    published = read_pickled(weights_file(name))
+    file = weights_file(name)
+    published = read_finite(file)
     names = list(model.state_dict())
     tensors = list(published.values())
     if len(tensors) == len(names) + 2:  # without the classifier, which comes last
         tensors = tensors[:-2]
+    if len(tensors) != len(names):
+        raise CheckpointError(
+            f"weights of {str(file)!r} do not fit the model: {len(tensors)} tensors, not {len(names)}"
+        )
     return dict(zip(names, tensors, strict=True))

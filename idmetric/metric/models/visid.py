@@ -31,6 +31,7 @@ from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.errors import CheckpointError, understanding
 from idmetric.metric.checkpoints.hub import Files, Hub, fetch_folder
+from idmetric.metric.checkpoints.pretrained import FILES, folder_revision
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import need
@@ -45,9 +46,7 @@ from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.models.visid_config import CANDIDATE, IMAGE, MOST_RATIO, STEP, TASKS, VisIDConfig
 from idmetric.metric.models.visid_files import (
     CLASSES,
-    FILES,
     SETTINGS,
-    folder_revision,
     open_model,
     read_normalization,
     read_settings,

@@ -6,30 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 
-from idmetric.metric.checkpoints import released
+from idmetric.metric.checkpoints import pretrained, released
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.format import read_json
-from idmetric.metric.checkpoints.revision import revision_of
-from idmetric.metric.checkpoints.weights import check_finite, check_report
-from idmetric.metric.files.quiet import quiet
 from idmetric.metric.models.visid_config import VisIDConfig
 
 SETTINGS = "visid.json"
-FILES = ["*.json", "*.safetensors", "*.txt", "*.jinja"]  # of a Hub repository: no code, no pickles
 # model_type -> transformers' class; the paper trains both (Table 1)
 CLASSES = {"qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration", "qwen2_vl": "Qwen2VLForConditionalGeneration"}
-
-
-def folder_revision(folder: Path) -> str:
-    """The revision of all files that decide an embedding."""
-    files: list[Path] = []
-    for pattern in FILES:
-        files += folder.glob(pattern)
-    if not any(path.suffix == ".safetensors" for path in files):
-        raise CheckpointError(f"{str(folder)!r} has no safetensors file")
-    return revision_of(*sorted(files))
 
 
 def open_model(kind: str, folder: Path, dtype: torch.dtype | None) -> tuple[Any, Any]:
@@ -38,21 +23,9 @@ def open_model(kind: str, folder: Path, dtype: torch.dtype | None) -> tuple[Any,
     Args:
         kind: a key of `CLASSES`.
     """
-    import transformers
-
-    local: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-    # opened with its language head, so that transformers finds the names of either class
-    architecture = getattr(transformers, CLASSES[kind])
-    try:
-        with quiet("transformers"):  # missing weights are reported below; the language head may be missing
-            whole, report = architecture.from_pretrained(
-                folder, dtype=dtype or "auto", use_safetensors=True, output_loading_info=True, **local
-            )
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
-    except (OSError, ValueError, RuntimeError, SafetensorError) as error:
-        raise CheckpointError(f"transformers cannot open {str(folder)!r}: {error}") from error
-    check_report(report, str(folder), unused="lm_head.")
-    check_finite(whole.model.state_dict(), folder)
+    # opened with its language head, so that transformers finds the names of either class; the file may lack the head
+    whole = pretrained.open_model(CLASSES[kind], folder, ["qwen2_5_vl", "qwen2_vl"], dtype=dtype, unused=["lm_head."])
+    tokenizer = pretrained.open_processor("AutoTokenizer", folder)
     return whole.model, tokenizer
 
 

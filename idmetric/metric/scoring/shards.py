@@ -15,8 +15,13 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
+from idmetric.metric.files.digest import new_digest
 from idmetric.metric.files.output import refuse_irregular, replacing, writing
 
+_DAMAGED = (
+    "is damaged: its bytes do not match the digest in its name (or an earlier version wrote it); delete it, and its "
+    "images are embedded again"
+)
 _NAME = re.compile(r"([a-z]+)-([0-9a-f]{32})\.safetensors")
 
 
@@ -24,19 +29,19 @@ class ShardError(ValueError):
     """A shard that cannot be used. `path` is its file."""
 
     def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(f"{os.fspath(path)!r} {reason}")
+        super().__init__(path, reason)  # the arguments, by which an exception is copied
         self.path = path
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return f"{os.fspath(self.path)!r} {self.reason}"
 
 
 class DamagedShardError(ShardError):
     """A shard with bytes that have changed since it was written."""
 
-    def __init__(self, path: Path) -> None:
-        super().__init__(
-            path,
-            "is damaged: its bytes do not match the digest in its name (or an earlier version wrote it); delete it, "
-            "and its images are embedded again",
-        )
+    def __init__(self, path: Path, reason: str = _DAMAGED) -> None:
+        super().__init__(path, reason)
 
 
 def write(folder: Path, kind: str, data: bytes) -> Path:
@@ -99,11 +104,13 @@ def is_through_link(path: Path, root: Path) -> bool:
 @lru_cache(2**16)
 def _check(path: Path, *stamp: int) -> None:
     with path.open("rb") as file:
-        digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16))
+        digest = hashlib.file_digest(file, new_digest)
     match = _NAME.fullmatch(path.name)
     if match is None or match[2] != digest.hexdigest():
         raise DamagedShardError(path)
 
 
 def _digest_of(data: bytes) -> str:
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    digest = new_digest()
+    digest.update(data)
+    return digest.hexdigest()

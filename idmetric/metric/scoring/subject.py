@@ -24,6 +24,7 @@ from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.distance.embedding import Embedding, same_model
 from idmetric.metric.distance.matrix import distance_matrix, needs_patches
 from idmetric.metric.files import StrPath, json_file
+from idmetric.metric.files.digest import BLANK, DigestError, check_seal, seal
 from idmetric.metric.files.output import refuse_irregular, replacing
 from idmetric.metric.images.arrays import is_float
 from idmetric.metric.images.kinds import ImageLike, describe, is_array
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from idmetric.metric.models.embedder import Embedder
 
 _FORMAT = "idmetric-subject/1"
+_AGAIN = "make it again from its photos, by Subject.of(...).save(...)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,9 +204,16 @@ class Subject:
     # Files
 
     def save(self, path: StrPath) -> None:
-        """Write a .subject file (safetensors), atomically."""
+        """Write a .subject file (safetensors) with a digest of its bytes, atomically.
+
+        Raises:
+            RequestError: for embeddings without the name of their model. OutputError: if the file cannot be written.
+        """
         import torch
         from safetensors.torch import save
+
+        if not self.embedding.model:
+            raise RequestError(f"the embeddings of {self.name} do not name their model: set Embedding.model")
 
         tensors: dict[str, Any] = {"cls": self.embedding.cls, "thumbnails": torch.from_numpy(self.thumbnails)}
         if self.embedding.patches is not None:
@@ -213,6 +222,7 @@ class Subject:
             tensors["weights"] = self.embedding.weights
         grid = self.embedding.grid
         header = {
+            **BLANK,
             "format": _FORMAT,
             "model": self.embedding.model,
             "grid": "" if grid is None else f"{grid[0]}x{grid[1]}",
@@ -225,6 +235,7 @@ class Subject:
         data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, header)
         with replacing(Path(path)) as temporary:
             temporary.write_bytes(data)
+            seal(temporary)
 
     @classmethod
     def load(cls, path: StrPath) -> Subject:
@@ -243,14 +254,17 @@ class Subject:
             with safe_open(shown, framework="pt") as file:
                 header = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
-            is_subject = header.get("format") == _FORMAT
-            if is_subject:
+            if header.get("format") == _FORMAT:
+                check_seal(Path(path))
                 check_finite(tensors, path)
                 return cls._of_file(tensors, header)
         except OSError as error:
             raise RequestError(f"cannot read the subject {shown}: {error.strerror or error}") from error
+        except DigestError as error:
+            raise RequestError(f"{shown} is a damaged subject: {error}: {_AGAIN}") from error
         except (SafetensorError, CheckpointError, KeyError, TypeError, ValueError) as error:
-            raise RequestError(f"{shown} is a damaged subject: {type(error).__name__}: {error}") from error
+            reason = f"{type(error).__name__}: {error}"
+            raise RequestError(f"{shown} is a damaged subject: {reason}: {_AGAIN}") from error
         raise RequestError(f"{shown} is not a subject: Subject.save writes them")
 
     @classmethod
@@ -268,6 +282,10 @@ class Subject:
         count = len(subject)
         if not subject.name or not count or not subject.embedding.cls.is_floating_point():
             raise ValueError("it has no name, or no embeddings")
+        if not subject.embedding.model:
+            raise ValueError("it does not name the model of its embeddings")
+        if not bool(subject.embedding.cls.any(1).all()):
+            raise ValueError("one of its embeddings is zero")
         if len(subject.references) != count or subject.thumbnails.shape != (count, 96, 96, 3):
             raise ValueError("its references, thumbnails and embeddings differ in number or size")
         if subject.threshold is not None and not math.isfinite(subject.threshold):

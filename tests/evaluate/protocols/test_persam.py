@@ -137,7 +137,7 @@ def test_an_empty_mask_ends_the_cascade(sam: PerSAM, monkeypatch: pytest.MonkeyP
 
 
 def test_anything_else_than_a_sam_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="no SAM can be read"):
+    with pytest.raises(CheckpointError, match="neither an existing folder nor a Hub repository"):
         PerSAM(tmp_path / "nothing", device="cpu")
     shutil.copytree(folder, tmp_path / "sam")
     state = load_file(folder / "model.safetensors")

@@ -111,6 +111,7 @@ def test_a_perfect_sam_scores_one(scenes: Manifest, metric: IDSim, monkeypatch: 
         """Finds the square of every image by its mask, for any subject."""
 
         name = "oracle"
+        revision = "1"
 
         def encode(self, image: Any) -> Any:
             width, height = Image.open(image).size
@@ -125,7 +126,7 @@ def test_a_perfect_sam_scores_one(scenes: Manifest, metric: IDSim, monkeypatch: 
     found = row(result, "persam")
     assert found["IoU"].value == found["mIoU"].value == 1
     assert 0 < found["mAP"].value <= 1  # how well its masks' scores tell subjects apart
-    assert result.settings["sam"] == "oracle"
+    assert result.settings["sam"] == "oracle@1"
 
 
 def test_table_2c_stands_beside_pods_alone(tmp_path: Path, metric: IDSim) -> None:

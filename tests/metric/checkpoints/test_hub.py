@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,10 +24,12 @@ from PIL import Image
 
 from idmetric import Backbone, CheckpointError, IDSim, NearID, VisIDEmbed, load
 from idmetric.cli.list_models import is_cached
+from idmetric.evaluate.protocols.segmentation.persam import PerSAM
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.hub import Files, Hub, fetch_folder
 from idmetric.metric.checkpoints.revision import revision_of
+from tests.evaluate.protocols.test_persam import heat, write_sam
 from tests.hub_server import COMMIT, HubServer
 from tests.metric.checkpoints.test_released import VARIANTS, publish
 from tests.metric.models.test_nearid import SMALL as SMALL_NEARID
@@ -250,6 +253,51 @@ def test_a_server_cannot_write_outside_the_cache_by_an_etag(etag: str, hub: HubS
             attempt()
     assert not hub.downloads("")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["repo"]
+
+
+@pytest.mark.parametrize("method", ["HEAD", "GET"])
+def test_a_server_that_sends_a_byte_now_and_then_is_given_up(
+    method: str, hub: HubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each byte restarts the timeout of the HTTP client: a file of a megabyte would take eleven days."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_ETAG_TIMEOUT", 0.2)
+    monkeypatch.setattr("idmetric.metric.checkpoints.hub._PATIENCE", 0.6)
+    hub.drips = method
+    for attempt in (lambda: load("owner/model"), lambda: fetch_folder(Files("owner/model"), ["*.safetensors"])):
+        with pytest.raises(CheckpointError, match=r"too slow \(no progress in 0\.6 s\): check the network") as caught:
+            attempt()
+        assert "\n" not in str(caught.value)
+    hub.drips = ""
+    hub.refusal = 404
+    hub.closing.set()
+    for thread in threading.enumerate():  # what is given up ends with the server
+        if thread.name == "idmetric download":
+            thread.join(5)
+            assert not thread.is_alive()
+
+
+def test_persam_is_fetched_as_all_models(hub: HubServer, tmp_path: Path) -> None:
+    (tmp_path / "sam").mkdir()
+    write_sam(tmp_path / "sam")
+    hub.repos["owner/sam"] = tmp_path / "sam"
+    sam = PerSAM("owner/sam", device="cpu")
+    assert sam.revision == COMMIT
+    picture, warmth = Image.new("RGB", (60, 40), "green"), heat(40, 60)
+    assert (sam.segment(picture, warmth) == PerSAM(tmp_path / "sam", device="cpu").segment(picture, warmth)).all()
+    assert len(hub.downloads("model.safetensors")) == 1
+
+
+@pytest.mark.parametrize(("status", "says"), [(403, "HTTP 403 .* access is refused"), (503, "HTTP 503")])
+def test_persam_says_in_one_line_why_the_hub_refuses(status: int, says: str, hub: HubServer) -> None:
+    """transformers asked for 75 s, and called a refusal (403) no connection."""
+    hub.refusal = status
+    with pytest.raises(CheckpointError, match=says) as caught:
+        PerSAM("owner/sam", device="cpu")
+    assert len(hub.requests) == 1
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith("or give a local folder, in the shell --sam FOLDER")
 
 
 def test_all_files_come_from_the_commit_of_the_first(hub: HubServer) -> None:

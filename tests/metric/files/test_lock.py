@@ -4,32 +4,135 @@ from __future__ import annotations
 
 import errno
 import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from idmetric.cli import gallery
 from idmetric.metric.files.lock import locked
 from idmetric.metric.files.output import OutputError
+from idmetric.train import run_folder
+
+_HOLD = """
+import sys, time, warnings
+from pathlib import Path
+from idmetric.metric.files.lock import locked
+if "without" in sys.argv:
+    import errno, fcntl
+    def flock(*_):
+        raise OSError(errno.ENOSYS, "Function not implemented")
+    fcntl.flock = flock
+with locked(Path(sys.argv[1]), SystemExit("busy")):
+    print("holds", flush=True)
+    sys.stdin.readline()
+"""
 
 
-def test_a_lock_keeps_others_out_until_its_block_ends(tmp_path: Path) -> None:
-    path = tmp_path / ".lock"
-    with locked(path, ValueError("busy")) as held:
-        assert held
-        with pytest.raises(ValueError, match="busy"), locked(path, ValueError("busy")):
-            pass
-    with locked(path, ValueError("busy")) as held:
-        assert held
+@contextmanager
+def another_process(path: Path, *words: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds a lock until a line is written to it."""
+    command = [sys.executable, "-W", "ignore", "-c", _HOLD, str(path), *words]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
-@pytest.mark.parametrize("code", [errno.ENOLCK, errno.EOPNOTSUPP])
-def test_without_locks_nobody_is_kept_out(code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def fails_with(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the file system refuse locks."""
+
     def flock(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr("fcntl.flock", flock)
-    with locked(tmp_path / ".lock", ValueError("busy")) as held:
-        assert not held
+
+
+def test_a_lock_keeps_others_out_until_its_block_ends(tmp_path: Path) -> None:
+    path = tmp_path / ".lock"
+    with locked(path, ValueError("busy")):
+        with pytest.raises(ValueError, match="busy"), locked(path, ValueError("busy")):
+            pass
+        with another_process(path) as other:
+            assert other.wait() == 1
+            assert other.stderr.read() == "busy\n"
+    with locked(path, ValueError("busy")):
+        pass
+
+
+def test_the_lock_of_a_killed_process_is_free_and_its_file_stays(tmp_path: Path) -> None:
+    path = tmp_path / ".lock"
+    with another_process(path) as other:
+        assert line(other) == "holds\n"
+        with pytest.raises(ValueError, match="busy"), locked(path, ValueError("busy")):
+            pass
+        other.kill()
+        other.wait()
+    assert path.exists()
+    with locked(path, ValueError("busy"), wait=True):
+        pass
+
+
+@pytest.mark.parametrize("code", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_without_locks_nobody_is_kept_out_with_a_warning(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fails_with(code, monkeypatch)
+    path = tmp_path / ".lock"
+    path.write_text("1\nhost\n")  # as a soft lock of filelock may have been left
+    for wait in (False, True):
+        with (
+            pytest.warns(UserWarning, match=r"the file system of '.*' has no locks: let no other process"),
+            locked(path, ValueError("busy"), wait=wait),
+        ):
+            pass
+
+
+def test_two_processes_without_locks_run_at_once(tmp_path: Path) -> None:
+    path = tmp_path / ".lock"
+    with another_process(path, "without") as first, another_process(path, "without") as second:
+        assert line(first) == line(second) == "holds\n"
+
+
+def test_a_gallery_is_built_and_pruned_where_flock_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fails_with(errno.ENOSYS, monkeypatch)
+    options = ["--gallery", str(tmp_path / "gallery"), "--model", "tiny"]
+    assert gallery.main(["build", "examples/images/mug_a.png", *options]) == 0
+    assert gallery.main(["build", "examples/images/mug_a.png", *options]) == 0
+    assert capsys.readouterr().err.count("has no locks: let no other process change this folder") == 2
+    assert gallery.main(["prune", "--others", *options]) == 0
+
+
+def test_a_run_trains_where_flock_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fails_with(errno.ENOSYS, monkeypatch)
+    for _ in range(2):
+        with pytest.warns(UserWarning, match="has no locks"), run_folder.own_folder(tmp_path / "run"):
+            pass
+
+
+def test_a_lock_that_fails_is_named_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fails_with(errno.EBADF, monkeypatch)
+    options = ["--gallery", str(tmp_path / "gallery"), "--model", "tiny"]
+    assert gallery.main(["build", "examples/images/mug_a.png", *options]) == 1
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(r"\S+.*: error: cannot lock '.*/\.lock': Bad file descriptor: name a folder .*", last)
+    with pytest.raises(OutputError, match=r"cannot lock '.*\.run\.lock'"), run_folder.own_folder(tmp_path / "run"):
+        pass
 
 
 def test_a_folder_that_is_missing_is_an_error(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import os
@@ -182,6 +183,19 @@ def test_a_named_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
     for read in (read_image, read_mask):
         with pytest.raises(ImageReadError, match="it is a pipe or a device: give a file"):
             read(tmp_path / "pipe.png")  # type: ignore[operator]
+
+
+def test_no_image_is_blamed_where_no_file_can_be_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else `--on-error skip` would leave out all images, as damaged ones."""
+    Image.new("RGB", (8, 8)).save(tmp_path / "a.png")
+    idmetric.metric.images.opening.open_file(tmp_path / "a.png").close()  # loads plugins
+
+    def open_nothing(*_: object, **__: object) -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr("builtins.open", open_nothing)
+    with pytest.raises(OSError, match="Too many open files"):
+        read_image(tmp_path / "a.png")
 
 
 def test_bombs_are_refused_before_decoding_and_whatever_pillow_is_set_to(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -66,7 +66,7 @@ def test_a_byte_for_each_value_errs_by_half_a_step_of_its_row_at_most() -> None:
     }
     stored = packed(state)
     assert stored["filter.weight"].dtype == torch.int8
-    found = unpacked(stored)
+    found = unpacked(stored, "pair")
     assert found.keys() == state.keys()
     step = state["filter.weight"].flatten(1).abs().amax(1) / 127
     assert ((found["filter.weight"] - state["filter.weight"]).abs().flatten(1).amax(1) <= step * 0.501).all()

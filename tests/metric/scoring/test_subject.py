@@ -13,18 +13,22 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 
 from idmetric import IdentityLoss, IDSim, score
 from idmetric.cli.score import main
+from idmetric.metric.files.digest import BLANK, seal
 from idmetric.metric.images import read
 from idmetric.metric.images.kinds import ImageReadError
 from idmetric.metric.scoring.copy_warnings import CopyWarning
 from idmetric.metric.scoring.scores import RequestError
 from idmetric.metric.scoring.subject import Subject
+from tests.fuzz.flips import spread_flips
 from tests.match.scenes import ANN, STRANGER, panel, references
 
 HEADER = {
+    **BLANK,
     "format": "idmetric-subject/1",
     "model": "m",
     "grid": "",
@@ -37,8 +41,14 @@ HEADER = {
 TENSORS = {"cls": torch.ones(2, 4), "thumbnails": torch.zeros(2, 96, 96, 3, dtype=torch.uint8)}
 
 
+def sealed(path, tensors, header):
+    """Write a file with the digest of its bytes."""
+    save_file(tensors, path, header)
+    seal(path)
+
+
 def test_a_file_of_these_parts_is_read(tmp_path):
-    save_file(TENSORS, tmp_path / "ann.subject", HEADER)
+    sealed(tmp_path / "ann.subject", TENSORS, HEADER)
     subject = Subject.load(tmp_path / "ann.subject")
     assert (subject.name, len(subject), subject.references) == ("ann", 2, ("a", "b"))
 
@@ -61,13 +71,53 @@ def test_a_file_of_these_parts_is_read(tmp_path):
         ({}, {"threshold": "NaN"}),
         ({}, {"signature": "[1]"}),
         ({}, {"name": ""}),
+        ({}, {"model": ""}),
+        ({"cls": torch.zeros(2, 4)}, {}),
     ],
     ids=lambda value: json.dumps(value, default=lambda tensor: list(tensor.shape))[:40],
 )
 def test_hostile_files_are_refused_by_name(tmp_path, tensors, header):
-    save_file(TENSORS | tensors, tmp_path / "ann.subject", HEADER | header)
-    with pytest.raises(RequestError, match=r"ann\.subject is a damaged subject"):
+    sealed(tmp_path / "ann.subject", TENSORS | tensors, HEADER | header)
+    with pytest.raises(RequestError, match=r"ann\.subject is a damaged subject: (?!its bytes).*make it again"):
         Subject.load(tmp_path / "ann.subject")
+
+
+def test_a_subject_names_its_model(tmp_path):
+    header = {name: text for name, text in HEADER.items() if name != "model"}
+    sealed(tmp_path / "ann.subject", TENSORS, header)
+    with pytest.raises(RequestError, match=r"ann\.subject is a damaged subject: .*does not name the model"):
+        Subject.load(tmp_path / "ann.subject")
+
+    sealed(tmp_path / "ann.subject", TENSORS, HEADER)
+    subject = Subject.load(tmp_path / "ann.subject")
+    nameless = replace(subject, embedding=replace(subject.embedding, model=""))
+    with pytest.raises(RequestError, match="ann do not name their model"):
+        nameless.save(tmp_path / "nameless.subject")
+
+
+def test_no_flipped_bit_of_a_subject_gives_another_score(metric, saved, photos, tmp_path):
+    path = tmp_path / "ann.subject"
+    for damaged in spread_flips(saved.read_bytes(), 40):
+        path.write_bytes(damaged)
+        with pytest.raises(RequestError, match=r"ann\.subject is (not|a damaged) subject: .*Subject"):
+            score(metric, path, photos / "ann_0.png")
+
+
+def test_a_subject_of_zeros_or_without_a_digest_is_refused_with_the_way_to_make_it_again(saved, tmp_path):
+    path = tmp_path / "ann.subject"
+    with safe_open(saved, "pt") as file:
+        header = file.metadata()
+    tensors = load_file(saved)
+
+    tensors["cls"][1] = 0
+    sealed(path, tensors, header | BLANK)
+    with pytest.raises(RequestError, match=r"one of its embeddings is zero: make it again from its photos"):
+        Subject.load(path)
+
+    del header["digest"]
+    save_file(load_file(saved), path, header)
+    with pytest.raises(RequestError, match=r"it has no digest .* earlier versions: make it again from its photos"):
+        Subject.load(path)
 
 
 def test_each_reference_is_decoded_once(metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

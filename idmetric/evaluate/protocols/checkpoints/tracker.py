@@ -93,7 +93,7 @@ class Tracker:
         self._models: dict[str, Any] = {metric.name: metric}
         if clip is not None:
             self._models[CLIP] = clip
-        self._temporary = tempfile.TemporaryDirectory(prefix="idmetric-")
+        self._temporary = tempfile.TemporaryDirectory(prefix="idmetric-", ignore_cleanup_errors=True)
         self._folder = Path(self._temporary.name)
         self.settings = replace(settings, store=settings.store or self._folder / "embeddings")
         self.options = replace(options, held_out=True)

@@ -22,12 +22,11 @@ from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.fingerprint import weights_digest
 from idmetric.metric.checkpoints.format import CONFIG, read_json
 from idmetric.metric.checkpoints.hub import Files, Hub, fetch_folder
-from idmetric.metric.checkpoints.weights import check_report
+from idmetric.metric.checkpoints.pretrained import FILES, open_model, open_processor
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.files.hints import need
 from idmetric.stream.encoders import PlainVectorModel
 
-_FILES = ["*.json", "*.safetensors", "*.txt", "*.model"]  # of a Hub repository: no code, no pickles
 _CLASSES = {"clip": "CLIPModel", "siglip": "SiglipModel"}  # SigLIP2 at a fixed size is of type siglip too
 
 
@@ -52,30 +51,20 @@ class DualEncoder(PlainVectorModel):
         dtype: torch.dtype | None = None,
     ) -> None:
         need("eval", "a dual encoder", transformers="transformers")
-        import transformers
-
-        where = fetch_folder(Files(source, Hub()), _FILES)
-        kind = read_json(Files(where)[CONFIG]).get("model_type")
+        folder = fetch_folder(Files(source, Hub()), FILES)
+        kind = read_json(Files(folder)[CONFIG]).get("model_type")
         if kind not in _CLASSES:
             raise CheckpointError(f"{source!r} holds a model of type {kind!r}, not {' or '.join(_CLASSES)}")
-
-        options = {"local_files_only": True, "trust_remote_code": False}
-        try:
-            model, report = getattr(transformers, _CLASSES[kind]).from_pretrained(
-                where, use_safetensors=True, dtype=dtype or torch.float32, output_loading_info=True, **options
-            )
-            check_report(report, source)
-            self.tokenizer = transformers.AutoTokenizer.from_pretrained(where, **options)
-            self.processor = transformers.AutoImageProcessor.from_pretrained(where, **options)
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"{source!r} is not a complete {kind}: {error}") from error
+        model = open_model(_CLASSES[kind], folder, [kind], dtype=dtype or torch.float32)
+        self.tokenizer = open_processor("AutoTokenizer", folder)
+        self.processor = open_processor("AutoImageProcessor", folder)
 
         self.name = source
         self.revision = ""
-        if where.parent.name == "snapshots":  # of the Hub's cache
-            self.revision = where.name
+        if folder.parent.name == "snapshots":  # of the Hub's cache
+            self.revision = folder.name
         self.device = device_or_auto(device)
-        self.model = model.to(self.device).eval()
+        self.model = model.to(self.device)
         self.dtype = str(self.model.dtype).removeprefix("torch.")
         self.length = int(model.config.text_config.max_position_embeddings)
 

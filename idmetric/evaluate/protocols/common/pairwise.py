@@ -54,7 +54,7 @@ def prepare(
     """
     items, problems = items_of(manifest, rows, look)
     if problems:
-        raise UnreadableError(manifest, problems)
+        raise UnreadableError.of(manifest, problems)
     claims: dict[tuple[int, str], object] = {}  # of the item that is prepared for all with equal content
 
     def is_repeated(number: int, key: str) -> bool:
@@ -88,7 +88,7 @@ def prepare(
         if key in broken:
             problems.setdefault(row, broken[key])
     if problems:
-        raise UnreadableError(manifest, dict(sorted(problems.items())))
+        raise UnreadableError.of(manifest, dict(sorted(problems.items())))
     number_of_row = {row: numbers[key] for row, key in keys.items()}
     return {name: (torch.stack(images), number_of_row) for name, images in pixels.items()}
 

@@ -68,7 +68,7 @@ class JudgeModel:
             reasons = zip(chosen.tolist(), pool.map(scorer.problem, chosen.tolist()), strict=True)
             problems = {row: reason for row, reason in reasons if reason}
         if problems:
-            raise UnreadableError(manifest, problems)
+            raise UnreadableError.of(manifest, problems)
         return scorer
 
     def signature(self) -> dict[str, str]:

@@ -30,7 +30,9 @@ from torch import Tensor
 
 from idmetric.evaluate.protocols.common.columns import Array, Truths
 from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.checkpoints.weights import check_report
+from idmetric.metric.checkpoints.format import CONFIG, read_json
+from idmetric.metric.checkpoints.hub import Files, fetch_folder
+from idmetric.metric.checkpoints.pretrained import FILES, folder_revision, open_model, open_processor
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.read import ImageLike, read_image
@@ -60,24 +62,19 @@ class PerSAM:
 
     def __init__(self, source: StrPath, *, device: torch.device | str | None = None) -> None:
         need("eval", "SAM", transformers="transformers")
-        from transformers import AutoConfig, SamModel, SamProcessor
-
         self.name = os.fspath(source)
-        try:
-            kind = AutoConfig.from_pretrained(self.name).model_type
-            if kind != "sam":
-                raise CheckpointError(f"it holds a model of type {kind!r}, not a SAM such as facebook/sam-vit-base")
-            model, report = SamModel.from_pretrained(self.name, use_safetensors=True, output_loading_info=True)
-            check_report(report, self.name)
-            self.processor = SamProcessor.from_pretrained(self.name)
-        except (OSError, ValueError, KeyError) as error:
+        folder = fetch_folder(Files(self.name, advice="in the shell --sam FOLDER"), FILES)
+        kind = read_json(Files(folder)[CONFIG]).get("model_type")
+        if kind != "sam":
             raise CheckpointError(
-                f"no SAM can be read from {self.name!r} ({error}): give a folder or Hub repository in transformers' "
-                "format"
-            ) from error
+                f"{self.name!r} holds a model of type {kind!r}, not a SAM such as facebook/sam-vit-base"
+            )
+        model = open_model("SamModel", folder, ["sam"], dtype=torch.float32)
+        self.processor = open_processor("SamProcessor", folder)
+        self.revision = folder_revision(folder)
         if device is None:
             device = auto_device()
-        self.model = model.to(device, torch.float32).eval()
+        self.model = model.to(device)
 
     def segment(self, image: ImageLike, heat: ArrayLike | Tensor) -> Truths:
         """The mask (H, W) of the subject that a map of the image's size shows, hotter = more surely.

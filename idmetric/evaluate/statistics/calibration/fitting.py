@@ -21,11 +21,11 @@ Method = Literal["isotonic", "platt"]
 METHODS: tuple[Method, ...] = ("isotonic", "platt")
 
 
+_FLAT = "the scores do not rise with the share of pairs of one identity: nothing to calibrate"
+
+
 class Flat(ValueError):
     """The scores do not rise with the share of pairs of one identity."""
-
-    def __init__(self) -> None:
-        super().__init__("the scores do not rise with the share of pairs of one identity: nothing to calibrate")
 
 
 def fit(scores: ArrayLike, same: ArrayLike, method: Method = "isotonic", limit: float | None = None) -> Curve:
@@ -75,7 +75,7 @@ def _isotonic(s: Array, is_same: Truths, limit: float) -> Isotonic:
     clipped = rising.clip(limit, 1 - limit)
     levels, number = np.unique(clipped, return_inverse=True)
     if len(levels) < 2:
-        raise Flat
+        raise Flat(_FLAT)
     sums = np.bincount(number, np.multiply(centers, sizes))
     knots = sums / np.bincount(number, sizes)
 
@@ -107,7 +107,7 @@ def _platt(s: Array, is_same: Truths) -> Platt:
     model.fit(features, labels, sample_weight=pair_weights)
     slope = float(model.coef_[0, 0]) / scale
     if slope <= 0:
-        raise Flat
+        raise Flat(_FLAT)
 
     intercept = float(model.intercept_[0])
     return Platt(slope, intercept - slope * center)

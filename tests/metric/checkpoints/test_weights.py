@@ -1,0 +1,415 @@
+"""Weights of every loader: stored as floats, finite as loaded, an exact fit, from the folder's own files alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from idmetric import CheckpointError, IDSim, VisIDEmbed, load
+from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
+from idmetric.match.detect_models import Owlv2
+from idmetric.metric.checkpoints.pretrained import folder_revision
+from idmetric.metric.checkpoints.weights import SCALE
+from tests.metric.checkpoints.test_released import VARIANTS, publish
+from tests.metric.models.test_visid import make_qwen
+from tests.weight_parts import LOADERS, WEIGHTS, Loader, numbers_of, used_tensor
+
+pytest.importorskip("transformers", reason="pip install 'idmetric[detect]'")
+pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
+WHOLE = [name for name, loader in LOADERS.items() if loader.whole]
+
+
+@pytest.fixture(scope="module")
+def originals(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The folder of each loader, made once."""
+    root = tmp_path_factory.mktemp("weights")
+
+    def folder_of(name: str) -> Path:
+        folder = root / name.replace(" ", "-")
+        if not folder.exists():
+            folder.mkdir()
+            LOADERS[name].write(folder)
+        return folder
+
+    return folder_of
+
+
+@pytest.fixture
+def copy(originals: Callable[[str], Path], tmp_path: Path) -> Callable[[str], tuple[Loader, Path]]:
+    """A loader and a copy of its folder."""
+    return lambda name: (LOADERS[name], Path(shutil.copytree(originals(name), tmp_path / "copy")))
+
+
+Copy = Callable[[str], tuple[Loader, Path]]
+
+
+def change(folder: Path, key: str, value: Tensor | None) -> None:
+    """Replace a tensor of a folder's file, or leave it out."""
+    state = load_file(folder / WEIGHTS)
+    state.pop(key, None)
+    if value is not None:
+        state[key] = value
+    save_file(state, folder / WEIGHTS, {"format": "pt"})
+
+
+def refusal(loader: Loader, folder: Path) -> str:
+    with pytest.raises(CheckpointError) as caught:
+        numbers_of(loader, folder)
+    return str(caught.value)
+
+
+# Types
+
+
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.int64], ids=str)
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_tensor_that_is_not_stored_as_floats_is_refused(name: str, dtype: torch.dtype, copy: Copy) -> None:
+    loader, folder = copy(name)
+    state = load_file(folder / WEIGHTS)
+    key = used_tensor(loader, state)
+    change(folder, key, state[key].to(dtype))
+    assert f"wrong type {key} {dtype}" in refusal(loader, folder)
+
+
+def test_a_table_of_positions_is_whole_numbers_and_no_table_holds_weights(copy: Copy) -> None:
+    """Older files of CLIP hold their positions, which the class computes."""
+    loader, folder = copy("dual")
+    expected = numbers_of(loader, folder)
+    change(folder, "text_model.embeddings.position_ids", torch.arange(12)[None])
+    assert numbers_of(loader, folder).equal(expected)
+    change(folder, "text_model.embeddings.position_ids", torch.arange(12, dtype=torch.int8)[None])
+    assert "wrong type text_model.embeddings.position_ids torch.int8" in refusal(loader, folder)
+
+
+@pytest.mark.parametrize("file", ["adapter_model.safetensors", "mlp_cls.pth", "trunk.safetensors"])
+def test_each_file_of_the_release_is_checked_before_it_is_merged(file: str, tmp_path: Path) -> None:
+    """Merging would turn int8 into floats, and hide where NaN comes from."""
+    adapter, trunk, _ = publish(tmp_path, "dinov3_vitb16")
+    path = trunk if file == "trunk.safetensors" else adapter / file
+    is_pickled = path.suffix == ".pth"
+    state = torch.load(path, weights_only=True) if is_pickled else load_file(path)
+    key = max(name for name, value in state.items() if value.ndim > 1)
+    cases = {
+        f"wrong type {key} torch.int8": state[key].to(torch.int8),
+        f"damaged weights: {key} has values": state[key] * float("nan"),
+    }
+    for message, value in cases.items():
+        changed = state | {key: value}
+        torch.save(changed, path) if is_pickled else save_file(changed, path)
+        with pytest.raises(CheckpointError, match=f"{file}.*{message}"):
+            load(adapter, backbone_weights=trunk, backbone_args=VARIANTS["dinov3_vitb16"], device="cpu")
+
+
+# Finiteness
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("-inf")])
+@pytest.mark.parametrize("name", LOADERS)
+def test_one_value_that_is_not_finite_is_refused(name: str, value: float, copy: Copy) -> None:
+    loader, folder = copy(name)
+    state = load_file(folder / WEIGHTS)
+    key = used_tensor(loader, state)
+    state[key].view(-1)[0] = value
+    change(folder, key, state[key])
+    message = refusal(loader, folder)
+    assert f"holds damaged weights: {key} has values that are NaN or infinite" in message
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_float64_beyond_float32_is_refused_and_within_it_opens(name: str, copy: Copy) -> None:
+    loader, folder = copy(name)
+    expected = numbers_of(loader, folder)
+    state = load_file(folder / WEIGHTS)
+    key = used_tensor(loader, state)
+    change(folder, key, state[key].double())
+    torch.testing.assert_close(numbers_of(loader, folder), expected)
+    change(folder, key, state[key].double() * 1e300)
+    assert "exceeds what" in refusal(loader, folder)
+
+
+@pytest.mark.parametrize(
+    "opened",
+    [
+        ("IDSim", lambda folder: IDSim(folder, device="cpu", dtype=torch.float16)),
+        ("dual", lambda folder: DualEncoder(str(folder), device="cpu", dtype=torch.float16)),
+        ("VisID", lambda folder: VisIDEmbed(folder, device="cpu", dtype=torch.float16)),
+    ],
+    ids=lambda opened: opened[0],
+)
+def test_float32_beyond_float16_is_refused_in_float16_alone(
+    opened: tuple[str, Callable[[Path], Any]], copy: Copy
+) -> None:
+    name, open_in_half = opened
+    loader, folder = copy(name)
+    state = load_file(folder / WEIGHTS)
+    key = used_tensor(loader, state)
+    state[key].view(-1)[0] = 3e38
+    change(folder, key, state[key])
+    with pytest.raises(CheckpointError, match="exceeds what float16 can hold: open it in float32 or bfloat16"):
+        open_in_half(folder)
+
+
+# An exact fit
+
+
+@pytest.mark.parametrize("name", LOADERS)
+def test_a_tensor_too_many_too_few_or_of_another_shape_is_refused(name: str, copy: Copy) -> None:
+    loader, folder = copy(name)
+    state = load_file(folder / WEIGHTS)
+    key = used_tensor(loader, state)
+    extra = key.replace("weight", "more")
+    change(folder, extra, torch.zeros(3))
+    refusal(loader, folder)
+    change(folder, extra, None)
+    numbers_of(loader, folder)
+
+    for wrong in (state[key][:-1], state[key].mT[None], torch.tensor(1.0), torch.zeros(0)):
+        change(folder, key, wrong.contiguous())
+        message = refusal(loader, folder)
+        assert "wrong shape" in message or "damaged checkpoint" in message  # the second where tensors are joined first
+    change(folder, key, None)
+    refusal(loader, folder)
+
+
+@pytest.mark.parametrize("prefix", ["tracker_model.", "tracker_neck."])
+def test_the_tracker_in_the_file_of_sam3_is_not_used(prefix: str, copy: Copy) -> None:
+    loader, folder = copy("sam3")
+    expected = numbers_of(loader, folder)
+    change(folder, f"{prefix}layer.weight", torch.ones(3, 3))
+    assert numbers_of(loader, folder).equal(expected)
+
+
+def test_scales_of_int8_belong_to_an_int8_tensor_of_their_length(copy: Copy) -> None:
+    loader, folder = copy("IDSim in int8")
+    state = load_file(folder / WEIGHTS)
+    key = "backbone.blocks.1.attn.qkv.weight"
+    assert state[key].dtype is torch.int8
+    scale = state[key + SCALE]
+    cases = {
+        f"wrong scale absent{SCALE} without its tensor": {f"absent{SCALE}": scale.clone()},
+        f"{key}{SCALE} torch.float32 (1,) for torch.int8": {key + SCALE: scale[:1]},
+        f"{key}{SCALE} torch.float32 () for torch.int8": {key + SCALE: torch.tensor(1.0)},
+        f"{key}{SCALE} torch.int64": {key + SCALE: scale.long()},
+        f"{key}{SCALE} torch.float32 {tuple(scale.shape)} for torch.float32": {key: state[key].float()},
+        f"wrong type {key} torch.int8": {key + SCALE: None},
+        f"damaged weights: {key} has values": {key + SCALE: scale * 0 + 3e38},
+        "patch_embed.proj.weight.int8_scale torch.float32 (48,) for torch.float32": {
+            f"backbone.patch_embed.proj.weight{SCALE}": torch.ones(48)
+        },
+    }
+    for message, changes in cases.items():
+        changed = {name: value for name, value in (state | changes).items() if value is not None}
+        save_file(changed, folder / WEIGHTS)
+        assert message in refusal(loader, folder)
+
+
+@pytest.mark.parametrize("name", ["Backbone", "NearID", "VisID", "owlv2"])
+def test_int8_with_scales_is_for_our_own_folders_alone(name: str, copy: Copy) -> None:
+    loader, folder = copy(name)
+    state = load_file(folder / WEIGHTS)
+    key = used_tensor(loader, state)
+    state[key + SCALE] = torch.ones(len(state[key]), dtype=state[key].dtype)
+    state[key] = state[key].to(torch.int8)
+    save_file(state, folder / WEIGHTS, {"format": "pt"})
+    assert f"wrong type {key} torch.int8" in refusal(loader, folder)
+
+
+# Shards
+
+
+def shard(folder: Path, second: str) -> dict[str, Tensor]:
+    """Split a folder's weights in two files, the second of that name in the index; returns its tensors."""
+    state = load_file(folder / WEIGHTS)
+    (folder / WEIGHTS).unlink()
+    names = sorted(state)
+    halves = {"model-1.safetensors": names[::2], second: names[1::2]}
+    weight_map = {}
+    for file, keys in halves.items():
+        path = folder / file
+        path.parent.mkdir(exist_ok=True)
+        save_file({key: state[key] for key in keys}, path, {"format": "pt"})
+        weight_map |= dict.fromkeys(keys, file)
+    (folder / f"{WEIGHTS}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": weight_map}))
+    return {key: state[key] for key in names[1::2]}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_shards_give_the_same_numbers_and_count_in_the_revision(name: str, copy: Copy) -> None:
+    loader, folder = copy(name)
+    expected = numbers_of(loader, folder)
+    tensors = shard(folder, "part/model-2.safetensors")
+    torch.testing.assert_close(numbers_of(loader, folder), expected)
+    before = folder_revision(folder)
+    changed = {key: value * 0.5 for key, value in tensors.items()}
+    save_file(changed, folder / "part/model-2.safetensors", {"format": "pt"})
+    assert folder_revision(folder) != before
+    numbers_of(loader, folder)
+
+
+def test_a_shard_in_a_folder_inside_changes_the_model_and_its_name(copy: Copy) -> None:
+    """Other weights had the revision of the first ones, so caches and kept regions gave the old numbers."""
+    _, folder = copy("owlv2")
+    tensors = shard(folder, "part/model-2.safetensors")
+    before = Owlv2(source=str(folder)).weights
+    save_file({key: value * 0.5 for key, value in tensors.items()}, folder / "part/model-2.safetensors")
+    assert Owlv2(source=str(folder)).weights != before
+    shutil.rmtree(folder)
+    _, folder = copy("VisID")
+    tensors = shard(folder, "part/model-2.safetensors")
+    before = VisIDEmbed(folder, device="cpu").revision
+    save_file({key: value * 0.5 for key, value in tensors.items()}, folder / "part/model-2.safetensors")
+    assert VisIDEmbed(folder, device="cpu").revision != before
+
+
+@pytest.mark.parametrize("kind", ["up", "up and back", "absolute", "link", "linked folder"])
+@pytest.mark.parametrize("name", WHOLE)
+def test_an_index_cannot_lead_out_of_its_folder(name: str, kind: str, copy: Copy, tmp_path: Path) -> None:
+    loader, folder = copy(name)
+    (tmp_path / "outside").mkdir()
+    second = {
+        "up": "../outside/model-2.safetensors",
+        "up and back": "../copy/model-2.safetensors",
+        "absolute": str(folder / "model-2.safetensors"),
+        "link": "model-2.safetensors",
+        "linked folder": "part/model-2.safetensors",
+    }[kind]
+    if kind == "linked folder":
+        (folder / "part").symlink_to(tmp_path / "outside")
+    shard(folder, second)
+    if kind == "link":
+        path = folder / "model-2.safetensors"
+        path.rename(tmp_path / "outside" / "model-2.safetensors")
+        path.symlink_to(tmp_path / "outside" / "model-2.safetensors")
+    assert f"names '{second}', which is not in its folder" in refusal(loader, folder)
+
+
+def test_a_damaged_index_and_a_tensor_in_two_shards_are_named(copy: Copy) -> None:
+    loader, folder = copy("dual")
+    tensors = shard(folder, "model-2.safetensors")
+    index = folder / f"{WEIGHTS}.index.json"
+    first = load_file(folder / "model-1.safetensors")
+    save_file(first | {min(tensors): tensors[min(tensors)]}, folder / "model-1.safetensors", {"format": "pt"})
+    assert f"holds {min(tensors)}, which another file of its index holds as well" in refusal(loader, folder)
+    for text in ("{}", "[]", '{"weight_map": {"a": 5}}', '{"weight_map": ["a"]}', '{"weight_map": {}}', "{", ""):
+        index.write_text(text)
+        assert refusal(loader, folder)
+
+
+def test_links_into_the_hubs_cache_stay_usable(tmp_path: Path) -> None:
+    """The Hub client keeps files as links from snapshots/<commit>/ to blobs/."""
+    repository = tmp_path / "models--owner--name"
+    snapshot = repository / "snapshots" / ("0" * 40)
+    snapshot.mkdir(parents=True)
+    make_qwen(snapshot, shard="40KB")
+    (repository / "blobs").mkdir()
+    for number, path in enumerate(sorted(snapshot.iterdir())):
+        path.rename(repository / "blobs" / str(number))
+        path.symlink_to(Path("../../blobs") / str(number))
+    assert VisIDEmbed(snapshot, device="cpu").revision == "0" * 40
+
+
+# Settings
+
+
+def set_in(path: Path, place: str, setting: str, value: Any) -> None:
+    """Add a setting to a JSON file, at the top or in the object `place`."""
+    config = json.loads(path.read_text())
+    target = config[place] if place else config
+    target[setting] = value
+    path.write_text(json.dumps(config))
+
+
+SETTINGS: list[tuple[str, Any]] = [
+    ("_attn_implementation", "owner/kernel"),
+    ("_attn_implementation", "owner/kernel@main:attention"),
+    ("attn_implementation", "flash_attention_2"),
+    ("attn_implementation", {"text_config": "owner/kernel"}),
+    ("_attn_implementation_internal", "owner/kernel"),
+    ("experts_implementation", "owner/kernel"),
+    ("auto_map", {"AutoModel": "owner/code--modeling.Model"}),
+    ("custom_pipelines", {"x": {"impl": "code.Pipeline"}}),
+    ("quantization_config", {"quant_method": "gptq", "bits": 4}),
+    ("fusion_config", {"x": True}),
+    ("use_timm_backbone", True),
+    ("use_pretrained_backbone", True),
+    ("backbone", "hf-hub:owner/name"),
+    ("backbone_config", {"model_type": "timm_backbone", "backbone": None}),
+    ("configuration_files", ["config.1.0.0.json"]),
+    ("transformers_weights", "other.safetensors"),
+]
+
+
+@pytest.mark.parametrize(("setting", "value"), SETTINGS, ids=str)
+def test_a_config_that_would_fetch_or_import_is_refused(
+    setting: str, value: Any, copy: Copy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader, folder = copy("dual")
+    monkeypatch.setattr("transformers.CLIPModel.from_pretrained", lambda *_, **__: pytest.fail("it was opened"))
+    for place in ("", "text_config"):
+        set_in(folder / "config.json", place, setting, value)
+        message = refusal(loader, folder)
+        assert "config.json" in message
+        assert setting in message or "timm_backbone" in message
+        config = json.loads((folder / "config.json").read_text())
+        (config[place] if place else config).pop(setting)
+        (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_every_loader_refuses_kernels_code_and_adapters(name: str, copy: Copy) -> None:
+    loader, folder = copy(name)
+    original = (folder / "config.json").read_text()
+    for setting, value in (("_attn_implementation", "owner/kernel"), ("auto_map", {"AutoModel": "code.Model"})):
+        set_in(folder / "config.json", "", setting, value)
+        assert setting in refusal(loader, folder)
+        (folder / "config.json").write_text(original)
+    adapter = {"peft_type": "LORA", "base_model_name_or_path": "owner/base"}
+    (folder / "adapter_config.json").write_text(json.dumps(adapter))
+    assert "holds an adapter (adapter_config.json)" in refusal(loader, folder)
+
+
+@pytest.mark.parametrize(
+    ("file", "setting", "value"),
+    [
+        ("tokenizer_config.json", "auto_map", {"AutoTokenizer": ["code.Tokenizer", None]}),
+        ("preprocessor_config.json", "auto_map", {"AutoImageProcessor": "code.Processor"}),
+        ("processor_config.json", "audio_tokenizer", {"audio_tokenizer_name_or_path": "owner/name"}),
+        ("audio_tokenizer_config.json", "audio_tokenizer_name_or_path", "owner/name"),
+    ],
+)
+def test_settings_of_tokenizers_and_processors_bring_no_code(file: str, setting: str, value: Any, copy: Copy) -> None:
+    loader, folder = copy("dual")
+    path = folder / file
+    if not path.is_file():
+        path.write_text("{}")
+    set_in(path, "", setting, value)
+    message = refusal(loader, folder)
+    assert file in message
+    assert setting in message
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [("_attn_implementation", "eager"), ("_attn_implementation", "sdpa"), ("attn_implementation", None),
+     ("_attn_implementation_autoset", True), ("backbone", None)],
+)  # fmt: skip
+def test_harmless_values_of_such_settings_open(setting: str, value: Any, copy: Copy) -> None:
+    loader, folder = copy("dual")
+    expected = numbers_of(loader, folder)
+    set_in(folder / "config.json", "", setting, value)
+    torch.testing.assert_close(numbers_of(loader, folder), expected)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_a_config_of_another_kind_is_refused(name: str, copy: Copy) -> None:
+    loader, folder = copy(name)
+    set_in(folder / "config.json", "", "model_type", "vit")
+    assert "model of type 'vit'" in refusal(loader, folder)

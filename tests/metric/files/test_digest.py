@@ -1,0 +1,50 @@
+"""A file that holds a digest of its bytes is refused if any of them has changed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from idmetric.metric.files.digest import BLANK, DigestError, check_seal, seal
+from tests.fuzz.flips import spread_flips
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A sealed file whose text has a digest of its own."""
+    path = tmp_path / "a.json"
+    path.write_text(json.dumps({"name": '"digest":"' + "1" * 32 + '"', **BLANK, "b": list(range(40))}))
+    seal(path)
+    return path
+
+
+def test_the_digest_is_of_all_bytes_with_zeros_in_its_place(path: Path) -> None:
+    check_seal(path)
+    stored = json.loads(path.read_text())["digest"]
+    blank = path.read_bytes().replace(stored.encode(), b"0" * 32)
+    assert stored == hashlib.blake2b(blank, digest_size=16).hexdigest()
+
+
+def test_every_flipped_bit_is_refused(path: Path) -> None:
+    for damaged in spread_flips(path.read_bytes(), path.stat().st_size * 8):
+        path.write_bytes(damaged)
+        with pytest.raises(DigestError):
+            check_seal(path)
+
+
+def test_files_without_a_digest_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.json"
+    for content in ("", "{}", '{"digest": "1"}'):
+        path.write_text(content)
+        with pytest.raises(DigestError, match=r"empty|no digest of its bytes"):
+            check_seal(path)
+
+
+def test_a_pipe_does_not_hang(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match="a pipe or a device"):
+        check_seal(tmp_path / "pipe")
