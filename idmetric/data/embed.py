@@ -114,8 +114,9 @@ def embed(
                 item_rows: list[int] = seen.item.source
                 if seen.problem is not None:
                     problems |= dict.fromkeys(item_rows, str(seen.problem))
-                for number, key in enumerate(seen.keys):
-                    keys[number] |= dict.fromkeys(item_rows, key)
+                else:
+                    for number, key in enumerate(seen.keys):
+                        keys[number] |= dict.fromkeys(item_rows, key)
                 if progress is not None:
                     progress(done, len(items))
     finally:  # also if the run is stopped

@@ -5,14 +5,17 @@ from __future__ import annotations
 import io
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from idmetric.gallery.index import Item
 from idmetric.metric.images.masks import MaskId
 from idmetric.metric.images.opening import Named, open_file
 from idmetric.metric.images.read import ImageReadError, Outside
-from idmetric.metric.scoring.pipeline import Input, Source, problem_of
+from idmetric.metric.scoring.pipeline import Source
+from idmetric.stream.item import Item as StreamItem
+from idmetric.stream.item import Look
 
 if TYPE_CHECKING:
     from idmetric.gallery.sources import Entry
@@ -27,6 +30,11 @@ class Masking:
     outside: Outside
     mask_id: MaskId | None
 
+    @property
+    def look(self) -> Look:
+        """As the stream takes it."""
+        return Look(self.masked, self.outside, self.mask_id)
+
     def about(self, metric: Embedder) -> dict[str, str]:
         """Everything that embeddings depend on: the model, its weights as they are now, and these settings."""
         return metric.about(self.outside if self.masked else None, self.mask_id)
@@ -34,37 +42,33 @@ class Masking:
 
 def source_of(image: Entry | Item, data: bytes, mask: bytes | None) -> Source:
     """The bytes of an image and its mask, with the names of their files."""
-    mask_name = image.files[-1] if image.files else f"of {image.place}"
-    return Source.of(Named(data, image.place), None if mask is None else Named(mask, mask_name))
+    return Source.of(Named(data, image.place), None if mask is None else Named(mask, _mask_name(image)))
 
 
-def load(
-    metric: Embedder,
-    entry: Entry,
-    item: Item,
-    is_known: Callable[[str], bool],
-    masking: Masking,
-) -> Input[Item]:
-    """Read an image and prepare it for the model.
+def _mask_name(image: Entry | Item) -> str:
+    return image.files[-1] if image.files else f"of {image.place}"
 
-    Args:
-        item: the item so far; it is returned with key, size and problem.
-        is_known: whether content of a key is embedded already, and needs no pixels.
-    """
+
+def to_embed(entry: Entry, masking: Masking, source: Any) -> StreamItem:
+    """An entry as an item of the stream, which reads it in a thread."""
+    mask = None
+    if masking.masked and entry.mask is not None:
+        mask = partial(_bytes, entry.mask, _mask_name(entry), entry.place)
+    return StreamItem(entry.place, partial(_bytes, entry.image, entry.place, entry.place), mask, source=source)
+
+
+def _bytes(read: Callable[[], bytes], name: str, place: str) -> Named:
+    """The bytes of a file under the name that messages use; ImageReadError if it cannot be read."""
     try:
-        data = entry.image()
-        mask = entry.mask() if masking.masked and entry.mask is not None else None
-        source = source_of(entry, data, mask)
-        item = replace(item, key=source.key, size=len(data))
-        with suppress(Exception), open_file(io.BytesIO(data)) as opened:  # only its head; load_image reports the reason
-            item = replace(item, width=opened.width, height=opened.height)
-        if is_known(item.key):
-            return Input(item, item.key)
-        pixels, cover = metric.load_image(source.image, source.mask, masking.outside, mask_id=masking.mask_id)
-        return Input(item, item.key, pixels, cover)
-    except ImageReadError as error:
-        item = replace(item, problem=problem_of(error, entry.place))
+        return Named(read(), name)
     except OSError as error:
-        named = f"{error.filename}: " if error.filename not in (None, entry.place) else ""
-        item = replace(item, problem=f"{named}{error.strerror or error}")
-    return Input(item, item.key, problem=item.problem)
+        other_file = f"{error.filename}: " if error.filename not in (None, place) else ""
+        raise ImageReadError(place, f"{other_file}{error.strerror or error}") from error
+
+
+def size_of(item: StreamItem, data: bytes) -> tuple[int, int, int]:
+    """Width and height of an image as stored, 0 if its head cannot be read, and its bytes."""
+    width, height = 0, 0
+    with suppress(Exception), open_file(io.BytesIO(data)) as opened:  # decoding reports the reason
+        width, height = opened.size
+    return width, height, len(data)

@@ -22,9 +22,12 @@ from idmetric.metric.images.read import describe, split_images
 from idmetric.metric.scoring.calibrations import STORED, limit_at
 from idmetric.metric.scoring.keys import key_of
 from idmetric.metric.scoring.limits import Limit
-from idmetric.metric.scoring.pipeline import Input, batches, embed
+from idmetric.metric.scoring.pipeline import problem_of
 from idmetric.metric.scoring.records import Record, Records
 from idmetric.metric.scoring.store import Store
+from idmetric.stream.item import Item as StreamItem
+from idmetric.stream.item import Look
+from idmetric.stream.stream import embedded, embedding_of, items_of_images
 
 if TYPE_CHECKING:
     from idmetric.metric.calibration.apply import Calibration
@@ -98,13 +101,14 @@ class Searchable(Contents):
         masks = labeled(masks, self.masking.mask_id)
         singles = split_images(images)
         covers = split_masks(masks, singles)
-        queries = self.metric.embed(
-            singles,
-            masks=covers if any(cover is not None for cover in covers) else None,
-            outside=self.masking.outside,
+        queries = embedding_of(
+            items_of_images(singles, covers),
+            self.metric,
+            Look(True, self.masking.outside),
             patches=needs_patches(distance),
             batch_size=batch_size,
-        ).cpu()
+            workers=0,
+        )
         own_keys = [""] * len(queries)
         if exclude_same:
             own_keys = list(map(_key, singles, covers))
@@ -251,17 +255,16 @@ def _with_patches(contents: Contents, items: list[Item]) -> Embedding:
     store = Store(contents.store, True, metric.model_id)
     embeddings = store.readable([item.key for item in items])
 
-    def read(item: Item) -> Input[Item]:
-        image, mask = contents.read(item)
-        source = source_of(item, image, mask)
-        pixels, cover = metric.load_image(source.image, source.mask, masking.outside, mask_id=masking.mask_id)
-        return Input(item, item.key, pixels, cover)
-
     missing = {item.key: item for item in items if item.key not in embeddings}
-    for batch in batches(missing.values(), read, batch_size=_RERANKED):
-        embedded, problems = embed(metric, batch, patches=True)
-        for row, problem in problems.items():
-            raise GalleryError(f"{batch[row].item.place}: {problem}")
-        keys = [image.key for image in batch]
-        embeddings |= zip(keys, embedded.cpu(), strict=True)
+
+    def to_read() -> Iterator[StreamItem]:
+        for key, item in missing.items():
+            image, mask = contents.read(item)
+            source = source_of(item, image, mask)
+            yield StreamItem(item.place, source.image, source.mask, source=key)
+
+    for seen in embedded(to_read(), [metric], masking.look, patches=True, batch_size=_RERANKED, on_error="skip"):
+        if seen.problem is not None:
+            raise GalleryError(f"{seen.item.name}: {problem_of(seen.problem, seen.item.name)}")
+        embeddings[seen.item.source] = seen.embeddings[0]
     return concatenate([embeddings[item.key] for item in items])

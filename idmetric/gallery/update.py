@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from idmetric.gallery.index import Item, Where, files_of, stamp_of
-from idmetric.gallery.read import Masking, load
+from idmetric.gallery.read import Masking, size_of, to_embed
 from idmetric.metric.scoring.keys import MASKED
-from idmetric.metric.scoring.pipeline import Input, batches, embed, keep
+from idmetric.metric.scoring.pipeline import problem_of
 from idmetric.metric.scoring.store import Store
+from idmetric.stream.cache import Cache
+from idmetric.stream.item import Item as StreamItem
+from idmetric.stream.stream import embedded
 
 if TYPE_CHECKING:
     from idmetric.gallery.sources import Entry
@@ -103,23 +106,52 @@ def current_items(
         before: items of the previous update; files that have not changed since are not read.
     """
 
-    def read(entry: Entry) -> Input[Item]:
-        stamp = stamp_of(files_of(entry))
-        item = before.get(entry.where)
-        if item is not None and stamp and stamp == item.stamp:
-            is_embedded = item.key.endswith(MASKED) == masking.masked and item.key in store
-            if is_embedded or item.problem:
-                return Input(replace(item, name=entry.name, identity=entry.identity))
-        item = Item(entry.name, entry.place, entry.files, "", entry.identity, stamp=stamp)
-        return load(metric, entry, item, store.__contains__, masking)
+    items: dict[int, Item] = {}  # by the number of the entry
 
-    items: list[Item] = []
-    problems: dict[str, str] = {}  # of content without a usable embedding
-    loaded = batches(entries, read, batch_size=batch_size, workers=workers)
-    with closing(loaded):
-        for batch in loaded:
-            items += [image.item for image in batch]
-            problems |= keep(store, batch, lambda fresh: embed(metric, fresh, store.patches))
+    def to_read() -> Iterator[StreamItem]:
+        for number, entry in enumerate(entries):
+            stamp = stamp_of(files_of(entry))
+            item = _unchanged(entry, before.get(entry.where), stamp, store, masking)
+            if item is not None:
+                items[number] = item
+                continue
+            items[number] = Item(entry.name, entry.place, entry.files, "", entry.identity, stamp=stamp)
+            yield to_embed(entry, masking, source=number)
+
+    stream = embedded(
+        to_read(),
+        [metric],
+        masking.look,
+        cache=Cache.of_store(store),
+        reads_cache=False,
+        patches=store.patches,
+        batch_size=batch_size,
+        workers=workers,
+        on_error="skip",
+        head=size_of,
+    )
+    with closing(stream):
+        for seen in stream:
+            number = seen.item.source
+            width, height, size = seen.head or (0, 0, 0)
+            problem = "" if seen.problem is None else problem_of(seen.problem, seen.item.name)
+            items[number] = replace(
+                items[number], key=seen.keys[0], width=width, height=height, size=size, problem=problem
+            )
             if progress is not None:
-                progress(len(items), len(entries))
-    return [replace(item, problem=problems.get(item.key, item.problem)) for item in items]
+                progress(number + 1, len(entries))
+    if progress is not None and entries:
+        progress(len(entries), len(entries))
+    return [items[number] for number in range(len(entries))]
+
+
+def _unchanged(
+    entry: Entry, item: Item | None, stamp: tuple[tuple[int, ...], ...], store: Store, masking: Masking
+) -> Item | None:
+    """The item of the previous update under the entry's present name, if its files are as they were then."""
+    if item is None or not stamp or stamp != item.stamp:
+        return None
+    is_embedded = item.key.endswith(MASKED) == masking.masked and item.key in store
+    if not is_embedded and not item.problem:
+        return None
+    return replace(item, name=entry.name, identity=entry.identity)

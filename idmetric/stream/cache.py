@@ -54,6 +54,15 @@ class Cache:
             self._stores.append((whole_store, masked_store))
         self._drop_damaged()
 
+    @classmethod
+    def of_store(cls, store: Store) -> Cache:
+        """A cache of one encoder, whose whole and masked images lie in one store."""
+        cache = cls.__new__(cls)
+        cache._is_needed = True
+        cache._is_full = False
+        cache._stores = [(store, store)]
+        return cache
+
     def has(self, encoder: int, key: str) -> bool:
         """Whether an encoder's embedding of this content is kept; encoders are numbered."""
         return key in self._stores[encoder][is_masked(key)]

@@ -22,15 +22,16 @@ class Item:
 
     Attributes:
         name: as messages call it.
-        image: None for a text alone. mask: of its subject.
+        image: as `Embedder.embed` takes it, or a function that gives it, called in a thread; None for a text alone.
+        mask: of its subject, or a function that gives it.
         words: all that models which read text are told with it, the instruction included; None: their default.
         problem: why it cannot be used, if that is known before it is read.
         source: what the caller made it of, for the caller alone.
     """
 
     name: str
-    image: ImageLike | None = None
-    mask: MaskLike | None = None
+    image: ImageLike | Callable[[], ImageLike] | None = None
+    mask: MaskLike | Callable[[], MaskLike] | None = None
     words: str | None = None
     problem: ImageReadError | None = None
     source: Any = None
@@ -55,6 +56,10 @@ class Look:
 Want = Callable[[Item, "Image.Image"], Any]
 
 
+# Called in a thread with an item and the bytes of its image, before they are decoded
+Head = Callable[[Item, bytes], Any]
+
+
 @dataclass(frozen=True)
 class Seen:
     """An item that was embedded, or the reason why it cannot be used.
@@ -63,11 +68,12 @@ class Seen:
         embeddings: one row from each encoder, on the CPU.
         keys: of each encoder's embedding in the cache; "" if it is not kept.
         problem: why it cannot be used; there are no embeddings then.
-        wanted: what each `Want` returned.
+        head: what the `Head` returned; None if the bytes could not be read. wanted: what each `Want` returned.
     """
 
     item: Item
     embeddings: tuple[Embedding, ...] = ()
     keys: tuple[str, ...] = ()
     problem: ImageReadError | None = None
+    head: Any = None
     wanted: tuple[Any, ...] = ()

@@ -15,16 +15,18 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.finite import NonFiniteError, reason, shown
-from idmetric.metric.images.kinds import ImageReadError
+from idmetric.metric.images.arrays import float_pixels, image_of_pixels, is_float
+from idmetric.metric.images.kinds import ImageReadError, describe, is_array, naming
 from idmetric.metric.images.masks import labeled
+from idmetric.metric.images.opening import Named
 from idmetric.metric.images.regions import cut_out
 from idmetric.metric.scoring.keys import settings_digest
 from idmetric.metric.scoring.pipeline import Input, Source, batches
 from idmetric.stream.cache import Cache
 from idmetric.stream.encoders import ImageModel, VectorModel
-from idmetric.stream.item import Item, Look, Seen, Want
+from idmetric.stream.item import Head, Item, Look, Seen, Want
 
 _TEXT = "text"  # key of an item without an image, before that of its words
 OnError = Literal["fail", "skip"]
@@ -41,6 +43,7 @@ def embedded(
     batch_size: int = 32,
     workers: int | None = None,
     on_error: OnError = "fail",
+    head: Head | None = None,
     wants: Sequence[Want] = (),
 ) -> Generator[Seen, None, None]:
     """Embed items with each encoder, and yield them in order.
@@ -55,6 +58,7 @@ def embedded(
         patches: embeddings have patches, where an encoder has them.
         batch_size: items per pass. workers: threads that read; default: one for each core, at most 8; 0: in turn.
         on_error: raise for the first item that cannot be used, or yield it with its `problem`.
+        head: a function of an item and the bytes of its image, called with a cache alone, see `Seen.head`.
         wants: functions of an item and its decoded picture, see `Seen.wanted`.
 
     Raises:
@@ -63,10 +67,21 @@ def embedded(
     reader = Reader(encoders, look, on_error=on_error, wants=wants)
     if cache is not None:
         reader.is_known = cache.has
+        reader.head = head
     batch_maker = _Batches(reader, encoders, cache, patches=patches, reads_cache=reads_cache)
     with closing(batches(items, reader.read, batch_size=batch_size, workers=workers)) as ahead:
         for batch in ahead:
             yield from batch_maker.embedded(batch)
+
+
+def embedding_of(items: Iterable[Item], encoder: VectorModel, look: Look = Look(), **options: Any) -> Embedding:  # noqa: B008
+    """The embedding of items by one encoder, on the CPU; `options` of `embedded`, which raises for unusable items."""
+    return concatenate([seen.embeddings[0] for seen in embedded(items, [encoder], look, **options)])
+
+
+def items_of_images(images: Sequence[Any], masks: Sequence[Any]) -> list[Item]:
+    """Images of any kind, and their masks or None, as items with their names."""
+    return [Item(describe(image), image, mask) for image, mask in zip(images, masks, strict=True)]
 
 
 # Reading
@@ -77,6 +92,7 @@ class ReadItem(Input[Item]):
     """An item that was read. `pixels`: the inputs, by the numbers of the encoders that are to embed it, or None."""
 
     error: ImageReadError | None = None
+    head: Any = None
     wanted: tuple[Any, ...] = ()
 
 
@@ -102,6 +118,7 @@ class Reader:
         self.look = look
         self.on_error = on_error
         self.is_known = is_known
+        self.head: Head | None = None
         self.wants = wants
 
     def read(self, item: Item) -> ReadItem:
@@ -112,22 +129,25 @@ class Reader:
         except ImageReadError as error:
             if self.on_error == "fail":
                 raise
-            return ReadItem(item, read.key, problem=str(error), error=error)
+            return ReadItem(item, read.key, problem=str(error), error=error, head=read.head)
         return read
 
     def _read(self, item: Item, read: ReadItem) -> None:
         if item.problem is not None:
             raise item.problem
-        image, mask = item.image, item.mask
+        image: Any = item.image() if callable(item.image) else item.image
+        mask: Any = item.mask() if callable(item.mask) else item.mask
         if image is None:
             read.key = _TEXT
         elif self.is_known is not None and _is_content(image, mask):
-            source = Source.read(image, mask)  # type: ignore[arg-type]  # paths or bytes
+            source = Source.read(image, mask)
             image, mask = source.image, source.mask
             read.key = source.key
+            if self.head is not None:
+                read.head = self.head(item, source.image.getvalue())
 
         inputs = {}
-        pictures: dict[Hashable, Image.Image] = {}
+        pictures: dict[Hashable, Image.Image | Tensor] = {}
         for number, encoder in enumerate(self.encoders):
             if read.key and self.is_known is not None and self.is_known(number, self.key_of(read, number)):
                 continue
@@ -142,9 +162,13 @@ class Reader:
             if not pictures:
                 _decoded(self.encoders[0], image, mask is not None, pictures)
             picture = next(iter(pictures.values()))
+            if isinstance(picture, Tensor):
+                picture = image_of_pixels(picture)
             read.wanted = tuple([want(item, picture) for want in self.wants])
 
-    def _part(self, encoder: ImageModel, picture: Image.Image, mask: Any) -> tuple[Image.Image | Tensor, Tensor | None]:
+    def _part(
+        self, encoder: ImageModel, picture: Image.Image | Tensor, mask: Any
+    ) -> tuple[Image.Image | Tensor, Tensor | None]:
         """The part of a picture that an encoder sees, and how much of each pixel its mask covers."""
         if mask is None:
             return picture, None
@@ -167,17 +191,26 @@ def _words_prepared(encoder: ImageModel, item: Item) -> Any:
         raise ImageReadError(item.name, str(error)) from error
 
 
-def _decoded(encoder: ImageModel, image: Any, whole: bool, pictures: dict[Hashable, Image.Image]) -> Image.Image:
-    """The decoded picture, shared by encoders that decode alike; a mask belongs to all of its pixels (`whole`)."""
+def _decoded(
+    encoder: ImageModel, image: Any, whole: bool, pictures: dict[Hashable, Image.Image | Tensor]
+) -> Image.Image | Tensor:
+    """The decoded picture, shared by encoders that decode alike; a mask belongs to all of its pixels (`whole`).
+
+    Float pixels stay as they are.
+    """
     decoding = encoder.decoding(whole)
     if decoding not in pictures:
-        pictures[decoding] = encoder.read_image(image, whole=whole)
+        if is_array(image) and is_float(image):
+            with naming(image):
+                pictures[decoding] = float_pixels(image, encoder.background)
+        else:
+            pictures[decoding] = encoder.read_image(image, whole=whole)
     return pictures[decoding]
 
 
 def _is_content(image: Any, mask: Any) -> bool:
     """Whether an image and its mask have bytes that name their embedding: images in memory are not kept."""
-    return isinstance(image, str | bytes) and (mask is None or isinstance(mask, str | bytes))
+    return isinstance(image, str | bytes | Named) and (mask is None or isinstance(mask, str | bytes | Named))
 
 
 # Embedding
@@ -207,11 +240,11 @@ class _Batches:
         embeddings = [self._by_encoder(number, batch, problems) for number in range(len(self._encoders))]
         for row, read in enumerate(batch):
             if row in problems:
-                yield Seen(read.item, problem=problems[row])
+                yield Seen(read.item, keys=(read.key,), problem=problems[row], head=read.head)
                 continue
             keys = tuple([self._reader.key_of(read, number) for number in range(len(self._encoders))])
             rows_of_encoders = tuple([by_row.pop(row) for by_row in embeddings if row in by_row])
-            yield Seen(read.item, rows_of_encoders, keys, wanted=read.wanted)
+            yield Seen(read.item, rows_of_encoders, keys, head=read.head, wanted=read.wanted)
 
     def _by_encoder(
         self, number: int, batch: Sequence[ReadItem], problems: dict[int, ImageReadError]

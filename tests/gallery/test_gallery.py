@@ -74,14 +74,14 @@ class Counted:
 
     def __init__(self, metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
         self.images = 0
-        original = metric.embed
+        original = metric.embed_prepared
 
-        def embed(images: Any, **options: Any) -> Any:
-            found = original(images, **options)
+        def embed_prepared(batch: Any, *options: Any) -> Any:
+            found = original(batch, *options)
             self.images += len(found)
             return found
 
-        monkeypatch.setattr(metric, "embed", embed)
+        monkeypatch.setattr(metric, "embed_prepared", embed_prepared)
 
 
 # Searching

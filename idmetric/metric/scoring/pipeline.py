@@ -78,12 +78,14 @@ class Source:
         return cls(image, mask, key)
 
     @classmethod
-    def read(cls, image: str | bytes, mask: str | bytes | None = None) -> Source:
+    def read(cls, image: str | bytes | Named, mask: str | bytes | Named | None = None) -> Source:
         """Read files; ImageReadError names one that cannot be read."""
         return cls.of(_named(image), None if mask is None else _named(mask))
 
 
-def _named(source: str | bytes) -> Named:
+def _named(source: str | bytes | Named) -> Named:
+    if isinstance(source, Named):
+        return source
     if isinstance(source, bytes):
         return Named(source, describe(source))
     return read_file(source)
