@@ -299,7 +299,7 @@ def free_port() -> str:
 
 
 def in_two_processes(
-    target: Callable[..., None], *given: Any, meanwhile: Callable[[], Any] = lambda: None, seconds: float = 120
+    target: Callable[..., None], *given: Any, meanwhile: Callable[[], Any] = lambda: None, seconds: float = 600
 ) -> list[int]:
     """Run `target(*given, rank, port)` as two processes that start without this one's state; return their exit codes.
 

@@ -73,8 +73,8 @@ class Pretrained:
         """
         need("detect", self.model_class, transformers="transformers")
         folder = fetch_folder(self.files, FILES)
-        processor = open_processor(self.processor_class, folder)
         model = open_model(self.model_class, folder, self.parts, unused=self.unused)
+        processor = open_processor(self.processor_class, folder)
         device = self.device or auto_device()
         return processor, model.to(device)
 

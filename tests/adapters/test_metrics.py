@@ -4,7 +4,6 @@ import copy
 import io
 import json
 import pickle
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -307,13 +306,20 @@ def test_retrieval_among_copies_is_that_of_a_slow_loop(metric: IDSim, monkeypatc
     assert found == pytest.approx(expected, abs=1e-6)
 
 
-def test_retrieval_among_thousands_takes_seconds(metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A user evaluates on all images of a test set."""
+def test_retrieval_copies_no_vectors_for_each_query(metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user evaluates on all images of a test set: thousands took 20 seconds when each query copied all vectors."""
+    copied = []
+    delete = np.delete
+
+    def counted(array: Any, *words: Any) -> Any:
+        copied.append(array.size)
+        return delete(array, *words)
+
+    monkeypatch.setattr(np, "delete", counted)
     rng = np.random.default_rng(0)
-    vectors = rng.normal(size=(2500, 1024)).astype(np.float32)
-    start = time.process_time()
-    retrieve(metric, vectors, np.arange(2500) // 5, monkeypatch)
-    assert time.process_time() - start < 5  # it took 20 when all vectors were copied for each query
+    vectors = rng.normal(size=(500, 64)).astype(np.float32)
+    retrieve(metric, vectors, np.arange(500) // 5, monkeypatch)
+    assert sum(copied) <= 2 * 500 * 500  # similarities and relevance of each query
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 32])

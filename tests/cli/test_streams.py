@@ -75,7 +75,7 @@ def test_stderr_on_a_full_disk_costs_messages_and_no_scores(
         for done in range(5):
             progress(done, 5)
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(takes_the_lock_of_bars).result(timeout=5)
+        pool.submit(takes_the_lock_of_bars).result(timeout=60)
     assert main([*SCORE.split(), "--format", "csv"]) == 4
     assert [line.split(",")[0] for line in capsys.readouterr().out.splitlines()] == ["rank", "1"]
     with pytest.raises(SystemExit, match="2"):

@@ -259,7 +259,7 @@ def test_torchrun_and_accelerate_launch_it(tmp_path: Path) -> None:
         given = ["pairs", "--data", tmp_path / "data/manifest.parquet", "--out", tmp_path / name, *QUICK]
         done = subprocess.run(
             [sys.executable, "-m", *launch, str(tmp_path / "go.py"), *given],
-            capture_output=True, text=True, check=False, timeout=200, env={**os.environ, "PYTHONPATH": "."},
+            capture_output=True, text=True, check=False, timeout=600, env={**os.environ, "PYTHONPATH": "."},
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         assert json.loads((tmp_path / name / "recipe.json").read_text())["processes"] == 2

@@ -35,11 +35,24 @@ def values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Values:
         book = nbformat.read(tmp_path / f"examples/notebooks/{name}.ipynb", 4)
         book.cells.append(nbformat.v4.new_code_cell(f"import json\nprint(json.dumps({expression}))"))
         where = {"metadata": {"path": str(tmp_path / "examples" / "notebooks")}}
-        nbclient.NotebookClient(book, timeout=300, resources=where).execute()
+        nbclient.NotebookClient(book, timeout=900, resources=where).execute()
         nbformat.write(book, tmp_path / "executed.ipynb")
-        return json.loads(book.cells[-1].outputs[-1]["text"])
+        return json.loads(printed(book.cells[-1]))
 
     return run
+
+
+def printed(cell: Any) -> str:
+    """What a cell wrote to stdout, in however many messages it came."""
+    texts = [output["text"] for output in cell.outputs if output.get("name") == "stdout"]
+    return "".join(texts)
+
+
+def test_a_line_break_that_comes_by_itself_is_a_part_of_what_a_cell_prints() -> None:
+    outputs = []
+    for name, text in (("stdout", '[1, "a'), ("stderr", "a warning"), ("stdout", '"]'), ("stdout", "\n")):
+        outputs.append(nbformat.v4.new_output("stream", name=name, text=text))
+    assert json.loads(printed(nbformat.v4.new_code_cell("", outputs=outputs))) == [1, "a"]
 
 
 def test_notebooks_are_stored_without_outputs_and_linked() -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-_LIMIT = 180.0  # seconds for a command, on a busy machine
+_LIMIT = 600  # seconds for a command that hangs
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ def _become(asked: dict[str, Any], out: int, count: mmap.mmap) -> None:
         os.dup2(out, 1)
         os.dup2(out, 2)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.alarm(int(_LIMIT))
+        signal.alarm(_LIMIT)
         os.chdir(asked["folder"])
         _watch(asked["folder"], asked["stop_at"], asked["short_of"], count)
         if asked["largest"] is not None:

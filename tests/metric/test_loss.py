@@ -446,7 +446,7 @@ def train_in_three_ways(rank: int, port: str) -> None:
 
 @pytest.mark.slow
 def test_two_processes_give_the_gradients_of_one() -> None:
-    assert in_two_processes(train_in_three_ways, seconds=300) == [0, 0]
+    assert in_two_processes(train_in_three_ways) == [0, 0]
 
 
 def score_references_of_each_process(rank: int, port: str) -> None:

@@ -400,7 +400,7 @@ def test_two_processes_train_as_one(data: Manifest, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", free_port(),
                "-m", "idmetric.cli.train", *options, str(tmp_path / "two")]  # fmt: skip
     done = subprocess.run(
-        command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=200
+        command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=600
     )
     assert done.returncode == 0, done.stderr
     one, two = (read_log(tmp_path / name / "log.jsonl") for name in ("one", "two"))

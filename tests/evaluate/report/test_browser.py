@@ -245,7 +245,7 @@ def test_without_a_threshold_nothing_passes_or_fails(visit: Open, folder: Path) 
     page.locator(".open").first.click()
     assert "Threshold" not in page.inner_text("#about")
     page.keyboard.press("Escape")
-    page.wait_for_function("document.activeElement.closest('.card')", timeout=5000)  # the dialog gives it back late
+    page.wait_for_function("document.activeElement.closest('.card')", timeout=30_000)  # the dialog gives it back late
     page.locator("#slider").focus()
     page.keyboard.press("ArrowLeft")
     count = len(NAMES) + 1
@@ -361,7 +361,7 @@ def test_the_keyboard_alone_is_enough(page: Any, found: dict[str, Any]) -> None:
     page.keyboard.press("Escape")
     assert not is_open(page)
     last = len(found["rows"])  # the one that was looked at last, when the event has come
-    page.wait_for_function(f"document.activeElement.closest('.card')?.dataset.rank === '{last}'", timeout=5000)
+    page.wait_for_function(f"document.activeElement.closest('.card')?.dataset.rank === '{last}'", timeout=30_000)
 
 
 def test_heatmap_and_matches_lie_over_both_pictures(page: Any) -> None:

@@ -527,17 +527,22 @@ def test_a_large_mask_is_averaged_in_parts_to_the_same_values(monkeypatch: pytes
 
 
 MEMORY = """
+import ctypes
 import sys
 from idmetric import IDSim
 from idmetric.metric.images.read import read_image
 from tests.fuzz import forget_peak, status
+ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # no huge pages, which the kernel gives when it has some
 metric = IDSim("tiny", device="cpu")
 metric.load_image("small.png", "small.png")
 for line in sys.stdin.read().splitlines():
     image, *mask = line.split()
-    before = forget_peak()
-    metric.load_image(image, *mask) if mask else read_image(image)
-    print(line, (status("VmHWM") - before) / 1500**2, sep=",")
+    peaks = []
+    for _ in range(2):  # others add to a peak, and take nothing from it
+        before = forget_peak()
+        metric.load_image(image, *mask) if mask else read_image(image)
+        peaks.append(status("VmHWM") - before)
+    print(line, min(peaks) / 1500**2, sep=",")
 """
 BYTES_PER_PIXEL = {  # of an image, and of an image with its mask, as docs/security.md promises
     "photo.jpg": 8, "photo.webp": 16, "photo.jp2": 20, "deep.png": 8, "clear.png": 12,
