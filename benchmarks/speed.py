@@ -33,10 +33,10 @@ from idmetric.metric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
 from idmetric.metric.files.threads import in_order
 from idmetric.metric.models.devices import auto_device
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.scoring import pipeline
-from idmetric.metric.scoring.copy_warnings import CopyWarning
-from idmetric.metric.scoring.score import score
-from idmetric.metric.scoring.scores import Scores
+from idmetric.scoring.copy_warnings import CopyWarning
+from idmetric.scoring.score import score
+from idmetric.scoring.scores import Scores
+from idmetric.stream import pipeline
 
 BARE = "timm's forward"
 LARGE = (4000, 3000)  # pixels of a phone's photo

@@ -30,7 +30,7 @@ from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.matrix import distance_matrix
 from idmetric.metric.files.tables import aligned
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.scoring.references import FEWEST, leave_one_out
+from idmetric.scoring.references import FEWEST, leave_one_out
 
 Array = NDArray[np.float64]
 BATCH = 40  # composites

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from idmetric.metric.models.load import load
     from idmetric.metric.models.nearid import NearID
     from idmetric.metric.models.visid import VisIDEmbed
-    from idmetric.metric.scoring.score import score, score_pairs
+    from idmetric.scoring.score import score, score_pairs
 
 _LAZY = {
     "Backbone": "idmetric.metric.models.backbone",
@@ -40,8 +40,8 @@ _LAZY = {
     "NonFiniteError": "idmetric.metric.distance.finite",
     "VisIDEmbed": "idmetric.metric.models.visid",
     "load": "idmetric.metric.models.load",
-    "score": "idmetric.metric.scoring.score",
-    "score_pairs": "idmetric.metric.scoring.score",
+    "score": "idmetric.scoring.score",
+    "score_pairs": "idmetric.scoring.score",
 }
 
 __all__ = [

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.scoring.store import Store
+from idmetric.stream.store import Store
 
 
 def pictures(folder: Path, count: int, start: int = 0) -> list[Path]:

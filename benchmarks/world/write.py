@@ -30,7 +30,7 @@ from idmetric.metric.files import json_file
 from idmetric.metric.files.lock import locked
 from idmetric.metric.files.output import OutputError, replacing, writing
 from idmetric.metric.files.tables import first_few
-from idmetric.metric.scoring.shards import is_through_link
+from idmetric.stream.shards import is_through_link
 from world.assets import FILES
 from world.structures import LEVELS, STRENGTHS, VERSION, Take, World
 

@@ -20,8 +20,7 @@ from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.matrix import needs_patches
 from idmetric.metric.images.read import ImageReadError
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.scoring.files import subject_among
-from idmetric.metric.scoring.subject import Subject
+from idmetric.metric.subject import Subject, subject_among
 
 OnError = Literal["raise", "none"]
 _CELLS = (str, bytes, os.PathLike, Image.Image, Mapping)  # types of a single image

@@ -32,7 +32,7 @@ from idmetric.metric.files.hints import install
 from idmetric.metric.images.masks import Images, Masks, split_masks
 from idmetric.metric.images.read import Outside, is_single, split_images
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.scoring.keys import folder_name
+from idmetric.stream.keys import folder_name
 
 try:
     from torchmetrics import Metric

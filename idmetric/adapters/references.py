@@ -16,7 +16,7 @@ from idmetric.metric.images.masks import Images
 from idmetric.metric.images.paths import is_subject_file
 from idmetric.metric.images.read import ImageLike, is_single, split_images
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.scoring.subject import Subject
+from idmetric.metric.subject import Subject
 
 # references of N images: one for all, one for each, or a list for each (a list of one list is for all); a subject, or
 # the path of its file, stands for a list

@@ -33,11 +33,11 @@ from idmetric.metric.images.kinds import is_array, is_image_like
 from idmetric.metric.images.masks import Images
 from idmetric.metric.images.paths import is_subject_file
 from idmetric.metric.images.read import ImageLike, is_single, split_images, to_image
+from idmetric.metric.images.small import small_picture
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.scoring.calibrations import calibration_of
-from idmetric.metric.scoring.copies import Print, compare, take_print
-from idmetric.metric.scoring.copy_warnings import small_picture
-from idmetric.metric.scoring.subject import Subject
+from idmetric.metric.subject import Subject
+from idmetric.scoring.calibrations import calibration_of
+from idmetric.scoring.copies import Print, compare, take_print
 
 Reward = Callable[[Images, References], list[float]]
 SubjectsReward = Callable[[Images, Mapping[str, Images | Subject], Regions], list[float]]
@@ -72,7 +72,7 @@ def reward(
             "stored" for the one saved with the model. None: 1 - distance, at least 0.
         prior: share of images of the same identity that the probability assumes; default: the calibration's.
         copy_penalty: the share of its reward that an image loses if it repeats the pixels of any of its references, as
-            `idmetric.metric.scoring.copies` finds it. 0 does not look for copies, which then earn the most.
+            `idmetric.scoring.copies` finds it. 0 does not look for copies, which then earn the most.
         batch_size: images per pass.
 
     Raises:

@@ -34,12 +34,12 @@ from idmetric.metric.files.hints import need
 from idmetric.metric.files.progress import Progress
 from idmetric.metric.files.tables import aligned, four
 from idmetric.metric.images.paths import InputError, exists, is_image, listed, matches, walk
-from idmetric.metric.scoring.keys import stores_in
-from idmetric.metric.scoring.limits import Limit
+from idmetric.scoring.limits import Limit
+from idmetric.stream.keys import stores_in
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery
-    from idmetric.metric.scoring.records import Records
+    from idmetric.scoring.records import Records
 
 IMAGES = "images.jsonl"  # of each model in a gallery; a literal, as a mistyped folder should not import torch
 _EXAMPLES = """examples:

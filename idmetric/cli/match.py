@@ -27,11 +27,11 @@ from idmetric.cli.command import (
 )
 from idmetric.cli.match_detect import add_detection, check_detection, class_words, detected_regions, with_words
 from idmetric.cli.options import add_shared, check_model, load_options
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.progress import Progress
-from idmetric.metric.scoring.limits import Limit
-from idmetric.metric.scoring.scores import RequestError
+from idmetric.scoring.limits import Limit
 
 if TYPE_CHECKING:
     from idmetric.match.consistency import Consistency

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from idmetric.match.detect import Detector
     from idmetric.match.detected import DetectedRegions
     from idmetric.metric.models.embedder import Embedder
-    from idmetric.metric.scoring.subject import Subject
+    from idmetric.metric.subject import Subject
 
 REFERENCES = "references"
 
@@ -95,7 +95,7 @@ def _detector(args: Namespace, metric: Embedder) -> Detector:
 def class_words(sources: Mapping[str, str]) -> dict[str, str]:
     """The class word of each subject, "" without one: that of NAME:WORD, or of a .subject file."""
     from idmetric.metric.images.paths import is_subject_file
-    from idmetric.metric.scoring.subject import Subject
+    from idmetric.metric.subject import Subject
 
     words = {}
     for entry, source in sources.items():
@@ -109,7 +109,7 @@ def class_words(sources: Mapping[str, str]) -> dict[str, str]:
 def with_words(metric: Embedder, sources: Mapping[str, str], distance: str) -> dict[str, str | Subject]:
     """The subjects; those called NAME:WORD with their class word."""
     from idmetric.metric.images.paths import is_subject_file
-    from idmetric.metric.scoring.subject import Subject
+    from idmetric.metric.subject import Subject
 
     subjects: dict[str, str | Subject] = {}
     for entry, source in sources.items():

@@ -32,14 +32,15 @@ from idmetric.cli.command import (
 from idmetric.cli.options import check_model, load_options
 from idmetric.cli.score_parser import ALIAS, build_parser, refuse_misuse
 from idmetric.evaluate.settings import values_of
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.progress import Progress
 from idmetric.metric.files.tables import first_few
 from idmetric.metric.images.paths import ABSENT, InputError, is_address
-from idmetric.metric.scoring.files import Cross, check_masks, cross, mask_path
-from idmetric.metric.scoring.limits import Limit
-from idmetric.metric.scoring.pairs import Pairs, read_pairs
-from idmetric.metric.scoring.scores import RequestError, Scores, ScoreSettings
+from idmetric.scoring.files import Cross, check_masks, cross, mask_path
+from idmetric.scoring.limits import Limit
+from idmetric.scoring.pairs import Pairs, read_pairs
+from idmetric.scoring.scores import Scores, ScoreSettings
 
 if TYPE_CHECKING:
     from idmetric.evaluate.report.album import Album
@@ -160,8 +161,8 @@ def _scored(args: Namespace, work: Cross | Pairs) -> int:
 def _scores(args: Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]:
     """The scores, and with --html the pictures of the page."""
     from idmetric.metric.models.load import load
-    from idmetric.metric.scoring.calibrations import calibration_of, limit_of
-    from idmetric.metric.scoring.score import compare
+    from idmetric.scoring.calibrations import calibration_of, limit_of
+    from idmetric.scoring.score import compare
 
     if args.html:
         from idmetric.match.page.render import check_page

@@ -21,9 +21,9 @@ from idmetric.gallery.linkage import Linkage, cluster, members
 from idmetric.gallery.looks import Looks
 from idmetric.metric.calibration.apply import SEARCH_RATE
 from idmetric.metric.distance.ties import comparable
-from idmetric.metric.scoring.copies import THRESHOLD
-from idmetric.metric.scoring.limits import Limit
-from idmetric.metric.scoring.records import Record, Records
+from idmetric.scoring.copies import THRESHOLD
+from idmetric.scoring.limits import Limit
+from idmetric.scoring.records import Record, Records
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Item

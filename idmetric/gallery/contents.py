@@ -31,9 +31,9 @@ from idmetric.metric.files import StrPath
 from idmetric.metric.files.tables import first_few
 from idmetric.metric.images.masks import MaskId
 from idmetric.metric.images.read import Outside
-from idmetric.metric.scoring.keys import content, content_key, folder_name
-from idmetric.metric.scoring.shards import DamagedShardError
-from idmetric.metric.scoring.store import Store
+from idmetric.stream.keys import content, content_key, folder_name
+from idmetric.stream.shards import DamagedShardError
+from idmetric.stream.store import Store
 
 if TYPE_CHECKING:
     from idmetric.metric.models.embedder import Embedder

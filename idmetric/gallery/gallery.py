@@ -19,7 +19,7 @@ from idmetric.gallery.update import Update, current_items, difference
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.output import replacing, writing
-from idmetric.metric.scoring.keys import stores_in
+from idmetric.stream.keys import stores_in
 
 if TYPE_CHECKING:
     from idmetric.gallery.scale import Cluster

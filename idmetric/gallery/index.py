@@ -15,7 +15,7 @@ from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError
 from idmetric.metric.files import StrPath, json_file, typed
 from idmetric.metric.files.lock import locked
 from idmetric.metric.files.output import refuse_irregular, replacing
-from idmetric.metric.scoring.keys import stores_in
+from idmetric.stream.keys import stores_in
 
 KIND, FORMAT = "idmetric-gallery", 1
 IMAGES = "images.jsonl"  # its first line holds the model and the number of images

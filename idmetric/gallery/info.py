@@ -13,9 +13,9 @@ from idmetric.gallery.index import IMAGES, Item, files_of, read_index, stamp_of
 from idmetric.gallery.prune import size_of
 from idmetric.gallery.sources import GalleryError
 from idmetric.metric.files import StrPath
-from idmetric.metric.scoring.keys import stores_in
-from idmetric.metric.scoring.records import Record, Records
-from idmetric.metric.scoring.store import Store
+from idmetric.scoring.records import Record, Records
+from idmetric.stream.keys import stores_in
+from idmetric.stream.store import Store
 
 INFO = (
     "model", "revision", "images", "unreadable", "missing", "changed", "distance", "resolution", "dtype", "dimension",

@@ -25,10 +25,10 @@ from idmetric.gallery.prune import LOOKS, PICTURES
 from idmetric.metric.files.output import OutputError
 from idmetric.metric.files.threads import in_order
 from idmetric.metric.images.opening import Named, is_animated, open_file
-from idmetric.metric.scoring.copies import SIZE, THRESHOLD, compare_pairs
-from idmetric.metric.scoring.copy_warnings import small_picture
-from idmetric.metric.scoring.pipeline import threads
-from idmetric.metric.scoring.shards import DamagedShardError, ShardError, check, remove, shards_in, write
+from idmetric.metric.images.small import SIZE, small_picture
+from idmetric.scoring.copies import THRESHOLD, compare_pairs
+from idmetric.stream.pipeline import threads
+from idmetric.stream.shards import DamagedShardError, ShardError, check, remove, shards_in, write
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Item

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from idmetric.gallery.index import IMAGES
-from idmetric.metric.scoring.shards import remove, shards_in
-from idmetric.metric.scoring.store import KINDS, Store
+from idmetric.stream.shards import remove, shards_in
+from idmetric.stream.store import KINDS, Store
 
 _AT_ONCE = 64  # embeddings moved at a time
 LOOKS = "looks-2"  # folder of what `looks.Looks` keeps; another number for other contents or another search for copies

@@ -13,9 +13,9 @@ from idmetric.gallery.index import Item
 from idmetric.metric.images.masks import MaskId
 from idmetric.metric.images.opening import Named, open_file
 from idmetric.metric.images.read import ImageReadError, Outside
-from idmetric.metric.scoring.pipeline import Source
 from idmetric.stream.item import Item as StreamItem
 from idmetric.stream.item import Look
+from idmetric.stream.pipeline import Source
 
 if TYPE_CHECKING:
     from idmetric.gallery.sources import Entry

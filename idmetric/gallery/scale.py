@@ -18,8 +18,8 @@ from idmetric.gallery.read import Masking
 from idmetric.gallery.sources import Entry, GalleryError
 from idmetric.gallery.update import current_items
 from idmetric.metric.files.hints import need
-from idmetric.metric.scoring.keys import folder_name
-from idmetric.metric.scoring.store import Store
+from idmetric.stream.keys import folder_name
+from idmetric.stream.store import Store
 
 if TYPE_CHECKING:
     from ray import ObjectRef

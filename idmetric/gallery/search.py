@@ -19,14 +19,14 @@ from idmetric.metric.distance.matrix import distance_matrix, needs_patches
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.images.masks import Labeled, labeled, split_masks
 from idmetric.metric.images.read import describe, split_images
-from idmetric.metric.scoring.calibrations import STORED, limit_at
-from idmetric.metric.scoring.keys import key_of
-from idmetric.metric.scoring.limits import Limit
-from idmetric.metric.scoring.pipeline import problem_of
-from idmetric.metric.scoring.records import Record, Records
-from idmetric.metric.scoring.store import Store
+from idmetric.scoring.calibrations import STORED, limit_at
+from idmetric.scoring.limits import Limit
+from idmetric.scoring.records import Record, Records
 from idmetric.stream.item import Item as StreamItem
 from idmetric.stream.item import Look
+from idmetric.stream.keys import key_of
+from idmetric.stream.pipeline import problem_of
+from idmetric.stream.store import Store
 from idmetric.stream.stream import embedded, embedding_of, items_of_images
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric.metric.images import paths as inputs
 from idmetric.metric.images.paths import IMAGE_ENDINGS
-from idmetric.metric.scoring.keys import content
+from idmetric.stream.keys import content
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

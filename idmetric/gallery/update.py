@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 from idmetric.gallery.index import Item, Where, files_of, stamp_of
 from idmetric.gallery.read import Masking, size_of, to_embed
-from idmetric.metric.scoring.keys import MASKED
-from idmetric.metric.scoring.pipeline import problem_of
-from idmetric.metric.scoring.store import Store
 from idmetric.stream.cache import Cache
 from idmetric.stream.item import Item as StreamItem
+from idmetric.stream.keys import MASKED
+from idmetric.stream.pipeline import problem_of
+from idmetric.stream.store import Store
 from idmetric.stream.stream import embedded
 
 if TYPE_CHECKING:

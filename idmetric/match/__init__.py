@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from idmetric.match.matching import match
     from idmetric.match.regions import Cut, Region
     from idmetric.match.result import Match
-    from idmetric.metric.scoring.subject import Subject
+    from idmetric.metric.subject import Subject
 
 _LAZY = {
     "Clip": "idmetric.match.clips",
@@ -25,7 +25,7 @@ _LAZY = {
     "PatchDetector": "idmetric.match.detect_patches",
     "Region": "idmetric.match.regions",
     "Sam3": "idmetric.match.detect_models",
-    "Subject": "idmetric.metric.scoring.subject",
+    "Subject": "idmetric.metric.subject",
     "consistency": "idmetric.match.consistency",
     "match": "idmetric.match.matching",
 }

@@ -23,9 +23,9 @@ from numpy.typing import NDArray
 
 from idmetric.match.clips import Moment
 from idmetric.match.region_files import by_path
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.tables import first_few
-from idmetric.metric.scoring.scores import RequestError
 
 Cast = Mapping[str, Sequence[str]]  # image, clip, or part of a clip -> names of subjects
 _PART = re.compile(r"(.+) @ ([0-9.]+)s-([0-9.]+)s")

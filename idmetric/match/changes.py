@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from idmetric.match.clips import Interval, Moment
-from idmetric.metric.scoring.records import Record
+from idmetric.scoring.records import Record
 
 CHANGE_COLUMNS = (
     "clip",

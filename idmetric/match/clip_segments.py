@@ -29,7 +29,7 @@ from idmetric.match.segments import (
 )
 from idmetric.match.tracks import CUT, Motion
 from idmetric.metric.files.tables import first_few, four
-from idmetric.metric.scoring.records import Record
+from idmetric.scoring.records import Record
 
 SUBJECT_CHANGE_COLUMNS = (
     "clip",

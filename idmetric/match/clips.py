@@ -21,12 +21,12 @@ import numpy as np
 from PIL import Image, ImageSequence
 
 from idmetric.match.video import ClipError, Video
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files.hints import need
 from idmetric.metric.images import paths
 from idmetric.metric.images.kinds import ImageReadError, describe, is_image_like
 from idmetric.metric.images.opening import open_file, open_image
 from idmetric.metric.images.read import read_image, split_images
-from idmetric.metric.scoring.scores import RequestError
 
 Load = Callable[[], Any]  # -> an image of any kind
 _NO_DURATION = 100  # ms, as browsers show frames with a duration of 0

@@ -37,14 +37,15 @@ from idmetric.match.segments import OTHER_SUBJECT
 from idmetric.match.thresholds import calibrated_limit
 from idmetric.match.tracks import Motion, reduced, steps
 from idmetric.metric.calibration.apply import Calibration
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.tables import four
 from idmetric.metric.images.kinds import ImageLike
 from idmetric.metric.images.masks import Images
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.scoring.limits import Limit
-from idmetric.metric.scoring.records import Record, Records
-from idmetric.metric.scoring.scores import PathLike, Progress, RequestError
+from idmetric.scoring.limits import Limit
+from idmetric.scoring.records import Record, Records
+from idmetric.scoring.scores import PathLike, Progress
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from idmetric.match.codes import RunLengths
 from idmetric.match.regions import Cut, Region
+from idmetric.metric.errors import RequestError
 from idmetric.metric.images.kinds import ImageLike
 from idmetric.metric.images.masks import Images, MaskLike, Masks, split_masks
 from idmetric.metric.images.read import read_image, split_images
-from idmetric.metric.scoring.scores import RequestError
 
 Photo = tuple[Image.Image, MaskLike | None]  # a picture of a subject, and its mask
 

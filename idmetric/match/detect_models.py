@@ -26,9 +26,9 @@ from idmetric.match.regions import Box
 from idmetric.metric.checkpoints.hub import Files, Hub, fetch_folder
 from idmetric.metric.checkpoints.pretrained import FILES, folder_revision, open_model, open_processor
 from idmetric.metric.checkpoints.revision import revision_of
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files.hints import need
 from idmetric.metric.models.devices import auto_device
-from idmetric.metric.scoring.scores import RequestError
 
 
 @dataclass(frozen=True, kw_only=True)

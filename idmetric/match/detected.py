@@ -23,7 +23,7 @@ from idmetric.metric.files.digest import BLANK, check_seal, seal
 from idmetric.metric.files.output import replacing
 from idmetric.metric.images.masks import Images, Masks, read_mask
 from idmetric.metric.images.read import read_image
-from idmetric.metric.scoring.keys import content_key, settings_digest
+from idmetric.stream.keys import content_key, settings_digest
 
 
 class DetectedRegions:

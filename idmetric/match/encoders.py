@@ -12,10 +12,10 @@ from torch import Tensor
 from idmetric.match.regions import Picture
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.matrix import distance_matrix, needs_patches
+from idmetric.metric.errors import RequestError
 from idmetric.metric.images.read import to_image
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.scoring.scores import RequestError
-from idmetric.metric.scoring.subject import Subject
+from idmetric.metric.subject import Subject
 
 # N RGB images -> an array or tensor (N, D), or a list of N vectors (D,); NaN or None where it sees nothing, as no face
 VectorFunction = Callable[[list[Image.Image]], Any]

@@ -35,6 +35,7 @@ from idmetric.match.tracks import frame_difference
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.finite import NonFiniteError, shown
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.threads import in_order
 from idmetric.metric.images.arrays import float_pixels, is_float
@@ -42,11 +43,11 @@ from idmetric.metric.images.kinds import ImageLike, ImageReadError, describe, is
 from idmetric.metric.images.masks import Images
 from idmetric.metric.images.paths import is_subject_file
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.scoring.limits import Limit
-from idmetric.metric.scoring.pipeline import threads
-from idmetric.metric.scoring.references import Aggregate
-from idmetric.metric.scoring.scores import PathLike, Progress, RequestError
-from idmetric.metric.scoring.subject import Subject
+from idmetric.metric.subject import Subject
+from idmetric.scoring.limits import Limit
+from idmetric.scoring.references import Aggregate
+from idmetric.scoring.scores import PathLike, Progress
+from idmetric.stream.pipeline import threads
 
 Subjects = Mapping[str, Any] | Sequence[Any]  # name -> references or Subject; or Subjects and .subject files
 RegionId = tuple[int, int]  # number of an image, and of a region in it

@@ -14,8 +14,8 @@ import numpy as np
 from idmetric.match import published
 from idmetric.match.published import Array, Form
 from idmetric.match.similarities import Similarities
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files.hints import did_you_mean
-from idmetric.metric.scoring.scores import RequestError
 
 # the frames that sources take of a clip, as `match` calls the choice -> in words
 FRAMES = {"all": "all frames", "32": "32 frames at equal distances"}

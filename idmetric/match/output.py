@@ -13,7 +13,7 @@ from idmetric.match.page.render import write_page
 from idmetric.match.published_values import PublishedValue
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.tables import aligned, four, rounded
-from idmetric.metric.scoring.records import Records
+from idmetric.scoring.records import Records
 
 
 class Output(ABC):

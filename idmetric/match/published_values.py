@@ -12,7 +12,7 @@ import numpy as np
 from idmetric.match.named import FRAMES, Computed, check_needs, check_number
 from idmetric.match.published import Array, Form, by_character, mean_of_subjects, mean_of_values
 from idmetric.match.similarities import Similarities
-from idmetric.metric.scoring.records import Record
+from idmetric.scoring.records import Record
 
 _FIELDS = ("image", "clip", "subject")
 _LEVELS = (_FIELDS, ("image", "clip"), ("subject",), ("clip",))  # finest first

@@ -23,12 +23,12 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from idmetric.match.codes import RunLengths
 from idmetric.match.detected import DetectedRegions
 from idmetric.match.regions import Detector, Picture, Polygons, Region, Regions, as_region, is_box
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.tables import first_few
 from idmetric.metric.images import paths
 from idmetric.metric.images.kinds import ImageReadError, is_array, is_image_like
 from idmetric.metric.images.masks import Labeled
-from idmetric.metric.scoring.scores import RequestError
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs

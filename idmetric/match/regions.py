@@ -17,6 +17,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from idmetric.match.codes import RunLengths
+from idmetric.metric.errors import RequestError
 from idmetric.metric.images.kinds import (
     STORED,
     WHITE,
@@ -29,7 +30,6 @@ from idmetric.metric.images.kinds import (
 )
 from idmetric.metric.images.masks import Labeled, MaskLike, same_shape
 from idmetric.metric.images.regions import box_of, cut_out
-from idmetric.metric.scoring.scores import RequestError
 
 Box = tuple[float, float, float, float]
 Picture = Image.Image | Tensor  # an RGB image, or pixels (3, H, W) in [0, 1]

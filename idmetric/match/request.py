@@ -13,8 +13,9 @@ from idmetric.match.casts import Cast, cast_between, cast_mapping, cast_of
 from idmetric.match.clips import Clip, Interval, Timeline, sources_of, timeline
 from idmetric.match.region_files import RegionsOf, regions_between, regions_for
 from idmetric.match.regions import Regions
+from idmetric.metric.errors import RequestError
 from idmetric.metric.images.read import is_single
-from idmetric.metric.scoring.scores import PathLike, RequestError
+from idmetric.scoring.scores import PathLike
 
 
 @dataclass(frozen=True)

@@ -32,10 +32,10 @@ from idmetric.match.similarities import Similarities
 from idmetric.match.swaps import Sighting, swaps
 from idmetric.match.table import WHOLE, Table
 from idmetric.match.tracks import CUT, Motion, linked, reduced, steps
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files.tables import first_few, four
-from idmetric.metric.scoring.records import Record, Records
-from idmetric.metric.scoring.references import Aggregate
-from idmetric.metric.scoring.scores import RequestError
+from idmetric.scoring.records import Record, Records
+from idmetric.scoring.references import Aggregate
 
 ALL = "all"  # the summary's row of all subjects
 Missing = Literal["missing", "zero", "whole", "skip"]

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from idmetric.match.published import assigned_cells
 from idmetric.match.table import Table
-from idmetric.metric.scoring.references import Aggregate
+from idmetric.scoring.references import Aggregate
 
 
 def umo_reward(table: Table, aggregate: Aggregate = "best") -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from idmetric.match.clips import Moment
 from idmetric.match.regions import Region
-from idmetric.metric.scoring.references import Aggregate
+from idmetric.scoring.references import Aggregate
 
 AXES = ("time", "subject", "reference", "region")
 WHOLE = -1  # number of the region that is the whole image

@@ -8,12 +8,13 @@ from functools import cache
 
 from idmetric.match.encoders import Encoder
 from idmetric.metric.calibration.apply import PAIR_RATE, Calibration, CalibrationError
+from idmetric.metric.errors import RequestError
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.scoring.calibrations import STORED, calibration_of, limit_at, limit_of
-from idmetric.metric.scoring.limits import Limit, limit_of_subject
-from idmetric.metric.scoring.references import Aggregate
-from idmetric.metric.scoring.scores import PathLike, RequestError
-from idmetric.metric.scoring.subject import Subject
+from idmetric.metric.subject import Subject
+from idmetric.scoring.calibrations import STORED, calibration_of, limit_at, limit_of
+from idmetric.scoring.limits import Limit, limit_of_subject
+from idmetric.scoring.references import Aggregate, own_limit
+from idmetric.scoring.scores import PathLike
 
 Thresholds = float | Limit | Mapping[str, float | Limit] | None  # of all subjects, or by name
 
@@ -57,7 +58,7 @@ def limits_of(
         if limit is None:
             is_calibrated = encoder.signature == own_signature and subject.threshold is None
             limit = limit_of_subject(
-                own=_own(subject, encoder, aggregate), by_pairs=by_pairs() if is_calibrated else None
+                own=own_limit(subject, encoder.distance, aggregate), by_pairs=by_pairs() if is_calibrated else None
             )
         limits.append(limit)
     return limits
@@ -104,14 +105,6 @@ def _given(threshold: Thresholds, names: Sequence[str]) -> dict[str, Limit]:
         if not 0 <= limit.distance < math.inf:
             raise RequestError(f"the threshold of {name} must be a distance of at least 0, got {limit.distance}")
     return limits
-
-
-def _own(subject: Subject, encoder: Encoder, aggregate: Aggregate) -> Limit | None:
-    """The limit that a subject's file has, or its photos give."""
-    distance = subject.own_threshold(encoder.distance, aggregate)
-    if distance is None:
-        return None
-    return Limit(distance, subject.threshold_source)
 
 
 def _stored(metric: Embedder, distance: str) -> Calibration | None:

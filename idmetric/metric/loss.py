@@ -39,10 +39,10 @@ from idmetric.metric.images.read import Outside
 from idmetric.metric.images.regions import Boxes, subject_of
 from idmetric.metric.models.devices import at_least_float32
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.scoring.files import subject_among
+from idmetric.metric.subject import subject_among
 
 if TYPE_CHECKING:
-    from idmetric.metric.scoring.subject import Subject
+    from idmetric.metric.subject import Subject
 
 Reduction = Literal["mean", "sum", "none"]
 Aggregate = Literal["mean", "min"]

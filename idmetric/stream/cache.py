@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.files.output import OutputError, writing
-from idmetric.metric.scoring.keys import folder_name, is_masked
-from idmetric.metric.scoring.store import Store
 from idmetric.stream.encoders import VectorModel
 from idmetric.stream.item import Look
+from idmetric.stream.keys import folder_name, is_masked
+from idmetric.stream.store import Store
 
 
 class Cache:

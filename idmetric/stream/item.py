@@ -24,7 +24,7 @@ class Item:
         name: as messages call it.
         image: as `Embedder.embed` takes it, or a function that gives it, called in a thread; None for a text alone.
         mask: of its subject, or a function that gives it.
-        words: all that models which read text are told with it, the instruction included; None: their default.
+        words: all text for models that read it, the instruction included; None: their default.
         problem: why it cannot be used, if that is known before it is read.
         source: what the caller made it of, for the caller alone.
     """

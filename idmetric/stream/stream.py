@@ -22,11 +22,11 @@ from idmetric.metric.images.kinds import ImageReadError, describe, is_array, nam
 from idmetric.metric.images.masks import labeled
 from idmetric.metric.images.opening import Named
 from idmetric.metric.images.regions import cut_out
-from idmetric.metric.scoring.keys import settings_digest
-from idmetric.metric.scoring.pipeline import Input, Source, batches
 from idmetric.stream.cache import Cache
 from idmetric.stream.encoders import ImageModel, VectorModel
 from idmetric.stream.item import Head, Item, Look, Seen, Want
+from idmetric.stream.keys import settings_digest
+from idmetric.stream.pipeline import Input, Source, batches
 
 _TEXT = "text"  # key of an item without an image, before that of its words
 OnError = Literal["fail", "skip"]

@@ -29,9 +29,9 @@ from idmetric.metric.checkpoints.fingerprint import tensors_digest
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.output import refuse_irregular
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.scoring.keys import key_of, settings_digest
-from idmetric.metric.scoring.shards import DamagedShardError, check, shards_in
-from idmetric.metric.scoring.shards import write as write_shard
+from idmetric.stream.keys import key_of, settings_digest
+from idmetric.stream.shards import DamagedShardError, check, shards_in
+from idmetric.stream.shards import write as write_shard
 from idmetric.train.processes import Processes
 from idmetric.train.state import TrainError
 

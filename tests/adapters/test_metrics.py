@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from idmetric import Backbone, Embedding, IDSim, ImageReadError
 from idmetric.adapters import EmbedColumn, IdentityRetrieval, IdentitySimilarity, ScoreColumns
-from idmetric.metric.scoring.subject import Subject
+from idmetric.metric.subject import Subject
 from tests.conftest import random_model
 
 torchmetrics = pytest.importorskip("torchmetrics")

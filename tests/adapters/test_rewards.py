@@ -18,7 +18,7 @@ from idmetric import IDSim
 from idmetric.adapters import reward, reward_of_subjects, rewards
 from idmetric.match import published
 from idmetric.metric.calibration.apply import CalibrationError
-from idmetric.metric.scoring.subject import Subject
+from idmetric.metric.subject import Subject
 from tests.docs.test_code import NOT_RUN, blocks
 from tests.match import scenes
 from tests.match.scenes import ANN, REX, STRANGER, scene

@@ -20,9 +20,9 @@ from idmetric import Embedding, IDSim, load
 from idmetric.cli.score import main
 from idmetric.gallery import Gallery
 from idmetric.metric.models import embedder
-from idmetric.metric.scoring.encoder import Pictured, RequestImages
-from idmetric.metric.scoring.pairs import pairs_of, read_pairs
-from idmetric.metric.scoring.scores import ScoreSettings
+from idmetric.scoring.encoder import Pictured, RequestImages
+from idmetric.scoring.pairs import pairs_of, read_pairs
+from idmetric.scoring.scores import ScoreSettings
 from tests.conftest import random_model
 from tests.embed_parts import Live, pictures
 from tests.runner import Runner
@@ -222,7 +222,7 @@ def test_a_damaged_shard_of_the_cache_is_named_and_made_again(
 def test_what_may_have_no_end_is_not_waited_for(
     run: Runner, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("idmetric.metric.scoring.pairs.MOST", 100)
+    monkeypatch.setattr("idmetric.scoring.pairs.MOST", 100)
     os.mkfifo(folder / "pipe")
     writer = threading.Thread(target=lambda: (folder / "pipe").write_text("0000.png,0001.png\n" * 10))
     writer.start()

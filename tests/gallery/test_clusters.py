@@ -25,8 +25,8 @@ from idmetric.gallery.looks import sharpness
 from idmetric.gallery.prune import LOOKS
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.calibration.curves import Platt
-from idmetric.metric.scoring.limits import Limit
-from idmetric.metric.scoring.records import Records
+from idmetric.scoring.limits import Limit
+from idmetric.scoring.records import Records
 from tests.runner import Runner
 
 

@@ -27,8 +27,8 @@ from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.calibration.curves import Platt
 from idmetric.metric.files.output import OutputError
 from idmetric.metric.images.masks import MaskWarning
-from idmetric.metric.scoring.keys import content
-from idmetric.metric.scoring.store import DamagedShardError, Store
+from idmetric.stream.keys import content
+from idmetric.stream.store import DamagedShardError, Store
 from tests.conftest import random_model
 from tests.embed_parts import Live, pictures
 

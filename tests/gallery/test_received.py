@@ -12,7 +12,7 @@ from idmetric.cli.main import main
 from idmetric.gallery import Gallery
 from idmetric.gallery.clusters import near_duplicates
 from idmetric.gallery.prune import LOOKS
-from idmetric.metric.scoring import shards
+from idmetric.stream import shards
 from tests.embed_parts import pictures
 from tests.permissions import permissions_count
 from tests.runner import Runner

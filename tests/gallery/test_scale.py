@@ -19,7 +19,7 @@ from idmetric import IDSim, load
 from idmetric.cli.main import main
 from idmetric.gallery import Gallery, GalleryError
 from idmetric.gallery.scale import Cluster, Worker
-from idmetric.metric.scoring.store import Store
+from idmetric.stream.store import Store
 from tests.embed_parts import pictures
 
 ray = pytest.importorskip("ray", reason="a cluster needs Ray: pip install 'idmetric[scale]'")

@@ -15,7 +15,7 @@ from idmetric.match import Clip, Match, Subject, match
 from idmetric.match.assignment import UNASSIGNED, assigned
 from idmetric.match.casts import cast_between, cast_mapping, cast_of, read_cast
 from idmetric.match.clips import Moment
-from idmetric.metric.scoring.scores import RequestError
+from idmetric.metric.errors import RequestError
 from tests.match.films import BOXES, film
 from tests.match.scenes import ANN, REX, STRANGER, references, scene
 

@@ -14,8 +14,8 @@ from PIL import Image
 from idmetric.match import video
 from idmetric.match.clips import Clip, sources_of, timeline
 from idmetric.match.video import ClipError, Video
+from idmetric.metric.errors import RequestError
 from idmetric.metric.images.read import ImageReadError, read_image
-from idmetric.metric.scoring.scores import RequestError
 from tests.clip_files import number_of, picture, turn_video, write_folder, write_video
 from tests.match.films import sound
 

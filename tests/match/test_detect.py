@@ -14,7 +14,7 @@ from torchvision.ops import nms
 from idmetric.match.codes import decode
 from idmetric.match.detect_models import GroundingDino, Owlv2, Sam3
 from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.scoring.scores import RequestError
+from idmetric.metric.errors import RequestError
 from tests.diffusion_parts import grounding_dino
 from tests.match.detector_parts import owlv2, sam3
 

@@ -23,8 +23,8 @@ from idmetric.match.codes import decode
 from idmetric.match.detect import Detections, Detector
 from idmetric.match.detect_patches import PatchDetector, hot_boxes
 from idmetric.match.detected import DetectedRegions
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files.digest import BLANK, seal
-from idmetric.metric.scoring.scores import RequestError
 from tests.fuzz.flips import spread_flips
 from tests.match.detector_parts import owlv2
 from tests.match.scenes import ANN, REX, SIDE, panel, references, scene

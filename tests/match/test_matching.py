@@ -17,8 +17,8 @@ from idmetric.match.consistency import consistency
 from idmetric.match.request import MatchRequest
 from idmetric.metric.calibration.apply import Calibration, CalibrationError
 from idmetric.metric.calibration.curves import Platt
+from idmetric.metric.errors import RequestError
 from idmetric.metric.images.read import ImageReadError
-from idmetric.metric.scoring.scores import RequestError
 from tests.conftest import random_model
 from tests.match.scenes import ANN, REX, SIDE, STRANGER, panel, references, scene
 

@@ -9,7 +9,7 @@ import pytest
 from idmetric.match import published
 from idmetric.match.published_values import published_value
 from idmetric.match.similarities import Similarities
-from idmetric.metric.scoring.scores import RequestError
+from idmetric.metric.errors import RequestError
 from tests.match import originals
 
 TABLES = 200

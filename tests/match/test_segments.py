@@ -18,7 +18,7 @@ from idmetric.cli.match import main
 from idmetric.match import Clip, consistency
 from idmetric.match.consistency import Consistency
 from idmetric.match.segments import Jump, is_drift, jumps, names_of_segments, segments, table_of, turning_point
-from idmetric.metric.scoring.scores import RequestError
+from idmetric.metric.errors import RequestError
 from tests.browser_parts import Open, faults_of, overflows
 from tests.clip_files import write_video
 from tests.match.films import background, film

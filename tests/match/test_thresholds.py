@@ -15,8 +15,8 @@ from idmetric import IDSim
 from idmetric.match import Match, match
 from idmetric.metric.calibration.apply import Calibration, CalibrationError
 from idmetric.metric.calibration.curves import Platt
-from idmetric.metric.scoring.scores import RequestError
-from idmetric.metric.scoring.subject import Subject
+from idmetric.metric.errors import RequestError
+from idmetric.metric.subject import Subject
 from tests.conftest import SMALL, random_model
 from tests.match.scenes import ANN, REX, STRANGER, references, scene
 

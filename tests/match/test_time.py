@@ -18,8 +18,8 @@ from idmetric import IDSim
 from idmetric.match import Clip, Region, Subject, consistency, match
 from idmetric.match.tracks import CUT
 from idmetric.match.video import ClipError
+from idmetric.metric.errors import RequestError
 from idmetric.metric.images.read import ImageReadError
-from idmetric.metric.scoring.scores import RequestError
 from tests.clip_files import write_video
 from tests.match.films import BOXES, LEFT, RIGHT, blend, film, frame
 from tests.match.scenes import ANN, REX, STRANGER

@@ -19,7 +19,7 @@ from idmetric import CheckpointError, NearID, load
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
 from idmetric.metric.models import timm_encoders
-from idmetric.metric.scoring import shards
+from idmetric.stream import shards
 from idmetric.train import state
 from idmetric.train.batches import generator
 from idmetric.train.features import FeatureCache, picture_keys, trunk_id

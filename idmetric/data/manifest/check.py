@@ -18,7 +18,7 @@ from idmetric.data.manifest.table import PATHS, Manifest
 from idmetric.metric.images.kinds import stored_orientation
 from idmetric.metric.images.masks import read_mask, same_shape
 from idmetric.metric.images.read import ImageReadError, read_image
-from idmetric.metric.scoring.pipeline import threads
+from idmetric.stream.pipeline import threads
 
 Progress = Callable[[Iterable[Any], int | None, str], Iterable[Any]]
 

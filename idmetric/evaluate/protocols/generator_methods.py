@@ -58,8 +58,8 @@ from idmetric.evaluate.statistics.paired import Comparison, compare, too_few
 from idmetric.metric.calibration.apply import PAIR_RATE
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.models.named import NamedScore
-from idmetric.metric.scoring.copies import MANY
-from idmetric.metric.scoring.limits import GIVEN
+from idmetric.scoring.copies import MANY
+from idmetric.scoring.limits import GIVEN
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

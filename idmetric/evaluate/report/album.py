@@ -21,7 +21,7 @@ from idmetric.metric.images.masks import MaskLike
 from idmetric.metric.images.read import Outside
 from idmetric.metric.images.regions import cut_out
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.scoring.scores import File
+from idmetric.scoring.scores import File
 
 _MATCHES = 6_500_000  # bytes for all matches of a page
 

@@ -20,7 +20,7 @@ from idmetric.gallery.looks import Looks
 from idmetric.gallery.table import NEIGHBORS
 from idmetric.match.page.pictures import webp_uri
 from idmetric.match.page.render import render
-from idmetric.metric.scoring.records import Record, Records
+from idmetric.scoring.records import Record, Records
 
 ROOM = 18_000_000  # bytes of all pictures; text adds a third
 

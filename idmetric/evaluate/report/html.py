@@ -20,12 +20,12 @@ from idmetric.evaluate.report.heatmap import colors
 from idmetric.match.page.chart import Scale, percent
 from idmetric.match.page.render import render, short
 from idmetric.metric.calibration.apply import CalibrationError
-from idmetric.metric.scoring.limits import OWN_PHOTOS
-from idmetric.metric.scoring.references import ENOUGH
+from idmetric.scoring.limits import OWN_PHOTOS
+from idmetric.scoring.references import ENOUGH
 
 if TYPE_CHECKING:
     from idmetric.evaluate.report.album import Album, Entry
-    from idmetric.metric.scoring.scores import Scores
+    from idmetric.scoring.scores import Scores
 
 _COPY = " repeats the pixels of "  # in the warning of a copy
 _BINS = 100  # in the strip of distances

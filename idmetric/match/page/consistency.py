@@ -18,7 +18,7 @@ from idmetric.match.page.render import render, short
 from idmetric.match.published_values import PublishedValue
 from idmetric.match.table import Table
 from idmetric.metric.files.tables import four
-from idmetric.metric.scoring.records import Record
+from idmetric.scoring.records import Record
 
 if TYPE_CHECKING:
     from idmetric.match.clip_segments import ClipSegments, ImageGroup

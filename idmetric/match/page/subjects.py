@@ -22,7 +22,7 @@ from idmetric.match.page.render import render, short
 from idmetric.match.published_values import PublishedValue
 from idmetric.match.table import Table
 from idmetric.metric.files.tables import four
-from idmetric.metric.scoring.records import Record
+from idmetric.scoring.records import Record
 
 IMAGES = 200  # on a page, with about 3 MB of photos
 REGIONS = 12  # of an image

@@ -122,7 +122,7 @@ def is_image(path: StrPath) -> bool:
 
 
 def is_subject_file(source: object) -> TypeGuard[StrPath]:
-    """Whether this is the path of a subject's file (`idmetric.metric.scoring.subject`), by its ending."""
+    """Whether this is the path of a subject's file (`idmetric.metric.subject`), by its ending."""
     return isinstance(source, str | os.PathLike) and os.fspath(source).endswith(".subject")
 
 

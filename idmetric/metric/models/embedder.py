@@ -138,7 +138,7 @@ class Embedder(SentenceEncoder):
 
         Args:
             picture, cover: see `fitted`; no picture for a text alone, of models that read words.
-            words: for models that read them (`reads_words`) all that they are told with the image; None: the default.
+            words: for models that read them (`reads_words`) the text to embed with the image; None: the default.
         """
         if picture is None:
             raise ValueError(f"{self.name} reads no text: a text alone has no embedding")

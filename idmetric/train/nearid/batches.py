@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from idmetric.metric.files.progress import Progress
-from idmetric.metric.scoring.pipeline import Input, batches
+from idmetric.stream.pipeline import Input, batches
 from idmetric.train.batches import Pictures, batch_rows, generator, share, steps_per_epoch
 from idmetric.train.features import FeatureCache, picture_keys
 from idmetric.train.nearid.data import MISSING, Identity, Rows, Shape, draw

@@ -22,8 +22,8 @@ from idmetric.evaluate.protocols.checkpoints.tracker import Tracker
 from idmetric.evaluate.protocols.checkpoints_steps import CheckpointsOptions, run
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.common.tables import table
-from idmetric.metric.scoring.scores import RequestError
-from idmetric.metric.scoring.subject import Subject
+from idmetric.metric.errors import RequestError
+from idmetric.metric.subject import Subject
 from tests.evaluate.protocols.parts import PLAIN, picture, values
 
 PROMPTS, CLASS = ("sks dog runs", "sks dog sits"), "a dog"

@@ -23,8 +23,8 @@ from idmetric.evaluate.protocols.generator.outputs import read
 from idmetric.evaluate.protocols.generator_methods import GeneratorOptions, run
 from idmetric.match import match
 from idmetric.match.detect_models import Owlv2
+from idmetric.metric.errors import RequestError
 from idmetric.metric.images.kinds import ImageReadError
-from idmetric.metric.scoring.scores import RequestError
 from idmetric.stream.item import Look
 from tests.evaluate.protocols.parts import PLAIN, values
 from tests.match.detector_parts import owlv2

@@ -30,7 +30,7 @@ from idmetric.metric.calibration.apply import (
     read,
 )
 from idmetric.metric.calibration.curves import Isotonic, Platt, from_log_odds
-from idmetric.metric.scoring.calibrations import threshold_source
+from idmetric.scoring.calibrations import threshold_source
 from tests.conftest import random_model
 
 

@@ -13,8 +13,8 @@ from idmetric import IDSim, load
 from idmetric.cli import score
 from idmetric.gallery import Gallery
 from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.scoring.store import Store
 from idmetric.stream.cache import Cache
+from idmetric.stream.store import Store
 from tests.embed_parts import pictures, stored
 
 pytest.importorskip("pyarrow", reason="Parquet files need pyarrow: pip install 'idmetric[data]'")

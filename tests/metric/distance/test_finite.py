@@ -24,7 +24,7 @@ from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.finite import finite_rows, is_finite
 from idmetric.metric.files.json_file import text
-from idmetric.metric.scoring.records import Records
+from idmetric.scoring.records import Records
 from tests.embed_parts import pictures
 
 NAN, INF = float("nan"), float("inf")

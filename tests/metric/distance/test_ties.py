@@ -22,7 +22,7 @@ from idmetric.evaluate.statistics.margins import margin_rates
 from idmetric.evaluate.statistics.resampled import resampled_auc
 from idmetric.evaluate.statistics.segmentation import mask_map
 from idmetric.metric.distance.ties import comparable
-from idmetric.metric.scoring.references import percentile
+from idmetric.scoring.references import percentile
 
 SEEDS = pytest.mark.parametrize("seed", range(8))
 

@@ -25,11 +25,11 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from idmetric.data.manifest.table import ManifestError, read
+from idmetric.metric.errors import RequestError
 from idmetric.metric.images.masks import read_mask
 from idmetric.metric.images.read import ImageReadError, read_image, to_pixels
 from idmetric.metric.images.regions import cut_out
-from idmetric.metric.scoring.pairs import read_pairs
-from idmetric.metric.scoring.scores import RequestError
+from idmetric.scoring.pairs import read_pairs
 from tests.fuzz import damage, forget_peak, repaired, status
 
 TIMES = int(os.environ.get("FUZZ", "1"))

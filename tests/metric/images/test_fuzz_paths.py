@@ -26,7 +26,7 @@ from idmetric.metric.checkpoints.format import read_json
 from idmetric.metric.files import json_file
 from idmetric.metric.files.output import OutputError, replacing, writing
 from idmetric.metric.images.paths import InputError, listed
-from idmetric.metric.scoring.keys import folder_name as gallery_folder
+from idmetric.stream.keys import folder_name as gallery_folder
 from idmetric.train.loop import TrainSettings
 from tests.hub_server import COMMIT, HubServer
 

@@ -27,12 +27,13 @@ from idmetric.cli.gallery import main as gallery_main
 from idmetric.data.importers.folders import pictures as imported
 from idmetric.gallery import Gallery
 from idmetric.gallery.sources import GalleryError, Source, entries
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files.output import OutputError, file_id
 from idmetric.metric.files.tables import four, rounded
 from idmetric.metric.images.paths import InputError, listed, mask_of, masks_of
 from idmetric.metric.images.read import ImageReadError
-from idmetric.metric.scoring.pairs import read_pairs
-from idmetric.metric.scoring.scores import COLUMNS, RequestError
+from idmetric.scoring.pairs import read_pairs
+from idmetric.scoring.scores import COLUMNS
 from tests.embed_parts import pictures
 
 Run = Callable[..., tuple[int, str, str]]
@@ -382,7 +383,7 @@ def test_a_pair_without_an_image_is_skipped_where_unreadable_images_are(run: Run
 @pytest.mark.parametrize("place", ["-", "/dev/stdin", "/dev/fd/0", "pipe"])
 def test_paths_of_a_pipe_are_relative_to_the_working_directory(folder: Path, place: str) -> None:
     source = (
-        f"from pathlib import Path; from idmetric.metric.scoring.pairs import read_pairs; "
+        f"from pathlib import Path; from idmetric.scoring.pairs import read_pairs; "
         f"pairs = read_pairs(Path({place!r})); print(*([p.a, p.b] for p in pairs), len(list(pairs)))"
     )
     text = "refs/1.png,gen/a/0.png\n"

@@ -23,9 +23,9 @@ from idmetric.metric.calibration.apply import CalibrationError
 from idmetric.metric.images.fit import SQUASH, Fit
 from idmetric.metric.images.opening import LEAST, MARGIN, checked
 from idmetric.metric.images.read import read_image, to_image, to_pixels
+from idmetric.metric.images.small import small_picture
 from idmetric.metric.models.vbench import VBenchDino
-from idmetric.metric.scoring.copy_warnings import small_picture
-from idmetric.metric.scoring.keys import folder_name
+from idmetric.stream.keys import folder_name
 from tests.conftest import random_model
 from tests.metric.images.batches import load_batch
 

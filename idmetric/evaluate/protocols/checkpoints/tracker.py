@@ -45,11 +45,10 @@ from idmetric.metric.distance.matrix import needs_patches
 from idmetric.metric.images.masks import Images
 from idmetric.metric.images.read import read_image, split_images
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.scoring.files import subject_among
-from idmetric.metric.scoring.keys import folder_name
-from idmetric.metric.scoring.pipeline import Source
-from idmetric.metric.scoring.store import Store
-from idmetric.metric.scoring.subject import Subject
+from idmetric.metric.subject import Subject, subject_among
+from idmetric.stream.keys import folder_name
+from idmetric.stream.pipeline import Source
+from idmetric.stream.store import Store
 
 
 class Tracker:

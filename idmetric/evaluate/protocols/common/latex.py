@@ -16,7 +16,7 @@ from idmetric.evaluate.protocols.common.result import (
     smoke_tests,
 )
 from idmetric.metric.files.tables import printable
-from idmetric.metric.scoring.copies import MANY
+from idmetric.scoring.copies import MANY
 
 WORDS = 60  # of a short caption, at most
 _DAGGER = "$^\\dagger$"

@@ -20,9 +20,9 @@ from idmetric.data.embed import items_of
 from idmetric.data.look import UnreadableError
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, Ints
-from idmetric.metric.scoring.pipeline import batches
 from idmetric.stream.encoders import ImageModel, PlainModel
 from idmetric.stream.item import Look
+from idmetric.stream.pipeline import batches
 from idmetric.stream.stream import Reader
 
 Rows = Sequence[int] | NDArray[np.integer]

@@ -108,7 +108,7 @@ def names_of(results: Iterable[Result], kind: type) -> list[str]:
 
 def copying(result: Result) -> list[str]:
     """The methods with a share of copies above `MANY`, or the training steps above the one that the best may have."""
-    from idmetric.metric.scoring.copies import MANY
+    from idmetric.scoring.copies import MANY
 
     most = float(result.settings.get("max_copies", MANY))
     copiers = []

@@ -24,11 +24,11 @@ from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.paper_numbers import missing_rows, open_points
 from idmetric.evaluate.protocols.common.result import Result
 from idmetric.metric.distance.matrix import distance, distance_matrix, needs_patches
-from idmetric.metric.scoring.calibrations import STORED, limit_of
-from idmetric.metric.scoring.keys import settings_digest
-from idmetric.metric.scoring.limits import Limit
+from idmetric.scoring.calibrations import STORED, limit_of
+from idmetric.scoring.limits import Limit
 from idmetric.stream.encoders import PlainVectorModel, VectorModel
 from idmetric.stream.item import Look
+from idmetric.stream.keys import settings_digest
 
 if TYPE_CHECKING:
     import torch

@@ -26,11 +26,12 @@ from idmetric.metric.distance.ties import comparable
 from idmetric.metric.files.threads import in_order
 from idmetric.metric.images.kinds import describe
 from idmetric.metric.images.read import read_image
-from idmetric.metric.scoring.copies import THRESHOLD, compare, take_print
-from idmetric.metric.scoring.copy_warnings import is_gray, small_picture
-from idmetric.metric.scoring.keys import key_of
-from idmetric.metric.scoring.pipeline import threads
-from idmetric.metric.scoring.references import distinct
+from idmetric.metric.images.small import small_picture
+from idmetric.scoring.copies import THRESHOLD, compare, take_print
+from idmetric.scoring.copy_warnings import is_gray
+from idmetric.scoring.references import distinct
+from idmetric.stream.keys import key_of
+from idmetric.stream.pipeline import threads
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

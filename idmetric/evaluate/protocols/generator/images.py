@@ -18,7 +18,7 @@ from idmetric.evaluate.protocols.generator.pattern import GENERATED, REFERENCE, 
 from idmetric.evaluate.statistics.sets import mean_pairwise_distance, vendi_score
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.images.opening import open_file
-from idmetric.metric.scoring.references import leave_one_out
+from idmetric.scoring.references import leave_one_out
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

@@ -37,7 +37,7 @@ from idmetric.evaluate.protocols.generator.stories import in_stories
 from idmetric.metric.files.output import replacing
 from idmetric.metric.images import paths
 from idmetric.metric.images.read import read_image
-from idmetric.metric.scoring.keys import key_of
+from idmetric.stream.keys import key_of
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

@@ -31,7 +31,7 @@ from idmetric.evaluate.protocols.judges.questions import open_question
 from idmetric.metric.files import json_file
 from idmetric.metric.images.read import ImageReadError, read_image
 from idmetric.metric.images.regions import cut_out
-from idmetric.metric.scoring.pipeline import threads
+from idmetric.stream.pipeline import threads
 
 Rows = Sequence[int] | NDArray[np.integer]
 _JUDGE = ("side", "max_tokens", "concurrency")

@@ -21,9 +21,10 @@ from idmetric.cli.score import main
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.calibration.curves import Platt
 from idmetric.metric.distance.matrix import distance_matrix
-from idmetric.metric.scoring.copy_warnings import GrayWarning
-from idmetric.metric.scoring.limits import Limit
-from idmetric.metric.scoring.scores import RequestError, Scores
+from idmetric.metric.errors import RequestError
+from idmetric.scoring.copy_warnings import GrayWarning
+from idmetric.scoring.limits import Limit
+from idmetric.scoring.scores import Scores
 
 Print = Callable[..., str]
 
@@ -195,7 +196,7 @@ def test_candidates_are_compared_in_blocks_with_scores_as_one_by_one(
         calls.append((len(a), len(a if b is None else b)))
         return original(a, b, *rest, **options)
 
-    monkeypatch.setattr("idmetric.metric.scoring.rows.distance_matrix", counted)
+    monkeypatch.setattr("idmetric.scoring.rows.distance_matrix", counted)
     for name in ("cls", "patch"):
         calls.clear()
         found = score(model, photos[:3], photos[3:], distance=name, batch_size=4)

@@ -18,19 +18,19 @@ from idmetric.metric.distance.matrix import needs_patches
 from idmetric.metric.images import paths
 from idmetric.metric.images.masks import MaskLike, labeled
 from idmetric.metric.images.read import ImageReadError, Outside
-from idmetric.metric.scoring.copy_warnings import small_picture
-from idmetric.metric.scoring.files import mask_path
-from idmetric.metric.scoring.pairs import Pair, Pairs
-from idmetric.metric.scoring.pipeline import problem_of
-from idmetric.metric.scoring.records import Record
-from idmetric.metric.scoring.scores import File, ScoreSettings
+from idmetric.metric.images.small import small_picture
+from idmetric.scoring.files import mask_path
+from idmetric.scoring.pairs import Pair, Pairs
+from idmetric.scoring.records import Record
+from idmetric.scoring.scores import File, ScoreSettings
 from idmetric.stream.cache import Cache
 from idmetric.stream.item import Item, Look, Want
+from idmetric.stream.pipeline import problem_of
 from idmetric.stream.stream import embedded
 
 if TYPE_CHECKING:
     from idmetric.metric.models.embedder import Embedder
-    from idmetric.metric.scoring.subject import Subject
+    from idmetric.metric.subject import Subject
 
 
 class Watcher(Protocol):

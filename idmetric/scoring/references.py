@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from idmetric.metric.distance.ties import comparable, numbers
-from idmetric.metric.scoring.copies import SIZE, THRESHOLD, compare_pairs
+from idmetric.metric.errors import RequestError
+from idmetric.metric.images.small import SIZE
+from idmetric.scoring.copies import THRESHOLD, compare_pairs
+from idmetric.scoring.limits import OWN_PHOTOS, SUBJECTS_OWN, Limit
+
+if TYPE_CHECKING:
+    from idmetric.metric.subject import Subject
 
 # With this many references the farthest is a threshold: one more genuine photo, exchangeable with n of them, lies
 # beyond the farthest in 1 of n + 1 cases, 5 % here and 25 % with three (Vovk et al. 2005, conformal prediction)
@@ -100,3 +106,30 @@ def percentile(value: float, genuine: ArrayLike) -> float:
     g = comparable(numbers("genuine", genuine))
     v = comparable(value)
     return float(100 * ((g < v).mean() + (g == v).mean() / 2))
+
+
+def own_limit(subject: Subject, distance: str, aggregate: Aggregate = "best") -> Limit | None:
+    """The limit that was given to a subject, else the largest distance of a reference to the others (leave-one-out).
+
+    References with one picture count once. None for fewer than `FEWEST` pictures: of few photos, many genuine ones
+    would lie beyond the farthest.
+
+    Raises:
+        RequestError: if the threshold was given for another distance.
+    """
+    if subject.threshold is not None:
+        own_distance = subject.signature.get("distance", distance)
+        if own_distance != distance:
+            raise RequestError(
+                f"the threshold of {subject.name} is of the distance {own_distance!r}: give one for {distance!r}"
+            )
+        return Limit(subject.threshold, SUBJECTS_OWN)
+    if len(subject) < FEWEST:
+        return None
+    photos = distinct(subject.thumbnails).tolist()
+    if len(photos) < FEWEST:
+        return None
+    from idmetric.metric.distance.matrix import distance_matrix  # which loads torch
+
+    matrix = distance_matrix(subject.embedding[photos], None, distance).double().cpu().numpy()
+    return Limit(float(leave_one_out(matrix, aggregate).max()), OWN_PHOTOS)

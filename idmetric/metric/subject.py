@@ -22,18 +22,17 @@ from PIL import Image
 
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.distance.embedding import Embedding, same_model
-from idmetric.metric.distance.matrix import distance_matrix, needs_patches
+from idmetric.metric.distance.matrix import needs_patches
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.digest import BLANK, DigestError, check_seal, seal
 from idmetric.metric.files.output import refuse_irregular, replacing
+from idmetric.metric.images import paths
 from idmetric.metric.images.arrays import is_float
 from idmetric.metric.images.kinds import ImageLike, describe, is_array
 from idmetric.metric.images.masks import split_masks
 from idmetric.metric.images.read import read_image, split_images
-from idmetric.metric.scoring.copy_warnings import small_picture
-from idmetric.metric.scoring.limits import OWN_PHOTOS, SUBJECTS_OWN
-from idmetric.metric.scoring.references import FEWEST, Aggregate, distinct, leave_one_out
-from idmetric.metric.scoring.scores import RequestError
+from idmetric.metric.images.small import small_picture
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -54,7 +53,7 @@ class Subject:
         embedding: of the K references.
         references: their names, K, each another one.
         thumbnails: the references at 96 x 96 pixels, (K, 96, 96, 3), in which copies of them are found.
-        threshold: the largest distance at which an image counts as this subject; None: see `own_threshold`.
+        threshold: the largest distance at which an image counts as this subject; None: see `own_limit`.
         signature: model, revision, distance, resolution, dtype and version that made the embedding.
     """
 
@@ -172,35 +171,6 @@ class Subject:
                 f"no patches, which {distance!r} compares: make it again with distance={distance!r}"
             )
 
-    def own_threshold(self, distance: str, aggregate: Aggregate = "best") -> float | None:
-        """The threshold that was given, else the largest distance of a reference to the others (leave-one-out).
-
-        References with one picture count once. None for fewer than `FEWEST` pictures: of few photos, many genuine ones
-        would lie beyond the farthest.
-
-        Raises:
-            RequestError: if the threshold was given for another distance.
-        """
-        if self.threshold is not None:
-            own_distance = self.signature.get("distance", distance)
-            if own_distance != distance:
-                raise RequestError(
-                    f"the threshold of {self.name} is of the distance {own_distance!r}: give one for {distance!r}"
-                )
-            return self.threshold
-        if len(self) < FEWEST:
-            return None
-        photos = distinct(self.thumbnails).tolist()
-        if len(photos) < FEWEST:
-            return None
-        matrix = distance_matrix(self.embedding[photos], None, distance).double().cpu().numpy()
-        return float(leave_one_out(matrix, aggregate).max())
-
-    @property
-    def threshold_source(self) -> str:
-        """Where `own_threshold` comes from: "own photos", or "the subject's own" for one that was given to it."""
-        return OWN_PHOTOS if self.threshold is None else SUBJECTS_OWN
-
     # Files
 
     def save(self, path: StrPath) -> None:
@@ -291,6 +261,22 @@ class Subject:
         if subject.threshold is not None and not math.isfinite(subject.threshold):
             raise ValueError(f"its threshold is {subject.threshold}")
         return subject
+
+
+def subject_among(references: Any) -> Subject | None:
+    """The subject that stands for references, read if it is a file; None for photos.
+
+    Raises:
+        RequestError: for a damaged file, or a subject among other references.
+    """
+    sources = references if isinstance(references, list | tuple) else [references]
+    subjects = [source for source in sources if isinstance(source, Subject) or paths.is_subject_file(source)]
+    if not subjects:
+        return None
+    if len(sources) > 1:
+        raise RequestError("a subject stands for all of its references: give one subject, or photos")
+    subject = subjects[0]
+    return subject if isinstance(subject, Subject) else Subject.load(subject)
 
 
 def _references(name: str, references: Images) -> list[ImageLike]:

@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Any, Literal
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.files.tables import rounded
 from idmetric.metric.images.read import Outside
-from idmetric.metric.scoring.calibrations import calibration_of, limit_of
-from idmetric.metric.scoring.files import Cross, check_masks, cross
-from idmetric.metric.scoring.pairs import Pair, Pairs, pairs_of, read_pairs
-from idmetric.metric.scoring.rows import RowMaker
-from idmetric.metric.scoring.scores import COLUMNS, PathLike, Progress, Scores, ScoreSettings, columns_of
+from idmetric.scoring.calibrations import calibration_of, limit_of
+from idmetric.scoring.files import Cross, check_masks, cross
+from idmetric.scoring.pairs import Pair, Pairs, pairs_of, read_pairs
+from idmetric.scoring.rows import RowMaker
+from idmetric.scoring.scores import COLUMNS, PathLike, Progress, Scores, ScoreSettings, columns_of
 
 if TYPE_CHECKING:
     from idmetric.metric.calibration.apply import Calibration
     from idmetric.metric.images.masks import MaskId
     from idmetric.metric.models.embedder import Embedder
-    from idmetric.metric.scoring.encoder import Watcher
-    from idmetric.metric.scoring.subject import Subject
+    from idmetric.metric.subject import Subject
+    from idmetric.scoring.encoder import Watcher
 
 
 def score(

@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from idmetric.metric.files.output import is_same_file
 from idmetric.metric.files.tables import first_few
-from idmetric.metric.scoring.copies import SIZE, Copy, Print, compare
-from idmetric.metric.scoring.records import Record
+from idmetric.scoring.copies import Copy, Print, compare
+from idmetric.scoring.records import Record
 
 _TINT = 3  # of 255: channels of a gray picture differ by no more; those of photos of gray things do (by 7 or more)
 _SHOWN = 5
@@ -24,15 +23,6 @@ class CopyWarning(UserWarning):
 
 class GrayWarning(UserWarning):
     """Gray images are compared with references in color."""
-
-
-def small_picture(picture: Image.Image) -> NDArray[np.uint8]:
-    """Resize a picture to (SIZE, SIZE, 3) for the search of copies; large ones by averages of blocks first.
-
-    Of 12 megapixels that takes a tenth of the time. Values of photos differ by up to 3 of 255, those of fine regular
-    patterns by more.
-    """
-    return np.asarray(picture.resize((SIZE, SIZE), Image.Resampling.LANCZOS, reducing_gap=4.0))
 
 
 def mark_copy(row: Record, path: str, image: Print | None, references: Mapping[str, Print | None]) -> None:

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files.output import file_id
 from idmetric.metric.images import paths
-from idmetric.metric.scoring.pairs import Pairs
-from idmetric.metric.scoring.scores import File, PathLike, RequestError
+from idmetric.scoring.pairs import Pairs
+from idmetric.scoring.scores import File, PathLike
 
 if TYPE_CHECKING:
-    from idmetric.metric.scoring.subject import Subject
+    from idmetric.metric.subject import Subject
 
 
 @dataclass(frozen=True)
@@ -42,26 +43,6 @@ class Cross:
         return len(self.references) + len(self.candidates)
 
 
-def subject_among(references: Any) -> Subject | None:
-    """The subject that stands for references, read if it is a file; None for photos.
-
-    Raises:
-        RequestError: for a damaged file, or a subject among other references.
-    """
-    sources = references if isinstance(references, list | tuple) else [references]
-    if all(isinstance(source, str) and not paths.is_subject_file(source) for source in sources):
-        return None  # without importing what reads them
-    from idmetric.metric.scoring.subject import Subject
-
-    subjects = [source for source in sources if isinstance(source, Subject) or paths.is_subject_file(source)]
-    if not subjects:
-        return None
-    if len(sources) > 1:
-        raise RequestError("a subject stands for all of its references: give one subject, or photos")
-    subject = subjects[0]
-    return subject if isinstance(subject, Subject) else Subject.load(subject)
-
-
 def cross(
     references: PathLike | Iterable[PathLike] | Subject,
     images: PathLike | Iterable[PathLike],
@@ -75,7 +56,7 @@ def cross(
     Raises:
         RequestError: for a reference that is not a file, or if no candidate is left. InputError: as `all_listed`.
     """
-    subject = subject_among(references)
+    subject = _subject_among(references)
     reference_paths = _listed(references) if subject is None else list(subject.references)
     candidates = _listed(images)
     if not reference_paths or not candidates:
@@ -94,6 +75,16 @@ def cross(
             "all candidates are references: name others, or score them too (--include-refs, include_references=True)"
         )
     return Cross(reference_paths, candidates, tuple(left_out), subject)
+
+
+def _subject_among(references: Any) -> Subject | None:
+    """The subject that stands for references; what reads its file is loaded only for one."""
+    sources = references if isinstance(references, list | tuple) else [references]
+    if all(isinstance(source, str) and not paths.is_subject_file(source) for source in sources):
+        return None
+    from idmetric.metric.subject import subject_among
+
+    return subject_among(references)
 
 
 def _listed(images: Any) -> list[str]:

@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.metric.files.threads import in_order, one_thread
+from idmetric.metric.images.small import SIZE
 
 Array = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
@@ -35,7 +36,6 @@ Single = NDArray[np.float32]
 Ints = NDArray[np.int64]
 Truths = NDArray[np.bool_]
 Matches = Array  # (2, P, 2): best correlation of P pairs, and the crop that has it; each plain and mirrored
-SIZE = 96  # side in pixels at which images are compared; callers may resize them to it by a better filter
 THRESHOLD = 0.7  # from this agreement on, an image is a copy (measurements: benchmarks/reports/copies.md)
 MANY = 0.1  # above this share of copies, the scores of a set of images are those of its copies
 _SMALL = 32

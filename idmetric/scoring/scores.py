@@ -8,10 +8,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.tables import aligned, first_few, four, rounded
-from idmetric.metric.scoring.limits import Limit
-from idmetric.metric.scoring.records import Record, Records
+from idmetric.scoring.limits import Limit
+from idmetric.scoring.records import Record, Records
 
 if TYPE_CHECKING:
     from idmetric.metric.calibration.apply import Calibration
@@ -42,10 +43,6 @@ COLUMNS = (
     "copy_agreement",
 )
 NEEDS_TWO = "how far real photos of the subject are from each other is shown with two different photos or more: --ref"
-
-
-class RequestError(ValueError):
-    """The images, pairs, masks or options of a request do not fit; the message says how to fix them."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from idmetric.metric.scoring.copies import SIZE, THRESHOLD, Print, compare, compare_pairs, take_print
-from idmetric.metric.scoring.references import distinct, leave_one_out, originals, percentile
+from idmetric.metric.images.small import SIZE
+from idmetric.scoring.copies import THRESHOLD, Print, compare, compare_pairs, take_print
+from idmetric.scoring.references import distinct, leave_one_out, originals, percentile
 
 
 def print_of(image: Image.Image) -> Print:

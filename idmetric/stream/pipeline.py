@@ -25,14 +25,14 @@ from idmetric.metric.distance.finite import reason as reason_of
 from idmetric.metric.files.threads import in_order
 from idmetric.metric.images.kinds import ImageReadError, describe
 from idmetric.metric.images.opening import Named, read_file
-from idmetric.metric.scoring.keys import content_key
+from idmetric.stream.keys import content_key
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
     from idmetric.metric.images.kinds import Outside
-    from idmetric.metric.scoring.store import Store
+    from idmetric.stream.store import Store
 
 Item = TypeVar("Item")
 _KNOWN = 4  # a batch ends after so many times its size even if most of it is stored

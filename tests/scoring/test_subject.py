@@ -18,12 +18,13 @@ from safetensors.torch import load_file, save_file
 
 from idmetric import IdentityLoss, IDSim, score
 from idmetric.cli.score import main
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files.digest import BLANK, seal
 from idmetric.metric.images import read
 from idmetric.metric.images.kinds import ImageReadError
-from idmetric.metric.scoring.copy_warnings import CopyWarning
-from idmetric.metric.scoring.scores import RequestError
-from idmetric.metric.scoring.subject import Subject
+from idmetric.metric.subject import Subject
+from idmetric.scoring.copy_warnings import CopyWarning
+from idmetric.scoring.references import own_limit
 from tests.fuzz.flips import spread_flips
 from tests.match.scenes import ANN, STRANGER, panel, references
 
@@ -171,7 +172,7 @@ def saved(metric, photos):
 
 
 @pytest.mark.parametrize("aggregate", ["best", "mean"])
-@pytest.mark.filterwarnings("ignore::idmetric.metric.scoring.copy_warnings.CopyWarning")
+@pytest.mark.filterwarnings("ignore::idmetric.scoring.copy_warnings.CopyWarning")
 def test_scores_by_a_subject_are_those_by_its_photos(metric, photos, saved, aggregate):
     by_photos = score(metric, photos, photos.parent / "new", aggregate=aggregate)
     for subject in (saved, [str(saved)], Subject.load(saved)):
@@ -184,7 +185,7 @@ def test_scores_by_a_subject_are_those_by_its_photos(metric, photos, saved, aggr
     assert by_photos.threshold is None
 
 
-@pytest.mark.filterwarnings("ignore::idmetric.metric.scoring.copy_warnings.CopyWarning")
+@pytest.mark.filterwarnings("ignore::idmetric.scoring.copy_warnings.CopyWarning")
 def test_a_subject_passes_what_is_within_its_threshold(metric, photos, saved):
     scores = score(metric, saved, photos.parent / "new")
     assert scores.threshold == pytest.approx(scores.baseline.max)
@@ -244,17 +245,17 @@ def test_copies_among_references_count_once_in_the_threshold(metric, repeated, t
     once = Subject.of(metric, repeated / "once", name="once")
     twice = Subject.of(metric, repeated / "twice", name="twice")
     assert (len(once), len(twice)) == (5, 10)
-    assert once.own_threshold("cls") == pytest.approx(expected, abs=1e-6)
-    assert twice.own_threshold("cls") == pytest.approx(expected, abs=1e-6)
-    assert twice.own_threshold("cls", "mean") == pytest.approx(once.own_threshold("cls", "mean"), abs=1e-6)
+    assert own_limit(once, "cls").distance == pytest.approx(expected, abs=1e-6)
+    assert own_limit(twice, "cls").distance == pytest.approx(expected, abs=1e-6)
+    assert own_limit(twice, "cls", "mean").distance == pytest.approx(own_limit(once, "cls", "mean").distance, abs=1e-6)
     twice.save(tmp_path / "twice.subject")
-    assert Subject.load(tmp_path / "twice.subject").own_threshold("cls") == pytest.approx(expected, abs=1e-6)
+    assert own_limit(Subject.load(tmp_path / "twice.subject"), "cls").distance == pytest.approx(expected, abs=1e-6)
 
 
 def test_four_photos_and_their_copies_give_no_threshold(metric, repeated):
     four = [*(repeated / "twice").glob("mug*"), *(repeated / "twice").glob("box_a*")]
     assert len(four) == 8
-    assert Subject.of(metric, sorted(four), name="four").own_threshold("cls") is None
+    assert own_limit(Subject.of(metric, sorted(four), name="four"), "cls") is None
 
 
 def test_a_new_photo_of_a_subject_with_copies_is_matched_as_without(metric, repeated):
@@ -293,7 +294,7 @@ def test_copies_among_references_count_once_in_real_to_real_and_are_warned_of(me
         assert twice.threshold == pytest.approx(farthest_of_five(metric, repeated / "once"), abs=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore::idmetric.metric.scoring.copy_warnings.CopyWarning")
+@pytest.mark.filterwarnings("ignore::idmetric.scoring.copy_warnings.CopyWarning")
 def test_one_photo_and_its_copy_say_nothing_of_real_photos(metric, repeated):
     references = sorted((repeated / "twice").glob("mug_a*"))
     assert len(references) == 2
@@ -334,7 +335,7 @@ def test_foreign_subjects_are_refused_by_both_names(metric, saved, photos):
         score(metric, saved, photos.parent / "new", distance="joint")
     limited = replace(subject, threshold=0.3)
     with pytest.raises(RequestError, match=r"'cls'.*'patch'"):
-        limited.own_threshold("patch")
+        own_limit(limited, "patch")
 
 
 def test_a_subject_among_photos_is_refused(metric, saved, photos, tmp_path):

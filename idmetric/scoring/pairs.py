@@ -13,11 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files.json_file import MOST
 from idmetric.metric.files.tables import first_few
 from idmetric.metric.files.typed import shown
 from idmetric.metric.images.paths import InputError, is_image
-from idmetric.metric.scoring.scores import COLUMNS, File, RequestError
+from idmetric.scoring.scores import COLUMNS, File
 
 _SIDES: dict[str, tuple[str, ...]] = {"a": ("a", "image_a", "ref", "reference"), "b": ("b", "image_b", "gen", "image")}
 # read as images only where the names above do not name both: other tables keep facts in such columns

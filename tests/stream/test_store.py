@@ -14,14 +14,14 @@ from safetensors import SafetensorError
 
 from idmetric.gallery.prune import prune_shards, remove_store
 from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.scoring import shards
-from idmetric.metric.scoring.shards import DamagedShardError, ShardError
-from idmetric.metric.scoring.store import Store
+from idmetric.stream import shards
+from idmetric.stream.shards import DamagedShardError, ShardError
+from idmetric.stream.store import Store
 from tests.embed_parts import stored
 
 
 def test_a_shard_is_written_once_enough_bytes_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("idmetric.metric.scoring.store._SAVE_BYTES", 100)
+    monkeypatch.setattr("idmetric.stream.store._SAVE_BYTES", 100)
     store, counts = Store(tmp_path, patches=True), []
     for k in range(6):  # of 4 * (4 + 2 * 2 + 2) = 40 bytes
         one = Embedding(torch.ones(1, 4), torch.ones(1, 2, 2), (1, 2), torch.ones(1, 2))
@@ -151,7 +151,7 @@ def test_no_memory_and_failing_disks_are_no_damage(
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr("idmetric.metric.scoring.store.safe_open", fail)
+        patch.setattr("idmetric.stream.store.safe_open", fail)
         for use in (lambda: store.vectors(["a"]), lambda: Store(tmp_path)):
             with pytest.raises((ShardError, MemoryError, OSError)) as raised:
                 use()

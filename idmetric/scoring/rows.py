@@ -16,15 +16,16 @@ from idmetric.metric.distance.matrix import distance as distance_of
 from idmetric.metric.distance.matrix import distance_matrix
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.files.tables import rounded
-from idmetric.metric.scoring.copies import SIZE, Print, take_print
-from idmetric.metric.scoring.copy_warnings import is_gray, mark_copy, warn_of_gray, warn_of_repeated_references
-from idmetric.metric.scoring.encoder import Pictured, RequestImages, Watcher
-from idmetric.metric.scoring.files import Cross
-from idmetric.metric.scoring.limits import Limit, limit_of_subject
-from idmetric.metric.scoring.pairs import Pair, Pairs
-from idmetric.metric.scoring.records import Record
-from idmetric.metric.scoring.references import FEWEST, leave_one_out, originals, percentile
-from idmetric.metric.scoring.scores import Baseline, File, NamedValue, Progress, ScoreSettings
+from idmetric.metric.images.small import SIZE
+from idmetric.scoring.copies import Print, take_print
+from idmetric.scoring.copy_warnings import is_gray, mark_copy, warn_of_gray, warn_of_repeated_references
+from idmetric.scoring.encoder import Pictured, RequestImages, Watcher
+from idmetric.scoring.files import Cross
+from idmetric.scoring.limits import Limit, limit_of_subject
+from idmetric.scoring.pairs import Pair, Pairs
+from idmetric.scoring.records import Record
+from idmetric.scoring.references import FEWEST, leave_one_out, originals, own_limit, percentile
+from idmetric.scoring.scores import Baseline, File, NamedValue, Progress, ScoreSettings
 
 if TYPE_CHECKING:
     from idmetric.metric.models.embedder import Embedder
@@ -120,10 +121,8 @@ class RowMaker:
             return dict(self._images(work.references))
         subject.check(self.metric.model_id, self.settings.distance)
         if self.settings.threshold is None:
-            own_threshold = subject.own_threshold(self.settings.distance, self.settings.aggregate)
-            if own_threshold is not None:
-                own = Limit(own_threshold, subject.threshold_source)
-                self.limit = limit_of_subject(own, by_pairs=self.settings.calibrated)
+            own = own_limit(subject, self.settings.distance, self.settings.aggregate)
+            self.limit = limit_of_subject(own, by_pairs=self.settings.calibrated)
         return self.images.of_subject(subject)
 
     def _together(self, images: Iterable[Pictured]) -> Embedding:

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from idmetric.metric.calibration import apply as calibrations
 from idmetric.metric.calibration.apply import PAIR_RATE, Calibration, CalibrationError, Threshold
-from idmetric.metric.scoring.limits import Limit
-from idmetric.metric.scoring.scores import PathLike, RequestError
+from idmetric.metric.errors import RequestError
+from idmetric.scoring.limits import Limit
+from idmetric.scoring.scores import PathLike
 
 if TYPE_CHECKING:
     from idmetric.metric.models.embedder import Embedder

@@ -25,8 +25,8 @@ from safetensors import SafetensorError, safe_open
 
 from idmetric.metric.distance.embedding import Embedding, concatenate, serialized
 from idmetric.metric.files.output import refuse_irregular
-from idmetric.metric.scoring import shards
-from idmetric.metric.scoring.shards import DamagedShardError, ShardError
+from idmetric.stream import shards
+from idmetric.stream.shards import DamagedShardError, ShardError
 
 KINDS = ("cls", "patches")  # of shards
 _KEYS, _FOLDER = "keys", "folder"  # in the metadata of a shard

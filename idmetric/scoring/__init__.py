@@ -1,0 +1,1 @@
+"""Scores of images against references, and of pairs, with the facts needed to interpret them."""
