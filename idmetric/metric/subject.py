@@ -232,14 +232,14 @@ class Subject:
             raise RequestError(f"cannot read the subject {shown}: {error.strerror or error}") from error
         except DigestError as error:
             raise RequestError(f"{shown} is a damaged subject: {error}: {_AGAIN}") from error
-        except (SafetensorError, CheckpointError, KeyError, TypeError, ValueError) as error:
+        except (SafetensorError, CheckpointError, KeyError, OverflowError, TypeError, ValueError) as error:
             reason = f"{type(error).__name__}: {error}"
             raise RequestError(f"{shown} is a damaged subject: {reason}: {_AGAIN}") from error
         raise RequestError(f"{shown} is not a subject: Subject.save writes them")
 
     @classmethod
     def _of_file(cls, tensors: Mapping[str, Tensor], header: Mapping[str, str]) -> Subject:
-        """A subject of the tensors and the metadata in a file; KeyError, TypeError or ValueError for damaged ones."""
+        """A subject of the tensors and the metadata in a file; errors of Python for damaged ones."""
         subject = cls(
             name=header["name"],
             embedding=Embedding.of(tensors, header),
@@ -258,6 +258,8 @@ class Subject:
             raise ValueError("one of its embeddings is zero")
         if len(subject.references) != count or subject.thumbnails.shape != (count, 96, 96, 3):
             raise ValueError("its references, thumbnails and embeddings differ in number or size")
+        if subject.thumbnails.dtype != np.uint8:
+            raise ValueError(f"its thumbnails are {subject.thumbnails.dtype}, not uint8")
         if subject.threshold is not None and not math.isfinite(subject.threshold):
             raise ValueError(f"its threshold is {subject.threshold}")
         return subject

@@ -70,6 +70,8 @@ def test_a_file_of_these_parts_is_read(tmp_path):
         ({}, {"references": '["a"]'}),
         ({}, {"threshold": '"low"'}),
         ({}, {"threshold": "NaN"}),
+        ({}, {"threshold": "1" + "0" * 400}),
+        ({"thumbnails": torch.zeros(2, 96, 96, 3, dtype=torch.bool)}, {}),
         ({}, {"signature": "[1]"}),
         ({}, {"name": ""}),
         ({}, {"model": ""}),

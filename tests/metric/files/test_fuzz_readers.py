@@ -20,15 +20,19 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from safetensors.torch import save_file
 
 from idmetric.data.manifest.table import ManifestError, read
 from idmetric.metric.errors import RequestError
+from idmetric.metric.files.digest import BLANK, seal
 from idmetric.metric.images.masks import read_mask
 from idmetric.metric.images.read import ImageReadError, read_image, to_pixels
 from idmetric.metric.images.regions import cut_out
+from idmetric.metric.subject import Subject
 from idmetric.scoring.pairs import read_pairs
 from tests.fuzz import damage, forget_peak, repaired, status
 
@@ -120,6 +124,25 @@ def pairs(rng: Random, folder: Path) -> Path:
     return folder / "p.csv"
 
 
+def subject(rng: Random, folder: Path) -> Path:
+    """A subject's file, damaged, or with odd values under a digest that is right."""
+    path = folder / "a.subject"
+    header = {"format": "idmetric-subject/1", "model": "m", "grid": "", "name": "a", "word": "", "threshold": "null",
+              "references": '["a", "b"]', "signature": "{}"}  # fmt: skip
+    tensors = {"cls": torch.ones(2, 4), "thumbnails": torch.zeros(2, 96, 96, 3, dtype=torch.uint8)}
+    is_odd = rng.random() < 0.5
+    if is_odd:
+        odd = json.dumps(rng.choice(ODD))
+        header[rng.choice(list(header)[1:])] = rng.choice((odd, odd.strip('"')))
+        name = rng.choice(list(tensors))
+        tensors[name] = rng.choice((tensors[name][:1], tensors[name].flatten(), tensors[name].bool(), tensors[name]))
+    save_file(tensors, path, {**BLANK, **header})
+    seal(path)
+    if not is_odd:
+        path.write_bytes(damage(path.read_bytes(), rng))
+    return path
+
+
 # name -> what makes an input, what reads it, the error that it may raise, inputs
 READERS: dict[str, tuple[Callable[[Random, Path], Any], Callable[[Any], object], type[Exception], int]] = {
     "image": (picture, read_image, ImageReadError, 30),
@@ -129,6 +152,7 @@ READERS: dict[str, tuple[Callable[[Random, Path], Any], Callable[[Any], object],
     "manifest CSV": (manifest("csv"), use_manifest, ManifestError, 16),
     "manifest JSON lines": (manifest("jsonl"), use_manifest, ManifestError, 16),
     "manifest Parquet": (manifest("parquet"), use_manifest, ManifestError, 16),
+    "subject": (subject, Subject.load, RequestError, 30),
     "pairs CSV": (pairs, lambda path: read_pairs(path).rows, RequestError, 12),
 }
 
