@@ -139,7 +139,7 @@ def test_a_class_word_is_compared_with_its_subjects_alone(metric):
     assert found.table.values[0, 0].isnan().all()
     assert not found.table.values[0, 1].isnan().any()
     with pytest.raises(RequestError, match="cat"):
-        match(metric, subjects, picture, regions=[Region(left, label="cat")])
+        match(metric, subjects, picture, regions=[Region(left, label="cat"), Region(right, label="duck")])
 
 
 def test_gradients_reach_the_pixels_of_their_region_alone(metric, subjects):
