@@ -54,7 +54,8 @@ def by_path(listed: Mapping[str, Sequence[T]], images: Sequence[str], what: str)
     for path in listed:
         spellings.setdefault(path_parts(path), []).append(path)
 
-    paths_of = [_paths_of(image, spellings, what) for image in images]
+    order = {path: number for number, path in enumerate(listed)}
+    paths_of = [sorted(_paths_of(image, spellings, what), key=order.__getitem__) for image in images]
     if not all(paths_of):
         uploads = _uploads(spellings)
         for number, image in enumerate(images):
