@@ -59,7 +59,7 @@ def test_a_short_text_cannot_fill_the_memory():
 
 
 def test_21_long_numbers_are_read_as_pycocotools_reads_them():
-    """Numbers of more than 30 bits, of texts that stand for every pixel: of others pycocotools leaves memory as it is."""
+    """Numbers of more than 30 bits. Of texts that stand for too few pixels, pycocotools leaves memory as it is."""
     rng = np.random.default_rng(0)
     compared = 0
     for _ in range(3000):
@@ -79,7 +79,7 @@ def test_21_long_numbers_are_read_as_pycocotools_reads_them():
         expected = decoded_by_pycocotools(code)
         assert np.array_equal(mask, expected)
         compared += 1
-    assert compared > 1000
+    assert compared > 500
 
 
 def encoded(value: int, least: int) -> bytes:
@@ -139,5 +139,5 @@ def test_polygons_in_fractions_are_of_the_image_whatever_its_size():
     ids=["far", "farther", "long"],
 )
 def test_polygons_that_would_fill_the_memory_are_refused(outline):
-    with pytest.raises(ValueError, match="an outline (leaves its|is longer than)"):
+    with pytest.raises(ValueError, match=r"an outline (leaves its|is longer than)"):
         Polygons([outline]).drawn(10000, 10000, (10000, 10000))

@@ -78,7 +78,7 @@ def test_files_that_differ_in_spelling_alone_are_told_apart_by_it(tmp_path, monk
 def test_two_ends_of_one_path_may_be_two_files(photos):
     """`a b.png` is the file next to photos/, if there is one; otherwise nobody can know."""
     listed = {"photos/a b.png": [1], "a b.png": [2]}
-    with pytest.raises(RequestError, match="'photos/a b.png' and 'a b.png', which have regions, may both be"):
+    with pytest.raises(RequestError, match=r"'photos/a b\.png' and 'a b\.png', which have regions, may both be"):
         by_path(listed, ["photos/a b.png"], "regions")
     (photos / "a b.png").touch()
     assert by_path(listed, ["photos/a b.png"], "regions") == [[1]]
