@@ -66,15 +66,16 @@ def checked_region(
     """
     if box is None and mask is None:
         raise RequestError("it has neither a box nor a mask")
+    if isinstance(mask, RunLengths):
+        image_size = _size_with_code(mask, image_size)
+    region = Region(box, mask, label_text(label), score=confidence(score), image_size=image_size)
     if box is not None and image_size is not None and are_fractions(box):
         width, height = image_size
         raise RequestError(
             f"its box {_shown(box)} is in fractions, or no larger than a pixel, and its image has {width} x {height} "
             "pixels: give left, top, ... in pixels"
         )
-    if isinstance(mask, RunLengths):
-        image_size = _size_with_code(mask, image_size)
-    return Region(box, mask, label_text(label), score=confidence(score), image_size=image_size)
+    return region
 
 
 def _size_with_code(mask: RunLengths, image_size: tuple[int, int] | None) -> tuple[int, int]:
