@@ -183,6 +183,8 @@ class Cut:
                 mask = mask.drawn(height, width, region.image_size or (width, height))
             except ValueError as error:
                 raise ImageReadError(name, f"the mask of {region}: {error}") from error
+            if mask.getbbox() is None:
+                raise ImageReadError(name, f"the mask of {region} selects no pixel")
             mask.info[STORED] = 1  # it needs no turning
         cover: Tensor | None = None
         if mask is not None:
