@@ -15,7 +15,8 @@ from typing import Any
 
 from idmetric.match.video import ClipError
 from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.images.paths import VIDEO_ENDINGS, walk
+from idmetric.metric.files.folders import walk
+from idmetric.metric.images.paths import VIDEO_ENDINGS
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")  # fewer than elsewhere: a GIF is a preview
 INNER = ("img", "rgb_video")  # the folder and the video that their parent names, in LaSOT and uCO3D
