@@ -143,5 +143,5 @@ def test_a_split_in_two_spellings_is_no_leak() -> None:
 
 def test_the_error_says_what_to_do(tmp_path: Path) -> None:
     put_all(tmp_path / "zoo", "Train/rex/1.png", "Test/rex/2.png", "extra/rex/3.png")
-    with pytest.raises(SourceError, match="sort all images into folders of splits.*or rename it"):
+    with pytest.raises(SourceError, match=r"sort all images into folders of splits.*or rename it"):
         import_dataset("folder", tmp_path / "zoo")

@@ -79,7 +79,7 @@ def find_clips(root: StrPath, masks: StrPath | None = None) -> list[Clip]:
 
 def is_image(path: Path) -> bool:
     """Whether a file's name is that of an image."""
-    return path.suffix.lower() in IMAGES and not path.name.startswith(".")
+    return path.suffix.lower() in IMAGES
 
 
 def read_text(path: Path) -> str:
