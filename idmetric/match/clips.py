@@ -21,6 +21,7 @@ import numpy as np
 from PIL import Image, ImageSequence
 
 from idmetric.match.video import ClipError, Video
+from idmetric.metric.files.folders import walk
 from idmetric.metric.files.hints import need
 from idmetric.metric.images import paths
 from idmetric.metric.images.kinds import ImageReadError, describe, is_image_like
@@ -219,7 +220,7 @@ def sources_of(images: Any) -> list[Any]:
         return [source for sources in lists for source in sources]
     if _is_path(images) and os.path.isdir(images):
         files = []
-        for path in paths.walk(Path(images)):
+        for path in walk(Path(images)):
             if paths.is_image(path) or _is_clip(path):
                 files.append(str(path))
         if files:  # without any, reading the folder says so

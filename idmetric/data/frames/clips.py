@@ -15,7 +15,8 @@ from typing import Any
 
 from idmetric.match.video import ClipError
 from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.images.paths import VIDEO_ENDINGS, walk
+from idmetric.metric.files.folders import walk
+from idmetric.metric.images.paths import VIDEO_ENDINGS
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")  # fewer than elsewhere: a GIF is a preview
 INNER = ("img", "rgb_video")  # the folder and the video that their parent names, in LaSOT and uCO3D
@@ -78,7 +79,7 @@ def find_clips(root: StrPath, masks: StrPath | None = None) -> list[Clip]:
 
 def is_image(path: Path) -> bool:
     """Whether a file's name is that of an image."""
-    return path.suffix.lower() in IMAGES and not path.name.startswith(".")
+    return path.suffix.lower() in IMAGES
 
 
 def read_text(path: Path) -> str:

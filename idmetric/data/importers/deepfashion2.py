@@ -16,20 +16,21 @@ from collections.abc import Iterator, Sequence
 
 from PIL import Image
 
-from idmetric.data.importers.folders import SPLITS
 from idmetric.data.importers.images import png
 from idmetric.data.importers.run import Job, scalars
 from idmetric.data.importers.source import SourceError, read_json
+from idmetric.data.manifest.split_words import split_word
 from idmetric.data.manifest.table import Row
 from idmetric.match.annotations import outline_of
 from idmetric.match.codes import Polygons
+from idmetric.metric.files.folders import matching
 from idmetric.metric.images.opening import open_file
 
 
 def rows(job: Job) -> Iterator[Row]:
     """A row for each photo of one garment, with its mask."""
     root = job.folder()
-    files = sorted([*root.glob("annos/*.json"), *root.glob("*/annos/*.json")])
+    files = matching(root, "annos/*.json", "*/annos/*.json")
     if not files:
         raise SourceError(f"{root}: no annos/*.json in it or in its folders train, validation")
     for path in job.limited(files, root.name):
@@ -56,7 +57,7 @@ def rows(job: Job) -> Iterator[Row]:
             f"{annotation['pair_id']}_{item['style']}",
             f"{split}/{path.stem}/{key}",
             photo,
-            split=SPLITS.get(split),
+            split=split_word(split),
             domain="fashion",
             category=item.get("category_name"),
             parameters={**scalars(annotation), **scalars(item, "category_name")},

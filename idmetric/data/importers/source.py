@@ -19,14 +19,16 @@ from pathlib import Path, PureWindowsPath
 from posixpath import normpath
 from typing import Any
 
+from idmetric.data.manifest.split_words import split_word
 from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.images.paths import is_address, walk
+from idmetric.metric.files.folders import walk
+from idmetric.metric.images.paths import is_address
 
 ENDINGS = (".parquet", ".arrow", ".csv", ".jsonl")
 _BATCH = 16  # rows read at once: rows may hold several images of megabytes
 _STATE = "state.json"  # of `datasets.Dataset.save_to_disk`
+_OF_ALL_SPLITS = ("index", "database")  # names of tables that are no split's, unlike names of folders
 _SHARD = re.compile(r"-\d{3,}-of-\d{3,}(-[0-9a-f]+)?$")
-_SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "eval"}
 
 
 class SourceError(ValueError):
@@ -224,10 +226,12 @@ def _shards(folder: Path, files: str | None) -> tuple[Shard, ...]:
 def _split_of(name: Path) -> str | None:
     """The split in a file name of the Hub, such as data/train-00000-of-00005.parquet or default/test/0000.parquet."""
     stem = _SHARD.sub("", name.stem)
-    if stem != name.stem or stem.split("_")[0] in _SPLITS:
+    if stem in _OF_ALL_SPLITS:
+        return None
+    if stem != name.stem or split_word(stem.split("_")[0]):
         return stem
     parent = name.parent.name
-    return parent if parent.split("_")[0] in _SPLITS else None
+    return parent if split_word(parent.split("_")[0]) else None
 
 
 def read_json(path: Path, kind: type = object) -> Any:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from idmetric.data.manifest.split_words import split_name
 from idmetric.metric.files.tables import first_few
 from idmetric.metric.files.typed import shown
 from idmetric.metric.images.paths import is_address
@@ -185,6 +186,7 @@ def checked(table: pa.Table, name: str) -> pa.Table:
         if kind == pa.string():  # an empty text is an empty value, in every format
             is_empty = pc.fill_null(pc.equal(columns[column], ""), False)
             columns[column] = pc.if_else(is_empty, None, columns[column])
+    columns["split"] = pa.array([name and split_name(name) for name in columns["split"].to_pylist()], pa.string())
     columns["role"] = pc.fill_null(columns["role"], "real")
     columns["id"] = pa.array(_ids(columns), pa.string())
     for column in table.column_names:

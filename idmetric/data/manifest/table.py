@@ -33,6 +33,7 @@ except ImportError as error:  # pragma: no cover
 
 from idmetric.data.manifest.files import CHUNK, FORMATS, check_extension, read_table, write_table
 from idmetric.data.manifest.schema import COLUMNS, PATHS, ROLES, SCHEMA, SLOTS, ManifestError, Row, array_of, checked
+from idmetric.data.manifest.split_words import split_name
 from idmetric.metric.files.tables import first_few
 
 if TYPE_CHECKING:
@@ -122,6 +123,8 @@ class Manifest:
         for name, wanted in values.items():
             is_several = isinstance(wanted, list | tuple | set | frozenset)
             options = set(wanted) if is_several else {wanted}
+            if name == "split":
+                options = {option and split_name(option) for option in options}
             fits = [value in options for value in self.column(name)]
             chosen &= np.array(fits, dtype=bool)
         manifest = self.take(chosen)
