@@ -47,7 +47,7 @@ def _of_table(job: Job) -> Iterator[Row]:
     source = job.open("image", "label")
     about = _index(source.root)
     for record in job.records(source):
-        label, part = record.values["label"], _part(record.shard.split or "") or None
+        label, part = record.text("label"), _part(record.shard.split or "") or None
         image = record.keep(record.values["image"])
         mask = record.keep(record.values.get("mask"), "mask")
         if not image:
@@ -58,7 +58,7 @@ def _of_table(job: Job) -> Iterator[Row]:
             continue
         parameters = {**record.about("label"), "x_part": part}
         name = f"{part or 'all'}/{record.number:05d}"
-        yield job.row(label, name, parameters=parameters, **about(str(label)), **image, **mask)
+        yield job.row(label, name, parameters=parameters, **about(label), **image, **mask)
 
 
 def _part(name: str) -> str:

@@ -8,6 +8,7 @@ datasets with a card that breaks the loader (MVEB) can be read.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -112,11 +113,16 @@ class Source:
         return locate(path, self.root, self.name, inside=self.revision is not None)
 
     def rows(self) -> Iterator[tuple[Shard, dict[str, Any]]]:
-        """Each row; a column that its file lacks is None."""
+        """Each row; NaN, and a column that its file lacks, is None."""
         stored_names = {name: self.renamed.get(name, name) for name in self.columns}
         for shard in self.shards:
             for row in _rows(shard.path):
-                yield shard, {name: row.get(stored_name) for name, stored_name in stored_names.items()}
+                cells = {}
+                for name, stored_name in stored_names.items():
+                    cell = row.get(stored_name)
+                    is_missing = isinstance(cell, float) and math.isnan(cell)  # as pandas writes missing values
+                    cells[name] = None if is_missing else cell
+                yield shard, cells
 
 
 def locate(path: str, root: Path, name: str, inside: bool) -> Path:

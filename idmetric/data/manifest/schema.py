@@ -116,7 +116,8 @@ def array_of(values: Sequence[Any], column: str, name: str, offset: int = 0) -> 
         try:
             if column == "parameters" and not isinstance(value, str | None):
                 value = json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False, default=plain)
-            converted.append(None if value is None else _convert(value, kind))
+            is_missing = value is None or (kind != pa.float64() and _is_nan(value))
+            converted.append(None if is_missing else _convert(value, kind))
         except (ValueError, TypeError, OverflowError) as error:
             reason = f"{shown(value)} is not {_EXPECTED[kind]}"
             if isinstance(error, UnicodeEncodeError):  # file names that are not UTF-8: no format can store them
@@ -127,6 +128,23 @@ def array_of(values: Sequence[Any], column: str, name: str, offset: int = 0) -> 
     return pa.array(converted, kind)
 
 
+def text_of(value: Any) -> str | None:
+    """The text of a name or id in any table, as in a manifest's columns: 7 and 7.0 are "7", None and NaN are missing.
+
+    Raises:
+        TypeError: for lists, bytes, booleans, fractions and other values that are no names.
+        UnicodeEncodeError: for text that is not UTF-8.
+    """
+    if value is None or _is_nan(value):
+        return None
+    text: str = _convert(value, pa.string())
+    return text
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
 def _convert(value: Any, kind: pa.DataType) -> Any:
     """The value in a type of the schema; TypeError or ValueError if it does not fit."""
     if kind == pa.float64():
@@ -135,7 +153,7 @@ def _convert(value: Any, kind: pa.DataType) -> Any:
         raise TypeError
     if isinstance(value, float) and value.is_integer():  # whole numbers of JSON and pandas
         value = int(value)
-    if kind == pa.string() and isinstance(value, str | int | os.PathLike):
+    if kind == pa.string() and isinstance(value, str | int | np.integer | os.PathLike):
         text = str(value)
         text.encode()
         return text

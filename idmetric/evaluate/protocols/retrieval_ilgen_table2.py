@@ -104,9 +104,11 @@ def tasks(data: Manifest, skip: bool = False) -> tuple[dict[str, Search], list[s
         gallery = np.flatnonzero(is_own & in_gallery)
         has_parts = bool(len(queries) or len(gallery))
         if not has_parts:  # every image searches all others
-            splits = sorted(set(texts(data, "split", "")[is_own]) - {""})
-            if splits:
-                notes.append(f"dataset {name}: no split of {listed(splits)} is query or gallery: all images search all")
+            other_splits = sorted({*texts(data, "split", "")[is_own]} - {""})
+            if other_splits:
+                notes.append(
+                    f"dataset {name}: no split of {listed(other_splits)} is query or gallery: all images search all"
+                )
             queries = np.flatnonzero(is_own & has_identity)
             gallery = np.flatnonzero(is_own)
         if not len(queries) or not len(gallery):
@@ -136,17 +138,23 @@ def _part(slot: str | None, split: str | None) -> str | None:
 
 def _ignored(data: Manifest, queries: Ints) -> dict[int, list[int]]:
     """Query row -> rows that do not count for it."""
-    row_of = {name: row for row, name in enumerate(data.column("id"))}
+    from idmetric.data.manifest.schema import text_of  # needs pyarrow, which the help does not
+
+    row_of: dict[str | None, int] = {name: row for row, name in enumerate(data.column("id"))}
     about = parameters(data)
-    ignored = {}
+    ignored: dict[int, list[int]] = {}
     for row in queries.tolist():
         names = about[row].get("x_ignore")
         if names is None:
             continue
+        if not isinstance(names, list):
+            names = [names]
+        ignored[row] = []
         for name in names:
-            if name not in row_of:
-                raise ValueError(f"row {row + 1}: x_ignore names {name!r}, but no row has this id")
-        ignored[row] = [row_of[name] for name in names]
+            try:
+                ignored[row].append(row_of[text_of(name)])
+            except (KeyError, TypeError):
+                raise ValueError(f"row {row + 1}: x_ignore names {name!r}, but no row has this id") from None
     return ignored
 
 

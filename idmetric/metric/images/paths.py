@@ -168,11 +168,11 @@ def matches(pattern: str) -> list[str]:
     if "**" not in parts:
         paths = glob.glob(os.path.join(glob.escape(base), *parts))
         matched = []
-        for path in paths:
-            names = Path(path).parts[-len(parts) :]
+        for match in paths:
+            names = Path(match).parts[-len(parts) :]
             # a part without a wildcard names its folder or file
             if not any(is_hidden(name) and name != part for name, part in zip(names, parts, strict=True)):
-                matched.append(path)
+                matched.append(match)
         return sorted(matched, key=natural)
 
     # glob follows links in circles
