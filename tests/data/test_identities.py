@@ -110,3 +110,14 @@ def test_uned_names_the_entry(tmp_path: Path) -> None:
         put_all(tmp_path, f"info_files/{name}/train.json", data=json.dumps(entries).encode())
     with pytest.raises(SourceError, match=r"sop/train\.json: class_id of sop/1\.jpg: True is not a name"):
         import_dataset("uned", tmp_path)
+
+
+def test_nan_is_missing_in_every_column(tmp_path: Path) -> None:
+    """As pandas writes missing numbers: a label, a seed, an id and a data set."""
+    put_all(tmp_path, "0.png", "1.png")
+    columns = {name: [7.0, math.nan] for name in ("identity", "id", "label", "seed", "dataset")}
+    pq.write_table(pa.table({**columns, "path": ["0.png", "1.png"]}), tmp_path / "t.parquet")
+    first, second = import_dataset("table", tmp_path / "t.parquet")
+    assert (first.identity, first.id, first.label, first.seed, first.dataset) == ("t/7", "t/7", 7.0, 7, "7")
+    assert (second.identity, second.id, second.label, second.seed) == (None, "t/all/000001", None, None)
+    assert second.dataset == "t"
