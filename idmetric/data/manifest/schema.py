@@ -132,7 +132,7 @@ def text_of(value: Any) -> str | None:
     """The text of a name or id in any table, as in a manifest's columns: 7 and 7.0 are "7", None and NaN are missing.
 
     Raises:
-        TypeError: for lists, bytes, booleans, fractions and other values that are no names.
+        TypeError: for lists, bytes, booleans, fractions and other values that cannot be names.
         UnicodeEncodeError: for text that is not UTF-8.
     """
     if value is None or _is_nan(value):

@@ -243,7 +243,7 @@ def read(path: StrPath) -> Manifest:
 
 
 def warn_of_twins(manifest: Manifest) -> None:
-    """Warn of identities whose names differ by case, spaces or the coding of accents alone."""
+    """Warn of identities with names that differ by case, spaces or the coding of accents alone."""
     note = twins_note(manifest.column("identity"))
     if note is not None:
         warnings.warn(note, stacklevel=3)

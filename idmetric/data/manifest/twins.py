@@ -1,4 +1,4 @@
-"""Identities whose names differ by spaces, case or the composition of accents alone, and so may be meant as one."""
+"""Identities with names that differ by spaces, case or the composition of accents alone, and so may be meant as one."""
 
 from __future__ import annotations
 
