@@ -117,7 +117,7 @@ class AnnotatedVideo(NamedTuple):
 
 
 def read_videos(path: str, content: Any) -> list[AnnotatedVideo]:
-    """The videos of a file of YouTube-VIS; RequestError for one that is damaged, or whose ids are not clear."""
+    """The videos of a file of YouTube-VIS; RequestError for one that is damaged, or has unclear ids."""
     if not isinstance(content, Mapping):
         raise RequestError(f"{path} has no list `videos`")
     categories = entries_by_id(content, "categories", "name", path)
@@ -241,7 +241,7 @@ def advice_on(content: Any) -> str:
             return "Create ML's JSON: convert it to COCO"
     if "videos" in keys:
         return (
-            "a file of YouTube-VIS, whose annotations are of videos: `idmetric data frames --masks` reads it; for "
+            "a file of YouTube-VIS, with annotations of videos: `idmetric data frames --masks` reads it; for "
             "regions, list the frames as COCO's `images`"
         )
     if "_via_img_metadata" in keys or {"file", "metadata", "project"} <= keys or _is_via(content):
