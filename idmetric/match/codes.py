@@ -1,7 +1,7 @@
 """Masks as annotations state them, drawn when they are used, as masks of many images fill the memory.
 
-COCO's run-length codes, {"size": [H, W], "counts": compressed text or a list of numbers}, and polygons, whose pixels
-are those of pycocotools.
+COCO's run-length codes, {"size": [H, W], "counts": compressed text or a list of numbers}, and polygons, with the
+pixels that pycocotools gives them.
 """
 
 from __future__ import annotations

@@ -44,6 +44,8 @@ def read_coco(path: str, content: Entry) -> Annotations:
     annotations: dict[str, list[Annotation]] = {str(image["file_name"]): [] for image in images.values()}
     for number, entry in enumerate(section(content, "annotations", path)):
         where = name_of_annotation(entry, number, path)
+        if "segments_info" in entry:
+            raise RequestError(f"{path} is a file of COCO's panoptic masks: convert it to boxes or run-length codes")
         image = entry_referred_to(entry, "image_id", images, "images", where)
         label = ""
         if categories is not None and entry.get("category_id") is not None:
@@ -90,12 +92,17 @@ def _rotation(entry: Entry) -> float:
 def _rotated(box: Box, degrees: float) -> list[float]:
     """The corners of a box, turned clockwise around its center."""
     left, top, right, bottom = box
-    center_x, center_y = (left + right) / 2, (top + bottom) / 2
-    cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    center_x = (left + right) / 2
+    center_y = (top + bottom) / 2
+    angle = math.radians(degrees)
+    cos = math.cos(angle)
+    sin = math.sin(angle)
     outline: list[float] = []
     for x, y in ((left, top), (right, top), (right, bottom), (left, bottom)):
-        across, along = x - center_x, y - center_y
-        outline += [center_x + across * cos - along * sin, center_y + across * sin + along * cos]
+        across = x - center_x
+        along = y - center_y
+        outline.append(center_x + across * cos - along * sin)
+        outline.append(center_y + across * sin + along * cos)
     return outline
 
 
@@ -117,7 +124,7 @@ class AnnotatedVideo(NamedTuple):
 
 
 def read_videos(path: str, content: Any) -> list[AnnotatedVideo]:
-    """The videos of a file of YouTube-VIS; RequestError for one that is damaged, or whose ids are not clear."""
+    """The videos of a file of YouTube-VIS; RequestError for one that is damaged, or has unclear ids."""
     if not isinstance(content, Mapping):
         raise RequestError(f"{path} has no list `videos`")
     categories = entries_by_id(content, "categories", "name", path)
@@ -226,12 +233,12 @@ def _check_files(images: Mapping[str, Entry], path: str) -> None:
 
 def advice_on(content: Any) -> str:
     """What kind of JSON this is, and how to have its regions read; "" for an unknown kind."""
-    first = content
+    sample = content
     if isinstance(content, list):
-        first = content[0] if content else None
-    if not isinstance(first, Mapping):
+        sample = content[0] if content else None
+    if not isinstance(sample, Mapping):
         return ""
-    keys = set(first)
+    keys = set(sample)
     if isinstance(content, list):
         if "image_id" in keys:
             return "a list of COCO results, which names no files: give them with the images' section"
@@ -241,20 +248,16 @@ def advice_on(content: Any) -> str:
             return "Create ML's JSON: convert it to COCO"
     if "videos" in keys:
         return (
-            "a file of YouTube-VIS, whose annotations are of videos: `idmetric data frames --masks` reads it; for "
+            "a file of YouTube-VIS, with annotations of videos: `idmetric data frames --masks` reads it; for "
             "regions, list the frames as COCO's `images`"
         )
     if "_via_img_metadata" in keys or {"file", "metadata", "project"} <= keys or _is_via(content):
         return "a file of VIA: export it as COCO (Annotation, Export annotations, COCO format)"
-    if isinstance(first.get("image"), Mapping) and isinstance(first.get("annotations"), list):
+    if isinstance(sample.get("image"), Mapping) and isinstance(sample.get("annotations"), list):
         return (
             "a file of SA-1B, which has one image: make it COCO, with its `image` in a list `images` (with `id`), and "
             "that `image_id` in each annotation"
         )
-    annotations = first.get("annotations")
-    first_annotation = annotations[0] if isinstance(annotations, list) and annotations else None
-    if isinstance(first_annotation, Mapping) and "segments_info" in first_annotation:
-        return "a file of COCO's panoptic masks: convert it to polygons or run-length codes (panopticapi)"
     return ""
 
 
@@ -262,5 +265,5 @@ def _is_via(content: Any) -> bool:
     """Whether this is VIA's export of annotations: its values have a file name and regions."""
     if not isinstance(content, Mapping):
         return False
-    first = next(iter(content.values()), None)
-    return isinstance(first, Mapping) and {"filename", "regions"} <= set(first)
+    sample = next(iter(content.values()), None)
+    return isinstance(sample, Mapping) and {"filename", "regions"} <= set(sample)

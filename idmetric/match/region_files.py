@@ -27,7 +27,7 @@ from idmetric.match.listed_paths import by_path
 from idmetric.match.orientation import Drawn, upright_region, warn_if_unclear
 from idmetric.match.region_coco import advice_on, read_coco
 from idmetric.match.region_folders import read_file_of_one, read_folder
-from idmetric.match.region_tables import is_frame, read_frame, read_table
+from idmetric.match.region_tables import is_frame, read_frame, read_region_table
 from idmetric.match.region_yolo import Classes
 from idmetric.match.regions import Detector, Picture, Region, Regions, as_region, is_box
 from idmetric.metric.files import StrPath, json_file
@@ -276,7 +276,7 @@ def _unlisted(
 
 
 def _is_frame_of_clip(name: str) -> bool:
-    """Whether this is the name of a frame, "clip.mp4 @ 12", whose clip was opened."""
+    """Whether this is the name of a frame of an opened clip, "clip.mp4 @ 12"."""
     _, _, frame = name.rpartition(" @ ")
     return " @ " in name and frame.isdecimal()
 
@@ -346,7 +346,7 @@ def _read(path: str, images: Sequence[str]) -> Annotations:
     if ending == ".json":
         return _of_json(path, images)
     if ending == ".csv":
-        return read_table(path)
+        return read_region_table(path)
     if ending in (".xml", ".txt"):
         return read_file_of_one(path, images)
     if ending in (".yaml", ".yml"):

@@ -25,7 +25,7 @@ _CORNERS = (("left", "top", "right", "bottom"), ("xmin", "ymin", "xmax", "ymax")
 _NEEDED = "path,x,y,w,h[,label,score] or path,left,top,right,bottom[,label,score] are needed"
 
 
-def read_table(path: str) -> Annotations:
+def read_region_table(path: str) -> Annotations:
     """The regions in a CSV file; RequestError for missing columns, and rows without a path."""
     text = json_file.read_text(path, encoding="utf-8-sig")
     reader = csv.DictReader(io.StringIO(text, newline=""))
@@ -40,7 +40,7 @@ def is_frame(regions: Any) -> bool:
 
 
 def read_frame(frame: Any) -> Annotations:
-    """The regions in a DataFrame; errors as `read_table`."""
+    """The regions in a DataFrame; errors as `read_region_table`."""
     rows = ((f"the table of regions, row {number}", row) for number, row in enumerate(frame.to_dict("records")))
     return _of_rows("the table of regions", [str(column) for column in frame.columns], rows)
 

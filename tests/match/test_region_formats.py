@@ -192,6 +192,7 @@ def test_16_polygons_of_one_group_are_one_object(tmp_path):
         ([{"id": 1, "data": {"image": "a.png"}, "annotations": []}], "Label Studio's own JSON: export .* as COCO"),
         ([{"image_id": 1, "bbox": [0, 0, 5, 5]}], "COCO results, which names no files"),
         ([{"image": "a.png", "annotations": []}], "Create ML"),
+        (coco({"segments_info": []}), "COCO's panoptic masks"),
         ({"something": 1}, "not a COCO file of boxes"),
     ],
 )
