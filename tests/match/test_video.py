@@ -87,7 +87,7 @@ PREDICTED = {
 
 @pytest.mark.parametrize("kind", PREDICTED)
 def test_no_frame_differs_from_the_intact_video_where_a_packet_is_overwritten(tmp_path: Path, kind: str) -> None:
-    """58, 8: also frames that are shown before the damaged packet's and refer to it, and after it in open groups."""
+    """Also frames that are shown before the damaged packet's and refer to it, and after it in open groups."""
     ending, codec, options = PREDICTED[kind]
     if codec not in av.codecs_available:
         pytest.skip(f"FFmpeg here has no {codec}")
@@ -129,7 +129,7 @@ def test_frames_before_a_key_frame_may_refer_to_damage_before_it(tmp_path: Path)
 
 @pytest.mark.parametrize("codec", ["libx264", "mpeg2video"])
 def test_damage_at_the_joint_of_two_ts_files_refuses_no_frame_of_the_second(tmp_path: Path, codec: str) -> None:
-    """58, 8: the time stamps of the second part are those of the first."""
+    """The time stamps of the second part are those of the first."""
     part = write_video(tmp_path / "part.ts", moving(20), 25, codec=codec)
     frames = frames_of(part)
     joint = tmp_path / "joint.ts"
@@ -182,7 +182,7 @@ MATRICES = {
 
 @pytest.mark.parametrize("name", MATRICES)
 def test_display_matrices_are_shown_as_ffmpeg_shows_them(tmp_path: Path, name: str) -> None:
-    """58, 9: mirrored ones, too."""
+    """Mirrored ones, too."""
     matrix, steps = MATRICES[name]
     path = write_video(tmp_path / "a.mp4", [picture(77)] * 2)
     [load] = Video(path).read([0])
@@ -245,7 +245,7 @@ def write_hdr(path: Path, photo: Image.Image, transfer: str, codec: str, in_stre
 @pytest.mark.parametrize("in_stream", [True, False])
 @pytest.mark.parametrize("codec", ["libx265", "ffv1"])
 def test_hdr_is_near_the_same_photo_in_sdr(tmp_path: Path, codec: str, in_stream: bool) -> None:
-    """58, 10: .017 of HLG and .040 of PQ are to be reached (.030 and .098 without a conversion)."""
+    """.017 of HLG and .040 of PQ are to be reached (.030 and .098 without a conversion)."""
     if codec not in av.codecs_available:
         pytest.skip(f"FFmpeg here has no {codec}")
     metric, photo = IDSim("tiny"), Image.open(PHOTO).convert("RGB")
@@ -285,7 +285,7 @@ TRANSPARENT = {
 
 @pytest.mark.parametrize("name", TRANSPARENT)
 def test_transparency_is_composited_on_the_background(tmp_path: Path, name: str) -> None:
-    """58, 11: as of images."""
+    """As of images."""
     ending, codec, pixels, options = TRANSPARENT[name]
     if codec not in av.codecs_available:
         pytest.skip(f"FFmpeg here has no {codec}")
@@ -330,7 +330,7 @@ def write_streams(path: Path, streams: list[tuple[tuple[int, int], int]], has_so
 
 
 def test_the_default_or_else_the_largest_stream_is_taken_and_no_cover(tmp_path: Path) -> None:
-    """58, 12."""
+    """Among several of a file."""
     none, default, cover = Disposition(0), Disposition.default, Disposition.attached_pic
     cases = {
         "large": [((96, 64), default), ((192, 128), default), ((48, 32), default)],
@@ -346,7 +346,7 @@ def test_the_default_or_else_the_largest_stream_is_taken_and_no_cover(tmp_path: 
 
 
 def test_the_default_image_of_an_animated_png_is_no_frame(tmp_path: Path) -> None:
-    """58, 13."""
+    """Among several of a file."""
     first, *others = [picture(number) for number in range(5)]
     path = tmp_path / "a.png"
     first.save(path, save_all=True, append_images=others, default_image=True, duration=[100, 200, 300, 400])
@@ -360,7 +360,7 @@ def test_the_default_image_of_an_animated_png_is_no_frame(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("frames", ["2fps", "shots", 4, "all"])
 def test_a_time_stamp_of_years_is_refused_at_once(tmp_path: Path, frames: int | str) -> None:
-    """58, 14: 2 KB with a stamp of 1.5e8 seconds took 7.3 GB, or raised scenedetect's "Framerate must be positive"."""
+    """2 KB with a stamp of 1.5e8 seconds took 7.3 GB, or raised scenedetect's "Framerate must be positive"."""
     pictures = [picture(number, size=(96, 64)) for number in range(4)]
     path = write_video(tmp_path / "a.mkv", pictures, stamps=[0, 20, 40, 600 * 150_000_000], codec="ffv1")
     assert path.stat().st_size < 10_000
@@ -416,7 +416,7 @@ def unusable(folder: Path) -> dict[str, str]:
 
 
 def test_no_file_of_a_folder_ends_a_run_that_skips(tmp_path: Path) -> None:
-    """58, 15: unknown codecs, pipes and devices among them, which are refused at once."""
+    """Unknown codecs, pipes and devices among them, which are refused at once."""
     reasons = unusable(tmp_path)
     for name, reason in reasons.items():
         with pytest.raises(ClipError, match=reason) as caught:
@@ -437,7 +437,7 @@ def test_no_file_of_a_folder_ends_a_run_that_skips(tmp_path: Path) -> None:
 
 
 def test_metadata_in_any_encoding_does_not_matter(tmp_path: Path) -> None:
-    """58, 15: it raised UnicodeDecodeError."""
+    """It raised UnicodeDecodeError."""
     path = tmp_path / "a.mkv"
     with av.open(str(path), "w") as container:
         container.metadata["title"] = "TITLE"
