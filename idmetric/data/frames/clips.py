@@ -58,7 +58,7 @@ def find_clips(root: StrPath, masks: StrPath | None = None) -> list[Clip]:
             raise ClipError(f"{path}: no such file or folder")
 
     sources = set()
-    for path in [root] if root.is_file() else walk(root):
+    for path in walk(root) if root.is_dir() else [root]:
         is_mask = mask_root is not None and path.resolve().is_relative_to(mask_root.resolve())
         if is_mask or path.stem == "mask_video":
             continue
@@ -92,7 +92,7 @@ def read_text(path: Path) -> str:
 
 def _clip(path: Path, root: Path, mask_root: Path | None) -> Clip:
     """The clip of a folder of frames or a video, with its masks and boxes."""
-    stem = path.stem if path.is_file() else path.resolve().name
+    stem = path.resolve().name if path.is_dir() else path.stem
     name = Path(stem) if path == root else path.relative_to(root).with_name(stem)
     box_files = [path / BOXES]
     if stem in INNER and name.parent.name:

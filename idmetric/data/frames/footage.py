@@ -210,7 +210,7 @@ def read_boxes(clip: Clip, count: int) -> list[Box | None]:
 
 def _pictures(path: Path, fps: float) -> Folder | Video:
     """A video, or the images of a folder, sorted by the numbers in their names: 10 comes after 9."""
-    if path.is_file():
+    if not path.is_dir():
         return Video(path)
     images = [*filter(is_image, matching(path, "*"))]
     path_of: dict[str, Path] = {}
