@@ -61,19 +61,27 @@ def write_video(
     codec: str = "mpeg4",
     keyframes: int = 12,
     options: Mapping[str, str] | None = None,
+    codec_options: Mapping[str, str] | None = None,
+    pixels: str | None = None,
 ) -> Path:
-    """Frames as a video; `stamps`: their times in 1/600 seconds."""
+    """Frames as a video; `stamps`: their times in 1/600 seconds; `pixels`: FFmpeg's name of the format.
+
+    With `codec_options`, the codec has no others.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     with av.open(str(path), "w", options=dict(options or {})) as container:
-        stream = container.add_stream(codec, rate=fps)
+        stream = container.add_stream(codec, rate=fps, options=dict(codec_options or {}))
         stream.width, stream.height = frames[0].size
-        stream.pix_fmt = {"ffv1": "gray", "png": "rgb24"}.get(codec, "yuv420p")
-        stream.bit_rate = 4_000_000
-        stream.codec_context.gop_size = keyframes
+        stream.pix_fmt = pixels or {"ffv1": "gray", "png": "rgb24"}.get(codec, "yuv420p")
+        if codec_options is None:
+            stream.bit_rate = 4_000_000
+            stream.codec_context.gop_size = keyframes
         if stamps is not None:
             stream.codec_context.time_base = Fraction(1, 600)
         for i, image in enumerate(frames):
             frame = av.VideoFrame.from_image(image)
+            if image.mode == "RGBA":
+                frame = av.VideoFrame.from_ndarray(np.asarray(image), format="rgba")
             if stamps is not None:
                 frame.pts, frame.time_base = stamps[i], Fraction(1, 600)
             container.mux(stream.encode(frame))
@@ -81,12 +89,31 @@ def write_video(
     return path
 
 
+def packets_of(path: Path) -> list[tuple[int, int, int]]:
+    """Of each packet in decode order: the position and number of its bytes in the file, and its index in display."""
+    with av.open(str(path)) as container:
+        packets = [packet for packet in container.demux(video=0) if packet.size]
+        stamps = sorted(packet.pts for packet in packets)
+        data = path.read_bytes()
+        found = []
+        for packet in packets:
+            position = data.find(bytes(packet), packet.pos)  # in Matroska, a header comes first
+            if position < 0:  # in a transport stream, headers lie between
+                position = packet.pos
+            found.append((position, packet.size, stamps.index(packet.pts)))
+    return found
+
+
 def turn_video(path: Path, quarter_turns: int) -> None:
     """Set the rotation of an .mp4, as phones do: so many quarter turns clockwise until it is upright."""
+    one = 1 << 16
+    set_matrix(path, *[(one, 0, 0, one), (0, one, -one, 0), (-one, 0, 0, -one), (0, -one, one, 0)][quarter_turns])
+
+
+def set_matrix(path: Path, a: int, b: int, c: int, d: int) -> None:
+    """Set the display matrix of an .mp4: the pixel (x, y) is shown at (a x + c y, b x + d y), in 1/65536."""
     data = bytearray(path.read_bytes())
     at = data.index(b"tkhd") + 4
     matrix = at + (40 if data[at] == 0 else 52)  # after version, times, id, duration, layer, volume
-    one = 1 << 16
-    a, b, c, d = {0: (one, 0, 0, one), 1: (0, one, -one, 0), 2: (-one, 0, 0, -one), 3: (0, -one, one, 0)}[quarter_turns]
     data[matrix : matrix + 36] = struct.pack(">9i", a, b, 0, c, d, 0, 0, 0, 1 << 30)
     path.write_bytes(data)

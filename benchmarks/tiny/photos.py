@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from idmetric.metric.files.folders import walk
 from idmetric.metric.files.output import replacing
 from idmetric.metric.files.threads import in_order
-from idmetric.metric.images.paths import IMAGE_ENDINGS, is_image, walk
+from idmetric.metric.images.paths import IMAGE_ENDINGS, is_image
 from idmetric.metric.images.read import read_image
 
 CROP_AREA = (0.2, 1.0)  # of the photo

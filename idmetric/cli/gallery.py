@@ -30,10 +30,11 @@ from idmetric.cli.command import (
     write,
 )
 from idmetric.cli.options import add_shared, check_model, load_options
+from idmetric.metric.files.folders import walk
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.progress import Progress
 from idmetric.metric.files.tables import aligned, four
-from idmetric.metric.images.paths import InputError, exists, is_image, listed, matches, walk
+from idmetric.metric.images.paths import InputError, exists, is_image, listed, matches
 from idmetric.scoring.limits import Limit
 from idmetric.stream.keys import stores_in
 

@@ -86,7 +86,13 @@ def build_parser(prog: str = "idmetric match") -> Parser:
     parser.add_argument(
         "--regions",
         metavar="FILE",
-        help="boxes or masks: COCO .json, .csv with path,x,y,w,h[,label], or a folder of masks (default: whole images)",
+        help="boxes or masks: COCO .json, .csv with path,x,y,w,h[,label], a folder of masks, or of YOLO, Pascal VOC or "
+        "LabelMe annotations (default: whole images)",
+    )
+    parser.add_argument(
+        "--regions-of",
+        choices=("upright", "stored"),
+        help="of photos that EXIF turns, regions were drawn on the upright photo (default), or on the pixels as stored",
     )
     add_shared(parser, "--model", "--revision", "--distance", "--device")
     add_shared(parser, "--format", "--output")
@@ -167,6 +173,8 @@ def _run(args: Namespace) -> int:
     subjects = _subjects(args.subject)
     if args.cast and not subjects:
         raise UsageError("--cast says which subjects belong in an image: name them by --subject")
+    if args.regions_of and args.regions is None:
+        raise UsageError("--regions-of says how the regions of --regions were drawn: give these, too")
     if args.html:
         if not args.html.endswith(".html"):
             raise UsageError(f"--html {args.html}: end the name of the page in .html")
@@ -210,6 +218,7 @@ def _request(args: Namespace, subjects: Mapping[str, str]) -> MatchRequest:
         list(words_of_subjects.values()),
         frames=args.frames,
         regions=args.regions,
+        regions_of=args.regions_of,
         cast=args.cast,
         on_error=args.on_error,
     )

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from idmetric.metric.files.folders import walk
 from idmetric.metric.images import paths as inputs
 from idmetric.metric.images.paths import IMAGE_ENDINGS
 from idmetric.stream.keys import content
@@ -100,7 +101,7 @@ def _entries(source: Source, masked: bool) -> Iterator[Entry]:
     path = Path(source.path)
     if path.is_dir():
         try:
-            files = list(filter(inputs.is_image, inputs.walk(path)))
+            files = list(filter(inputs.is_image, walk(path)))
         except OSError as error:
             folder = str(error.filename or path)
             raise GalleryError(f"cannot list the folder {folder!r}: {error.strerror or error}") from error

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.match.clips import Moment
-from idmetric.match.region_files import by_path
+from idmetric.match.listed_paths import by_path
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.tables import first_few
@@ -38,7 +38,7 @@ def cast_mapping(cast: Cast | StrPath | None, regions: object = None) -> Cast | 
         RequestError: for a file that cannot be read.
     """
     if cast is None and _is_json(regions):
-        return _of_coco(json_file.read(str(regions)))
+        return _of_coco(json_file.read(str(regions), encoding="utf-8-sig"))
     if isinstance(cast, str | os.PathLike):
         return read_cast(cast)
     return cast
@@ -118,7 +118,7 @@ def _listed(cast: Cast, moments: Sequence[Moment]) -> list[Sequence[str] | None]
         clip, start, end = part[1], _seconds(part[2], key), _seconds(part[3], key)
         if start >= end:
             raise RequestError(f"the cast of {key!r} is for no time: write the start before the end")
-        for label, is_listed in zip(clips, by_path({clip: True}, clips, "cast"), strict=True):
+        for label, is_listed in zip(clips, by_path({clip: [True]}, clips, "cast"), strict=True):
             if is_listed:
                 parts[label].append((start, end, names))
 
@@ -126,7 +126,7 @@ def _listed(cast: Cast, moments: Sequence[Moment]) -> list[Sequence[str] | None]
     of_images = by_path(whole, [moment.name for moment in moments], "cast")
     listed: list[Sequence[str] | None] = []
     for moment, of_image in zip(moments, of_images, strict=True):
-        members = of_image
+        members: Sequence[str] | None = of_image
         if members is None and moment.clip:
             members = of_clips[moment.clip]
             for start, end, part_members in parts[moment.clip]:
@@ -151,7 +151,7 @@ def read_cast(path: StrPath) -> Cast:
     name = os.fspath(path)
     try:
         if name.lower().endswith(".json"):
-            cast = _of_coco(json_file.read(name))
+            cast = _of_coco(json_file.read(name, encoding="utf-8-sig"))
             if not cast:
                 raise RequestError(f"{name}: none of its images has `subjects`, a list of names")
             return cast

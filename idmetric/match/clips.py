@@ -18,20 +18,23 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageSequence
 
 from idmetric.match.video import ClipError, Video
 from idmetric.metric.errors import RequestError
+from idmetric.metric.files.folders import walk
 from idmetric.metric.files.hints import need
 from idmetric.metric.images import paths
 from idmetric.metric.images.kinds import ImageReadError, describe, is_image_like
-from idmetric.metric.images.opening import open_file, open_image
+from idmetric.metric.images.opening import checked_path, is_animated, open_file, open_image
 from idmetric.metric.images.read import read_image, split_images
 
 Load = Callable[[], Any]  # -> an image of any kind
 _NO_DURATION = 100  # ms, as browsers show frames with a duration of 0
 _SMALL = (192, 108)  # size of the pictures in which cuts are looked for
 _SHORTEST_SHOT = "0.6s"
+_SLOWEST = 0.01  # frames per second that PySceneDetect is told; at any lower rate a shot may have one frame
 
 
 @dataclass(frozen=True)
@@ -77,16 +80,23 @@ class Stills:
 
 
 class Animation:
-    """An animated image, decoded once for its times and once for each `read`; see `Video`."""
+    """An animated image, decoded once for its times and once for each `read`; see `Video`.
+
+    The default image of an animated PNG, which is shown where animations are not, is no frame.
+    """
 
     def __init__(self, path: str) -> None:
         self.path = path
         ends = [0.0]
         try:
-            with open_file(path) as image:
+            with open_file(checked_path(path, path)) as image:
+                self._skipped = int(is_animated(image) and getattr(image, "default_image", False))
                 for frame in ImageSequence.Iterator(image):
                     frame.load()
-                    ends.append(ends[-1] + (frame.info.get("duration") or _NO_DURATION))
+                    if frame.tell() >= self._skipped:
+                        ends.append(ends[-1] + (frame.info.get("duration") or _NO_DURATION))
+        except ImageReadError as error:
+            raise ClipError(f"{path}: {error.reason}") from error
         except Exception as error:  # plugins raise many kinds of error on damaged files
             raise ClipError(f"{path}: damaged after {len(ends) - 1} frames, write it again ({error})") from error
         self.times = np.array(ends[:-1]) / 1000
@@ -95,7 +105,7 @@ class Animation:
         """For each of these ascending indices, a function that returns the frame."""
         with open_file(self.path) as image:
             for index in indices:
-                image.seek(index)
+                image.seek(index + self._skipped)
                 yield image.copy().copy
 
 
@@ -219,7 +229,7 @@ def sources_of(images: Any) -> list[Any]:
         return [source for sources in lists for source in sources]
     if _is_path(images) and os.path.isdir(images):
         files = []
-        for path in paths.walk(Path(images)):
+        for path in walk(Path(images)):
             if paths.is_image(path) or _is_clip(path):
                 files.append(str(path))
         if files:  # without any, reading the folder says so
@@ -249,8 +259,6 @@ def _opened(clip: Clip) -> Frames:
             raise ClipError(f"{clip.label}: a clip without frames")
         return Stills(images, clip.fps)
     path = str(clip.source)
-    if os.path.isfile(path) and not os.path.getsize(path):
-        raise ClipError(f"{path}: the file is empty: fetch or write it again")
     return Animation(path) if paths.is_image(path) else Video(Path(path))
 
 
@@ -279,8 +287,9 @@ def check_frames(frames: int | str) -> None:
 
 def _rate_of(frames: str) -> float:
     """The rate in a choice such as "2fps"; 0 for other choices."""
-    rate = re.fullmatch("([0-9]*[.]?[0-9]+)fps", frames)
-    return float(rate[1]) if rate else 0.0
+    text = re.fullmatch("([0-9]*[.]?[0-9]+)fps", frames)
+    rate = float(text[1]) if text else 0.0
+    return rate if rate < math.inf else 0.0
 
 
 def _chosen(clip: Frames, frames: int | str) -> list[int]:
@@ -291,9 +300,14 @@ def _chosen(clip: Frames, frames: int | str) -> list[int]:
         return _middles_of_shots(clip)
     if not rate:
         return evenly_spaced(len(clip.times), wanted)
-    moments = np.arange(0, clip.times[-1] + 1e-6, 1 / rate)
-    indices = np.searchsorted(clip.times, moments + 1e-6, side="right") - 1  # the frame that is shown then
-    chosen: list[int] = np.unique(indices).tolist()
+    return _shown_at_rate(clip.times, rate)
+
+
+def _shown_at_rate(times: NDArray[np.float64], rate: float) -> list[int]:
+    """The frames that are shown at 0, 1 / rate, 2 / rate, ... up to the last frame; to 1e-6 seconds, of any length."""
+    ends = np.append(times[1:], times[-1] + 2e-6)
+    first_moments = np.ceil((times - 1e-6) * rate) / rate  # the first of these moments at which each frame is shown
+    chosen: list[int] = np.flatnonzero(first_moments + 1e-6 < ends).tolist()
     return chosen
 
 
@@ -314,6 +328,7 @@ def _middles_of_shots(clip: Frames) -> list[int]:
     rate = 1.0
     if count > 1:
         rate = (count - 1) / float(clip.times[-1])
+    rate = max(rate, _SLOWEST)
     detector = ContentDetector(min_scene_len=_SHORTEST_SHOT)
     bounds = [0]
     for index, load in enumerate(clip.read(range(count))):

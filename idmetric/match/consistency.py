@@ -26,6 +26,7 @@ from idmetric.match.clip_segments import (
 from idmetric.match.clips import Clip, Interval
 from idmetric.match.encoders import ModelEncoder
 from idmetric.match.matching import Plan, measured
+from idmetric.match.orientation import Drawn
 from idmetric.match.output import Output, columns
 from idmetric.match.page.consistency import consistency_page
 from idmetric.match.page.pictures import Thumbnail
@@ -57,7 +58,7 @@ class Consistency(Output):
         timelines: what each clip shows over time.
         threshold: the largest distance of one subject. threshold_source: where it comes from.
         thumbnails_between: small pictures of frames at changes that are not among the images, by name.
-        skipped, signature: as in `Match`.
+        skipped, unlisted, signature: as in `Match`.
     """
 
     images: Match
@@ -66,6 +67,7 @@ class Consistency(Output):
     threshold_source: str
     thumbnails_between: Mapping[str, Thumbnail]
     skipped: Mapping[str, str]
+    unlisted: tuple[str, ...]
     signature: Mapping[str, str]
 
     @cached_property
@@ -200,6 +202,7 @@ def consistency(
     images: Images | Clip | Sequence[Clip | ImageLike] | MatchRequest,
     *,
     regions: Regions = None,
+    regions_of: Drawn | None = None,
     frames: int | str = 16,
     cut: Cut | None = None,
     threshold: float | Limit | None = None,
@@ -216,6 +219,7 @@ def consistency(
     Args:
         images, frames, cut, on_error, batch_size, workers, progress: as in `idmetric.match.match`.
         regions: one of each image, where the subject is; default the whole image. An image without one is left out.
+        regions_of: as in `idmetric.match.match`.
         threshold: the largest distance of one subject: what follows on a cut is another subject beyond it. Default:
             the calibration's, else 0.35.
         calibration, rate: as in `idmetric.match.match`.
@@ -227,9 +231,9 @@ def consistency(
     need("match", "consistency", scipy="SciPy")
     request = images
     if isinstance(request, MatchRequest):
-        request.refuse_others(frames, regions)
+        request.refuse_others(frames, regions, regions_of)
     else:
-        request = MatchRequest.of(images, frames=frames, regions=regions, on_error=on_error)
+        request = MatchRequest.of(images, frames=frames, regions=regions, regions_of=regions_of, on_error=on_error)
     limit = _limit(metric, threshold, calibration, rate)
     encoder = ModelEncoder(metric, "cls", batch_size)
     plan = Plan((), (encoder,), (), cut or Cut(), batch_size, on_error=on_error)
@@ -249,6 +253,7 @@ def consistency(
         threshold_source=limit.source,
         thumbnails_between=thumbnails_at_changes(timelines, between),
         skipped=result.skipped,
+        unlisted=result.unlisted,
         signature=signature,
     )
 

@@ -25,6 +25,7 @@ from idmetric.match.casts import Cast
 from idmetric.match.clips import Clip, Interval, Load, Moment, Timeline
 from idmetric.match.detected import DetectedRegions
 from idmetric.match.encoders import Encoder, VectorFunction, encoder_of
+from idmetric.match.orientation import Drawn
 from idmetric.match.page.pictures import Thumbnail, thumbnail_of
 from idmetric.match.regions import Box, Cut, Picture, Piece, Region, Regions, size_of
 from idmetric.match.request import MatchRequest
@@ -116,7 +117,8 @@ class Cutouts:
     Attributes:
         moment: the image's name, and its clip. cast: (S,), whether each subject should be in it.
         regions: what it was cut into.
-        loaded: by encoder, each region's input, and last the whole image's if it is wanted.
+        loaded: by encoder, the inputs of the first regions, a batch at most, and last the whole image's if wanted.
+        source: the picture that further regions are cut out of when their batch comes; None without any.
         boxes: of the regions, in pixels. picture: of a frame, until the next one was compared with it.
         difference: from the frame before, see `Match.frame_differences`.
         problem: why the image cannot be used.
@@ -127,6 +129,7 @@ class Cutouts:
     cast: NDArray[np.bool_]
     regions: list[Region] = field(default_factory=list)
     loaded: dict[Encoder, list[Any]] = field(default_factory=dict)
+    source: Picture | None = None
     boxes: list[Box] = field(default_factory=list)
     picture: Picture | None = None
     difference: float = math.nan
@@ -140,6 +143,7 @@ def match(
     images: Images | Clip | Sequence[Clip | ImageLike] | MatchRequest,
     *,
     regions: Regions = None,
+    regions_of: Drawn | None = None,
     frames: int | str = 16,
     missing: Missing = "missing",
     distance: str = "cls",
@@ -168,6 +172,8 @@ def match(
         regions: where subjects may be, see `idmetric.match.region_files`; default the whole image. A region with a
             subject's name as label is expected to show it (see `Match.swapped`); one with a class word as label is
             compared with the subjects of that word alone.
+        regions_of: whether listed regions are of the "upright" photo, as annotation tools show it, or of its "stored"
+            pixels, before EXIF turns them; default: upright, with a warning where nothing shows which.
         missing: the value of a subject that is not found: "missing" (none, and it lowers the coverage), "zero" (a
             similarity of 0), "whole" (the distance of the whole image), or "skip" (the image is left out for all).
         distance, on_error, batch_size, workers, progress: as in `idmetric.score`.
@@ -207,11 +213,13 @@ def match(
     named_subjects = _named(subjects)
     request = images
     if isinstance(request, MatchRequest):
-        request.refuse_others(frames, regions, cast)
+        request.refuse_others(frames, regions, regions_of, cast)
     else:
         names = [name for name, _ in named_subjects]
         words = [source.word for _, source in named_subjects if isinstance(source, Subject)]
-        request = MatchRequest.of(images, names, words, frames=frames, regions=regions, cast=cast, on_error=on_error)
+        request = MatchRequest.of(
+            images, names, words, frames=frames, regions=regions, regions_of=regions_of, cast=cast, on_error=on_error
+        )
     roster, subject_encoders = _roster(metric, named_subjects, distance, encoders or {}, batch_size)
     limits = limits_of(
         metric,
@@ -252,7 +260,7 @@ def measured(
         signature["detector"] = request.regions.signature
     if request.frames:
         signature["frames"] = request.frames
-    samples = replace(samples, signature=signature)
+    samples = replace(samples, signature=signature, unlisted=request.region_source.unlisted)
 
     further_frames = request.between(intervals_of(samples)) if intervals_of is not None else None
     if further_frames is None:
@@ -276,7 +284,7 @@ def _matched(
         try:
             image = load()
             picture = _picture(metric, image)
-            regions = request.regions_of(number, picture)
+            regions = request.region_source.find(number, picture)
             return _cutouts(plan, moment, picture, regions, request.casts[number])
         except ImageReadError as error:
             if plan.on_error == "fail":
@@ -359,9 +367,15 @@ def _picture(metric: Embedder, image: Any) -> Picture:
 def _cutouts(
     plan: Plan, moment: Moment, picture: Picture, regions: Sequence[Region], cast: NDArray[np.bool_]
 ) -> Cutouts:
-    """Cut an image into its regions, and prepare them for each encoder."""
-    pieces = [plan.cut.cut(picture, region, moment.name) for region in regions]
-    boxes = [piece.box for piece in pieces]
+    """Cut an image into its regions, and prepare the first ones for each encoder."""
+    pieces: list[Piece] = []
+    boxes: list[Box] = []
+    for region in regions:
+        piece = plan.cut.cut(picture, region, moment.name)  # of all, so that errors come before anything is embedded
+        boxes.append(piece.box)
+        if len(pieces) < plan.batch_size:
+            pieces.append(piece)
+    source = picture if len(regions) > len(pieces) else None
     thumbnail = thumbnail_of(picture)
     if plan.with_whole:
         height, width = size_of(picture)
@@ -370,7 +384,7 @@ def _cutouts(
     for encoder in plan.distinct_encoders:
         loaded[encoder] = [encoder.load(piece.pixels, piece.cover) for piece in pieces]
     frame = picture if moment.clip else None
-    return Cutouts(moment, cast, list(regions), loaded, boxes, frame, thumbnail=thumbnail)
+    return Cutouts(moment, cast, list(regions), loaded, source, boxes, frame, thumbnail=thumbnail)
 
 
 def _compared(plan: Plan, stream: Iterable[Cutouts], line: Timeline, progress: Progress | None) -> Match:
@@ -470,20 +484,32 @@ def _embedded(
     """
     waiting: dict[Encoder, list[tuple[RegionId, Any]]] = {encoder: [] for encoder in plan.distinct_encoders}
     for time, cutouts in enumerate(usable):
-        for encoder, loaded in cutouts.loaded.items():
-            numbers = list(range(len(cutouts.regions)))
-            if plan.with_whole:
-                numbers.append(WHOLE)
-            for number, piece in zip(numbers, loaded, strict=True):
-                waiting[encoder].append(((time, number), piece))
-        cutouts.loaded.clear()
         for encoder, pieces in waiting.items():
-            while len(pieces) >= plan.batch_size:
-                yield _embed(encoder, images, pieces[: plan.batch_size])
-                del pieces[: plan.batch_size]
+            for number, piece in _inputs(plan, cutouts, encoder):
+                pieces.append(((time, number), piece))
+                if len(pieces) == plan.batch_size:
+                    yield _embed(encoder, images, pieces)
+                    pieces.clear()
+        cutouts.source = None
     for encoder, pieces in waiting.items():
         if pieces:
             yield _embed(encoder, images, pieces)
+
+
+def _inputs(plan: Plan, cutouts: Cutouts, encoder: Encoder) -> Iterator[tuple[int, Any]]:
+    """Number and input of each region of an image, and of the whole image last if it is wanted.
+
+    The regions after the first batch are cut out one by one: all of thousands would fill the memory.
+    """
+    loaded = cutouts.loaded.pop(encoder)
+    whole = loaded.pop() if plan.with_whole else None
+    yield from enumerate(loaded)
+    for number in range(len(loaded), len(cutouts.regions)):
+        assert cutouts.source is not None
+        piece = plan.cut.cut(cutouts.source, cutouts.regions[number], cutouts.moment.name)
+        yield number, encoder.load(piece.pixels, piece.cover)
+    if plan.with_whole:
+        yield WHOLE, whole
 
 
 def _embed(

@@ -12,7 +12,7 @@ from typing import Any
 from idmetric.match.page.render import write_page
 from idmetric.match.published_values import PublishedValue
 from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.tables import aligned, four, rounded
+from idmetric.metric.files.tables import aligned, first_few, four, rounded
 from idmetric.scoring.records import Records
 
 
@@ -21,10 +21,12 @@ class Output(ABC):
 
     Attributes:
         skipped: image or clip -> why it has no rows.
+        unlisted: the images that a file or a dict of regions does not list; they count as images without regions.
         signature: what the distances depend on.
     """
 
     skipped: Mapping[str, str]
+    unlisted: tuple[str, ...]
     signature: Mapping[str, str]
 
     @property
@@ -68,13 +70,17 @@ class Output(ABC):
             **self.contents(),
             "published": [asdict(number) for number in numbers],
             "skipped": dict(self.skipped),
+            "unlisted": list(self.unlisted),
         }
         return json_file.text(rounded(content), indent=2) + "\n"
 
     def to_table(self, numbers: Sequence[PublishedValue] = ()) -> str:
         """Aligned columns for a terminal, then what all rows share."""
         signature = [f"{name}={value}" for name, value in self.signature.items()]
-        lines = [*self.lines(), "  ".join(signature), *map(str, numbers)]
+        lines = self.lines()
+        if self.unlisted:
+            lines.append(f"not listed with regions: {len(self.unlisted)}, {', '.join(first_few(self.unlisted))}")
+        lines += ["  ".join(signature), *map(str, numbers)]
         return "\n".join(line.rstrip() for line in lines) + "\n"
 
     @abstractmethod

@@ -13,10 +13,10 @@ from numbers import Real
 from typing import Any, NamedTuple
 
 import torch
-from PIL import Image, ImageDraw
+from PIL import Image
 from torch import Tensor
 
-from idmetric.match.codes import RunLengths
+from idmetric.match.codes import Polygons, RunLengths
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images.kinds import (
     STORED,
@@ -38,24 +38,6 @@ _SLACK = 0.01  # of a side, by which a box in fractions may
 
 
 @dataclass(frozen=True)
-class Polygons:
-    """A mask as outlines, x, y, x, y, ... each; drawn only when it is used, as masks of many images fill the memory."""
-
-    outlines: Sequence[Sequence[float]]
-
-    def drawn(self, height: int, width: int, image_size: tuple[int, int]) -> Image.Image:
-        """The mask of an image, by outlines in pixels of an image of `image_size` (width, height)."""
-        mask = Image.new("L", (width, height))
-        canvas = ImageDraw.Draw(mask)
-        across = width / image_size[0]
-        along = height / image_size[1]
-        for outline in self.outlines:
-            corners = zip(outline[::2], outline[1::2], strict=True)
-            canvas.polygon([(x * across, y * along) for x, y in corners], fill=255)
-        return mask
-
-
-@dataclass(frozen=True)
 class Region:
     """A part of an image.
 
@@ -68,6 +50,7 @@ class Region:
         image_size: width and height of the image that the box was drawn in, where known. The box is in its pixels, and
             scaled to an image of another size.
         found_for: the subjects with photos that a detector found it by. All are compared with it; `nexus` counts these.
+        is_stored: whether box and mask are of the pixels as the file stores them, before EXIF turns them.
 
     Raises:
         RequestError: for an empty box.
@@ -79,6 +62,7 @@ class Region:
     score: float = 1.0
     image_size: tuple[int, int] | None = None
     found_for: tuple[str, ...] = ()
+    is_stored: bool = False
 
     def __post_init__(self) -> None:
         if self.box is None:
@@ -199,6 +183,9 @@ class Cut:
                 mask = mask.drawn(height, width, region.image_size or (width, height))
             except ValueError as error:
                 raise ImageReadError(name, f"the mask of {region}: {error}") from error
+            if mask.getbbox() is None:
+                raise ImageReadError(name, f"the mask of {region} selects no pixel")
+            mask.info[STORED] = 1  # it needs no turning
         cover: Tensor | None = None
         if mask is not None:
             picture, cover = cut_out(picture, mask, self.outside)
@@ -268,8 +255,6 @@ def pixel_box(region: Region, height: int, width: int, name: str) -> Box | None:
     Raises:
         ImageReadError: for a box that lies outside of the image, or was drawn in an image of another shape.
     """
-    if region.box is None:
-        return None
     across = along = 1.0
     if region.image_size is not None:
         drawn_width, drawn_height = region.image_size
@@ -277,12 +262,14 @@ def pixel_box(region: Region, height: int, width: int, name: str) -> Box | None:
             raise ImageReadError(
                 name,
                 f"{region} is of an image of {drawn_width} x {drawn_height} pixels, this one has {width} x {height}: "
-                "give boxes of the upright image",
+                "give regions of the upright image",
             )
         across = width / drawn_width
         along = height / drawn_height
+    if region.box is None:
+        return None
     rounding = _ROUNDING
-    if region.image_size is None and _are_fractions(region.box):
+    if region.image_size is None and are_fractions(region.box):
         across = width
         along = height
         rounding = max(_ROUNDING, _SLACK * width, _SLACK * height)
@@ -301,7 +288,7 @@ def pixel_box(region: Region, height: int, width: int, name: str) -> Box | None:
     return x0, y0, x1, y1
 
 
-def _are_fractions(box: Box) -> bool:
+def are_fractions(box: Box) -> bool:
     """Whether a box is in fractions of the image's sides, perhaps above 1 by mistake, and not in pixels."""
     if max(box) <= 1:
         return True

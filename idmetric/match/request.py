@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from idmetric.match.casts import Cast, cast_between, cast_mapping, cast_of
 from idmetric.match.clips import Clip, Interval, Timeline, sources_of, timeline
-from idmetric.match.region_files import RegionsOf, regions_between, regions_for
+from idmetric.match.orientation import Drawn
+from idmetric.match.region_files import RegionSource, regions_between, regions_for
 from idmetric.match.regions import Regions
 from idmetric.metric.errors import RequestError
+from idmetric.metric.images.kinds import ImageReadError
 from idmetric.metric.images.read import is_single
 from idmetric.scoring.scores import PathLike
 
@@ -28,7 +30,7 @@ class MatchRequest:
         kind: one image, one clip, or a list of both.
         regions: as given to `match`. cast: the names that are listed for images and clips, if any are.
         names: of the subjects. labels: their names and class words.
-        regions_of: from an image's number and its pixels to its regions.
+        region_source: the same for each image. regions_of: see `match`.
         casts: (T, S), whether each subject should be in each image.
     """
 
@@ -39,8 +41,9 @@ class MatchRequest:
     cast: Cast | None
     names: Sequence[str]
     labels: frozenset[str]
-    regions_of: RegionsOf
+    region_source: RegionSource
     casts: NDArray[np.bool_]
+    regions_of: Drawn | None = None
 
     @classmethod
     def of(
@@ -51,6 +54,7 @@ class MatchRequest:
         *,
         frames: int | str = 16,
         regions: Regions = None,
+        regions_of: Drawn | None = None,
         cast: Cast | PathLike | None = None,
         on_error: Literal["fail", "skip"] = "fail",
     ) -> MatchRequest:
@@ -58,7 +62,7 @@ class MatchRequest:
 
         Args:
             names, words: of the subjects, which regions may be labeled with.
-            images, frames, regions, cast, on_error: see `match`.
+            images, frames, regions, regions_of, cast, on_error: see `match`.
 
         Raises:
             RequestError, ImageReadError, ClipError: as `match`.
@@ -75,32 +79,42 @@ class MatchRequest:
             if all(clip.grid is not None for clip in clips):
                 choice = "all"  # of grids, all panels are in use
         labels = frozenset({*names, *words} - {""})
-        regions_of = regions_for(regions, line.names, kind, labels)
+        source = regions_for(regions, line.names, kind, labels, regions_of)
+        if on_error == "fail" and source.problems:
+            number, reason = next(iter(source.problems.items()))
+            raise ImageReadError(line.names[number], reason)
         listed_cast = cast_mapping(cast, regions)
         casts = cast_of(listed_cast, line.moments, names)
-        return cls(line, choice, kind, regions, listed_cast, names, labels, regions_of, casts)
+        return cls(line, choice, kind, regions, listed_cast, names, labels, source, casts, regions_of)
 
-    def refuse_others(self, frames: int | str, regions: Regions, cast: Cast | PathLike | None = None) -> None:
+    def refuse_others(
+        self,
+        frames: int | str,
+        regions: Regions,
+        regions_of: Drawn | None = None,
+        cast: Cast | PathLike | None = None,
+    ) -> None:
         """RequestError for settings next to a request, which has its own; `frames` is 16 unless it was given."""
-        if regions is not None or cast is not None or str(frames) not in ("16", self.frames):
+        has_others = any(setting is not None for setting in (regions, regions_of, cast))
+        if has_others or str(frames) not in ("16", self.frames):
             raise RequestError("a MatchRequest has its own frames, regions and cast: give them to MatchRequest.of")
 
     def with_regions(self, regions: Regions) -> MatchRequest:
         """The same with other regions."""
-        regions_of = regions_for(regions, self.line.names, self.kind, self.labels)
-        return replace(self, regions=regions, regions_of=regions_of)
+        source = regions_for(regions, self.line.names, self.kind, self.labels, self.regions_of)
+        return replace(self, regions=regions, region_source=source)
 
     def between(self, intervals: Sequence[Interval]) -> MatchRequest | None:
         """The further frames within intervals; None without any, and where their regions or their cast are unknown."""
         if not intervals:
             return None
         line = self.line.between(intervals)
-        regions_of = regions_between(self.regions, line.names, self.kind, self.labels)
+        source = regions_between(self.regions, line.names, self.kind, self.labels, self.regions_of)
         samples = self.line.moments
         casts = cast_between(self.cast, samples, line.moments, self.names)
-        if regions_of is None or casts is None:
+        if source is None or casts is None:
             return None
-        return replace(self, line=line, regions_of=regions_of, casts=casts)
+        return replace(self, line=line, region_source=source, casts=casts)
 
     @property
     def members(self) -> list[tuple[str, ...]]:

@@ -67,6 +67,7 @@ class Match(Output):
             name.
         clip_lengths: of each clip, the number of its frames, in use or not.
         skipped: image -> why it has no rows.
+        unlisted: the images that a file or a dict of regions does not list; they count as images without regions.
         signature: what the distances depend on, and how frames were chosen.
     """
 
@@ -87,6 +88,7 @@ class Match(Output):
     thumbnails_between: Mapping[str, Thumbnail] = field(default_factory=dict)
     clip_lengths: Mapping[str, int] = field(default_factory=dict)
     skipped: Mapping[str, str] = field(default_factory=dict)
+    unlisted: tuple[str, ...] = ()
     signature: Mapping[str, str] = field(default_factory=dict)
 
     def __repr__(self) -> str:

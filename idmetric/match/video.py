@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from PIL import Image
 
+from idmetric.match.damage import NumberedPacket, intact_frames
+from idmetric.match.packets import StampError, demuxed, read_packets
+from idmetric.match.pictures import Colors, to_image
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.kinds import MAX_PIXELS
+from idmetric.metric.images.opening import checked_path
 from idmetric.metric.images.read import ImageReadError
 
 _JUMP = 100  # frames, at least, that are passed over by seeking instead of decoding them
 # FFmpeg's names of the containers that are opened, whatever a file is called. Playlists, which open further files and
 # addresses, are left out.
 _CONTAINERS = "mov,mp4,matroska,webm,avi,mpeg,mpegts,mpegvideo,m4v,h264,hevc,ivf,flv,ogg,asf,mxf"
+_ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}  # FFmpeg's own decoders leave transparency out
+_DAMAGED = "it cannot be decoded: the video is damaged there or shortly before"
 
 
 class ClipError(ValueError):
@@ -28,143 +34,190 @@ class ClipError(ValueError):
 class Video:
     """A video; each `read` decodes it once from its beginning, or from the key frames before the wanted frames.
 
-    Memory holds the times of all frames, and one picture.
+    Memory holds a few numbers for each frame, the frames that the decoder keeps back, and one picture.
 
     Attributes:
         times: (frames,) seconds since the first frame, by the file's time stamps, which covers varying frame rates; by
-            order at the stated rate, or 25 per second, if stamps are missing (raw streams, some .avi).
+            order at the stated rate, or 25 per second, if stamps are missing or repeated (raw streams, some .avi). Of
+            files appended to each other (.ts), each begins where the one before it ends.
     """
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        stamps: list[int | None] = []
-        key_frames = []
-        with _opened(path) as container:
-            stream = container.streams.video[0]
-            for packet in container.demux(stream):
-                # an empty packet marks the end; an edit list cuts discarded ones off
-                if packet.size and not packet.is_discard:
-                    stamps.append(packet.pts)
-                    if packet.is_keyframe:
-                        key_frames.append(packet.pts)
-            time_base, rate = stream.time_base, stream.average_rate
+        """Find the frames.
 
-        if not stamps:
+        Raises:
+            ClipError: for a file that is missing, no regular file, no video of a known container and codec, or without
+                frames; for more pixels than an image may have; for a gap of more than a day between two frames.
+        """
+        self.path = path
+        with _opened(path) as (container, stream):
+            try:
+                self._table = read_packets(path, container, stream)
+            except StampError as error:
+                raise ClipError(f"{path}: {error}") from error
+            self._colors = Colors.of(stream.codec_context)
+            if _has_alpha(stream) and _alpha_decoder(stream) is None:
+                warnings.warn(f"{path}: PyAV has no libvpx here, so its transparency is not read", stacklevel=2)
+        self.times = self._table.times
+        if not len(self.times):
             raise ClipError(f"{path}: a video without frames")
-        self._stamps = np.empty(0, np.int64)  # ascending; empty without them
-        self._key_frames = np.zeros(1, np.int64)  # their indices
-        self.times = np.arange(len(stamps)) / float(rate or 25)
-        are_unique = None not in stamps and len(set(stamps)) == len(stamps)
-        if are_unique and time_base:
-            self._stamps = np.sort(np.array(stamps, np.int64))
-            self._key_frames = np.union1d(0, np.searchsorted(self._stamps, key_frames))
-            self.times = (self._stamps - self._stamps[0]) * float(time_base)
 
     def read(self, indices: Sequence[int]) -> Iterator[Callable[[], Image.Image]]:
-        """For each of these ascending indices, a function that returns the frame upright as RGB.
+        """For each of these ascending indices, a function that returns the frame upright, as RGB or RGBA.
 
-        It raises `ImageReadError` for a frame that doesn't decode, and for all frames after it up to the next key
-        frame, because they are differences to a missing picture.
+        It raises `ImageReadError` for a frame that doesn't decode, and for all frames that may refer to it, up to the
+        next key frame. HDR (BT.2100) is converted to SDR, see `idmetric.match.hdr`.
         """
         last_index = max(indices, default=-1)
         frames = self._decoded(0, last_index)
-        index, frame = -1, None
+        index, frame, reason = -1, None, _DAMAGED
         for wanted in indices:
-            key_frame = self._key_frames[np.searchsorted(self._key_frames, wanted, side="right") - 1]
-            if key_frame > index + _JUMP:
+            key = self._table.key_before(wanted)
+            if self._table.indices[key] > index + _JUMP:
                 frames.close()
-                frames = self._decoded(int(key_frame), last_index)
-            while index < wanted:
-                index, frame = next(frames, (len(self.times), None))
+                frames = self._decoded(key, last_index)
+            try:
+                while index < wanted:
+                    index, frame = next(frames, (len(self.times), None))
+            except ClipError as error:  # the file has changed since it was opened
+                index, reason = len(self.times), str(error)
             if index == wanted:
-                yield partial(self._picture, wanted, frame)
+                yield partial(self._picture, wanted, frame, reason)
             else:
-                yield partial(self._picture, wanted, None)
+                yield partial(self._picture, wanted, None, reason)
 
-    def _picture(self, index: int, frame: Any) -> Image.Image:
+    def _picture(self, index: int, frame: Any, reason: str) -> Image.Image:
         name = f"{self.path} @ {index}"
         if frame is None:
-            raise ImageReadError(name, "it cannot be decoded: the video is damaged there or shortly before")
-        reason = _too_large(frame)  # the size may change within a stream
-        if reason:
             raise ImageReadError(name, reason)
-        image = Image.fromarray(frame.to_ndarray(format="rgb24"))  # to_image() takes twice the time
-        turn = round(frame.rotation / 90) * 90 % 360  # counter-clockwise, as Pillow's
-        if turn:
-            image = image.rotate(turn, expand=True)
-        return image
+        too_large = _too_large(frame)  # the size may change within a stream
+        if too_large:
+            raise ImageReadError(name, too_large)
+        try:
+            return to_image(frame, self._colors)
+        except (ValueError, OSError) as error:  # a pixel format that FFmpeg does not convert
+            raise ImageReadError(name, f"its pixels cannot be converted to RGB ({error}): convert the video") from error
 
     def _decoded(self, start: int, last_index: int) -> Generator[tuple[int, Any], None, None]:
-        """(index, frame) of all intact frames up to this one; a damaged frame spoils all frames up to a key frame.
+        """(index, frame) of the intact frames up to this one, in order of display.
 
         Args:
-            start: the key frame to seek. Where seeking misses it, as in some streams, all frames are decoded.
+            start: the packet number to seek. Where seeking misses it, as in some streams, all frames are decoded.
         """
-        for index, frame in self._intact(start, last_index):
-            if index > start > 0:
+        start_index = self._table.indices[start]
+        is_sought = start > 0
+        for index, frame in self._decoded_from(start, last_index):
+            if index > last_index or (is_sought and index > start_index):
                 break
+            is_sought = False
             yield index, frame
-            start = 0
-        if start > 0:
-            yield from self._intact(0, last_index)
+        if not is_sought:
+            return
+        for index, frame in self._decoded_from(0, last_index):
+            if index > last_index:
+                return
+            yield index, frame
 
-    def _intact(self, start: int, last_index: int) -> Iterator[tuple[int, Any]]:
-        from av import FFmpegError
-
-        count, is_intact = 0, start == 0
-        broken: set[int | None] = set()  # time stamps of incomplete packets
-        with _opened(self.path) as container:
-            stream = container.streams.video[0]
-            stream.thread_type = "AUTO"
+    def _decoded_from(self, start: int, last_index: int) -> Iterator[tuple[int, Any]]:
+        """As `_decoded`, and frames after the last one; nothing, or only later frames, if seeking misses the start."""
+        with _opened(self.path) as (container, stream):
+            decoder = _alpha_decoder(stream) or stream.codec_context
+            decoder.thread_type = "AUTO"
             if start > 0:
-                container.seek(int(self._stamps[start]), stream=stream)
-            for packet in container.demux(stream):
-                if packet.is_corrupt:
-                    broken.add(packet.pts)
-                try:
-                    frames = packet.decode()
-                except FFmpegError:
-                    is_intact = False
-                    continue
-                for frame in frames:
-                    index = self._index_of(frame.pts, count)
-                    count += 1
-                    if index > last_index:
-                        return
-                    is_whole = not frame.is_corrupt and frame.pts not in broken
-                    is_intact = is_whole and (is_intact or frame.key_frame)
-                    if index >= 0 and is_intact:
-                        yield index, frame
+                container.seek(int(self._table.stamps[start]), stream=stream)
+            packets = self._packets(container, stream, start)
+            yield from intact_frames(self._table, decoder, packets, start, last_index)
 
-    def _index_of(self, stamp: int | None, count: int) -> int:
-        """The index of a frame by its time stamp, -1 for an unknown one; by order in a video without stamps."""
-        if not len(self._stamps):
-            return count
-        if stamp is None:
-            return -1
-        index = int(np.searchsorted(self._stamps, stamp))
-        if stamp not in self._stamps[index : index + 1]:
-            return -1
-        return index
+    def _packets(self, container: Any, stream: Any, start: int) -> Iterator[NumberedPacket]:
+        """The packets from where the container stands; none if it has missed the start."""
+        number = 0
+        is_sought = start > 0
+        for packet in demuxed(container, stream):
+            if is_sought:
+                number = self._table.number_of(packet.pts)
+                if not 0 <= number <= start:
+                    return
+                is_sought = False
+            if number >= len(self._table.indices):
+                raise ClipError(f"{self.path}: the file has changed while it was read")
+            yield NumberedPacket(number, _numbered(packet, number))
+            number += 1
+
+
+def _numbered(packet: Any, number: int) -> Any:
+    """A packet with its number as time stamp. If it is discarded, its frame comes out too, as others refer to it."""
+    from av import Packet
+
+    if packet.is_discard:
+        is_keyframe = packet.is_keyframe
+        packet = Packet(bytes(packet))
+        packet.is_keyframe = is_keyframe
+    packet.pts = number
+    packet.dts = None
+    return packet
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """Open the file in PyAV; errors of FFmpeg become a `ClipError` that names the file."""
+def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
+    """The file opened in PyAV, and its video stream; errors become a `ClipError` that names the file."""
     need("match", "reading videos", av="PyAV")
     import av
 
     try:
-        # with "file:", a name with a colon is no address
-        with av.open(f"file:{path}", options={"format_whitelist": _CONTAINERS}) as container:
-            if not container.streams.video:
-                raise ClipError(f"{path}: the file contains no video")
-            reason = _too_large(container.streams.video[0])
-            if reason:
-                raise ClipError(f"{path}: {reason}: make them smaller")
-            yield container
-    except av.FFmpegError as error:
+        checked_path(path, str(path))
+        # with "file:", a name with a colon is no address; tags may be in any encoding
+        options = {"format_whitelist": _CONTAINERS}
+        with av.open(f"file:{path}", options=options, metadata_errors="replace") as container:
+            yield container, _stream(path, container)
+    except ImageReadError as error:
+        raise ClipError(f"{path}: {error.reason}") from error
+    except (av.FFmpegError, OverflowError) as error:
         raise ClipError(f"{path}: not readable as a video: {error}") from error
+
+
+def _stream(path: Path, container: Any) -> Any:
+    """The video stream that players show: the default one, of several the largest; pictures of a cover are none."""
+    from av.stream import Disposition
+
+    no_video = Disposition.attached_pic | Disposition.timed_thumbnails
+    streams = [stream for stream in container.streams.video if not stream.disposition & no_video]
+    if not streams:
+        raise ClipError(f"{path}: the file contains no video")
+    stream = max(streams, key=_rank)
+    if stream.codec_context is None:
+        raise ClipError(f"{path}: FFmpeg has no decoder for this video: convert it to H.264")
+    reason = _too_large(stream)
+    if reason:
+        raise ClipError(f"{path}: {reason}: make them smaller")
+    return stream
+
+
+def _rank(stream: Any) -> tuple[bool, int]:
+    from av.stream import Disposition
+
+    is_default = bool(stream.disposition & Disposition.default)
+    if stream.codec_context is None:
+        return is_default, 0
+    return is_default, stream.width * stream.height
+
+
+def _has_alpha(stream: Any) -> bool:
+    """Whether a WebM holds transparency in a second picture of each packet."""
+    tags = {key.lower(): value for key, value in stream.metadata.items()}
+    return tags.get("alpha_mode") == "1" and stream.codec_context.name in _ALPHA_DECODERS
+
+
+def _alpha_decoder(stream: Any) -> Any:
+    """A decoder of that transparency; None if there is none."""
+    from av import CodecContext
+    from av.codec.codec import UnknownCodecError
+
+    if not _has_alpha(stream):
+        return None
+    try:
+        return CodecContext.create(_ALPHA_DECODERS[stream.codec_context.name], "r")
+    except UnknownCodecError:
+        return None
 
 
 def _too_large(picture: Any) -> str:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from idmetric.metric.files import StrPath
+from idmetric.metric.files.folders import is_hidden
 from idmetric.metric.files.json_file import read_bytes
 
 MASK_RULES = 2  # version of the rules for masks: a masked image embedded by older rules is embedded again
@@ -49,6 +50,8 @@ def stores_in(folder: StrPath, name: str) -> list[Path]:
     stores = []
     try:
         for entry in sorted(os.listdir(folder)):
+            if is_hidden(entry):
+                continue
             with contextlib.suppress(FileNotFoundError, NotADirectoryError):
                 os.stat(os.path.join(folder, entry, name))
                 stores.append(Path(folder, entry))

@@ -36,8 +36,8 @@ Rows = Sequence[int] | NDArray[np.integer]
 Size = tuple[int, int]  # height, width
 _SHOWN = 20  # rows named in a message
 
-TRAINING = ("", "train", "training")  # splits in lower case; "" = none
-VALIDATION = ("val", "valid", "validation")
+TRAINING = ("", "train")  # splits; "" = none
+VALIDATION = ("val", "dev")
 
 
 # Random numbers that follow from (seed, step, place)
@@ -157,7 +157,7 @@ def fingerprint(values: Any) -> str:
 
 def rows_in(data: Manifest, splits: Collection[str]) -> NDArray[np.int64]:
     """Numbers of the rows of some splits: `TRAINING` or `VALIDATION`."""
-    return np.flatnonzero([(split or "").casefold() in splits for split in data.column("split")])
+    return np.flatnonzero([(split or "") in splits for split in data.column("split")])
 
 
 def check_held_out(data: Manifest, trained: NDArray[np.int64], held_out: NDArray[np.int64]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from idmetric.metric.files import json_file
+from idmetric.metric.files.folders import matching
 from idmetric.metric.files.lock import locked
 from idmetric.metric.files.output import replacing
 from idmetric.train.state import TrainError
@@ -74,7 +75,7 @@ def read(out: Path) -> dict[str, Any] | None:
         raise TrainError(f"--out {out} is a file: name a folder")
     path = out / FILE
     if not path.is_file():
-        names = {entry.name for entry in out.glob("*")} - {SMOKE_DATA, _LOCK}
+        names = {entry.name for entry in matching(out, "*")} - {SMOKE_DATA, _LOCK}
         if names:
             listed = ", ".join(sorted(names)[:3])
             raise TrainError(f"--out {out} holds other files ({listed}): name a new folder")

@@ -21,6 +21,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from idmetric.metric.files.digest import BLANK, DigestError, check_seal, seal
+from idmetric.metric.files.folders import matching
 from idmetric.metric.files.output import replacing
 
 FOLDER = "checkpoints"
@@ -119,7 +120,7 @@ def load_weights(path: Path, modules: Mapping[str, nn.Module]) -> None:
 def checkpoints(out: Path) -> dict[int, Path]:
     """The files of a run by step, in order."""
     paths = {}
-    for path in (out / FOLDER).glob("step-*.safetensors"):
+    for path in matching(out / FOLDER, "step-*.safetensors"):
         if match := re.fullmatch(r"step-(\d{6,})", path.stem):
             paths[int(match[1])] = path
     return dict(sorted(paths.items()))

@@ -149,7 +149,7 @@ def test_regions_that_belong_to_no_image_name_both(
     (tmp_path / "masks").mkdir()
     for regions, message in (
         ("boxes.csv", "is among the ones with regions (other.png): compare their paths"),
-        ("masks", "no image has regions: a folder of masks has IMAGE/LABEL.png or IMAGE.png"),
+        ("masks", "masks: a folder holds masks (IMAGE/LABEL.png or IMAGE.png), or for each image"),
     ):
         with pytest.raises(SystemExit):
             run(folder, "--regions", str(tmp_path / regions))
@@ -395,3 +395,107 @@ def test_score_says_in_one_line_that_clips_belong_here(movie: Path, capsys: pyte
         (line,) = capsys.readouterr().err.splitlines()
         assert "movie.mp4" in line
         assert "it is a video: clips are compared by `idmetric match`" in line
+
+
+def edited(folder: Path, name: str, change: Any) -> str:
+    """A copy of the COCO file, changed."""
+    content = json.loads((folder / "boxes.json").read_text())
+    change(content)
+    path = folder / name
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+def rows_of(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, str]]:
+    run(folder, "--format", "csv", *words)
+    return list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+
+
+def test_17_what_cvat_calls_a_crowd_is_compared(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def as_crowds(content: dict[str, list[Any]]) -> None:
+        for annotation in content["annotations"]:
+            annotation["iscrowd"] = 1
+
+    crowds = rows_of(folder, capsys, "--regions", edited(folder, "crowds.json", as_crowds))
+    assert crowds == rows_of(folder, capsys, "--regions", str(folder / "boxes.json"))
+
+
+def test_17_images_that_are_not_listed_are_in_the_results(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def without_the_second(content: dict[str, list[Any]]) -> None:
+        del content["images"][1]
+        content["annotations"] = [row for row in content["annotations"] if row["image_id"] == 0]
+
+    regions = ("--regions", edited(folder, "one.json", without_the_second))
+    page = tmp_path / "page.html"
+    name = str(folder / "images" / "1.png")
+    assert run(folder, *regions, "--format", "json", "--html", str(page)) == 0
+    output = capsys.readouterr()
+    assert json.loads(output.out)["unlisted"] == [name]
+    assert "1 of 2 images are not listed with regions" in output.err
+    html = page.read_text()
+    assert "Not listed with regions <small>1</small>" in html
+    assert f"<li><bdi>{name}</bdi></li>" in html
+    assert run(folder, *regions) == 0
+    assert f"not listed with regions: 1, {name}\n" in capsys.readouterr().out
+
+    (folder / "one.csv").write_text("path,x,y,w,h\n0.png,0,0,112,112\n")  # without subjects
+    words = ["--quiet", str(folder / "images"), "--regions", str(folder / "one.csv"), "--format", "json"]
+    assert main(["--model", "tiny", *words]) == 0
+    assert json.loads(capsys.readouterr().out)["unlisted"] == [name]
+
+
+def test_21_a_bad_annotation_stops_before_the_model_or_its_image_is_skipped(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def with_an_empty_box(content: dict[str, list[Any]]) -> None:
+        content["annotations"][2]["bbox"] = [0, 0, 0, 0]
+
+    regions = ("--regions", edited(folder, "empty.json", with_an_empty_box))
+    skipped = rows_of(folder, capsys, *regions, "--on-error", "skip")
+    assert [row["state"] for row in skipped] == ["matched", "matched"]
+    assert run(folder, *regions, "--on-error", "skip", "--format", "json") == 4
+    ((image, reason),) = json.loads(capsys.readouterr().out)["skipped"].items()
+    assert image == str(folder / "images" / "1.png")
+    assert "empty.json, annotation 3: region (0, 0, 0, 0) is empty" in reason
+    monkeypatch.setattr("idmetric.metric.models.load.load", None)
+    assert run(folder, *regions) == 1
+    assert "images/1.png: " in capsys.readouterr().err
+
+
+def test_23_photos_that_exif_turns(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The upright scene, and the same stored turned, with boxes of the stored pixels, give the same numbers."""
+    upright, _ = scene((ANN, REX), 0)
+    exif = Image.Exif()
+    exif[0x112] = 6
+    (tmp_path / "images").mkdir()
+    upright.transpose(Image.Transpose.ROTATE_90).save(tmp_path / "images" / "0.png", exif=exif)
+    for name in ("ann", "rex"):
+        (tmp_path / name).symlink_to(folder / name)
+    (tmp_path / "r.csv").write_text("path,x,y,w,h\n0.png,0,112,112,112\n0.png,0,0,112,112\n")
+    rows = rows_of(tmp_path, capsys, "--regions", str(tmp_path / "r.csv"), "--regions-of", "stored")
+    expected = rows_of(folder, capsys, "--regions", str(folder / "boxes.json"))[:2]
+    columns = ("subject", "state", "distance", "region", "left", "top", "right", "bottom")
+    assert [[row[column] for column in columns] for row in rows] == [
+        [row[column] for column in columns] for row in expected
+    ]
+    with pytest.raises(SystemExit) as stopped:
+        run(tmp_path, "--regions-of", "stored")
+    assert stopped.value.code == 2
+    assert "--regions-of says how the regions of --regions were drawn" in capsys.readouterr().err
+
+
+def test_23_frames_without_regions_of_a_clip_that_exists(
+    tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clip = tmp_path / "c.mp4"
+    write_video(clip, [scene((ANN, REX), 0)[0]] * 2)
+    (tmp_path / "r.csv").write_text("path,x,y,w,h\nd.mp4 @ 0,0,0,9,9\n")
+    with pytest.raises(SystemExit) as stopped:
+        main(["--model", "tiny", f"--subject=ann={folder / 'ann'}", str(clip), "--regions", str(tmp_path / "r.csv")])
+    assert stopped.value.code == 2
+    error = capsys.readouterr().err
+    assert "c.mp4 @ 0, " in error
+    assert "is among the ones with regions (d.mp4 @ 0): compare their paths" in error
+    assert "does not exist" not in error

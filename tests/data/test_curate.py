@@ -269,7 +269,7 @@ def test_idsim_can_leave_held_out_images_alone() -> None:
     manifest = published({"Train": 22, "val": 5, "test": 9, None: 11})
     both = Manifest.from_rows([*manifest, Row("a/0", "a/0/held out.jpg", dataset="a", split="test")])
     result = recipes.idsim(both, 33, existing="keep")
-    assert {r.id for r in result.manifest} == {r.id for r in manifest if r.split in ("Train", None)}
+    assert {r.id for r in result.manifest} == {r.id for r in manifest if r.split in ("train", None)}
     assert Counter(result.manifest.column("split")) == {"train": 60, "val": 6}
     assert result.notes[0].startswith("29 images of splits other than train are not used")
     with pytest.raises(ValueError, match="no images are of split train"):

@@ -106,7 +106,8 @@ def test_a_file_of_regions_may_have_the_cast_and_a_given_one_comes_first(tmp_pat
 
 def test_without_subjects_a_file_of_regions_may_have_casts(tmp_path: Path) -> None:
     file = tmp_path / "boxes.json"
-    file.write_text(json.dumps({"images": [{"id": 1, "file_name": "1.png", "subjects": ["duck"]}], "annotations": []}))
+    content = {"images": [{"id": 1, "file_name": "1.png", "subjects": ["duck"]}], "annotations": []}
+    file.write_text("\ufeff" + json.dumps(content), encoding="utf-8")
     moments = [Moment("1.png", "clip", 0.0)]
     assert cast_of(cast_mapping(None, file), moments, []).shape == (1, 0)
     rows = cast_between(cast_mapping(None, file), moments, moments, [])

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from idmetric.match import video
+from idmetric.match import damage, video
 from idmetric.match.clips import Clip, sources_of, timeline
 from idmetric.match.video import ClipError, Video
 from idmetric.metric.errors import RequestError
@@ -106,8 +106,8 @@ def test_frames_that_are_sought_are_those_that_are_decoded_in_order(tmp_path, mo
 def test_seeking_decodes_few_frames(tmp_path, monkeypatch):
     path = write_video(tmp_path / "a.mp4", [picture(number % 256) for number in range(600)])
     decoded = []
-    index_of = Video._index_of
-    monkeypatch.setattr(Video, "_index_of", lambda *words: decoded.append(index_of(*words)) or decoded[-1])
+    add = damage.Run.add
+    monkeypatch.setattr(damage.Run, "add", lambda run, number, frame: decoded.append(number) or add(run, number, frame))
     assert [number_of(load()) for load in Video(path).read([0, 299, 598])] == [0, 299 - 256, 598 - 512]
     assert len(decoded) < 60  # at most a group of 12 for each, and what the threads have begun
 
@@ -220,7 +220,7 @@ def test_clips_that_cannot_be_used_are_named_or_skipped(tmp_path):
         "empty.mp4": "the file is empty",
         "empty.gif": "the file is empty",
         "text.mp4": "not readable as a video",
-        "absent.mp4": "No such file",
+        "absent.mp4": "the file does not exist",
         "cut.gif": "damaged after",
         "folder": "the folder holds no images",
         "sound.mp4": "the file contains no video",
@@ -255,7 +255,7 @@ def test_a_playlist_with_the_name_of_a_video_opens_no_other_file(clip, tmp_path,
 
 
 def test_an_address_is_no_video():
-    with pytest.raises(ClipError, match="No such file"):
+    with pytest.raises(ClipError, match="the file does not exist"):
         Video(Path("http://127.0.0.1:9/clip.mp4"))
 
 

@@ -14,6 +14,8 @@ from PIL import Image
 from idmetric import IDSim
 from idmetric.match import Cut, Region, Subject, match
 from idmetric.match.consistency import consistency
+from idmetric.match.encoders import FunctionEncoder
+from idmetric.match.matching import Plan, measured
 from idmetric.match.request import MatchRequest
 from idmetric.metric.calibration.apply import Calibration, CalibrationError
 from idmetric.metric.calibration.curves import Platt
@@ -139,7 +141,7 @@ def test_a_class_word_is_compared_with_its_subjects_alone(metric):
     assert found.table.values[0, 0].isnan().all()
     assert not found.table.values[0, 1].isnan().any()
     with pytest.raises(RequestError, match="cat"):
-        match(metric, subjects, picture, regions=[Region(left, label="cat")])
+        match(metric, subjects, picture, regions=[Region(left, label="cat"), Region(right, label="duck")])
 
 
 def test_gradients_reach_the_pixels_of_their_region_alone(metric, subjects):
@@ -528,3 +530,37 @@ def test_requests_are_checked_before_anything_is_embedded(metric, tmp_path, monk
     ):
         with pytest.raises(RequestError, match=message):
             match(metric, {"ann": [photo]}, [photo], **options)
+
+
+def test_21_of_thousands_of_regions_a_batch_is_in_memory(metric):
+    """1,000 boxes in one image: at most two batches of inputs are alive, and each region has its own distance."""
+    picture, _ = scene((ANN, REX))
+    corners = [(number % 200, number // 200) for number in range(1000)]
+    boxes = [(x, y, x + 24, y + 24) for x, y in corners]
+    alive: set[int] = set()
+    most = 0
+
+    def mean_color(images):
+        nonlocal most
+        most = max(most, len(alive))
+        alive.clear()
+        return np.array([np.append(np.asarray(image, float).mean((0, 1)), 1) for image in images])
+
+    class Counted(FunctionEncoder):
+        def load(self, region, cover):
+            alive.add(len(alive))
+            return super().load(region, cover)
+
+    encoder = Counted(mean_color, "mean color")
+    subject = encoder.subject("ann", [picture])
+    plan = Plan((subject,), (encoder,), (None,), Cut(), batch_size=32)
+    request = MatchRequest.of(picture, ["ann"], regions=boxes)
+    alive.clear()
+    most = 0
+    found, _ = measured(metric, plan, request, 1, None)
+    assert most <= 64
+    pixels = np.asarray(picture, float)
+    means = np.array([np.append(pixels[y : y + 24, x : x + 24].mean((0, 1)), 1) for x, y in corners])
+    whole = np.append(pixels.mean((0, 1)), 1)
+    cosines = means @ whole / np.linalg.norm(means, axis=1) / np.linalg.norm(whole)
+    assert found.table.values[0, 0, 0].numpy() == pytest.approx(1 - cosines, abs=1e-5)

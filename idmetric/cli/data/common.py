@@ -48,11 +48,13 @@ def check_output(path: Path) -> None:
 
 def of_splits(manifest: Manifest, args: Namespace) -> Manifest:
     """The rows of the splits that --split names, or all rows."""
+    from idmetric.data.manifest.split_words import split_name
+
     if not args.split:
         return manifest
     splits = dict.fromkeys(manifest.column("split"))
     for split in args.split:
-        if split not in splits:
+        if split_name(split) not in splits:
             names = ", ".join(filter(None, splits)) or "no splits"
             raise ValueError(f"{args.data}: no split {split!r}; there are {names} (or make them: idmetric data split)")
     return manifest.filter(split=args.split)

@@ -283,8 +283,7 @@ def splits_of(manifest: Manifest) -> str:
 def trainable(manifest: Manifest, existing: Existing) -> tuple[Manifest, list[str]]:
     """The images that may be used for training, and notes about the rest."""
     _refuse_splits(manifest, existing)
-    splits = [(split_name or "train").casefold() for split_name in manifest.column("split")]
-    is_train = np.isin(splits, ("train", "training"))
+    is_train = np.isin([name or "train" for name in manifest.column("split")], "train")
     if existing != "keep" or is_train.all():
         return manifest, []
     if not is_train.any():

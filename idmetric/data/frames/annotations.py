@@ -8,13 +8,12 @@ the numbers 1, 2, ... within their video, in the order of their ids.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from operator import itemgetter
 from pathlib import Path
 
 from idmetric.data.frames.clips import Clip, Codes, read_text
+from idmetric.match.region_coco import read_videos
 from idmetric.match.video import ClipError
 from idmetric.metric.files import json_file
 
@@ -26,23 +25,16 @@ def with_codes(clips: Sequence[Clip], path: Path) -> tuple[list[Clip], Categorie
     masks: dict[str, Codes] = {}
     categories: Categories = {}
     try:
-        content = json_file.read(path)
-        category_names = {category["id"]: category["name"] for category in content["categories"]}
-        annotations = defaultdict(list)
-        in_order = sorted(content["annotations"], key=itemgetter("id"))
-        for annotation in in_order:
-            annotations[annotation["video_id"]].append(annotation)
-
-        for video in content["videos"]:
-            files = [Path(name) for name in video["file_names"]]
+        for video in read_videos(str(path), json_file.read(path, encoding="utf-8-sig")):
+            files = [Path(name) for name in video.files]
             clip = files[0].parent.as_posix()
             masks[clip] = {file.stem: {} for file in files}
-            for number, annotation in enumerate(annotations[video["id"]], 1):
-                categories[clip, number] = category_names[annotation["category_id"]]
-                for file, code in zip(files, annotation["segmentations"], strict=True):
+            for number, video_object in enumerate(video.objects, 1):
+                categories[clip, number] = video_object.category
+                for file, code in zip(files, video_object.codes, strict=True):
                     if code is not None:
                         masks[clip][file.stem][number] = code
-    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise ClipError(f"{path}: not an annotation of YouTube-VIS with categories ({error})") from error
 
     masked = [replace(clip, masks=masks.get(clip.name)) for clip in clips]

@@ -15,7 +15,8 @@ from typing import Any
 
 from idmetric.match.video import ClipError
 from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.images.paths import VIDEO_ENDINGS, walk
+from idmetric.metric.files.folders import walk
+from idmetric.metric.images.paths import VIDEO_ENDINGS
 
 IMAGES = (".jpg", ".jpeg", ".png", ".webp", ".bmp", ".tif", ".tiff")  # fewer than elsewhere: a GIF is a preview
 INNER = ("img", "rgb_video")  # the folder and the video that their parent names, in LaSOT and uCO3D
@@ -57,7 +58,7 @@ def find_clips(root: StrPath, masks: StrPath | None = None) -> list[Clip]:
             raise ClipError(f"{path}: no such file or folder")
 
     sources = set()
-    for path in [root] if root.is_file() else walk(root):
+    for path in walk(root) if root.is_dir() else [root]:
         is_mask = mask_root is not None and path.resolve().is_relative_to(mask_root.resolve())
         if is_mask or path.stem == "mask_video":
             continue
@@ -78,7 +79,7 @@ def find_clips(root: StrPath, masks: StrPath | None = None) -> list[Clip]:
 
 def is_image(path: Path) -> bool:
     """Whether a file's name is that of an image."""
-    return path.suffix.lower() in IMAGES and not path.name.startswith(".")
+    return path.suffix.lower() in IMAGES
 
 
 def read_text(path: Path) -> str:
@@ -91,7 +92,7 @@ def read_text(path: Path) -> str:
 
 def _clip(path: Path, root: Path, mask_root: Path | None) -> Clip:
     """The clip of a folder of frames or a video, with its masks and boxes."""
-    stem = path.stem if path.is_file() else path.resolve().name
+    stem = path.resolve().name if path.is_dir() else path.stem
     name = Path(stem) if path == root else path.relative_to(root).with_name(stem)
     box_files = [path / BOXES]
     if stem in INNER and name.parent.name:

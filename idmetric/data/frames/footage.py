@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import repeat
-from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +25,7 @@ from PIL import Image
 from idmetric.data.frames.clips import BOXES, Box, Clip, is_image, read_text
 from idmetric.match.codes import decode
 from idmetric.match.video import ClipError, Video
+from idmetric.metric.files.folders import matching
 from idmetric.metric.images.masks import SeveralLabels, read_mask
 from idmetric.metric.images.paths import natural
 from idmetric.metric.images.read import ImageReadError, read_image
@@ -210,9 +210,9 @@ def read_boxes(clip: Clip, count: int) -> list[Box | None]:
 
 def _pictures(path: Path, fps: float) -> Folder | Video:
     """A video, or the images of a folder, sorted by the numbers in their names: 10 comes after 9."""
-    if path.is_file():
+    if not path.is_dir():
         return Video(path)
-    images = sorted(filter(is_image, path.iterdir()), key=attrgetter("name"))
+    images = [*filter(is_image, matching(path, "*"))]
     path_of: dict[str, Path] = {}
     for image in sorted(images, key=lambda image: natural(image.stem)):
         if path_of.setdefault(image.stem, image) != image:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.hub import Files, Hub, cached_file, downloaded, fetch, fetch_folder
+from idmetric.metric.files.folders import matching
 from idmetric.metric.files.typed import accept, from_text
 
 Options = dict[str, Any]  # settings, or arguments of a pipeline, by name
@@ -213,7 +214,7 @@ def load_pipeline(
     folder = Path(weights.repo)
     if not weights.local:
         folder = _downloaded(weights, parts)
-    for file in [*folder.glob("*.py"), *folder.glob("*/*.py")]:  # some versions of diffusers run it
+    for file in [*folder.glob("*.py"), *folder.glob("*/*.py")]:  # hidden ones too: some versions of diffusers run it
         name = file.relative_to(folder)
         raise CheckpointError(f"cannot load {weights} as {kind}: it holds {name}, and code is not run")
 
@@ -316,7 +317,7 @@ def fingerprint(path: Path) -> str:
     digest = hashlib.sha256()
     root, files = path.parent, [path]
     if path.is_dir():
-        root, files = path, sorted(path.rglob("*"))
+        root, files = path, matching(path, "**/*")
     for file in files:
         if not file.is_file() or file.suffix not in _READ:
             continue

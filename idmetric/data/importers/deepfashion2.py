@@ -14,20 +14,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from PIL import Image, ImageDraw
+from PIL import Image
 
-from idmetric.data.importers.folders import SPLITS
 from idmetric.data.importers.images import png
 from idmetric.data.importers.run import Job, scalars
 from idmetric.data.importers.source import SourceError, read_json
+from idmetric.data.manifest.split_words import split_word
 from idmetric.data.manifest.table import Row
+from idmetric.match.annotations import outline_of
+from idmetric.match.codes import Polygons
+from idmetric.metric.files.folders import matching
 from idmetric.metric.images.opening import open_file
 
 
 def rows(job: Job) -> Iterator[Row]:
     """A row for each photo of one garment, with its mask."""
     root = job.folder()
-    files = sorted([*root.glob("annos/*.json"), *root.glob("*/annos/*.json")])
+    files = matching(root, "annos/*.json", "*/annos/*.json")
     if not files:
         raise SourceError(f"{root}: no annos/*.json in it or in its folders train, validation")
     for path in job.limited(files, root.name):
@@ -54,7 +57,7 @@ def rows(job: Job) -> Iterator[Row]:
             f"{annotation['pair_id']}_{item['style']}",
             f"{split}/{path.stem}/{key}",
             photo,
-            split=SPLITS.get(split),
+            split=split_word(split),
             domain="fashion",
             category=item.get("category_name"),
             parameters={**scalars(annotation), **scalars(item, "category_name")},
@@ -64,10 +67,9 @@ def rows(job: Job) -> Iterator[Row]:
 
 def _mask(polygons: Sequence[Sequence[float]], size: tuple[int, int]) -> Image.Image:
     """The union of polygons [x1, y1, x2, y2, ...] as a mask, "L", 0 or 255, of (width, height)."""
-    mask = Image.new("L", size)
-    draw = ImageDraw.Draw(mask)
-    for polygon in polygons:
-        draw.polygon([*map(float, polygon)], fill=255)
+    width, height = size
+    outlines = [outline_of(polygon) for polygon in polygons]
+    mask = Polygons(outlines).drawn(height, width, size)
     if mask.getbbox() is None:
         raise ValueError(f"its polygons cover none of the {size[0]}x{size[1]} pixels of the photo")
     return mask

@@ -22,6 +22,7 @@ from idmetric.data.importers.run import Columns, Job
 from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
 from idmetric.metric.files import json_file
+from idmetric.metric.files.folders import matching
 from idmetric.metric.images.paths import is_image
 
 _LIVE = ("animal", "human")
@@ -68,8 +69,7 @@ def _references(job: Job, root: Path) -> Iterator[Row]:
 
 
 def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Ratings) -> Iterator[Row]:
-    files = sorted(folder.glob("*/tgt_image/*/[!.]*"))
-    files = [*filter(is_image, files)]
+    files = [*filter(is_image, matching(folder, "*/tgt_image/*/*"))]
     if not files:
         raise SourceError(f"{folder}: no METHOD/tgt_image/COLLECTION/PROMPT_NUMBER.jpg in the folder")
     for path in job.progress(files, len(files), folder.name):
@@ -139,7 +139,7 @@ def read_ratings(folder: Path) -> Ratings:
     RATER/METHOD/ next to RATER/METHOD.json. An item with rating null or NaN counts as not rated.
     """
     ratings: Ratings = {}
-    for path in sorted(folder.rglob("*.json")):
+    for path in matching(folder, "**/*.json"):
         rater = path.parent.relative_to(folder)
         method = path.stem.removesuffix("-cp")
         is_other = method.endswith("-pf") or any(part.startswith(_OTHER) for part in rater.parts)

@@ -3,7 +3,7 @@
 root/mug_a/1.jpg, root/mug_a/2.jpg         identity mug_a
 root/dogs/rex/1.jpg                        identity dogs/rex, category dogs
 root/mug_a/1_mask.png, root/mug_a/masks/1.png, root/masks/mug_a/1.png, root_masks/..., train_masks/mug_a/1.png
-root/train/mug_a/1.jpg, root/test/...      identity mug_a, splits train and test, if all top folders are splits
+root/Train/mug_a/1.jpg, root/Test/...      identity mug_a, splits train and test, see `split_folders`
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from typing import Any
 
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import SourceError
+from idmetric.data.importers.split_folders import split_level
 from idmetric.data.manifest.table import Row
+from idmetric.metric.files.folders import walk
 from idmetric.metric.files.tables import first_few
-from idmetric.metric.images.paths import IMAGE_ENDINGS, is_image, walk
+from idmetric.metric.images.paths import IMAGE_ENDINGS, is_image
 
 _MASKS = re.compile("(^|_)masks$", re.IGNORECASE)  # what names of folders of masks have in addition
 _SCENE = re.compile(r"((in[ _-]?the[ _-]?)?wild|(in[ _-]?)?studio|light(ing|s)?|illumination|poses?|scenes?)[ _-]?\d*")
-SPLITS = {"train": "train", "val": "val", "valid": "val", "validation": "val", "dev": "dev", "test": "test"}
 
 
 @dataclass(frozen=True)
@@ -44,11 +45,12 @@ def folder(job: Job) -> Iterator[Row]:
     """A row for each image; its identity is the path of its folder."""
     root = job.folder()
     images = pictures(root)
-    paths = [picture.path.parts for picture in images]
-    has_splits = all(len(parts) > 2 and parts[0] in SPLITS for parts in paths)
+    level = split_level(root, [picture.path for picture in images])
     for picture in job.limited(images, root.name):
         *folders, name = picture.path.parts
-        columns = {"split": SPLITS[folders.pop(0)]} if has_splits else {}
+        columns = {}
+        if level is not None:
+            columns["split"] = folders.pop(level)
         if not folders:
             raise SourceError(
                 f"{root / picture.path}: the image is not in the folder of an identity; move it to one, such as "
@@ -105,8 +107,13 @@ def cute(job: Job) -> Iterator[Row]:
     appendix D.1).
     """
     root, stated_depth = job.folder(), int(job.options.get("depth", 0))
-    for picture in job.limited(pictures(root), root.name):
-        folders = picture.path.parts[:-1]
+    images = pictures(root)
+    level = split_level(root, [picture.path for picture in images])
+    for picture in job.limited(images, root.name):
+        folders = [*picture.path.parts[:-1]]
+        split = None
+        if level is not None:
+            split = folders.pop(level)
         scenes = [depth for depth, name in enumerate(folders) if _SCENE.fullmatch(name.lower())]
         depth = stated_depth or min(scenes, default=0)
         if not 0 < depth <= len(folders):
@@ -118,4 +125,4 @@ def cute(job: Job) -> Iterator[Row]:
         if depth == 1:
             category = re.sub(r"[ _-]*\d+$", "", category) or category
         subject, scene = "/".join(folders[:depth]), "/".join(folders[depth:])
-        yield picture.row(job, root, subject, domain="objects", category=category, background=scene)
+        yield picture.row(job, root, subject, split=split, domain="objects", category=category, background=scene)

@@ -24,7 +24,8 @@ from idmetric.data.importers.run import Columns, Job
 from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
 from idmetric.metric.files import json_file
-from idmetric.metric.images.paths import is_image, walk
+from idmetric.metric.files.folders import walk
+from idmetric.metric.images.paths import is_image
 
 SPLITS = {"query": "query", "pos": "gallery"}
 LISTS = {"query": "image_query_ids.txt", "pos": "positive_ids.txt"}

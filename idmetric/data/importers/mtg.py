@@ -32,7 +32,7 @@ def rows(job: Job) -> Iterator[Row]:
 def _view(job: Job, record: Record, view: int) -> Iterator[Row]:
     values = record.values
     split = values.get("split") or record.shard.split
-    name = str(values.get("id") or f"{record.number:05d}")
+    name = record.text("id") or f"{record.number:05d}"
     identity = "/".join(filter(None, (split, name)))
     scene = f"{identity}/view{view}"
 

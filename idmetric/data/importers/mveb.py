@@ -49,7 +49,9 @@ def rows(job: Job) -> Iterator[Row]:
         if not subset and stem != split:
             subset = stem
         prefix = f"{subset}/" if subset else ""
-        identity = cells.get("identity")
+        identity = None
+        if "identity" in column_of:
+            identity = record.text(column_of["identity"])
         if identity is not None:
             identity = f"{prefix}{identity}"
         name = f"{prefix}{split or 'all'}/{record.number:06d}"

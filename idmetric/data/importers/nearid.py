@@ -113,10 +113,11 @@ def _named(job: Job, source: Source) -> Iterator[tuple[Record, str, str | None]]
     split_of = _positions(source)
     has_parts = len({shard.split for shard in source.shards}) > 1
     for position, record in enumerate(job.records(source)):
-        if "id" in source.columns and record.values["id"] is None:
+        name = record.text("id")
+        if "id" in source.columns and name is None:
             record.reject("column 'id' is empty")
             continue
-        identity = str(record.values.get("id", f"{record.number:05d}"))
+        identity = name or f"{record.number:05d}"
         split = record.values.get("split") or split_of.get(position)
         if has_parts:
             split = split or record.shard.split

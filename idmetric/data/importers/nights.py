@@ -42,11 +42,8 @@ def rows(job: Job) -> Iterator[Row]:
         about = {"votes": values.get("votes"), "x_imagenet": None}
         if values.get("is_imagenet") is not None:
             about["x_imagenet"] = str(values["is_imagenet"]).lower()
-        name = values.get("id")
-        if name is None:
-            name = record.number
         yield from record.group(
-            str(name),
+            record.text("id") or str(record.number),
             {slot: (values[column], {"label": labels.get(slot)}) for slot, column in _SLOTS.items()},
             split=values.get("split"),
             text=values.get("prompt"),

@@ -15,7 +15,9 @@ from pathlib import Path
 from idmetric.data.importers.folders import pictures
 from idmetric.data.importers.run import Columns, Job
 from idmetric.data.importers.source import SourceError, read_json
+from idmetric.data.manifest.split_words import split_name
 from idmetric.data.manifest.table import Row
+from idmetric.metric.files.folders import matching
 
 PARTS = ("train", "test", "test_dense")
 
@@ -23,8 +25,8 @@ PARTS = ("train", "test", "test_dense")
 def rows(job: Job) -> Iterator[Row]:
     """A row for each photo."""
     root = Path(job.sources[0])
-    folders = [root / part for part in ("train", "test")]
-    if any(folder.is_dir() and not any(folder.glob("*.arrow")) for folder in folders):
+    folders = [path for path in matching(root, "*/") if _part(path.name) in ("train", "test")]
+    if any(folder.is_dir() and not matching(folder, "*.arrow") for folder in folders):
         yield from _of_folders(job, root)
     else:
         yield from _of_table(job)
@@ -34,6 +36,7 @@ def _of_folders(job: Job, root: Path) -> Iterator[Row]:
     about = _index(root)
     for picture in job.limited(pictures(root), root.name):
         part, *folders = picture.path.parts[:-1]
+        part = _part(part)
         if part not in PARTS or len(folders) != 1:
             layout = f"{'/, '.join(PARTS)}/ and one folder for each object"
             raise SourceError(f"{root / picture.path}: expected {layout}")
@@ -44,7 +47,7 @@ def _of_table(job: Job) -> Iterator[Row]:
     source = job.open("image", "label")
     about = _index(source.root)
     for record in job.records(source):
-        label, part = record.values["label"], record.shard.split
+        label, part = record.text("label"), _part(record.shard.split or "") or None
         image = record.keep(record.values["image"])
         mask = record.keep(record.values.get("mask"), "mask")
         if not image:
@@ -55,7 +58,12 @@ def _of_table(job: Job) -> Iterator[Row]:
             continue
         parameters = {**record.about("label"), "x_part": part}
         name = f"{part or 'all'}/{record.number:05d}"
-        yield job.row(label, name, parameters=parameters, **about(str(label)), **image, **mask)
+        yield job.row(label, name, parameters=parameters, **about(label), **image, **mask)
+
+
+def _part(name: str) -> str:
+    """The part that a folder or table of this name holds: "test_dense" for Test_Dense."""
+    return split_name(name.lower())
 
 
 def _index(root: Path) -> Callable[[str], Columns]:

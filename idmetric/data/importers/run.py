@@ -17,10 +17,12 @@ from idmetric.data.importers import KINDS, PACKAGE
 from idmetric.data.importers.images import content, ending_of
 from idmetric.data.importers.source import Shard, Source, SourceError, open_source
 from idmetric.data.manifest.check import Progress
-from idmetric.data.manifest.table import Manifest, Row
+from idmetric.data.manifest.schema import text_of
+from idmetric.data.manifest.table import Manifest, Row, warn_of_twins
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.output import replacing
 from idmetric.metric.files.tables import first_few
+from idmetric.metric.files.typed import shown
 
 Columns = dict[str, Any]  # of a row
 
@@ -53,6 +55,10 @@ class Record:
     def origin(self) -> Columns:
         """Where it comes from, for the parameters of its rows."""
         return {"source": self.source.label, "row": self.number}
+
+    def text(self, column: str) -> str | None:
+        """The name or id in a column, see `text_of`; None if it is empty or missing."""
+        return as_name(self.values.get(column), f"{self.where}, column {column!r}")
 
     def reject(self, reason: object) -> None:
         """Leave the row out."""
@@ -209,8 +215,9 @@ class Job:
         """A row; identity, id, group and parent get the dataset's name in front. `file` is the image, if it is one."""
         columns = {"dataset": self.name, **columns, "identity": identity, "id": name}
         for column in ("identity", "id", "group", "parent"):
-            if columns.get(column) is not None:
-                columns[column] = f"{self.name}/{columns[column]}"
+            text = as_name(columns.get(column), f"{self.name}: {column!r} of {name!r}")
+            if text is not None:
+                columns[column] = f"{self.name}/{text}"
         if file is not None:
             columns["path"] = str(file.absolute())
         return Row(**columns)
@@ -263,7 +270,16 @@ def import_dataset(
         raise SourceError(
             f"{len(job.rejected)} rows cannot be imported; fix them, or leave them out (--on-error skip):\n  {lines}"
         )
+    warn_of_twins(manifest)
     return manifest
+
+
+def as_name(value: Any, where: str) -> str | None:
+    """The text of a name or id, see `text_of`; SourceError, which says where it stands, for other values."""
+    try:
+        return text_of(value)
+    except (TypeError, UnicodeEncodeError) as error:
+        raise SourceError(f"{where}: {shown(value)} is not a name; give text or a whole number") from error
 
 
 def scalars(values: Columns, *used: str) -> Columns:

@@ -8,6 +8,7 @@ datasets with a card that breaks the loader (MVEB) can be read.
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -19,14 +20,16 @@ from pathlib import Path, PureWindowsPath
 from posixpath import normpath
 from typing import Any
 
+from idmetric.data.manifest.split_words import split_word
 from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.images.paths import is_address, walk
+from idmetric.metric.files.folders import walk
+from idmetric.metric.images.paths import is_address
 
 ENDINGS = (".parquet", ".arrow", ".csv", ".jsonl")
 _BATCH = 16  # rows read at once: rows may hold several images of megabytes
 _STATE = "state.json"  # of `datasets.Dataset.save_to_disk`
+_OF_ALL_SPLITS = ("index", "database")  # names of tables that are no split's, unlike names of folders
 _SHARD = re.compile(r"-\d{3,}-of-\d{3,}(-[0-9a-f]+)?$")
-_SPLITS = {"train", "training", "val", "valid", "validation", "dev", "test", "eval"}
 
 
 class SourceError(ValueError):
@@ -110,11 +113,16 @@ class Source:
         return locate(path, self.root, self.name, inside=self.revision is not None)
 
     def rows(self) -> Iterator[tuple[Shard, dict[str, Any]]]:
-        """Each row; a column that its file lacks is None."""
+        """Each row; NaN, and a column that its file lacks, is None."""
         stored_names = {name: self.renamed.get(name, name) for name in self.columns}
         for shard in self.shards:
             for row in _rows(shard.path):
-                yield shard, {name: row.get(stored_name) for name, stored_name in stored_names.items()}
+                cells = {}
+                for name, stored_name in stored_names.items():
+                    cell = row.get(stored_name)
+                    is_missing = isinstance(cell, float) and math.isnan(cell)  # as pandas writes missing values
+                    cells[name] = None if is_missing else cell
+                yield shard, cells
 
 
 def locate(path: str, root: Path, name: str, inside: bool) -> Path:
@@ -224,10 +232,12 @@ def _shards(folder: Path, files: str | None) -> tuple[Shard, ...]:
 def _split_of(name: Path) -> str | None:
     """The split in a file name of the Hub, such as data/train-00000-of-00005.parquet or default/test/0000.parquet."""
     stem = _SHARD.sub("", name.stem)
-    if stem != name.stem or stem.split("_")[0] in _SPLITS:
+    if stem in _OF_ALL_SPLITS:
+        return None
+    if stem != name.stem or split_word(stem.split("_")[0]):
         return stem
     parent = name.parent.name
-    return parent if parent.split("_")[0] in _SPLITS else None
+    return parent if split_word(parent.split("_")[0]) else None
 
 
 def read_json(path: Path, kind: type = object) -> Any:

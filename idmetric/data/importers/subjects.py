@@ -18,10 +18,7 @@ def rows(job: Job) -> Iterator[Row]:
     source = job.open("reference_image", "test_image", "binary_label")
     for record in job.records(source):
         values = record.values
-        pair = values.get("pair_id")
-        if pair is None:
-            pair = record.number
-        group = str(pair)
+        group = record.text("pair_id") or str(record.number)
         label = float(values["binary_label"])
         candidate_identity = group if label == 1 else f"{group}/other"
         votes = [int(vote) for vote in values.get("human_votes") or ()]

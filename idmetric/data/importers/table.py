@@ -36,7 +36,8 @@ def rows(job: Job) -> Iterator[Row]:
         values = {name: value for name, value in record.values.items() if value is not None}
         values["path"] = values.pop(image, None)
         if job.named and "dataset" not in job.columns and "dataset" in values:
-            values.setdefault("x_subset", str(values.pop("dataset")))
+            values.setdefault("x_subset", record.text("dataset"))
+            del values["dataset"]
         columns: Columns = {}
         for column in PATHS:
             columns |= record.keep(values.get(column), column)
@@ -44,7 +45,7 @@ def rows(job: Job) -> Iterator[Row]:
             record.reject("no image")
             continue
 
-        columns |= {column: str(values[column]) for column in _TEXT if column in values}
+        columns |= {column: record.text(column) for column in _TEXT if column in values}
         for column in {*_NUMBERS} & values.keys():
             try:
                 columns[column] = int(values[column]) if column == "seed" else float(values[column])
@@ -56,4 +57,4 @@ def rows(job: Job) -> Iterator[Row]:
         columns["parameters"] = {**record.origin, **scalars(values, "id", "identity", *PATHS, *columns), **free}
         columns.setdefault("split", record.shard.split)
         name = f"{record.shard.split or 'all'}/{record.number:06d}"
-        yield job.row(values.get("identity"), values.get("id", name), **columns)
+        yield job.row(record.text("identity"), record.text("id") or name, **columns)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from idmetric.data.importers.run import Job, as_list
+from idmetric.data.importers.run import Job, as_list, as_name
 from idmetric.data.importers.source import SourceError, locate, read_json
 from idmetric.data.manifest.table import Row
 
@@ -42,5 +42,5 @@ def rows(job: Job) -> Iterator[Row]:
             classes = as_list(classes)
             identity = None
             if len(classes) == 1:
-                identity = f"{name}/{classes[0]}"
+                identity = f"{name}/{as_name(classes[0], f'{info}: class_id of {path}')}"
             yield job.row(identity, f"train/{path}", file, dataset=dataset, split="train", domain=domain)

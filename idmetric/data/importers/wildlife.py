@@ -11,13 +11,14 @@ matches, and the published splits keep them apart.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
 from idmetric.data.importers.images import png
 from idmetric.data.importers.run import Job
 from idmetric.data.manifest.table import Row
+from idmetric.match.annotations import box_by_size
+from idmetric.metric.files import json_file
 from idmetric.metric.images.read import read_image
 
 _USED = ("identity", "path", "dataset", "species", "split", "bbox")
@@ -60,10 +61,8 @@ def _cut(photo: Path, box: str | None) -> bytes | str:
     if box is None:
         return str(photo.absolute())
     try:
-        x, y, width, height = map(float, json.loads(box))
-        left, top = round(x), round(y)
-        right, bottom = round(x + width), round(y + height)
-    except (TypeError, ValueError, OverflowError) as error:  # infinity cannot be rounded
+        left, top, right, bottom = map(round, box_by_size(json_file.parse(box)))
+    except ValueError as error:
         raise ValueError(f"bbox {box[:60]} is not [x, y, width, height]") from error
 
     image = read_image(photo)

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from idmetric.data.manifest.split_words import split_name
 from idmetric.metric.files.tables import first_few
 from idmetric.metric.files.typed import shown
 from idmetric.metric.images.paths import is_address
@@ -115,7 +116,8 @@ def array_of(values: Sequence[Any], column: str, name: str, offset: int = 0) -> 
         try:
             if column == "parameters" and not isinstance(value, str | None):
                 value = json.dumps(value, ensure_ascii=False, sort_keys=True, allow_nan=False, default=plain)
-            converted.append(None if value is None else _convert(value, kind))
+            is_missing = value is None or (kind != pa.float64() and _is_nan(value))
+            converted.append(None if is_missing else _convert(value, kind))
         except (ValueError, TypeError, OverflowError) as error:
             reason = f"{shown(value)} is not {_EXPECTED[kind]}"
             if isinstance(error, UnicodeEncodeError):  # file names that are not UTF-8: no format can store them
@@ -126,6 +128,23 @@ def array_of(values: Sequence[Any], column: str, name: str, offset: int = 0) -> 
     return pa.array(converted, kind)
 
 
+def text_of(value: Any) -> str | None:
+    """The text of a name or id in any table, as in a manifest's columns: 7 and 7.0 are "7", None and NaN are missing.
+
+    Raises:
+        TypeError: for lists, bytes, booleans, fractions and other values that cannot be names.
+        UnicodeEncodeError: for text that is not UTF-8.
+    """
+    if value is None or _is_nan(value):
+        return None
+    text: str = _convert(value, pa.string())
+    return text
+
+
+def _is_nan(value: Any) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
 def _convert(value: Any, kind: pa.DataType) -> Any:
     """The value in a type of the schema; TypeError or ValueError if it does not fit."""
     if kind == pa.float64():
@@ -134,7 +153,7 @@ def _convert(value: Any, kind: pa.DataType) -> Any:
         raise TypeError
     if isinstance(value, float) and value.is_integer():  # whole numbers of JSON and pandas
         value = int(value)
-    if kind == pa.string() and isinstance(value, str | int | os.PathLike):
+    if kind == pa.string() and isinstance(value, str | int | np.integer | os.PathLike):
         text = str(value)
         text.encode()
         return text
@@ -185,6 +204,7 @@ def checked(table: pa.Table, name: str) -> pa.Table:
         if kind == pa.string():  # an empty text is an empty value, in every format
             is_empty = pc.fill_null(pc.equal(columns[column], ""), False)
             columns[column] = pc.if_else(is_empty, None, columns[column])
+    columns["split"] = pa.array([name and split_name(name) for name in columns["split"].to_pylist()], pa.string())
     columns["role"] = pc.fill_null(columns["role"], "real")
     columns["id"] = pa.array(_ids(columns), pa.string())
     for column in table.column_names:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
@@ -32,7 +33,21 @@ except ImportError as error:  # pragma: no cover
     raise ImportError(f"manifests need pyarrow: {install('data')}") from error
 
 from idmetric.data.manifest.files import CHUNK, FORMATS, check_extension, read_table, write_table
-from idmetric.data.manifest.schema import COLUMNS, PATHS, ROLES, SCHEMA, SLOTS, ManifestError, Row, array_of, checked
+from idmetric.data.manifest.schema import (
+    COLUMNS,
+    PATHS,
+    ROLES,
+    SCHEMA,
+    SLOTS,
+    TYPES,
+    ManifestError,
+    Row,
+    array_of,
+    checked,
+    text_of,
+)
+from idmetric.data.manifest.split_words import split_name
+from idmetric.data.manifest.twins import twins_note
 from idmetric.metric.files.tables import first_few
 
 if TYPE_CHECKING:
@@ -122,6 +137,10 @@ class Manifest:
         for name, wanted in values.items():
             is_several = isinstance(wanted, list | tuple | set | frozenset)
             options = set(wanted) if is_several else {wanted}
+            if TYPES.get(name) == pa.string():
+                options = {text_of(option) for option in options}
+            if name == "split":
+                options = {option and split_name(option) for option in options}
             fits = [value in options for value in self.column(name)]
             chosen &= np.array(fits, dtype=bool)
         manifest = self.take(chosen)
@@ -218,7 +237,16 @@ def read(path: StrPath) -> Manifest:
         ManifestError: naming the file, rows and columns at fault.
     """
     path = Path(path)
-    return Manifest(read_table(path), path.parent, str(path))
+    manifest = Manifest(read_table(path), path.parent, str(path))
+    warn_of_twins(manifest)
+    return manifest
+
+
+def warn_of_twins(manifest: Manifest) -> None:
+    """Warn of identities with names that differ by case, spaces or the coding of accents alone."""
+    note = twins_note(manifest.column("identity"))
+    if note is not None:
+        warnings.warn(note, stacklevel=3)
 
 
 def merge(manifests: Sequence[Manifest], shared: bool = False) -> Manifest:

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -57,6 +57,7 @@ from idmetric.evaluate.settings import option
 from idmetric.evaluate.statistics.paired import Comparison, compare, too_few
 from idmetric.metric.calibration.apply import PAIR_RATE
 from idmetric.metric.distance.ties import comparable
+from idmetric.metric.files.tables import first_few
 from idmetric.metric.models.named import NamedScore
 from idmetric.scoring.copies import MANY
 from idmetric.scoring.limits import GIVEN
@@ -92,6 +93,9 @@ class GeneratorOptions(CopyingOptions, OutputsOptions):
         "boxes or masks of subjects, as for `idmetric match`: each subject is compared in its region",
         metavar="FILE",
     )
+    regions_of: Literal["upright", "stored"] | None = option(
+        None, "of photos that EXIF turns, regions were drawn on the upright photo (default), or on the stored pixels"
+    )
     detect: str | None = option(
         None,
         "find regions by words, such as 'dog,person' (pip install 'idmetric[detect]')",
@@ -116,6 +120,8 @@ class GeneratorOptions(CopyingOptions, OutputsOptions):
         super().__post_init__()
         if self.regions is not None and self.detect is not None:
             raise ValueError("--regions and --detect both say where subjects are: leave one out")
+        if self.regions_of is not None and self.regions is None:
+            raise ValueError("--regions-of says how the regions of --regions were drawn: give these, too")
         if self.threshold is not None and not self.in_regions:
             raise ValueError("--threshold is for subjects in regions: give --regions or --detect, or --scr for SCR")
         if self.scr and not self.in_regions and (self.rate is not None or self.calibration is not None):
@@ -307,6 +313,7 @@ def run(
     if options.grades:
         grades = read_grades(options.grades, images)
     regions: RegionsOf | None = None
+    unlisted: tuple[str, ...] = ()
     detector = ""
     if options.in_regions:
         from idmetric.evaluate.protocols.generator.regions import detect_regions, read_regions, sightings
@@ -314,7 +321,7 @@ def run(
         _refuse_without_regions(models, settings)
         to_cut = [images, Images.of(data, FLOOR)]
         if options.regions is not None:
-            regions = read_regions(options.regions, to_cut, data)
+            regions, unlisted = read_regions(options.regions, to_cut, data, options.regions_of)
         else:
             detected = _detected(options, settings)
             detector = detected.signature
@@ -343,6 +350,11 @@ def run(
         notes.append(
             f"WARNING: images differ in size ({listing}), which alone changes similarities: compare methods at one size"
         )
+    if unlisted:
+        notes.append(
+            f"WARNING: {len(unlisted)} images are not listed in {options.regions}, and count as images without "
+            f"regions: {', '.join(first_few(unlisted, 3))}"
+        )
     thumbnails = reference_thumbnails(images, bound.manifest, settings)
     if options.copies and not is_unchecked:
         copies, gray = agreements(images, bound.manifest, settings, thumbnails, regions)
@@ -358,6 +370,8 @@ def run(
     about = {**settings.as_dict(), "by": list(options.by), "held_out": options.held_out}
     if regions is not None:
         about |= {"margin": layout.margin, "square": layout.square, "threshold": options.threshold}
+        if options.regions_of is not None:
+            about["regions_of"] = options.regions_of
     if detector:
         about["detector"] = detector
     if shared.compared_on:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, listed, named, texts
 from idmetric.evaluate.protocols.common.intervals import SHARE, any_statistic, averages
@@ -71,7 +72,7 @@ COLUMNS = {
     "BAUS": Column("balanced accuracy on queries of unknown identities, which count if they are called new"),
 }
 
-GALLERY, QUERY = ("database", "gallery", "index", "train"), ("query", "test")
+GALLERY, QUERY = ("gallery", "train"), ("query", "test")
 ORACLE, EVERY = "oracle", "every"
 
 
@@ -131,11 +132,12 @@ def _searches(data: Manifest, options: OpenSetOptions, seed: int) -> tuple[dict[
     in_gallery = np.isin(split, GALLERY)
     is_query = np.isin(split, QUERY)
     share = options.unknown
-    if share is None and not (in_gallery.any() and is_query.any()):
-        share = 0.5
-
     searches = {}
     notes: list[str] = []
+    if share is None and not (in_gallery.any() and is_query.any()):
+        share = 0.5
+        notes += _undivided(split)
+
     for name in dict.fromkeys(names):
         rows = np.flatnonzero(names == name)
         whole = Search.of(data, rows, rows)
@@ -153,6 +155,19 @@ def _searches(data: Manifest, options: OpenSetOptions, seed: int) -> tuple[dict[
             f"{', '.join(QUERY)} the queries; or make them: --unknown 0.5. Identities with two images are needed"
         )
     return searches, notes
+
+
+def _undivided(split: NDArray[Any]) -> list[str]:
+    """A note on splits that are not a gallery and its queries; ValueError if they are one of both alone."""
+    there = listed(map(repr, sorted({*split} - {""})))
+    if not there:
+        return []
+    if np.isin(split, ("query", "gallery")).any():
+        raise ValueError(
+            f"the splits {there} are not a gallery ({', '.join(GALLERY)}) and its queries ({', '.join(QUERY)}): rename "
+            "them, or draw the queries by chance: --unknown 0.5"
+        )
+    return [f"the splits {there} are not a gallery and its queries, which were drawn by chance"]
 
 
 def _answerable(

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from idmetric.evaluate.protocols.common.columns import Ints, named, parameters, texts
+from idmetric.evaluate.protocols.common.columns import Ints, listed, named, parameters, texts
 from idmetric.evaluate.protocols.common.intervals import average, mean
 from idmetric.evaluate.protocols.common.paper_numbers import PAPER_HELP, printed, row_of, rows
 from idmetric.evaluate.protocols.common.protocol import Protocol
@@ -48,7 +48,6 @@ class RetrievalOptions(Checked):
     paper: str | None = option(None, PAPER_HELP, choices=rows("ilgen", "table_5"))
 
 
-GALLERY = ("gallery", "database", "index")
 DEPTHS: dict[str, int | None] = {"met": 100, "gldv2": 100, "sop": 100, "instre": None, "mini_ilias": 1000}  # Table 2
 REVISITED = ("roxford", "rparis")
 
@@ -97,19 +96,25 @@ def tasks(data: Manifest, skip: bool = False) -> tuple[dict[str, Search], list[s
     is_query = np.array([part == "query" for part in parts], dtype=bool)
     in_gallery = np.array([part == "gallery" for part in parts], dtype=bool)
     has_identity = named(data)
-    searches, notes = {}, []
+    searches = {}
+    notes: list[str] = []
     for name in dict.fromkeys(names):
         is_own = names == name
         queries = np.flatnonzero(is_own & is_query)
         gallery = np.flatnonzero(is_own & in_gallery)
         has_parts = bool(len(queries) or len(gallery))
         if not has_parts:  # every image searches all others
+            other_splits = sorted({*texts(data, "split", "")[is_own]} - {""})
+            if other_splits:
+                notes.append(
+                    f"dataset {name}: no split of {listed(other_splits)} is query or gallery: all images search all"
+                )
             queries = np.flatnonzero(is_own & has_identity)
             gallery = np.flatnonzero(is_own)
         if not len(queries) or not len(gallery):
             missing = "queries (slot or split 'query')"
             if len(queries):
-                missing = f"gallery (slot 'candidate', split {GALLERY})"
+                missing = "gallery (slot 'candidate', split 'gallery')"
             splits = ", ".join(map(repr, dict.fromkeys(texts(data, "split")[is_own])))
             raise ValueError(f"dataset {name}: no {missing}; there are the splits {splits}")
         unnamed = int((~has_identity[queries]).sum())
@@ -128,24 +133,28 @@ def _part(slot: str | None, split: str | None) -> str | None:
     """Whether a row is a "query" or in the "gallery", by its slot, else its split; None for neither."""
     if slot is not None:
         return {"query": "query", "candidate": "gallery"}.get(slot)
-    if split == "query":
-        return "query"
-    return "gallery" if split in GALLERY else None
+    return split if split in ("query", "gallery") else None
 
 
 def _ignored(data: Manifest, queries: Ints) -> dict[int, list[int]]:
     """Query row -> rows that do not count for it."""
-    row_of = {name: row for row, name in enumerate(data.column("id"))}
+    from idmetric.data.manifest.schema import text_of  # needs pyarrow, which the help does not
+
+    row_of: dict[str | None, int] = {name: row for row, name in enumerate(data.column("id"))}
     about = parameters(data)
-    ignored = {}
+    ignored: dict[int, list[int]] = {}
     for row in queries.tolist():
         names = about[row].get("x_ignore")
         if names is None:
             continue
+        if not isinstance(names, list):
+            names = [names]
+        ignored[row] = []
         for name in names:
-            if name not in row_of:
-                raise ValueError(f"row {row + 1}: x_ignore names {name!r}, but no row has this id")
-        ignored[row] = [row_of[name] for name in names]
+            try:
+                ignored[row].append(row_of[text_of(name)])
+            except (KeyError, TypeError):
+                raise ValueError(f"row {row + 1}: x_ignore names {name!r}, but no row has this id") from None
     return ignored
 
 

@@ -16,6 +16,7 @@ from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.revision import commit_of
 from idmetric.metric.checkpoints.watched import StalledError, watched
 from idmetric.metric.files import StrPath
+from idmetric.metric.files.folders import matching
 
 T = TypeVar("T")
 
@@ -153,7 +154,7 @@ def fetch_folder(files: Files, patterns: Sequence[str]) -> Path:
                 lambda: api.model_info(files.name, revision=files.hub.revision, timeout=timeout), _ANSWERS * timeout
             )
         except Exception as error:
-            if _is_unreachable(error) and any(folder.glob("*.safetensors")):
+            if _is_unreachable(error) and matching(folder, "*.safetensors"):
                 return folder
             raise
     for sibling in info.siblings or []:

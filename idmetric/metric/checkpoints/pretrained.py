@@ -21,6 +21,7 @@ from idmetric.metric.checkpoints.format import CONFIG, WEIGHTS, read_json
 from idmetric.metric.checkpoints.released import ADAPTER_CONFIG, PROCESSOR
 from idmetric.metric.checkpoints.revision import revision_of
 from idmetric.metric.checkpoints.weights import check_loaded, check_report, read_tensors
+from idmetric.metric.files.folders import matching
 from idmetric.metric.files.quiet import quiet
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "*.model")  # of a Hub repository: no code, no pickles
@@ -122,9 +123,7 @@ def _cannot_open(class_name: str, folder: Path, error: Exception) -> CheckpointE
 
 def folder_revision(folder: Path) -> str:
     """The revision of all files of a folder that may decide an output."""
-    files = set(weight_files(folder))
-    for pattern in FILES:
-        files |= {path for path in folder.glob(pattern) if not path.name.startswith(".")}
+    files = {*weight_files(folder), *matching(folder, *FILES)}
     return revision_of(*sorted(files))
 
 

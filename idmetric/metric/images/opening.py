@@ -83,7 +83,7 @@ def read_file(path: StrPath) -> Named:
     """All bytes of a file; ImageReadError as for `open_image`, or if it has more than `MOST` bytes."""
     name = describe(path)
     try:
-        return Named(read_bytes(_checked_path(path, name)), name)
+        return Named(read_bytes(checked_path(path, name)), name)
     except OSError as error:
         _refuse(error, name)
 
@@ -180,7 +180,7 @@ def is_animated(image: Image.Image) -> bool:
 def _file(source: Any, name: str) -> BinaryIO | str:
     """The source as Pillow opens it: an existing file's path, or bytes in memory."""
     if isinstance(source, str | os.PathLike):
-        return _checked_path(source, name)
+        return checked_path(source, name)
 
     if isinstance(source, bytes | bytearray | memoryview):
         data: Any = bytes(source)
@@ -200,7 +200,7 @@ def _file(source: Any, name: str) -> BinaryIO | str:
     return io.BytesIO(data)
 
 
-def _checked_path(source: StrPath, name: str) -> str:
+def checked_path(source: StrPath, name: str) -> str:
     """The path of a file that can be opened."""
     if isinstance(source, str) and is_address(source):
         raise ImageReadError(name, "addresses (URLs) are not fetched: download it and give the file's path")
@@ -215,7 +215,7 @@ def _checked_path(source: StrPath, name: str) -> str:
     if stat.S_ISDIR(status.st_mode):
         raise ImageReadError(name, "it is a folder: give the image files in it")
     if not stat.S_ISREG(status.st_mode):  # opening one may wait for ever
-        raise ImageReadError(name, "it is a pipe or a device: give a file, or its bytes")
+        raise ImageReadError(name, "it is a pipe or a device: give a file with its content")
     if status.st_size == 0:
         raise ImageReadError(name, _EMPTY)
     return path

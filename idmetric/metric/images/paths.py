@@ -5,8 +5,8 @@
   above.
 - A pattern (`gen/*.png`, `gen/**/*.png`) stands for what matches it, as a shell would list it.
 
-Hidden files and folders (names that begin with a dot, as macOS's `._a.png`) and `__MACOSX` are left out of folders and
-patterns. Lists are in natural order: 2.png before 10.png.
+Hidden files and folders, and those that file managers leave, are left out of folders and patterns
+(`idmetric.metric.files.folders.is_hidden`). Lists are in natural order: 2.png before 10.png.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ import glob
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from idmetric.metric.files import StrPath
+from idmetric.metric.files.folders import is_hidden, walk
 from idmetric.metric.files.output import file_id, is_same_file
 
 # of a folder; a file that is named, or in a manifest, may end in anything
@@ -76,44 +77,6 @@ def exists(path: StrPath) -> bool:
 
 
 # Folders and patterns
-
-
-def walk(folder: Path, above: Iterable[Path] = ()) -> Iterator[Path]:
-    """All files below a folder, sorted by the names on the way, without hidden ones; links to folders are followed.
-
-    A link that leads nowhere, a pipe and a device count as files, so that reading them reports it.
-
-    Args:
-        above: folders that links do not lead back to, as they do not to those on the way.
-    """
-    waiting = [(folder, True, frozenset(map(_folder_id, above)))]  # not recursive: folders may be thousands deep
-    while waiting:
-        path, is_folder, ids_above = waiting.pop()
-        if not is_folder:
-            yield path
-            continue
-        folder_id = _folder_id(path)
-        if folder_id in ids_above:
-            continue
-        with os.scandir(path) as scanned:
-            entries = sorted(scanned, key=lambda entry: entry.name, reverse=True)
-        for entry in entries:
-            if not is_hidden(entry.name):
-                # of a link that leads to itself, entry.is_dir() raises an error
-                leads_to_folder = os.path.isdir(entry) if entry.is_symlink() else entry.is_dir()
-                waiting.append((path / entry.name, leads_to_folder, ids_above | {folder_id}))
-
-
-def _folder_id(folder: Path) -> tuple[int, int] | str:
-    status = os.stat(folder)
-    if not status.st_ino:  # a file system without numbers of files
-        return os.path.realpath(folder)
-    return status.st_dev, status.st_ino
-
-
-def is_hidden(name: str) -> bool:
-    """Whether a file or folder of this name is left out of folders and patterns."""
-    return name.startswith(".") or name == "__MACOSX"
 
 
 def is_image(path: StrPath) -> bool:
@@ -204,7 +167,12 @@ def matches(pattern: str) -> list[str]:
     parts = Path(pattern[len(base) :].strip("/" + os.sep)).parts
     if "**" not in parts:
         paths = glob.glob(os.path.join(glob.escape(base), *parts))
-        matched = [path for path in paths if not is_hidden(os.path.basename(path))]
+        matched = []
+        for match in paths:
+            names = Path(match).parts[-len(parts) :]
+            # a part without a wildcard names its folder or file
+            if not any(is_hidden(name) and name != part for name, part in zip(names, parts, strict=True)):
+                matched.append(match)
         return sorted(matched, key=natural)
 
     # glob follows links in circles

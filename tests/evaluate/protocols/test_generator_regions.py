@@ -325,6 +325,18 @@ def test_detected_regions_score_as_the_same_boxes_in_a_file(uno: Path, tiny: IDS
         run_uno(uno, tiny, regions=None, detect="badge", detector="yolo")
 
 
+def test_17_images_that_are_not_listed_are_in_the_notes(uno: Path, tiny: IDSim) -> None:
+    lines = (uno / "boxes.csv").read_text().splitlines()
+    (uno / "some.csv").write_text("\n".join(line for line in lines if "good/0_0.png" not in line))
+    with pytest.warns(UserWarning, match="images are not listed with regions"):
+        result = run_uno(uno, tiny, regions=str(uno / "some.csv"))
+    (note,) = [note for note in result.notes if "not listed" in note]
+    assert note.startswith("WARNING: 2 images are not listed in ")  # in lost/1_0.png nothing is drawn
+    assert "out/good/0_0.png" in note
+    with pytest.raises(ValueError, match="--regions-of says how the regions of --regions were drawn"):
+        GeneratorOptions(regions_of="stored")
+
+
 def test_regions_that_fit_no_image_are_named(uno: Path, tiny: IDSim) -> None:
     data = open_uno(uno)
 
@@ -336,7 +348,9 @@ def test_regions_that_fit_no_image_are_named(uno: Path, tiny: IDSim) -> None:
     fails(RequestError, r"cannot read regions .*absent\.csv", regions=str(uno / "absent.csv"))
     fails(RequestError, "none of the images", regions=write_regions(uno / "r.csv", {"other.png": [(0, 0, 9, 9)]}))
     names = {f"out/{method}/{number}_0.png": [(0, 0, 9, 9)] for method in SHOWN for number in range(2)}
-    fails(RequestError, r"no region's label \(cat\)", regions=write_regions(uno / "r.csv", names, "cat"))
+    path = Path(write_regions(uno / "r.csv", names, "cat"))
+    path.write_text(path.read_text().replace("cat", "horse", 1))
+    fails(RequestError, r"no region's label \(cat, horse\)", regions=str(path))
     outside = {**names, "out/good/0_0.png": [(500, 0, 600, 9)]}
     fails(ImageReadError, r"good/0_0\.png.* lies outside", regions=write_regions(uno / "r.csv", outside))
     with pytest.raises(ValueError, match="hsv: regions are compared by models"):

@@ -151,7 +151,7 @@ def test_a_closed_set_has_no_unknown_numbers(animals: Manifest) -> None:
 
 
 def test_a_gallery_that_knows_no_query_is_an_error(split: Manifest) -> None:
-    strangers = split.filter(lambda row: row.split == "database" or row.identity in ("i5", "i6", None))
+    strangers = split.filter(lambda row: row.split == "gallery" or row.identity in ("i5", "i6", None))
     with pytest.raises(ValueError, match=r"no query shows an identity of the gallery.*--unknown 0\.5"):
         run(strangers, {"m": Drawn()}, PLAIN)
     with pytest.raises(ValueError, match="below 1"):
@@ -197,3 +197,18 @@ def test_thresholds_come_from_the_calibration(split: Manifest, tmp_path: Path) -
         scorers.calibrated(tiny, replace(PLAIN, distance="patch"), tmp_path / "c.json", 0.2)
     assert scorers.calibrated(tiny, replace(PLAIN, distance="patch")) is None
     assert scorers.calibrated(Drawn(), PLAIN, tmp_path / "c.json") is None
+
+
+def test_capitals_of_splits_are_no_reason_to_draw_one(split: Manifest) -> None:
+    """Splits Query and Database give the numbers of query and gallery; other names are drawn from with a note."""
+    words = ["Query" if name == "query" else "DATABASE" for name in split.column("split")]
+    [expected] = run(split, {"m": Drawn()}, PLAIN)
+    [result] = run(split.replace(split=words), {"m": Drawn()}, PLAIN)
+    assert result.rows == expected.rows
+    assert not any("drawn" in note for note in result.notes)
+
+    [drawn] = run(split.replace(split="fold 1"), {"m": Drawn()}, PLAIN)
+    assert "the splits 'fold 1' are not a gallery and its queries, which were drawn by chance" in drawn.notes
+    words = ["Query" if name == "query" else "Galerie" for name in split.column("split")]
+    with pytest.raises(ValueError, match=r"the splits 'Galerie', 'query' are not a gallery \(gallery, train\) and its"):
+        run(split.replace(split=words), {"m": Drawn()}, PLAIN)

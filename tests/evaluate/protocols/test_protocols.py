@@ -434,3 +434,20 @@ def test_several_distractors_of_a_view_by_one_engine_are_separate_samples(draw: 
     found = matched.matched(Manifest.from_rows(rows, tmp_path), ("distractor",), lambda row: "x")
     assert found.views.tolist() == [[0, 1]] * 3
     assert found.made.tolist() == [[2, 5], [3, 6], [4, -1]]
+
+
+def test_numbers_name_rows_as_their_text_does(draw: Images, tmp_path: Path) -> None:
+    """Ids of a column of whole numbers are text, and `x_ignore` in JSON has numbers."""
+    rows = [replace(row, id=str(number)) for number, row in enumerate(ilgen_rows(draw, "roxford_hard", "split"))]
+    junk = [int(r.id) for r in rows if r.split == "gallery" and r.identity != rows[0].identity]
+    data = Manifest.from_rows(rows, tmp_path).replace(parameters=[{"x_ignore": junk}] + [None] * 29)
+    [result] = retrieval.run(data, {"m": Drawn()}, PLAIN)
+    assert result.items["queries"]["mAP"][0] == 1.0  # only positives are left to find
+    with pytest.raises(ValueError, match="row 1: x_ignore names True, but no row"):
+        retrieval.run(data.replace(parameters=[{"x_ignore": [True]}] + [None] * 29), {"m": Drawn()}, PLAIN)
+
+
+def test_splits_that_are_neither_queries_nor_gallery_are_named(draw: Images, tmp_path: Path) -> None:
+    rows = [replace(row, split="fold 1") for row in ilgen_rows(draw, "sop", "split")]
+    [result] = retrieval.run(Manifest.from_rows(rows, tmp_path), {"m": Drawn()}, PLAIN)
+    assert "dataset sop: no split of fold 1 is query or gallery: all images search all" in result.notes

@@ -11,6 +11,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable
+from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from random import Random
@@ -27,6 +28,8 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from idmetric.data.manifest.table import ManifestError, read
+from idmetric.match.region_files import regions_for
+from idmetric.match.regions import Cut
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files.digest import BLANK, seal
 from idmetric.metric.images.masks import read_mask
@@ -143,6 +146,80 @@ def subject(rng: Random, folder: Path) -> Path:
     return path
 
 
+COCO: dict[str, list[dict[str, Any]]] = {
+    "images": [{"id": k, "file_name": f"{k}.png", "width": 64, "height": 48} for k in range(4)],
+    "categories": [{"id": 0, "name": "dog"}, {"id": 1, "name": "cat"}],
+    "annotations": [
+        {"id": k, "image_id": k % 4, "category_id": k % 2, "bbox": [4, 4, 20, 20], "iscrowd": k % 2, "score": 0.5,
+         "attributes": {"rotation": 10.0 * (k % 3)}, "segmentation": part}
+        for k, part in enumerate([
+            [], [[4, 4, 24, 4, 24, 24]], {"size": [48, 64], "counts": [196, 20, 2856]}, [4, 4, 24, 4, 24, 24],
+            {"size": [48, 64], "counts": "T6d0ni0"}, None,
+        ])
+    ],
+}  # fmt: skip
+VOC = (
+    "<annotation><size><width>64</width><height>48</height></size><object><name>dog</name><bndbox><xmin>4</xmin>"
+    "<ymin>4</ymin><xmax>24</xmax><ymax>24</ymax></bndbox></object></annotation>"
+)
+LABELME = {
+    "imageWidth": 64, "imageHeight": 48,
+    "shapes": [
+        {"label": "dog", "shape_type": kind, "points": points, "group_id": None}
+        for kind, points in (
+            ("rectangle", [[4, 4], [24, 24]]), ("polygon", [[4, 4], [24, 4], [9, 9]]), ("point", [[1, 1]])
+        )
+    ],
+}  # fmt: skip
+
+
+def spoil(value: Any, rng: Random) -> None:
+    """Put odd values somewhere into a JSON value, or repeat and remove parts of it."""
+    for _ in range(rng.randint(1, 3)):
+        part = value
+        while True:
+            key = rng.choice(list(part) if isinstance(part, dict) else range(len(part)))
+            if isinstance(part[key], dict | list) and part[key] and rng.random() < 0.8:
+                part = part[key]
+                continue
+            if isinstance(part, list) and rng.random() < 0.3:
+                part.append(part[key])
+            else:
+                part[key] = deepcopy(rng.choice(ODD))
+            break
+
+
+def regions(rng: Random, folder: Path) -> Path:
+    """A file or folder of regions of one of the formats, damaged in its values or its bytes."""
+    kind = rng.choice(("coco.json", "r.csv", "0.txt", "0.xml", "0.json"))
+    if kind.endswith(".json"):
+        content = json.loads(json.dumps(COCO if kind == "coco.json" else LABELME))
+        spoil(content, rng)
+        text = json.dumps(content)
+    else:
+        text = {
+            "r.csv": "path,x,y,w,h,label,score\n" + "".join(f"{k}.png,4,4,20,20,dog,0.5\n" for k in range(4)),
+            "0.txt": "0 0.3 0.3 0.2 0.2\n1 0.1 0.1 0.4 0.1 0.4 0.4\n",
+            "0.xml": VOC,
+        }[kind]
+        text = text.replace(rng.choice(("4", "0", "dog", "<", " ", ",", "\n")), str(rng.choice(ODD)), 1)
+    data = text.encode("utf-8", "surrogatepass")
+    (folder / kind).write_bytes(damage(data, rng) if rng.random() < 0.4 else data)
+    return folder if kind.startswith("0") else folder / kind
+
+
+def use_regions(path: Path) -> None:
+    """Cut every region of the images that the file lists, and skip images with regions that cannot be used."""
+    picture = Image.new("RGB", (64, 48))
+    source = regions_for(path, [f"{number}.png" for number in range(4)], "list", ("dog", "cat"))
+    for number in range(4):
+        try:
+            for region in source.find(number, picture):
+                Cut().cut(picture, region, f"{number}.png")
+        except ImageReadError as error:
+            assert f"{number}.png" in str(error)  # noqa: PT017
+
+
 # name -> what makes an input, what reads it, the error that it may raise, inputs
 READERS: dict[str, tuple[Callable[[Random, Path], Any], Callable[[Any], object], type[Exception], int]] = {
     "image": (picture, read_image, ImageReadError, 30),
@@ -154,6 +231,7 @@ READERS: dict[str, tuple[Callable[[Random, Path], Any], Callable[[Any], object],
     "manifest Parquet": (manifest("parquet"), use_manifest, ManifestError, 16),
     "subject": (subject, Subject.load, RequestError, 30),
     "pairs CSV": (pairs, lambda path: read_pairs(path).rows, RequestError, 12),
+    "regions": (regions, use_regions, RequestError, 40),
 }
 
 

@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.look import UnreadableError
+from idmetric.data.manifest.twins import twins_note
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.paper_numbers import missing_rows, open_points
 from idmetric.evaluate.protocols.common.result import Result
@@ -201,7 +202,8 @@ def bind(
     if patches and lacking:
         raise ValueError(f"models without patches: {', '.join(lacking)}; leave them out, or use the distance cls")
 
-    notes: list[str] = []
+    alike = twins_note(manifest.column("identity"))
+    notes = [] if alike is None else [alike]
     while True:
         scorers: dict[str, Scorer] = {}
         rows = rows_of(manifest) if rows_of else None

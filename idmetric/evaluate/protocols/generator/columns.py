@@ -169,6 +169,7 @@ def agreements(
         thumbnails: of the references.
     """
     from idmetric.match import Cut
+    from idmetric.match.orientation import upright_region
 
     members = images.by_subject()
     rows = []  # of each subject the shown images, then the generated ones
@@ -184,7 +185,8 @@ def agreements(
         picture = read_image(source)
         cuts: list[Any] = [picture]
         for region in (regions or {}).get(source, ()):
-            cuts.append(Cut().cut(picture, region, describe(source))[0])
+            upright = upright_region(region, picture, describe(source))
+            cuts.append(Cut().cut(picture, upright, describe(source)).pixels)
         return [small_picture(cut) for cut in cuts]
 
     agreement = np.empty(len(images.rows))

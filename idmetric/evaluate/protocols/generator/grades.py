@@ -34,6 +34,7 @@ from idmetric.evaluate.protocols.common.columns import Array, listed
 from idmetric.evaluate.protocols.generator.images import Images
 from idmetric.evaluate.protocols.judges.answers import grades_in_lines
 from idmetric.metric.files import json_file
+from idmetric.metric.files.folders import matching
 
 GRADE, CONSISTENCY = "grade", "consistency"
 _FOLDER_PATTERNS = ("score.jsonl", "*_vie_score.csv", "*_judge.txt", "result.json")
@@ -165,11 +166,11 @@ def _files_of(source: str) -> list[Path]:
     path = Path(source)
     files = [path]
     if path.is_dir():
-        files = [file for pattern in _FOLDER_PATTERNS for file in sorted(path.rglob(pattern))]
-        files = files or sorted(path.glob("*.json"))
+        files = [file for pattern in _FOLDER_PATTERNS for file in matching(path, f"**/{pattern}")]
+        files = files or matching(path, "*.json")
     elif "*" in source:
         root = Path(path.anchor)
-        files = sorted(root.glob(str(path.relative_to(root))))
+        files = matching(root, str(path.relative_to(root)))
     if not files:
         raise SourceError(f"{source}: no result files of a benchmark ({', '.join(_FOLDER_PATTERNS)}, METHOD.json)")
     return files

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from PIL import Image
 
 from idmetric.evaluate.protocols.common.columns import Ints
 from idmetric.evaluate.protocols.generator.images import Images, Sightings
@@ -16,7 +15,8 @@ from idmetric.evaluate.protocols.generator.layouts import Layout
 from idmetric.match import Cut, DetectedRegions, Region, Subject, match
 from idmetric.match.casts import Cast
 from idmetric.match.named import PUBLISHED
-from idmetric.match.region_files import regions_for
+from idmetric.match.orientation import Drawn
+from idmetric.match.region_files import listed_regions, regions_for
 from idmetric.match.similarities import Similarities
 from idmetric.metric.images.kinds import ImageReadError
 from idmetric.metric.images.read import read_image
@@ -30,12 +30,17 @@ Roster = tuple[tuple[str, str], ...]  # name and class word of each subject
 RegionsOf = Mapping[Any, Sequence[Region]]  # a file -> its regions
 
 
-def read_regions(path: str, groups: Sequence[Images], data: Manifest) -> RegionsOf:
-    """The regions of all these images in one file, see `idmetric.match.region_files`."""
+def read_regions(
+    path: str, groups: Sequence[Images], data: Manifest, drawn_on: Drawn | None
+) -> tuple[RegionsOf, tuple[str, ...]]:
+    """The regions of all these images in one file, see `idmetric.match.region_files`, and the images it does not list.
+
+    Raises:
+        RequestError, ImageReadError: for a file, or an image's regions, that cannot be used.
+    """
     sources, labels = _sources_and_labels(groups, data)
-    regions_of = regions_for(path, sources, "list", labels)
-    nothing = Image.new("RGB", (1, 1))  # the regions of files do not depend on pixels
-    return {source: regions_of(number, nothing) for number, source in enumerate(sources)}
+    listed = listed_regions(path, sources, "list", labels, drawn_on)
+    return {source: listed.of(number) for number, source in enumerate(sources)}, listed.unlisted
 
 
 def detect_regions(
@@ -46,11 +51,11 @@ def detect_regions(
     An image that cannot be read has none here; whoever embeds it reports it.
     """
     sources, labels = _sources_and_labels(groups, data)
-    regions_of = regions_for(detected, sources, "list", labels)
+    regions_source = regions_for(detected, sources, "list", labels)
     regions: dict[Any, Sequence[Region]] = {}
     for number, source in enumerate(sources):
         try:
-            regions[source] = regions_of(number, read_image(source))
+            regions[source] = regions_source.find(number, read_image(source))
         except ImageReadError:
             regions[source] = []
         if settings.progress is not None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from idmetric.evaluate.protocols.generator.pattern import GENERATED, REFERENCE, OutputsError, Picture
 from idmetric.metric.files import json_file
+from idmetric.metric.files.folders import matching
 from idmetric.metric.images import paths
 
 Run = tuple[str, ...]  # method, mode, language and time: the folders above a story
@@ -61,7 +62,7 @@ def in_stories(folder: Path, files: Sequence[Path], benchmark: Path) -> tuple[li
         OutputsError: for a story that cannot be read, an image without a shot, or a shot that is missing in between.
     """
     stories: dict[str, Story] = {}
-    for path in sorted(benchmark.glob("*/story.json")):
+    for path in matching(benchmark, "*/story.json"):
         stories[path.parent.name] = _read_story(path.parent)
     if not stories:
         raise OutputsError(f"{benchmark}: no story STORY/story.json; --benchmark is the folder of stories")

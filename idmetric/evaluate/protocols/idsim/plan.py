@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy as np
 
 from idmetric.data.manifest.lineage import image_keys
+from idmetric.data.manifest.split_words import split_name
 from idmetric.evaluate.protocols.common.columns import Ints, Truths, free, groups, listed, plain, texts
-from idmetric.evaluate.protocols.retrieval_ilgen_table2 import GALLERY
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -108,14 +108,14 @@ class Benchmark:
     kind: Literal["search", "pairs", "triplets"]
     size: tuple[int, ...]
     queries: tuple[str, ...] = ("query",)
-    gallery: tuple[str, ...] = GALLERY
+    gallery: tuple[str, ...] = ("gallery",)
     drawn: bool = False
     by: str | None = None
     names: tuple[str, ...] = ()
 
 
 BENCHMARKS: dict[str, Benchmark] = {
-    "pods": Benchmark("search", (1200, 300), ("test_dense", "query", "test"), ("train", *GALLERY)),
+    "pods": Benchmark("search", (1200, 300), ("test_dense", "query", "test"), ("train", "gallery")),
     "deepfashion2": Benchmark("search", (1668, 3065), names=("df2",)),
     "aerialcattle": Benchmark("search", (23, 2306), drawn=True, names=("aerialcattle2017",)),
     "petface": Benchmark("pairs", (3250,), by="category"),
@@ -209,7 +209,7 @@ def _search(data: Manifest, rows: Ints, name: str, seed: int) -> BenchmarkPlan:
     benchmark = BENCHMARKS[name]
     slot = texts(data, "slot")[rows]
     parts = zip(free(data, "part"), data.column("split"), strict=True)
-    split = np.array([split if part is None else part for part, split in parts], object)[rows]
+    split = np.array([split if part is None else split_name(str(part)) for part, split in parts], object)[rows]
     queries = _first_of([slot == "query", *(split == part for part in benchmark.queries)])
     gallery = _first_of([slot == "candidate", *(split == part for part in benchmark.gallery)])
     if queries is not None and gallery is not None:

@@ -1,0 +1,147 @@
+"""Splits of other people: their usual words in any case, as folders and as columns, are one split in every importer."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from idmetric.data.importers.run import import_dataset
+from idmetric.data.importers.source import SourceError
+from idmetric.data.manifest.split_words import split_name, split_word
+from idmetric.data.manifest.table import Manifest, Row, read
+from tests.import_parts import put, put_all, refuses
+
+ANIMALS = [("rex", 1, "train"), ("tom", 2, "train"), ("rex", 3, "test"), ("tom", 4, "test")]
+
+
+@pytest.mark.parametrize(
+    ("word", "split"),
+    [
+        ("Train", "train"), ("TRAINING", "train"), ("train_set", "train"), ("Training data", "train"),
+        ("Validation", "val"), ("valid", "val"), ("VAL", "val"), ("Dev", "dev"), ("Test", "test"), (" test ", "test"),
+        ("QUERY", "query"), ("Queries", "query"), ("probe", "query"), ("query-images", "query"), ("eval", "eval"),
+        ("Gallery", "gallery"), ("database", "gallery"), ("Index", "gallery"),
+        ("dev2", None), ("test_dense", None), ("rex", None), ("", None), ("data", None), ("trainer", None),
+    ],
+)  # fmt: skip
+def test_the_usual_words_in_any_case(word: str, split: str | None) -> None:
+    assert split_word(word) == split
+    assert split_name(word) == (split or word)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["{split}/{name}/{number}.png", "{name}/{split}/{number}.png", "photos/{split}/{name}/{number}.png"],
+)
+@pytest.mark.parametrize("words", [("train", "test"), ("Train", "Test"), ("TRAIN", "TEST"), ("Training", "testing")])
+def test_photos_of_one_animal_in_two_splits_are_one_identity(
+    tmp_path: Path, pattern: str, words: tuple[str, str]
+) -> None:
+    for name, number, split in ANIMALS:
+        word = words[split == "test"]
+        put_all(tmp_path / "zoo", pattern.format(split=word, name=name, number=number))
+    manifest = import_dataset("folder", tmp_path / "zoo")
+    names = {identity.rpartition("/")[2] for identity in manifest.column("identity")}
+    assert names == {"rex", "tom"}
+    assert len(set(manifest.column("identity"))) == 2
+    assert sorted(manifest.column("split")) == ["test", "test", "train", "train"]
+    assert [row.split for row in manifest if (row.path or "").endswith("3.png")] == ["test"]
+
+
+def test_query_and_gallery_are_folders_of_splits(tmp_path: Path) -> None:
+    put_all(tmp_path / "zoo", "Query/rex/1.png", "Gallery/rex/2.png", "Gallery/tom/3.png")
+    manifest = import_dataset("folder", tmp_path / "zoo")
+    assert set(manifest.column("identity")) == {"zoo/rex", "zoo/tom"}
+    assert manifest.column("split") == ["gallery", "gallery", "query"]
+
+
+def test_an_identity_called_test_among_others_stays_one_and_is_named(tmp_path: Path) -> None:
+    put_all(tmp_path / "people", "anna/1.png", "dev/1.png", "test/1.png", "test/2.png", "dogs/rex/1.png")
+    with pytest.warns(UserWarning, match=r"taken as identities, .*: dev, test$"):
+        manifest = import_dataset("folder", tmp_path / "people")
+    assert manifest.column("identity") == [f"people/{n}" for n in ("anna", "dev", "dogs/rex", "test", "test")]
+    assert set(manifest.column("split")) == {None}
+
+
+@pytest.mark.parametrize(
+    ("files", "named"),
+    [
+        (["Train/rex/1.png", "Test/rex/2.png", "extra/rex/3.png"], "Test"),  # one folder that is no split
+        (["train/rex/1.png", "train/2.png", "test/rex/3.png"], "test"),  # an image without an identity
+        (["rex/1.png", "rex/test/2.png", "tom/1.png"], "rex/test"),  # an identity with a split in it
+        (["rex/train/1.png", "rex/test/2.png", "tom/1.png"], "rex/test"),
+        (["Val/1.png", "Test/2.png"], "Test"),  # no identities
+        (["dogs/train/rex/1.png", "dogs/test/rex/2.png", "cats/tom/3.png"], "dogs/test"),
+    ],
+)
+def test_folders_that_may_be_splits_or_identities_are_refused_by_name(
+    tmp_path: Path, files: list[str], named: str
+) -> None:
+    put_all(tmp_path / "zoo", *files)
+    refuses(rf"zoo/{named}: this name is that of a split", "folder", tmp_path / "zoo")
+
+
+def test_cute_has_its_objects_once_below_splits(tmp_path: Path) -> None:
+    put_all(tmp_path / "cute", "Train/mug/in_the_wild/1.png", "Test/mug/studio/2.png")
+    manifest = import_dataset("cute", tmp_path / "cute")
+    assert manifest.column("identity") == ["cute/mug", "cute/mug"]
+    assert manifest.column("split") == ["test", "train"]
+
+
+def test_pods_in_folders_of_any_case(tmp_path: Path) -> None:
+    put_all(tmp_path / "pods", "Train/mug/1.png", "TEST/mug/2.png", "Test_Dense/mug/3.png")
+    manifest = import_dataset("pods", tmp_path / "pods")
+    assert sorted(manifest.column("x_part")) == ["test", "test_dense", "train"]
+    assert set(manifest.column("identity")) == {"pods/mug"}
+
+
+def test_deepfashion2_in_folders_of_any_case(tmp_path: Path) -> None:
+    item = {"style": 1, "category_name": "skirt", "segmentation": [[0, 0, 4, 0, 4, 4, 0, 4]]}
+    for number, split in enumerate(("Train", "Validation")):
+        put_all(tmp_path / "df", f"{split}/image/{number}.jpg")
+        annotation = json.dumps({"pair_id": 7, "source": "shop", "item1": item}).encode()
+        put(tmp_path / "df" / split / "annos" / f"{number}.json", annotation)
+    manifest = import_dataset("deepfashion2", tmp_path / "df")
+    assert manifest.column("split") == ["train", "val"]
+    assert set(manifest.column("identity")) == {"deepfashion2/7_1"}
+
+
+@pytest.mark.parametrize("words", [("QUERY", "Gallery"), ("Query", "GALLERY"), ("probe", "database")])
+def test_columns_of_splits_in_tables_and_manifests(tmp_path: Path, words: tuple[str, str]) -> None:
+    put_all(tmp_path, "1.png", "2.png")
+    table = tmp_path / "t.csv"
+    table.write_text(f"identity,path,split\nrex,1.png,{words[0]}\nrex,2.png,{words[1]}\n")
+    for manifest in (import_dataset("table", table), read(table)):
+        assert manifest.column("split") == ["query", "gallery"]
+        assert len(manifest.filter(split=words[1])) == len(manifest.filter(split="gallery")) == 1
+    metadata = tmp_path / "wild" / "metadata.csv"
+    put_all(tmp_path / "wild", "1.png", "2.png")
+    metadata.write_text(f"identity,path,split\nrex,1.png,{words[0]}\nrex,2.png,{words[1]}\n")
+    assert import_dataset("wildlife", tmp_path / "wild").column("split") == ["query", "gallery"]
+
+
+def test_files_of_tables_are_splits_in_any_case(tmp_path: Path) -> None:
+    """MVEB's subsets are named by their files, and Train.csv is no subset: one class in both is one identity."""
+    put_all(tmp_path, "1.png", "2.png")
+    (tmp_path / "Train.csv").write_text("image,class_id\n1.png,7\n")
+    (tmp_path / "TEST.csv").write_text("image,class_id\n2.png,7\n")
+    manifest = import_dataset("mveb", tmp_path)
+    assert set(manifest.column("identity")) == {"mveb/7"}
+    assert sorted(manifest.column("split")) == ["test", "train"]
+
+
+def test_a_split_in_two_spellings_is_no_leak() -> None:
+    from idmetric.data.manifest.split import leaks
+
+    rows = [Row("a", "1.jpg", split="Train"), Row("a", "2.jpg", split="training"), Row("a", "3.jpg", split="dev2")]
+    manifest = Manifest.from_rows(rows)
+    assert manifest.column("split") == ["train", "train", "dev2"]
+    assert leaks(manifest) == {"a": ("train", "dev2")}
+
+
+def test_the_error_says_what_to_do(tmp_path: Path) -> None:
+    put_all(tmp_path / "zoo", "Train/rex/1.png", "Test/rex/2.png", "extra/rex/3.png")
+    with pytest.raises(SourceError, match=r"sort all images into folders of splits.*or rename it"):
+        import_dataset("folder", tmp_path / "zoo")
