@@ -23,6 +23,7 @@ from idmetric.match.region_labelme import read_labelme
 from idmetric.match.region_voc import read_voc
 from idmetric.match.region_yolo import Classes
 from idmetric.match.regions import Region
+from idmetric.metric.files.folders import walk
 from idmetric.metric.files.output import is_same_file
 from idmetric.metric.images import paths
 from idmetric.metric.scoring.scores import RequestError
@@ -45,7 +46,7 @@ def read_folder(folder: str, images: Sequence[str], classes: Classes | None = No
     masks = _of_masks(folder, images)
     if masks:
         of_kinds["masks"] = masks
-    files = [str(file) for file in paths.walk(Path(folder))]
+    files = [str(file) for file in walk(Path(folder))]
     for ending, read in _kinds(classes or Classes(folder)).items():
         files_of_kind = [file for file in files if file.lower().endswith(ending)]
         annotations = _of_files(files_of_kind, folder, images, read)
