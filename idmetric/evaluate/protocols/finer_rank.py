@@ -5,8 +5,8 @@
 
 Every generated image (split "query", the method in the column engine) is a query. It searches the real images of its
 species (split "gallery", column category), among which those of its own identity are the positives. A method of high
-similarity whose subjects cannot be told apart has a low mAP here. AP = sum over k of P(k) rel(k) / positives; 0 for a
-query without a positive.
+similarity with subjects that cannot be told apart has a low mAP here. AP = sum over k of P(k) rel(k) / positives; 0 for
+a query without a positive.
 
 A row for each method and species, and with several species the method's mean over them. The method "real photos" takes
 the images that the generators learned from as queries (split "train"), and so shows what generated images could reach.
