@@ -180,16 +180,16 @@ def _detected(regions: DetectedRegions, labels: Collection[str], number: int, pi
 
 
 def _by_function(detector: Detector, images: Sequence[str], number: int, picture: Picture) -> list[Region]:
-    regions = detector(picture)
-    if regions is None:
-        raise RequestError(
-            f"the function that finds regions returned None for {images[number]}: let it return a list, which is empty "
-            "where it finds nothing"
-        )
     try:
-        return [as_region(region) for region in regions]
+        regions = detector(picture)
+        if regions is not None:
+            return [as_region(region) for region in regions]
     except RequestError as error:  # of this image alone, such as an empty box
         raise ImageReadError(images[number], str(error)) from error
+    raise RequestError(
+        f"the function that finds regions returned None for {images[number]}: let it return a list, which is empty "
+        "where it finds nothing"
+    )
 
 
 # Lists
