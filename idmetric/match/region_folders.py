@@ -23,10 +23,7 @@ from idmetric.match.region_labelme import read_labelme
 from idmetric.match.region_voc import read_voc
 from idmetric.match.region_yolo import Classes
 from idmetric.match.regions import Region
-<<<<<<< .merge_file_bHtuin
 from idmetric.metric.errors import RequestError
-=======
->>>>>>> .merge_file_Rn6Dmo
 from idmetric.metric.files.folders import walk
 from idmetric.metric.files.output import is_same_file
 from idmetric.metric.images import paths
