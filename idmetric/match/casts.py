@@ -11,8 +11,6 @@ has no label.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 import warnings
@@ -24,7 +22,7 @@ from numpy.typing import NDArray
 from idmetric.match.clips import Moment
 from idmetric.match.listed_paths import by_path
 from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.tables import first_few
+from idmetric.metric.files.tables import first_few, place, read_table
 from idmetric.metric.scoring.scores import RequestError
 
 Cast = Mapping[str, Sequence[str]]  # image, clip, or part of a clip -> names of subjects
@@ -160,20 +158,21 @@ def read_cast(path: StrPath) -> Cast:
         raise
     except OSError as error:
         raise RequestError(f"cannot read the cast {name}: {error.strerror or error}") from error
-    except (ValueError, csv.Error) as error:
+    except ValueError as error:
         raise RequestError(f"cannot read the cast {name}: {error}") from error
 
 
 def _of_table(path: str) -> Cast:
-    reader = csv.DictReader(io.StringIO(json_file.read_text(path, encoding="utf-8-sig"), newline=""))
-    missing = {"image", "subjects"} - set(reader.fieldnames or ())
-    if missing:
-        raise RequestError(f"{path} has no column {', '.join(sorted(missing))}: image,subjects are needed")
+    table = read_table(path, needed=("image", "subjects"))
     cast: dict[str, list[str]] = {}
-    for row in reader:
-        names = re.split("[;,]", row["subjects"] or "")
-        members = cast.setdefault(row["image"], [])  # several rows of one image add up
-        members.extend(name.strip() for name in names if name.strip())
+    for number, row in table.records():
+        if row["image"] is None:
+            raise RequestError(f"{path}: {place(number, 'image')} is empty")
+        members = cast.setdefault(str(row["image"]), [])  # several rows of one image add up
+        names = row["subjects"]
+        if not isinstance(names, list):
+            names = re.split("[;,]", str(names or ""))
+        members.extend(str(name).strip() for name in names if str(name).strip())
     return cast
 
 

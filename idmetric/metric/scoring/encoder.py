@@ -23,11 +23,11 @@ from idmetric.metric.distance.matrix import needs_patches
 from idmetric.metric.files.output import OutputError, writing
 from idmetric.metric.images import paths
 from idmetric.metric.images.masks import MaskLike, labeled
-from idmetric.metric.images.opening import Named
 from idmetric.metric.images.read import ImageReadError, Outside
 from idmetric.metric.scoring import pipeline
 from idmetric.metric.scoring.copy_warnings import small_picture
 from idmetric.metric.scoring.files import mask_path
+from idmetric.metric.scoring.in_memory import source_of, under_their_names
 from idmetric.metric.scoring.keys import MASKED, folder_name
 from idmetric.metric.scoring.pairs import Pair, Pairs
 from idmetric.metric.scoring.records import Record
@@ -164,7 +164,8 @@ class Encoder:
         """
         path = file[0]
         try:
-            return self._read(file)
+            with under_their_names(*file):
+                return self._read(file)
         except ImageReadError as error:
             if self._settings.on_error == "fail":
                 raise
@@ -178,11 +179,12 @@ class Encoder:
         mask = mask_path(options.mask_dir, file)
         if mask is None and options.mask_dir is not None:
             raise ImageReadError(*paths.absent_mask(options.mask_dir, path))
-        image: str | Named = path
-        subject_mask: str | Named | None = mask
+        image: Any = source_of(path)
+        subject_mask: Any = source_of(mask)
         loaded = Loaded(file)
         is_cached = False
-        if self._stores:
+        is_in_memory = image is not path or subject_mask is not mask  # not kept: a key is of the bytes of files
+        if self._stores and not is_in_memory:
             source = pipeline.Source.read(path, mask)
             image = source.image
             subject_mask = source.mask
@@ -197,7 +199,7 @@ class Encoder:
                 picture, subject_mask, options.outside, mask_id=options.mask_id
             )
         if self._watcher is not None:
-            labeled_mask = labeled(mask, options.mask_id)
+            labeled_mask = labeled(source_of(mask), options.mask_id)
             self._watcher.add_picture(file, picture, labeled_mask, options.outside)
         if options.copies:
             loaded.small = small_picture(picture)
@@ -246,7 +248,7 @@ class Encoder:
             row_of_key = {}
             for row in usable:
                 key = images[row].key
-                if self._store_of(key) is store:
+                if key and self._store_of(key) is store:
                     row_of_key[key] = row
             if row_of_key:
                 rows = list(row_of_key.values())
