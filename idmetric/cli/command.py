@@ -129,6 +129,15 @@ def codes(*numbers: int) -> str:
     return f"Exit status: {', '.join(f'{number} {CODES[number]}' for number in numbers)}."
 
 
+def form_of(args: argparse.Namespace) -> str:
+    """The form of the result: --format, else the one that --output ends in, else a table."""
+    form: str | None = args.format
+    if form is not None:
+        return form
+    ending = os.path.splitext(args.output or "")[1].lower().lstrip(".")
+    return ending if ending in ("csv", "json", "jsonl") else "table"
+
+
 def status_of(left_out: object) -> int:
     """The exit status of work that is done: 4 if images were left out (any number, table or list of them), else 0."""
     return 4 if left_out else 0

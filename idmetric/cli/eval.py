@@ -95,7 +95,9 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         metavar="FILE",
         help="also write a page: table, plots, the hardest items with their images (pip install 'idmetric[report]')",
     )
-    options.add_shared(files, "--format", choices=FORMATS)
+    options.add_shared(
+        files, "--format", choices=FORMATS, default="table", help="format of the result (default: table)"
+    )
     shown = parser.add_argument_group("table", "of --format table, markdown, latex, and of --out's .md and .tex files")
     shown.add_argument(
         "--rows",

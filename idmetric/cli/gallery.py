@@ -24,6 +24,7 @@ from idmetric.cli.command import (
     codes,
     ended,
     fixable,
+    form_of,
     say,
     status_of,
     warnings_as_lines,
@@ -82,8 +83,7 @@ def build_parser(prog: str = "idmetric gallery") -> Parser:
         is_needed = name in ("build", "query", "info", "prune")
         command.add_argument("--gallery", "-g", metavar="DIR", required=is_needed, help="folder of the gallery")
         if name in _PRINTED:
-            text = "format of the result (default: by --output, or table)"
-            add_shared(command, "--format", default=None, help=text)
+            add_shared(command, "--format")
             command.add_argument("--output", "-o", **options.SHARED["--output"])
         add_shared(command, "--quiet", help="no progress, no warnings")
         if name != "info":
@@ -549,9 +549,8 @@ def _prune(args: Namespace, gallery: Gallery) -> None:
 
 def _print(args: Namespace, rows: Records, columns: Sequence[str], note: str, counts: str) -> None:
     """Print a table, or write it in the format that is given or that --output ends in, and say so."""
-    ending = os.path.splitext(args.output or "")[1].lstrip(".")
-    form = args.format or ending
-    if form in ("json", "jsonl", "csv"):
+    form = form_of(args)
+    if form != "table":
         text = getattr(rows, f"to_{form}")()
     else:
         cells = [[_cell(row[name]) for name in columns] for row in rows]

@@ -20,6 +20,7 @@ from idmetric.cli.command import (
     ended,
     files_among,
     fixable,
+    form_of,
     say,
     status_of,
     warnings_as_lines,
@@ -176,7 +177,7 @@ def _run(args: Namespace) -> int:
     if args.regions_of and args.regions is None:
         raise UsageError("--regions-of says how the regions of --regions were drawn: give these, too")
     if args.html:
-        if not args.html.endswith(".html"):
+        if not args.html.lower().endswith(".html"):
             raise UsageError(f"--html {args.html}: end the name of the page in .html")
         check_output(args.html)
     numbers = _numbers(args.published)
@@ -195,8 +196,9 @@ def _run(args: Namespace) -> int:
             raise UsageError(str(error)) from error
     for image, reason in result.skipped.items():
         say(f"skipped {image}: {reason}")
-    text = getattr(result, f"to_{args.format}")(published)
-    if args.format in ("csv", "jsonl"):
+    form = form_of(args)
+    text = getattr(result, f"to_{form}")(published)
+    if form in ("csv", "jsonl"):
         for number in published:
             say(str(number))
     write_page = partial(result.write, args.html, published) if args.html else None

@@ -94,7 +94,7 @@ SHARED: dict[str, dict[str, Any]] = {
         "#ff0000",
     },
     "--on-error": {"choices": ("fail", "skip"), "default": "fail"},
-    "--format": {"choices": FORMATS, "default": "table", "help": "format of the result (default: table)"},
+    "--format": {"choices": FORMATS, "help": "format of the result (default: by --output, or table)"},
     "--output": {"metavar": "FILE", "help": "write the result there instead of to stdout"},
     "--calibration": {
         "metavar": "FILE",

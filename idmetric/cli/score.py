@@ -24,6 +24,7 @@ from idmetric.cli.command import (
     check_not_read,
     check_output,
     ended,
+    form_of,
     say,
     status_of,
     warnings_as_lines,
@@ -151,7 +152,7 @@ def _scored(args: Namespace, work: Cross | Pairs) -> int:
     write_page = None
     if album is not None:
         write_page = partial(_write_page, args, scores, album, messages)
-    write_with_page(getattr(scores, f"to_{args.format}")(), args.output, write_page)
+    write_with_page(getattr(scores, f"to_{form_of(args)}")(), args.output, write_page)
     for path in (args.output, args.html):
         if path and not args.quiet:
             say(f"wrote {path}")

@@ -236,7 +236,7 @@ class Contents:
             mask = masks[0] if masks else None
             return Entry(item.name, item.place, item.files, image, mask)
         manifest = file_of(item)
-        if not (manifest.endswith(MANIFESTS) and os.path.isfile(manifest)):
+        if not (manifest.lower().endswith(MANIFESTS) and os.path.isfile(manifest)):
             return None
         version = (manifest, stamp_of([manifest]))
         if version not in self._manifests:

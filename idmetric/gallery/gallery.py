@@ -72,7 +72,7 @@ class Gallery(Searchable):
         if not sources:
             raise GalleryError("name the gallery's sources: folders, images or manifests")
         paths = [os.path.abspath(source) for source in sources]
-        if self.masking.masked and mask_dir is None and not all(path.endswith(MANIFESTS) for path in paths):
+        if self.masking.masked and mask_dir is None and not all(path.lower().endswith(MANIFESTS) for path in paths):
             raise GalleryError("a gallery of masked subjects needs the masks of its folders: mask_dir=, --mask-dir")
         if mask_dir is not None and not (self.masking.masked and os.path.isdir(mask_dir)):
             raise GalleryError(f"mask_dir={os.fspath(mask_dir)!r} must be a folder, and needs masked=True")

@@ -21,7 +21,7 @@ KIND, FORMAT = "idmetric-gallery", 1
 IMAGES = "images.jsonl"  # its first line holds the model and the number of images
 LOCK = ".lock"
 # the place of an image whose bytes are in a manifest: "photos.parquet#ID"
-_IN_MANIFEST = re.compile(rf"(.+?(?:{'|'.join(map(re.escape, MANIFESTS))}))#", re.DOTALL)
+_IN_MANIFEST = re.compile(rf"(.+?(?:{'|'.join(map(re.escape, MANIFESTS))}))#", re.DOTALL | re.IGNORECASE)
 
 Where = tuple[str, ...]  # an image's address in the gallery: its place, and its files
 

@@ -107,7 +107,7 @@ def _entries(source: Source, masked: bool) -> Iterator[Entry]:
             raise GalleryError(f"cannot list the folder {folder!r}: {error.strerror or error}") from error
         for file in files:
             yield _file(file, file.relative_to(path).as_posix(), source, masked)
-    elif path.suffix in MANIFESTS and path.is_file():
+    elif path.suffix.lower() in MANIFESTS and path.is_file():
         manifest = _manifest(path)
         names = zip(manifest.column("id"), manifest.column("identity"), strict=True)
         for row, (name, identity) in enumerate(names):

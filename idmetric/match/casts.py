@@ -11,8 +11,6 @@ has no label.
 
 from __future__ import annotations
 
-import csv
-import io
 import os
 import re
 import warnings
@@ -25,7 +23,7 @@ from idmetric.match.clips import Moment
 from idmetric.match.listed_paths import by_path
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.tables import first_few
+from idmetric.metric.files.tables import first_few, place, read_table
 
 Cast = Mapping[str, Sequence[str]]  # image, clip, or part of a clip -> names of subjects
 _PART = re.compile(r"(.+) @ ([0-9.]+)s-([0-9.]+)s")
@@ -38,7 +36,7 @@ def cast_mapping(cast: Cast | StrPath | None, regions: object = None) -> Cast | 
         RequestError: for a file that cannot be read.
     """
     if cast is None and _is_json(regions):
-        return _of_coco(json_file.read(str(regions), encoding="utf-8-sig"))
+        return _of_coco(json_file.read(str(regions)))
     if isinstance(cast, str | os.PathLike):
         return read_cast(cast)
     return cast
@@ -151,7 +149,7 @@ def read_cast(path: StrPath) -> Cast:
     name = os.fspath(path)
     try:
         if name.lower().endswith(".json"):
-            cast = _of_coco(json_file.read(name, encoding="utf-8-sig"))
+            cast = _of_coco(json_file.read(name))
             if not cast:
                 raise RequestError(f"{name}: none of its images has `subjects`, a list of names")
             return cast
@@ -160,20 +158,21 @@ def read_cast(path: StrPath) -> Cast:
         raise
     except OSError as error:
         raise RequestError(f"cannot read the cast {name}: {error.strerror or error}") from error
-    except (ValueError, csv.Error) as error:
+    except ValueError as error:
         raise RequestError(f"cannot read the cast {name}: {error}") from error
 
 
 def _of_table(path: str) -> Cast:
-    reader = csv.DictReader(io.StringIO(json_file.read_text(path, encoding="utf-8-sig"), newline=""))
-    missing = {"image", "subjects"} - set(reader.fieldnames or ())
-    if missing:
-        raise RequestError(f"{path} has no column {', '.join(sorted(missing))}: image,subjects are needed")
+    table = read_table(path, needed=("image", "subjects"))
     cast: dict[str, list[str]] = {}
-    for row in reader:
-        names = re.split("[;,]", row["subjects"] or "")
-        members = cast.setdefault(row["image"], [])  # several rows of one image add up
-        members.extend(name.strip() for name in names if name.strip())
+    for number, row in table.records():
+        if row["image"] is None:
+            raise RequestError(f"{path}: {place(number, 'image')} is empty")
+        members = cast.setdefault(str(row["image"]), [])  # several rows of one image add up
+        names = row["subjects"]
+        if not isinstance(names, list):
+            names = re.split("[;,]", str(names or ""))
+        members.extend(str(name).strip() for name in names if str(name).strip())
     return cast
 
 

@@ -93,7 +93,7 @@ class Output(ABC):
         Args:
             numbers: published ones, for columns of the rows (see `rows_with`), or a part of the page.
         """
-        ending = Path(path).suffix
+        ending = Path(path).suffix.lower()
         if ending == ".html":
             write_page(self.to_html(numbers), path)
         elif ending in (".csv", ".json", ".jsonl"):

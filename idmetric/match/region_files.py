@@ -13,7 +13,6 @@ The one way in for all of them: each format is read to annotations by image (`id
 
 from __future__ import annotations
 
-import csv
 import os
 import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -334,7 +333,7 @@ def read_regions(path: StrPath, images: Sequence[str]) -> Annotations:
         raise
     except OSError as error:
         raise RequestError(f"cannot read regions {name}: {error.strerror or error}") from error
-    except (ValueError, csv.Error) as error:
+    except ValueError as error:
         raise RequestError(f"cannot read regions {name}: {error}") from error
 
 
@@ -345,7 +344,7 @@ def _read(path: str, images: Sequence[str]) -> Annotations:
         return read_folder(path, images)
     if ending == ".json":
         return _of_json(path, images)
-    if ending == ".csv":
+    if ending in (".csv", ".tsv", ".jsonl"):
         return read_region_table(path)
     if ending in (".xml", ".txt"):
         return read_file_of_one(path, images)
@@ -355,7 +354,7 @@ def _read(path: str, images: Sequence[str]) -> Annotations:
 
 
 def _of_json(path: str, images: Sequence[str]) -> Annotations:
-    content = json_file.read(path, encoding="utf-8-sig")
+    content = json_file.read(path)
     if isinstance(content, Mapping) and {"images", "annotations"} <= set(content):
         return read_coco(path, content)
     if isinstance(content, Mapping) and "shapes" in content:

@@ -26,7 +26,7 @@ _CIRCLE_CORNERS = 64
 
 def read_labelme(path: str) -> list[Annotation]:
     """The shapes of a file; polygons and masks of one label and group are one object."""
-    content = json_file.read(path, "utf-8-sig", _MOST)
+    content = json_file.read(path, _MOST)
     if not isinstance(content, Mapping) or not isinstance(content.get("shapes"), list):
         raise RequestError("it is not an annotation of LabelMe: it has no list `shapes`")
     groups: dict[Any, list[Any]] = {}

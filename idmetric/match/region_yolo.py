@@ -55,7 +55,7 @@ class Classes:
         """What the file of names says, as in YAML."""
         if not self.source:
             return {"names": {}}
-        text = json_file.read_text(self.source, "utf-8-sig", _MOST)
+        text = json_file.read_text(self.source, _MOST)
         if self.source.lower().endswith((".yaml", ".yml")):
             return _parsed(self.source, text)
         lines = [line.strip() for line in text.splitlines()]
@@ -84,7 +84,7 @@ class Classes:
     def read_labels(self, path: str) -> list[Annotation]:
         """The lines of a file of labels; an empty file is of an image without objects."""
         annotations = []
-        lines = json_file.read_text(path, "utf-8-sig", _MOST).splitlines()
+        lines = json_file.read_text(path, _MOST).splitlines()
         for number, line in enumerate(lines, 1):
             if line.strip():
                 annotations.append(Annotation(f"{path}, line {number}", partial(self._region, line)))

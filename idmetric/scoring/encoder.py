@@ -20,6 +20,7 @@ from idmetric.metric.images.masks import MaskLike, labeled
 from idmetric.metric.images.read import ImageReadError, Outside
 from idmetric.metric.images.small import small_picture
 from idmetric.scoring.files import mask_path
+from idmetric.scoring.in_memory import source_of
 from idmetric.scoring.pairs import Pair, Pairs
 from idmetric.scoring.records import Record
 from idmetric.scoring.scores import File, ScoreSettings
@@ -152,7 +153,7 @@ class RequestImages:
         if mask is None and mask_dir is not None:
             problem = ImageReadError(*paths.absent_mask(mask_dir, path))
             return Item(path, path, problem=problem, source=file)
-        return Item(path, path, mask, source=file)
+        return Item(path, source_of(path), source_of(mask), source=file)
 
     def _wants(self) -> list[Want]:
         """What to take of each picture while it is decoded."""

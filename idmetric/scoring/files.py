@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files.output import file_id
 from idmetric.metric.images import paths
+from idmetric.scoring.in_memory import ImageInMemory
 from idmetric.scoring.pairs import Pairs
 from idmetric.scoring.scores import File, PathLike
 
 if TYPE_CHECKING:
+    from idmetric.metric.images.kinds import ImageLike
     from idmetric.metric.subject import Subject
 
 
@@ -44,11 +46,11 @@ class Cross:
 
 
 def cross(
-    references: PathLike | Iterable[PathLike] | Subject,
-    images: PathLike | Iterable[PathLike],
+    references: ImageLike | Iterable[ImageLike] | Subject,
+    images: ImageLike | Iterable[ImageLike],
     include_references: bool = False,
 ) -> Cross:
-    """List the files that references and images name: paths, folders, patterns, or lists of them; or a subject.
+    """List the images of a request: paths, folders, patterns and images in memory, or lists of them; or a subject.
 
     Args:
         include_references: keep references that are among the images.
@@ -57,18 +59,19 @@ def cross(
         RequestError: for a reference that is not a file, or if no candidate is left. InputError: as `all_listed`.
     """
     subject = _subject_among(references)
-    reference_paths = _listed(references) if subject is None else list(subject.references)
-    candidates = _listed(images)
+    reference_paths = _listed(references, "reference") if subject is None else list(subject.references)
+    candidates = _listed(images, "image")
     if not reference_paths or not candidates:
         raise RequestError("give a reference and at least one image")
     for path in reference_paths:
-        if subject is None and not os.path.isfile(path):
+        is_file = isinstance(path, ImageInMemory) or os.path.isfile(path)
+        if subject is None and not is_file:
             raise RequestError(f"the reference {path!r} is not a file, a folder or a pattern that matches")
     if include_references:
         return Cross(reference_paths, candidates, subject=subject)
 
-    reference_ids = {file_id(path) for path in reference_paths} - {None}
-    left_out = dict.fromkeys(path for path in candidates if file_id(path) in reference_ids)
+    reference_ids = {_id_of(path) for path in reference_paths} - {None}
+    left_out = dict.fromkeys(path for path in candidates if _id_of(path) in reference_ids)
     candidates = [path for path in candidates if path not in left_out]
     if not candidates:
         raise RequestError(
@@ -87,8 +90,47 @@ def _subject_among(references: Any) -> Subject | None:
     return subject_among(references)
 
 
-def _listed(images: Any) -> list[str]:
-    return paths.all_listed([images] if isinstance(images, str | os.PathLike) else images)
+def _listed(images: Any, name: str) -> list[str]:
+    """The files, and images in memory, which are called by the name and their place in the list."""
+    if isinstance(images, str | os.PathLike):
+        return paths.all_listed([images])
+    from idmetric.metric.images.kinds import holds_paths  # Pillow: not for --help
+
+    if _is_one(images):
+        images = [images]
+    elif holds_paths(images):
+        images = images.ravel().tolist()
+    sources = list(images)
+    if all(isinstance(source, str | os.PathLike) for source in sources):
+        return paths.all_listed(sources)
+
+    entries: dict[str, str] = {}
+    for index, source in enumerate(sources):
+        if isinstance(source, str | os.PathLike):
+            entries |= {path: path for path in paths.all_listed([source])}
+        elif _is_one(source):
+            entry = ImageInMemory(f"{name}[{index}]", source)
+            entries[entry] = entry
+        else:
+            raise RequestError(
+                f"{name}[{index}] is a {type(source).__name__}: give one flat list of paths, bytes, PIL images, arrays "
+                "or tensors"
+            )
+    return list(entries.values())
+
+
+def _is_one(images: Any) -> bool:
+    """Whether this is a path or one image, not a batch or a list."""
+    from idmetric.metric.images.kinds import is_array, is_image_like
+
+    return is_image_like(images) and not (is_array(images) and images.ndim == 4)
+
+
+def _id_of(path: str) -> object:
+    """What tells whether two entries are one image: the object in memory, or the file."""
+    if isinstance(path, ImageInMemory):
+        return id(path.image)
+    return file_id(path)
 
 
 # Masks

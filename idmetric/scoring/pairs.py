@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 import os
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files.json_file import MOST
-from idmetric.metric.files.tables import first_few
+from idmetric.metric.files.tables import TableError, first_few, plain_name, read_cells
 from idmetric.metric.files.typed import shown
 from idmetric.metric.images.paths import InputError, is_image
+from idmetric.scoring.in_memory import ImageInMemory
 from idmetric.scoring.scores import COLUMNS, File
+
+if TYPE_CHECKING:
+    from idmetric.metric.images.kinds import ImageLike
 
 _SIDES: dict[str, tuple[str, ...]] = {"a": ("a", "image_a", "ref", "reference"), "b": ("b", "image_b", "gen", "image")}
 # read as images only where the names above do not name both: other tables keep facts in such columns
@@ -38,6 +40,7 @@ _MORE: dict[str, tuple[str, ...]] = {
 }
 _CANDIDATES = ("gen", "image")  # only with these headers a column `mask` belongs to one of the images
 _COLUMNS = ("a", "b", "mask_a", "mask_b")  # without a header
+_NAMES = {"a": "reference", "b": "image", "mask_a": "mask_a", "mask_b": "mask_b"}  # of images in memory
 
 
 def _aliases(sides: dict[str, tuple[str, ...]]) -> dict[str, str]:
@@ -53,7 +56,7 @@ def _aliases(sides: dict[str, tuple[str, ...]]) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two images to compare, with their masks' files, and the other columns of their line."""
+    """Two images to compare, with their masks, and the other columns of their line; paths, or `ImageInMemory`."""
 
     a: str
     b: str
@@ -106,8 +109,11 @@ class Pairs:
         return len({pair.files[0] for pair in self.rows}) + len(self.rows)
 
 
-def pairs_of(pairs: Iterable[Pair | Mapping[Any, Any] | Sequence[str | os.PathLike[str] | None]]) -> Pairs:
-    """Collect pairs: `Pair` objects, tuples (a, b) or (a, b, mask_a, mask_b) of paths, or rows with named columns.
+def pairs_of(pairs: Iterable[Pair | Mapping[Any, Any] | Sequence[ImageLike | None]]) -> Pairs:
+    """Collect pairs: `Pair` objects, tuples (a, b) or (a, b, mask_a, mask_b) of images, or rows with named columns.
+
+    The images in memory of the fourth pair are called reference[3] and image[3]; one object in several pairs is one
+    image, with its first name.
 
     Args:
         pairs: a pandas DataFrame or dicts have columns named as in a file of pairs (`read_pairs`); other columns are
@@ -119,12 +125,13 @@ def pairs_of(pairs: Iterable[Pair | Mapping[Any, Any] | Sequence[str | os.PathLi
     if hasattr(pairs, "columns") and hasattr(pairs, "to_dict"):
         pairs = pairs.to_dict("records")  # of a DataFrame, which pandas need not be installed for
     rows = []
+    images: dict[int, ImageInMemory] = {}  # by the address of the object
     for number, pair in enumerate(pairs, 1):
         try:
-            rows.append(_pair_of(pair))
+            rows.append(_pair_of(pair, number - 1, images))
         except (RequestError, TypeError) as error:
             raise RequestError(
-                f"pair {number}: {error}; a pair is (a, b) or (a, b, mask_a, mask_b) of paths, or a dict or row of a "
+                f"pair {number}: {error}; a pair is (a, b) or (a, b, mask_a, mask_b) of images, or a dict or row of a "
                 f"DataFrame with columns a and b, got {shown(pair)}"
             ) from error
     if not rows:
@@ -132,15 +139,26 @@ def pairs_of(pairs: Iterable[Pair | Mapping[Any, Any] | Sequence[str | os.PathLi
     return Pairs(rows)
 
 
-def _pair_of(pair: Any) -> Pair:
+def _pair_of(pair: Any, index: int, images: dict[int, ImageInMemory]) -> Pair:
+    from idmetric.metric.images.kinds import is_image_like  # Pillow: not for --help
+
     if isinstance(pair, Pair):
         return pair
     if isinstance(pair, str):
         raise RequestError("text is no pair")
+    names: Sequence[str] = _COLUMNS
+    cells = pair
     if isinstance(pair, Mapping):
-        names = _header([str(name) for name in pair], Path())
-        return _pair(list(pair.values()), names or (), Path())
-    return _pair(list(pair), _COLUMNS, Path())
+        names = _header([str(name) for name in pair], Path()) or ()
+        cells = pair.values()
+
+    entries = []
+    for name, cell in zip_longest(names, cells):
+        if name in _COLUMNS and is_image_like(cell) and not isinstance(cell, str | os.PathLike):
+            image_name = f"{_NAMES[name]}[{index}]"
+            cell = images.setdefault(id(cell), ImageInMemory(image_name, cell))
+        entries.append(cell)
+    return _pair(entries, names, Path())
 
 
 def _pair(cells: Sequence[Any], names: Sequence[str], folder: Path) -> Pair:
@@ -151,10 +169,12 @@ def _pair(cells: Sequence[Any], names: Sequence[str], folder: Path) -> Pair:
     paths = []
     for column in _COLUMNS:
         cell = values.pop(column, None)
-        paths.append(None if _is_empty(cell) else _existing(str(folder / cell)))
+        if not isinstance(cell, ImageInMemory):
+            cell = None if _is_empty(cell) else _existing(str(folder / cell))
+        paths.append(cell)
     a, b, mask_a, mask_b = paths
     if a is None or b is None:
-        raise RequestError(f"two image paths are needed (separate columns by commas), found {shown(cells)}")
+        raise RequestError(f"two images are needed (separate columns by commas), found {shown(cells)}")
 
     other = []
     for name in names:
@@ -166,7 +186,7 @@ def _pair(cells: Sequence[Any], names: Sequence[str], folder: Path) -> Pair:
 
 def _is_empty(cell: Any) -> bool:
     """Whether a cell of a table is empty: None, NaN as pandas marks it, or empty text."""
-    return cell is None or cell == "" or (isinstance(cell, float) and math.isnan(cell))
+    return cell is None or (isinstance(cell, str) and not cell) or (isinstance(cell, float) and math.isnan(cell))
 
 
 def _existing(path: str) -> str:
@@ -182,7 +202,7 @@ def read_pairs(path: Path, on_error: str = "fail") -> Pairs:
     """Read the pairs of a file, in its order.
 
     Args:
-        path: CSV with columns a,b[,mask_a,mask_b], a header with other names of these, or none. Paths in it are
+        path: a table with columns a,b[,mask_a,mask_b], a header with other names of these, or none. Paths in it are
             relative to its folder; in a pipe, `-` (standard input) and what lies in /dev, to the working directory.
             Other columns are carried through; a name that scores use already becomes `input_NAME`.
         on_error: "skip" leaves out pairs that lack an image, see `Pairs.skipped`.
@@ -210,30 +230,23 @@ def read_pairs(path: Path, on_error: str = "fail") -> Pairs:
                 pairs.skipped[f"{path}, pair {number}"] = str(error)
         if not pairs.rows:
             raise RequestError("it holds no pairs")
-    except UnicodeDecodeError as error:
-        raise RequestError(f"cannot read {str(path)!r}: {error} (save it as UTF-8)") from error
-    except (RequestError, InputError, OSError, csv.Error) as error:
+    except (RequestError, InputError, TableError, OSError) as error:
         raise RequestError(f"cannot read {str(path)!r}: {error}") from error
     return pairs
 
 
 def _lines(path: Path) -> list[list[str]]:
-    """Return the cells of each line of a file or pipe that has any, without spaces around them."""
+    """Return the cells of each line of a file or pipe that has any."""
     with sys.stdin.buffer if str(path) == "-" else path.open("rb") as opened:
         data = opened.read(MOST + 1)
     if len(data) > MOST:
         raise RequestError(f"it has more than {MOST} bytes")
-    lines = []
-    for line in csv.reader(io.StringIO(data.decode("utf-8-sig"), newline=""), skipinitialspace=True):
-        cells = [cell.strip() for cell in line]
-        if any(cells):
-            lines.append(cells)
-    return lines
+    return [row.cells for row in read_cells(data)]
 
 
 def _header(line: list[str], base: Path) -> list[str] | None:
     """Return the names of the columns, images and masks as in `_COLUMNS`; None if the line is not a header."""
-    plain = [re.sub("[- ]", "_", cell.lower()) for cell in line]
+    plain = [plain_name(cell) for cell in line]
     for sides in (_SIDES, _MORE):
         aliases = _aliases(sides)
         names = [aliases.get(name, name) for name in plain]

@@ -70,9 +70,10 @@ class Records(Sequence[Record]):
         """
         target = Path(path)
         forms = {".csv": self.to_csv, ".json": self.to_json, ".jsonl": self.to_jsonl}
-        if target.suffix not in forms:
+        ending = target.suffix.lower()
+        if ending not in forms:
             raise ValueError(f"{os.fspath(path)!r} ends in none of {', '.join(forms)}")
-        text = forms[target.suffix]()
+        text = forms[ending]()
         with replacing(target) as temporary:
             # file names may not be UTF-8
             temporary.write_text(text, encoding="utf-8", errors="backslashreplace", newline="")

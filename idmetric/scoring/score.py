@@ -24,6 +24,7 @@ from idmetric.scoring.scores import COLUMNS, PathLike, Progress, Scores, ScoreSe
 
 if TYPE_CHECKING:
     from idmetric.metric.calibration.apply import Calibration
+    from idmetric.metric.images.kinds import ImageLike
     from idmetric.metric.images.masks import MaskId
     from idmetric.metric.models.embedder import Embedder
     from idmetric.metric.subject import Subject
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 
 def score(
     metric: Embedder,
-    references: PathLike | Iterable[PathLike] | Subject,
-    images: PathLike | Iterable[PathLike],
+    references: ImageLike | Iterable[ImageLike] | Subject,
+    images: ImageLike | Iterable[ImageLike],
     *,
     distance: str = "cls",
     aggregate: Literal["best", "mean"] = "best",
@@ -55,15 +56,17 @@ def score(
     """Compute distances of images to the references of one subject, sorted; lower = more surely the same identity.
 
     Args:
-        references: image files of the subject: a path, a folder, a pattern, or a list of them; or a `Subject`, or its
-            file, in which copies are looked for by the thumbnails.
-        images: the files to score, given in the same way.
+        references: images of the subject: a path, a folder, a pattern, an image in memory (see `ImageLike`; rows call
+            the fourth of a list reference[3]), or a list of them; or a `Subject`, or its file, in which copies are
+            looked for by the thumbnails.
+        images: the images to score, given in the same way; rows call the fourth of a list image[3].
         aggregate: with several references, the distance to the nearest ("best") or the mean distance.
         include_references: also score references that are among the images.
         mask_dir: a folder with the subject mask of each image, see `idmetric.metric.images.paths.mask_of`.
         mask_id, outside: as in `Embedder.embed`.
         on_error: raise for unreadable images ("fail"), or list them in `Scores.skipped` ("skip").
-        cache: a folder that keeps embeddings by the content of the images; a stopped run resumes from it.
+        cache: a folder that keeps embeddings by the content of image files; a stopped run resumes from it. Images in
+            memory are not kept there.
         calibration: adds `probability` to the rows, and a threshold; a file, a `Calibration`, or "stored" for the one
             saved with the model. rate: the false-accept rate of this threshold, the share of pairs of two identities
             that it accepts; default 5 %, and of the rates that the calibration lists, the nearest at or below it.
@@ -106,7 +109,7 @@ def score(
 
 def score_pairs(
     metric: Embedder,
-    pairs: PathLike | Iterable[Pair | Mapping[Any, Any] | Sequence[PathLike | None]],
+    pairs: PathLike | Iterable[Pair | Mapping[Any, Any] | Sequence[ImageLike | None]],
     *,
     calibration: PathLike | Calibration | None = None,
     progress: Progress | None = None,
@@ -116,7 +119,8 @@ def score_pairs(
 
     Args:
         pairs: a CSV file, a pandas DataFrame or a list of dicts with columns a,b[,mask_a,mask_b], and others that are
-            carried through; or a list of tuples (a, b) or (a, b, mask_a, mask_b).
+            carried through; or a list of tuples (a, b) or (a, b, mask_a, mask_b). All but files may hold images in
+            memory, which rows of the fourth pair call reference[3] and image[3].
         calibration, progress: as in `score`. settings: other options of `score`; without `aggregate`.
 
     Raises:
@@ -155,26 +159,33 @@ def compare(
     # ranks by distance; rows of pairs keep their order
     for row in rows:
         row.update(rounded(row))
+        row["image"] = str(row["image"])  # without the image, if it is one in memory
+        row["reference"] = str(row["reference"])
     ranked = sorted(rows, key=lambda row: comparable(row["distance"]))
     for rank, row in enumerate(ranked, 1):
         row["rank"] = rank
 
     # what has no row
     skipped_files = sorted(maker.images.skipped.items(), key=lambda item: (item[0][0], item[0][1] or ""))
-    skipped = [{"image": path, "reason": reason} for (path, _), reason in skipped_files]
+    skipped = [{"image": str(path), "reason": reason} for (path, _), reason in skipped_files]
     if isinstance(work, Pairs):
         skipped += [{"image": pair, "reason": reason} for pair, reason in work.skipped.items()]
 
+    baseline = maker.baseline
+    if baseline is not None:
+        distances = {str(name): value for name, value in baseline.distances.items()}
+        repeated = {str(name): str(original) for name, original in baseline.repeated.items()}
+        baseline = replace(baseline, distances=distances, repeated=repeated)
     scores = Scores(
         rows,
         columns_of(rows) or COLUMNS[:10],
         metric.signature(settings.distance),
         skipped,
-        maker.baseline,
+        baseline,
         limit=maker.limit,
         calibration=settings.calibration,
         named=maker.named(of_whole_images=settings.distance == "cls" and True not in has_masks),
     )
     if isinstance(work, Pairs):
         return replace(scores, other=work.other)
-    return replace(scores, rows=ranked, references=len(work.references), left_out=work.left_out)
+    return replace(scores, rows=ranked, references=len(work.references), left_out=[str(path) for path in work.left_out])

@@ -6,6 +6,7 @@ for seen in embedded(items, [metric]):
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -126,9 +127,10 @@ class Reader:
         read = ReadItem(item)
         try:
             self._read(item, read)
-        except ImageReadError as error:
+        except ImageReadError as raised:
+            error = _under_its_name(raised, item)
             if self.on_error == "fail":
-                raise
+                raise error from raised
             return ReadItem(item, read.key, problem=str(error), error=error, head=read.head)
         return read
 
@@ -182,6 +184,14 @@ class Reader:
         if not read.key or words is None or not self.encoders[encoder].reads_words:
             return read.key
         return f"{read.key}-{settings_digest({'words': words})}"
+
+
+def _under_its_name(error: ImageReadError, item: Item) -> ImageReadError:
+    """An error about an image in memory by the name that the item gives it."""
+    is_path = isinstance(item.image, str | os.PathLike)
+    if is_path or callable(item.image) or error.source != describe(item.image):
+        return error
+    return ImageReadError(item.name, error.reason)
 
 
 def _words_prepared(encoder: ImageModel, item: Item) -> Any:

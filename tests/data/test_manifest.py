@@ -176,7 +176,7 @@ def test_other_types_of_parquet_are_taken(tmp_path: Path) -> None:
 # What is refused
 
 REFUSED = {
-    "identity,path\na,1\n ,2\n": ["row 2", "'identity'", "blank"],
+    'identity,path\na,1\n" ",2\n': ["row 2", "'identity'", "blank"],
     "path\n1.jpg\n": ["'identity' is missing"],
     "identity,path,path\na,1,2\n": ["'path' occurs twice"],
     "identity,path,color\na,1,red\n": ["unknown column 'color'", "x_"],
@@ -215,12 +215,8 @@ def test_files_that_are_no_tables_are_named(tmp_path: Path) -> None:
     (tmp_path / "cut.parquet").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(ManifestError, match=r"cut\.parquet"):
         read(tmp_path / "cut.parquet")
-    for name in ("u.csv", "u.jsonl"):
-        (tmp_path / name).write_text('identity,path\nä,1\n{"identity": "ä"}', encoding="utf-16")
-        with pytest.raises(ManifestError, match=rf"{name}.*utf-8"):
-            read(tmp_path / name)
     (tmp_path / "latin.csv").write_bytes("identity,path\nä,1\n".encode("latin-1"))
-    with pytest.raises(ManifestError, match=r"latin\.csv"):
+    with pytest.raises(ManifestError, match=r"latin\.csv.*row 2, column 1: it is not UTF-8 text"):
         read(tmp_path / "latin.csv")
     with pytest.raises(ManifestError, match="no such file"):
         read(tmp_path / "none.csv")

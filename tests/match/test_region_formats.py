@@ -373,7 +373,7 @@ def test_21_a_bad_row_concerns_its_image_alone(tmp_path, row):
     write(tmp_path, {"r.csv": f"path,x,y,w,h\n{row}\nb.png,1,1,5,5\nc.png,,,,\n"})
     source = regions_for(tmp_path / "r.csv", ["a.png", "b.png", "c.png"], "list", ())
     assert [len(source.find(number, PICTURE)) for number in (1, 2)] == [1, 0]
-    with pytest.raises(ImageReadError, match=r"a\.png: .*r\.csv, line 2: "):
+    with pytest.raises(ImageReadError, match=r"a\.png: .*r\.csv, row 2: "):
         source.find(0, PICTURE)
 
 

@@ -151,9 +151,9 @@ def test_files_may_have_the_scores_of_a_detector(tmp_path):
     table.write_text("path,x,y,w,h,score\na.png,0,0,9,9,0.5\na.png,0,0,9,9,\n")
     (regions,) = read(table, ["a.png"])
     assert [region.score for region in regions] == [0.5, 1]
-    for score in ("high", "97"):
+    for score, said in (("high", "'high'"), ("97", "97.0")):
         table.write_text(f"path,x,y,w,h,score\na.png,0,0,9,9,{score}\n")
-        with pytest.raises(ImageReadError, match=rf"a\.png: .*boxes\.csv, line 2: its score is '{score}'"):
+        with pytest.raises(ImageReadError, match=rf"a\.png: .*boxes\.csv, row 2: its score is {said}"):
             read(table, ["a.png"])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,6 +12,7 @@ from idmetric.cli import options
 from idmetric.cli.command import say
 from idmetric.metric.files.progress import Progress
 from idmetric.metric.files.tables import first_few
+from idmetric.metric.images.paths import matches
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -41,7 +43,7 @@ def check_output(path: Path) -> None:
     from idmetric.data.manifest.table import FORMATS
     from idmetric.metric.files.output import check
 
-    if path.suffix not in FORMATS:
+    if path.suffix.lower() not in FORMATS:
         raise ValueError(f"{path}: a manifest ends in {', '.join(FORMATS)}")
     check(path, parents=True)
 
@@ -61,12 +63,16 @@ def of_splits(manifest: Manifest, args: Namespace) -> Manifest:
 
 
 def read_data(path: Path) -> Manifest:
-    """Read a manifest from a file or folder, or make one of a folder with one folder per identity."""
+    """Read a manifest, or make one of a folder with one folder per identity, or join those of a pattern."""
     from idmetric.data.importers.run import import_dataset
-    from idmetric.data.manifest.table import FORMATS, read
+    from idmetric.data.manifest.table import FORMATS, merge, read
 
     if not path.exists():
-        raise ValueError(f"{path}: no such file or folder")
+        sources = matches(os.fspath(path))
+        if not sources:
+            raise ValueError(f"{path}: no such file or folder")
+        parts = [read_data(Path(source)) for source in sources]
+        return parts[0] if len(parts) == 1 else merge(parts)
     for file in [path, *(path / f"manifest{ending}" for ending in FORMATS)]:
         if file.is_file():
             return read(file)

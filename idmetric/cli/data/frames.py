@@ -76,7 +76,7 @@ def run(args: Namespace) -> int:
     check_output(args.out)
     folder = args.out.with_name(f"{args.out.stem}_frames")
     extraction = Extraction(FULL[args.sampling], args.seed, _sam(args))
-    is_published = args.masks is not None and args.masks.suffix == ".json"
+    is_published = args.masks is not None and args.masks.suffix.lower() == ".json"
     clips = find_clips(args.clips, None if is_published else args.masks)
     clips = [clip for clip in clips if not clip.frames.resolve().is_relative_to(folder.resolve())]
     if is_published:

@@ -23,13 +23,14 @@ from idmetric.cli.command import status_of
 from idmetric.cli.data import common
 from idmetric.cli.options import positive
 from idmetric.data.importers import KINDS
+from idmetric.metric.images.paths import matches
 
 
 def add_arguments(parser: ArgumentParser) -> None:
     """Add the options of `idmetric data import`."""
     add = parser.add_argument
     add("kind", choices=KINDS, metavar="KIND", help=f"one of {', '.join(KINDS)}")
-    add("sources", nargs="+", metavar="SOURCE", help="a file, a folder or owner/name on the Hub")
+    add("sources", nargs="+", metavar="SOURCE", help="a file, a folder, a pattern of them, or owner/name on the Hub")
     add("--name", help="name of the dataset, which identities start with (default: the kind, or the folder or file)")
     add(
         "--embed",
@@ -58,12 +59,18 @@ def run(args: Namespace) -> int:
     from idmetric.data.manifest.check import faults, without
 
     common.check_output(args.out)
-    if args.embed and args.out.suffix != ".parquet":
+    if args.embed and args.out.suffix.lower() != ".parquet":
         raise ValueError("--embed keeps images in a .parquet: it does not go with another format")
     progress = partial(common.progress, quiet=args.quiet)
+    sources = args.sources
+    kind = KINDS[args.kind]
+    if kind.local or kind.several:  # else a pattern names the files of one table
+        sources = []
+        for source in args.sources:
+            sources += matches(source) or [source]
     job = Job(
         args.kind,
-        args.sources,
+        sources,
         images=None if args.embed else args.out.with_name(f"{args.out.stem}_images"),
         name=args.name or "",
         revision=args.revision,
@@ -74,8 +81,8 @@ def run(args: Namespace) -> int:
         progress=progress,
         dry=args.dry_run,
     )
-    if args.dry_run and not KINDS[args.kind].local:
-        datasets = [source for source in args.sources if not Path(source).exists()]
+    if args.dry_run and not kind.local:
+        datasets = [source for source in sources if not Path(source).exists() and not matches(source)]
         if datasets:
             return _show_downloads(datasets, args)
 

@@ -193,7 +193,7 @@ def _plain(value: Any) -> str | None:
 def read_rules(path: str | os.PathLike[str]) -> tuple[Rule, ...]:
     """The rules of a filter file."""
     try:
-        entries = json_file.read(path, "utf-8-sig")
+        entries = json_file.read(path)
     except ValueError as error:  # of JSON or UTF-8
         raise ValueError(f"{path}: not readable as JSON: {error}") from error
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):

@@ -25,7 +25,7 @@ def with_codes(clips: Sequence[Clip], path: Path) -> tuple[list[Clip], Categorie
     masks: dict[str, Codes] = {}
     categories: Categories = {}
     try:
-        for video in read_videos(str(path), json_file.read(path, encoding="utf-8-sig")):
+        for video in read_videos(str(path), json_file.read(path)):
             files = [Path(name) for name in video.files]
             clip = files[0].parent.as_posix()
             masks[clip] = {file.stem: {} for file in files}

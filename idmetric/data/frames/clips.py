@@ -85,7 +85,7 @@ def is_image(path: Path) -> bool:
 def read_text(path: Path) -> str:
     """The text of a file that comes with a clip."""
     try:
-        return json_file.read_text(path, "utf-8-sig")
+        return json_file.read_text(path)
     except ValueError as error:
         raise ClipError(f"{path}: {error}") from error
 

@@ -26,6 +26,7 @@ from idmetric.data.frames.clips import BOXES, Box, Clip, is_image, read_text
 from idmetric.match.codes import decode
 from idmetric.match.video import ClipError, Video
 from idmetric.metric.files.folders import matching
+from idmetric.metric.files.tables import text_lines
 from idmetric.metric.images.masks import SeveralLabels, read_mask
 from idmetric.metric.images.paths import natural
 from idmetric.metric.images.read import ImageReadError, read_image
@@ -182,7 +183,7 @@ def read_boxes(clip: Clip, count: int) -> list[Box | None]:
     """
     if clip.boxes is None:
         raise ClipError(f"{clip.frames}: no boxes; they are expected in {BOXES}, in the folder or above it")
-    lines = [line for line in read_text(clip.boxes).splitlines() if line.strip()]
+    lines = text_lines(read_text(clip.boxes))
     if len(lines) != count:
         raise ClipError(f"{clip.boxes}: {len(lines)} boxes for the {count} frames of {clip.frames}")
 

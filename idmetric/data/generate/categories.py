@@ -11,6 +11,7 @@ from typing import Any
 from idmetric.data.generate.weights import GenerateError
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.hints import need
+from idmetric.metric.files.tables import text_lines
 
 _MARKER = re.compile(r"^\s*(?:[-*•–]|\(?\d+[.):])\s+")  # of a list's item
 _LONGEST = 80  # letters of a category; longer lines cannot be names
@@ -20,11 +21,11 @@ _ANSWERS = 20  # that are asked for at most
 def read_categories(path: StrPath) -> list[str]:
     """The categories of a text file, one on each line; blank lines, comments (#) and repetitions are ignored."""
     try:
-        lines = json_file.read_text(path, "utf-8-sig").splitlines()
+        lines = text_lines(json_file.read_text(path))
     except (OSError, ValueError) as error:
         raise GenerateError(f"{path}: not readable as text: {error}") from error
     names = [" ".join(line.split()) for line in lines]
-    categories = _distinct(name for name in names if name and not name.startswith("#"))
+    categories = _distinct(name for name in names if not name.startswith("#"))
     if not categories:
         raise GenerateError(f"{path}: the file has no categories; write one on each line")
     return categories

@@ -23,6 +23,7 @@ from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
 from idmetric.metric.files import json_file
 from idmetric.metric.files.folders import matching
+from idmetric.metric.files.tables import text_lines
 from idmetric.metric.images.paths import is_image
 
 _LIVE = ("animal", "human")
@@ -62,8 +63,7 @@ def _references(job: Job, root: Path) -> Iterator[Row]:
         columns: Columns = {"split": "test", "domain": category}
         file = root / "captions" / picture.path.with_suffix(".txt")
         if file.is_file():
-            lines = json_file.read_text(file, "utf-8-sig").splitlines()
-            captions = [line.strip() for line in lines if line.strip()]
+            captions = text_lines(json_file.read_text(file))
             columns |= {"category": next(iter(captions), None), "parameters": {"prompts": captions[1:]}}
         yield job.row(collection, collection, folder / picture.path, **columns)
 

@@ -68,7 +68,7 @@ def rows(job: Job) -> Iterator[Row]:
 
 
 def _images(job: Job, split: str, table: Path) -> Iterator[Row]:
-    source = replace(job.open(*_COLUMNS, source=table), name=str(table))
+    source = replace(job.open(*_COLUMNS, source=table, known=("method",)), name=str(table))
     for record in job.records(source):
         values = {name: value for name, value in record.values.items() if name and value}  # an index has no name
         missing = [column for column in _COLUMNS if column not in values]

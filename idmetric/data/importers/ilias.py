@@ -25,6 +25,7 @@ from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.table import Row
 from idmetric.metric.files import json_file
 from idmetric.metric.files.folders import walk
+from idmetric.metric.files.tables import number_of, read_cells
 from idmetric.metric.images.paths import is_image
 
 SPLITS = {"query": "query", "pos": "gallery"}
@@ -90,16 +91,16 @@ def _listed(root: Path) -> dict[str, dict[str, Columns]]:
         files = [folder / "image_ids" / list_name for folder in (root.absolute().parent, root)]
         for file in filter(Path.is_file, files):
             listed[kind] = {}
-            for line in json_file.read_text(file, "utf-8-sig").splitlines():
-                name, *values = line.strip().split(",")
-                if not name:
-                    continue
+            for row in read_cells(json_file.read_bytes(file)):
+                name, *values = row.cells
                 columns: Columns = {}
                 if kind == "pos":
                     try:
-                        columns = {"x_scale": float(values[0]), "x_clutter": int(values[1])}
+                        columns = {"x_scale": number_of(values[0]), "x_clutter": int(values[1])}
                     except (ValueError, IndexError) as error:
-                        raise SourceError(f"{file}: a line is not an id, scale and clutter: {error}") from error
+                        raise SourceError(
+                            f"{file}: row {row.number} is not an id, scale and clutter: {error}"
+                        ) from error
                 listed[kind][str(PurePosixPath(name).with_suffix(""))] = columns
     return listed
 

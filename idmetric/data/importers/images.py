@@ -9,6 +9,7 @@ from typing import Any
 from PIL import Image
 
 from idmetric.data.importers.source import SourceError
+from idmetric.metric.images.kinds import is_stored_image
 from idmetric.metric.images.opening import open_file
 
 _ENDINGS = {"JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp", "GIF": ".gif", "BMP": ".bmp", "TIFF": ".tif", "MPO": ".jpg"}
@@ -16,7 +17,7 @@ _ENDINGS = {"JPEG": ".jpg", "PNG": ".png", "WEBP": ".webp", "GIF": ".gif", "BMP"
 
 def content(value: Any) -> tuple[bytes | None, str | None]:
     """(bytes, path) of an image in a table; one of them is None; both are for a row without an image."""
-    if isinstance(value, dict) and value.keys() <= {"bytes", "path"}:
+    if is_stored_image(value):
         data, path = value.get("bytes"), value.get("path")
         value = path if data is None else data
     if isinstance(value, bytes | bytearray | memoryview):

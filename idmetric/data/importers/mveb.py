@@ -16,6 +16,7 @@ stay empty, because two rows may show the same one. Every subset becomes a separ
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import Any
 
 from idmetric.data.importers.run import Columns, Job, as_list
@@ -40,7 +41,7 @@ NAMES = {
 
 def rows(job: Job) -> Iterator[Row]:
     """The rows of each group, or one row for each image with an identity."""
-    source = job.open()
+    source = job.open(known=chain.from_iterable(NAMES.values()))
     column_of = discover(source.columns, job)
     for record in job.records(source):
         cells = {meaning: record.values[column] for meaning, column in column_of.items()}

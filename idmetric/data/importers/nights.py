@@ -16,11 +16,12 @@ from idmetric.data.manifest.table import Row
 
 MIN_VOTES = 6  # the published benchmark has triplets with at least six votes
 _SLOTS = {"anchor": "ref_path", "left": "left_path", "right": "right_path"}
+_KNOWN = ("votes", "left_vote", "right_vote", "prompt", "is_imagenet")
 
 
 def rows(job: Job) -> Iterator[Row]:
     """Three rows for each triplet with enough votes."""
-    source = job.open(*_SLOTS.values())
+    source = job.open(*_SLOTS.values(), known=_KNOWN)
     if "left_vote" not in source.columns:
         source.need("right_vote")
     for record in job.records(source):

@@ -17,12 +17,13 @@ from idmetric.data.importers import KINDS, PACKAGE
 from idmetric.data.importers.images import content, ending_of
 from idmetric.data.importers.source import Shard, Source, SourceError, open_source
 from idmetric.data.manifest.check import Progress
-from idmetric.data.manifest.schema import text_of
+from idmetric.data.manifest.schema import COLUMNS, text_of
 from idmetric.data.manifest.table import Manifest, Row, warn_of_twins
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.output import replacing
 from idmetric.metric.files.tables import first_few
 from idmetric.metric.files.typed import shown
+from idmetric.metric.images.paths import matches, pattern_folder
 
 Columns = dict[str, Any]  # of a row
 
@@ -141,15 +142,23 @@ class Job:
 
         self.named = bool(self.name)
         if not self.named and self.kind in ("folder", "table"):
-            self.name = Path(self.sources[0]).resolve().stem
+            source = os.fspath(self.sources[0])
+            if matches(source):
+                source = pattern_folder(source)
+            self.name = Path(source).resolve().stem
         elif not self.named:
             self.name = self.kind
 
     # Reading
 
-    def open(self, *columns: str, source: StrPath | None = None) -> Source:
-        """Open a source, by default the first one, as a table that has these columns; raises as `Source.need`."""
-        table = open_source(source or self.sources[0], self.revision, self.files, self.columns)
+    def open(self, *columns: str, source: StrPath | None = None, known: Iterable[str] = ()) -> Source:
+        """Open a source, by default the first one, as a table that has these columns; raises as `Source.need`.
+
+        Args:
+            known: further columns that the importer uses.
+        """
+        names = {*columns, *known, *COLUMNS}
+        table = open_source(source or self.sources[0], self.revision, self.files, self.columns, names)
         table.need(*columns)
         return table
 

@@ -7,13 +7,12 @@ datasets with a card that breaks the loader (MVEB) can be read.
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
 from functools import cached_property
 from pathlib import Path, PureWindowsPath
@@ -23,9 +22,11 @@ from typing import Any
 from idmetric.data.manifest.split_words import split_word
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.folders import walk
-from idmetric.metric.images.paths import is_address
+from idmetric.metric.files.tables import column_names, read_table
+from idmetric.metric.images.paths import is_address, is_image, matches, pattern_folder
 
-ENDINGS = (".parquet", ".arrow", ".csv", ".jsonl")
+ENDINGS = (".parquet", ".arrow", ".csv", ".tsv", ".jsonl")
+_LISTS = ".txt"  # a table only where it is named: SOP's Ebay_train.txt, with spaces between its columns
 _BATCH = 16  # rows read at once: rows may hold several images of megabytes
 _STATE = "state.json"  # of `datasets.Dataset.save_to_disk`
 _OF_ALL_SPLITS = ("index", "database")  # names of tables that are no split's, unlike names of folders
@@ -46,7 +47,7 @@ class Shard:
     @property
     def stem(self) -> str:
         """Name of the table: without extension and shard number, or that of the folder which `save_to_disk` wrote."""
-        if self.path.suffix == ".arrow":
+        if self.path.suffix.lower() == ".arrow":
             return self.path.parent.name
         return _SHARD.sub("", self.path.stem)
 
@@ -60,6 +61,7 @@ class Source:
         root: the folder that holds its files.
         revision: commit on the Hub; None for local files.
         renamed: name under which rows have a column -> its name in the files.
+        known: columns that an importer uses, which text tables may have in capitals and with spaces.
     """
 
     name: str
@@ -67,6 +69,7 @@ class Source:
     shards: tuple[Shard, ...]
     revision: str | None = None
     renamed: Mapping[str, str] = field(default_factory=dict)
+    known: frozenset[str] = frozenset()
 
     @property
     def label(self) -> str:
@@ -79,9 +82,15 @@ class Source:
         heads = []
         for shard in self.shards:
             with _readable(shard.path):
-                schema, count, _ = _opened(shard.path)
-            heads.append((schema.names, count))
+                names, count, _ = _opened(shard.path, self._spellings)
+                column_names(names, ())  # refuses one that occurs twice
+            heads.append((names, count))
         return heads
+
+    @property
+    def _spellings(self) -> frozenset[str]:
+        """The columns that are recognized in other spellings; a name of --map is as in the file."""
+        return self.known - {*self.renamed.values()}
 
     @cached_property
     def columns(self) -> tuple[str, ...]:
@@ -102,11 +111,18 @@ class Source:
     def need(self, *columns: str) -> None:
         """Check that it has these columns; the SourceError names its columns and the option to map them."""
         for column in columns:
-            if column not in self.columns:
-                raise SourceError(
-                    f"{self.name}: no column {self.renamed.get(column, column)!r}; there are "
-                    f"{', '.join(self.columns) or 'none'} (name another by --map {column}=NAME)"
+            if column in self.columns:
+                continue
+            advice = f"name another by --map {column}=NAME"
+            if any(name.isdigit() or is_image(name) for name in self.columns):
+                advice = (
+                    "its first row should name the columns; images in a folder for each identity, such as CUB's, are "
+                    "imported by `idmetric data import folder`"
                 )
+            raise SourceError(
+                f"{self.name}: no column {self.renamed.get(column, column)!r}; there are "
+                f"{', '.join(self.columns) or 'none'} ({advice})"
+            )
 
     def locate(self, path: str) -> Path:
         """The file that a row names, relative to the root or, in local tables, absolute; raises as `locate`."""
@@ -116,7 +132,7 @@ class Source:
         """Each row; NaN, and a column that its file lacks, is None."""
         stored_names = {name: self.renamed.get(name, name) for name in self.columns}
         for shard in self.shards:
-            for row in _rows(shard.path):
+            for row in _rows(shard.path, self._spellings):
                 cells = {}
                 for name, stored_name in stored_names.items():
                     cell = row.get(stored_name)
@@ -140,20 +156,29 @@ def locate(path: str, root: Path, name: str, inside: bool) -> Path:
 
 
 def open_source(
-    source: StrPath, revision: str | None = None, files: str | None = None, renamed: Mapping[str, str] | None = None
+    source: StrPath,
+    revision: str | None = None,
+    files: str | None = None,
+    renamed: Mapping[str, str] | None = None,
+    known: Iterable[str] = (),
 ) -> Source:
-    """A file, a folder with tables or `save_to_disk` folders, or a dataset of the Hub (`owner/name`).
+    """A file, a folder with tables or `save_to_disk` folders, a pattern, or a dataset of the Hub (`owner/name`).
 
     Args:
         revision: branch, tag or commit on the Hub.
         files: pattern of the files to use, such as "sample/*.parquet".
         renamed: expected column -> its name in the files (`--map`).
+        known: see `Source`.
 
     Raises:
         SourceError: if it does not exist, or holds no table.
     """
     root = Path(source)
-    if root.exists():
+    matched = [Path(path) for path in matches(os.fspath(source))]
+    if matched:
+        root = Path(pattern_folder(os.fspath(source)) or ".")
+        name, commit = root.resolve().name, None
+    elif root.exists():
         name, commit = root.resolve().name, None
         if revision is not None:
             raise SourceError(f"{root} is a local {'folder' if root.is_dir() else 'file'}, which has no revision")
@@ -166,14 +191,18 @@ def open_source(
             folder = snapshot_download(name, repo_type="dataset", revision=commit, allow_patterns=[*sizes])
             root = Path(folder)
 
-    shards = _shards(root, files)
+    shards = _shards(root, files) if not matched else ()
+    for path in matched:
+        split = _split_of(path.relative_to(root))
+        shards += tuple(replace(shard, split=shard.split or split) for shard in _shards(path, files))
     if not shards:
         matching = f" that matches {files!r}" if files else ""
         raise SourceError(
             f"{source}: no {', '.join(ENDINGS)} file and no folder of save_to_disk{matching}; unpack archives, or on "
             "the Hub try --revision refs/convert/parquet"
         )
-    return Source(name, root if root.is_dir() else root.parent, shards, commit, renamed or {})
+    folder = root if root.is_dir() else root.parent
+    return Source(name, folder, shards, commit, renamed or {}, frozenset(known))
 
 
 def hub_files(repo: str, revision: str | None = None, files: str | None = None) -> tuple[str, dict[str, int]]:
@@ -189,8 +218,8 @@ def hub_files(repo: str, revision: str | None = None, files: str | None = None) 
     sizes = {}
     for file in info.siblings or ():
         name = file.rfilename
-        is_table = name.endswith(ENDINGS) and fnmatch(name, files or "*")
-        if is_table or name.endswith(".json"):  # JSON: state of save_to_disk, splits
+        is_table = name.lower().endswith(ENDINGS) and fnmatch(name, files or "*")
+        if is_table or name.lower().endswith(".json"):  # JSON: state of save_to_disk, splits
             sizes[name] = int(file.size or 0)
     return str(info.sha), sizes
 
@@ -211,15 +240,16 @@ def _hub_errors(repo: str) -> Iterator[None]:
 def _shards(folder: Path, files: str | None) -> tuple[Shard, ...]:
     """A file, or the tables in a folder at any depth, sorted."""
     if not folder.is_dir():
-        return (Shard(folder, None),) if folder.is_file() and folder.suffix in ENDINGS else ()
+        is_table = folder.is_file() and folder.suffix.lower() in (*ENDINGS, _LISTS)
+        return (Shard(folder, None),) if is_table else ()
     shards = []
     for path in walk(folder):
         name = path.relative_to(folder)
-        if path.suffix not in ENDINGS or not fnmatch(name.as_posix(), files or "*"):
+        if path.suffix.lower() not in ENDINGS or not fnmatch(name.as_posix(), files or "*"):
             continue
         split = _split_of(name)
         state_file = path.with_name(_STATE)
-        if path.suffix == ".arrow" and state_file.is_file():
+        if path.suffix.lower() == ".arrow" and state_file.is_file():
             state = read_json(state_file, dict)
             this_file = {"filename": path.name}
             if this_file not in state.get("_data_files", [this_file]):  # a file of the library's cache
@@ -263,46 +293,50 @@ def _readable(path: Path) -> Iterator[None]:
         raise SourceError(f"{path}: not readable: {error}; correct it, or fetch it again") from error
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a table; labels that the Hub stores as numbers are names."""
+def _rows(path: Path, spellings: frozenset[str]) -> Iterator[dict[str, Any]]:
     with _readable(path):
-        schema, _, batches = _opened(path)
-        description = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))
-        features = description.get("info", {}).get("features") or {}
-        labels = {}
-        for name, feature in features.items():
-            if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
-                labels[name] = feature["names"]
-
-        for batch in batches:
-            for row in batch.to_pylist():
-                for name, names in labels.items():
-                    number = row.get(name)
-                    row[name] = None if number is None or number < 0 else names[number]
-                yield row
+        _, _, rows = _opened(path, spellings)
+        yield from rows
 
 
-def _opened(path: Path) -> tuple[Any, int, Iterable[Any]]:
-    """The table's schema, its number of rows, and its rows in batches."""
+def _opened(path: Path, spellings: frozenset[str]) -> tuple[list[str], int, Iterable[dict[str, Any]]]:
+    """The table's columns, its number of rows, and the rows.
+
+    Args:
+        spellings: as `known` of `tables.read_table`.
+    """
+    ending = path.suffix.lower()
+    if ending not in (".parquet", ".arrow"):
+        text_table = read_table(path, known=spellings)
+        text_table.check_kinds()
+        rows = (row for _, row in text_table.records())
+        return list(text_table.columns), len(text_table.rows), rows
+
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from idmetric.data.manifest.files import json_lines, read_csv
-
-    if path.suffix == ".parquet":
+    if ending == ".parquet":
         # a small buffer instead of reading ahead: else all row groups come into memory with their images
         file = pq.ParquetFile(path, pre_buffer=False, buffer_size=2**20)
-        return file.schema_arrow, file.metadata.num_rows, file.iter_batches(_BATCH)
+        schema = file.schema_arrow
+        return schema.names, file.metadata.num_rows, _with_labels(file.iter_batches(_BATCH), schema)
 
-    if path.suffix == ".arrow":
-        table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
-    elif path.suffix == ".csv":
-        table = read_csv(path)
-    else:
-        rows = list(json_lines(path))
-        names: dict[str, None] = {}
-        for row in rows:
-            names |= dict.fromkeys(row)
-        columns = {name: [row.get(name) for row in rows] for name in names}
-        table = pa.table(columns)
-    return table.schema, len(table), table.to_batches(_BATCH)
+    table = pa.ipc.open_stream(pa.memory_map(str(path))).read_all()
+    return table.schema.names, len(table), _with_labels(table.to_batches(_BATCH), table.schema)
+
+
+def _with_labels(batches: Iterable[Any], schema: Any) -> Iterator[dict[str, Any]]:
+    """The rows of an Arrow table; labels that the Hub stores as numbers are names."""
+    description = json_file.parse((schema.metadata or {}).get(b"huggingface", b"{}"))
+    features = description.get("info", {}).get("features") or {}
+    labels = {}
+    for name, feature in features.items():
+        if isinstance(feature, dict) and feature.get("_type") == "ClassLabel":
+            labels[name] = feature["names"]
+
+    for batch in batches:
+        for row in batch.to_pylist():
+            for name, names in labels.items():
+                number = row.get(name)
+                row[name] = None if number is None or number < 0 else names[number]
+            yield row

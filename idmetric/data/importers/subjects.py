@@ -15,7 +15,7 @@ ENGINE = "FLUX.1"  # OminiControl, section 4: both images are generated in one c
 
 def rows(job: Job) -> Iterator[Row]:
     """Two rows for each pair with a human label."""
-    source = job.open("reference_image", "test_image", "binary_label")
+    source = job.open("reference_image", "test_image", "binary_label", known=("pair_id", "human_votes"))
     for record in job.records(source):
         values = record.values
         group = record.text("pair_id") or str(record.number)

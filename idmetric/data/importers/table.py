@@ -28,7 +28,7 @@ def rows(job: Job) -> Iterator[Row]:
             raise SourceError(
                 f"--map {column}=...: no column of a manifest that can be mapped ({', '.join(TARGETS)}, x_...)"
             )
-    source = job.open()
+    source = job.open(known=("image",))
     image = "image" if "image" in source.columns and "path" not in source.columns else "path"
     source.need(*job.columns, image, "identity")
 

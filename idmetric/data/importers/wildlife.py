@@ -23,11 +23,12 @@ from idmetric.metric.images.read import read_image
 
 _USED = ("identity", "path", "dataset", "species", "split", "bbox")
 _FREE = ("date", "orientation")  # for columns of their own
+_KNOWN = (*_USED, *_FREE, "image_id")
 
 
 def rows(job: Job) -> Iterator[Row]:
     """A row for each photo, or box in a photo."""
-    source = job.open("identity", "path", source=job.folder().absolute() / "metadata.csv")
+    source = job.open("identity", "path", source=job.folder().absolute() / "metadata.csv", known=_KNOWN)
     for record in job.records(source):
         cells = {column: value.strip() or None for column, value in record.values.items() if value is not None}
         path, identity, dataset = (cells.get(column) for column in ("path", "identity", "dataset"))

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from idmetric.data.manifest.split_words import split_name
-from idmetric.metric.files.tables import first_few
+from idmetric.metric.files.tables import first_few, number_of
 from idmetric.metric.files.typed import shown
 from idmetric.metric.images.paths import is_address
 
@@ -120,6 +120,8 @@ def array_of(values: Sequence[Any], column: str, name: str, offset: int = 0) -> 
             converted.append(None if is_missing else _convert(value, kind))
         except (ValueError, TypeError, OverflowError) as error:
             reason = f"{shown(value)} is not {_EXPECTED[kind]}"
+            if kind == pa.float64() and isinstance(value, str):
+                reason = str(error)
             if isinstance(error, UnicodeEncodeError):  # file names that are not UTF-8: no format can store them
                 reason = f"{shown(value)} is not UTF-8 text; rename the file or value"
             elif column == "parameters":
@@ -148,7 +150,7 @@ def _is_nan(value: Any) -> bool:
 def _convert(value: Any, kind: pa.DataType) -> Any:
     """The value in a type of the schema; TypeError or ValueError if it does not fit."""
     if kind == pa.float64():
-        return float(value)
+        return number_of(value.strip()) if isinstance(value, str) else float(value)
     if isinstance(value, bool):
         raise TypeError
     if isinstance(value, float) and value.is_integer():  # whole numbers of JSON and pandas

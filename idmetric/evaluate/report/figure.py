@@ -39,9 +39,9 @@ def save_figure(figure: Figure, path: StrPath) -> None:
     import matplotlib
 
     # no date, and ids derived from the content: the same numbers give the same file
-    ending = Path(path).suffix
+    ending = Path(path).suffix.lower()
     metadata = None
-    if ending.lower() in (".svg", ".svgz"):
+    if ending in (".svg", ".svgz"):
         metadata = {"Date": None}
     style = matplotlib.rc_context({"svg.hashsalt": "idmetric"})
     with style, replacing(Path(path)) as temporary:

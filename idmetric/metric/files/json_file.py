@@ -15,8 +15,8 @@ from idmetric.metric.files.output import refuse_irregular
 MOST = 2**30  # bytes
 
 
-def read_text(path: StrPath, encoding: str = "utf-8", most: int = MOST) -> str:
-    """The whole text of a file.
+def read_text(path: StrPath, most: int = MOST) -> str:
+    """The whole text of a file, see `decoded`.
 
     Args:
         most: bytes that it may have.
@@ -24,7 +24,16 @@ def read_text(path: StrPath, encoding: str = "utf-8", most: int = MOST) -> str:
     Raises:
         OSError: as `read_bytes`. ValueError: if it is not text.
     """
-    return read_bytes(path, most).decode(encoding)
+    return decoded(read_bytes(path, most))
+
+
+def decoded(data: bytes, encoding: str | None = None) -> str:
+    """The text of a file, without a byte order mark; by default UTF-8, UTF-16 or UTF-32 by its first four bytes.
+
+    Raises:
+        UnicodeDecodeError: if it is not text.
+    """
+    return data.decode(encoding or json.detect_encoding(data)).removeprefix("\ufeff")
 
 
 def read_bytes(path: StrPath, most: int = MOST) -> bytes:
@@ -37,10 +46,10 @@ def read_bytes(path: StrPath, most: int = MOST) -> bytes:
     return data
 
 
-def read(path: StrPath, encoding: str = "utf-8", most: int = MOST) -> Any:
+def read(path: StrPath, most: int = MOST) -> Any:
     """The value in a JSON file, or in one of TOML, if its name ends in .toml; errors as `read_text` and `parse`."""
-    content = read_text(path, encoding, most)
-    if os.fspath(path).endswith(".toml"):
+    content = read_text(path, most)
+    if os.fspath(path).lower().endswith(".toml"):
         return tomllib.loads(content)
     return parse(content)
 
@@ -65,13 +74,26 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def parse(text: str | bytes) -> Any:
+def parse(text: str | bytes, unique: bool = False) -> Any:
     """The value of a JSON text.
+
+    Args:
+        unique: refuse an object with two values of one name, of which otherwise the last counts.
 
     Raises:
         ValueError: if it is not JSON, or too deeply nested for Python (`json` raises RecursionError there).
     """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_unique if unique else None)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object of names and values; ValueError for a name that occurs twice."""
+    names = dict(pairs)
+    if len(names) < len(pairs):
+        occurring = [name for name, _ in pairs]
+        repeated = next(name for name in names if occurring.count(name) > 1)
+        raise ValueError(f"{repeated!r} occurs twice: rename or remove one")
+    return names

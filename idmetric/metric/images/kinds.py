@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Union
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypeGuard, Union
 
 from PIL import Image
 
@@ -16,11 +16,12 @@ if TYPE_CHECKING:
     from torch import Tensor
     from typing_extensions import TypeIs
 
-# str: a path; where several images are asked for, also a folder or a pattern (`images.paths`). File objects are
+# str: a path; where several images are asked for, also a folder or a pattern (`images.paths`). Mappings: images as
+# `datasets` stores them, {"bytes": ..., "path": ...}. File objects are
 # read from where they stand to their end, and left open.
 # Arrays: (H, W) or (H, W, C), tensors: (C, H, W), with C = 1, 2 (gray and alpha), 3 or 4; bool, uint8, uint16, or
 # floats in [0, 1]. Where several images are asked for, tensors (B, C, H, W) and arrays (B, H, W, C) count as B images.
-ImageLike = Union[str, os.PathLike[str], bytes, BinaryIO, Image.Image, "NDArray[Any]", "Tensor"]
+ImageLike = Union[str, os.PathLike[str], bytes, BinaryIO, Image.Image, "NDArray[Any]", "Tensor", Mapping[str, Any]]
 Color = tuple[int, int, int]
 Sides = tuple[int, int]  # height and width
 MaskId = int | str  # of several subjects in a mask one: an index or a value, or a color "#rrggbb"
@@ -106,10 +107,17 @@ def holds_paths(x: object) -> bool:
     return is_array(x) and not is_tensor(x) and x.dtype.kind in "OU"
 
 
+def is_stored_image(x: object) -> TypeGuard[Mapping[str, Any]]:
+    """Whether this is an image as `datasets` stores it: {"bytes": ..., "path": ...}, of which one may be None."""
+    return isinstance(x, Mapping) and bool(x) and x.keys() <= {"bytes", "path"}
+
+
 def is_image_like(x: object) -> bool:
     """Whether this is of a kind that `ImageLike` names, and not a list of such."""
     if holds_paths(x):
         return False
+    if is_stored_image(x):
+        return True
     if isinstance(x, str | os.PathLike | bytes | bytearray | memoryview | Image.Image):
         return True
     return is_array(x) or hasattr(x, "read")
@@ -117,6 +125,8 @@ def is_image_like(x: object) -> bool:
 
 def describe(source: Any) -> str:
     """A short name of an image for messages: its path, or its kind and size."""
+    if is_stored_image(source):
+        source = source.get("path") or source.get("bytes") or ""
     if isinstance(source, bytes | bytearray | memoryview):
         return f"<bytes, {len(source)} bytes>"
     if is_array(source):

@@ -13,7 +13,7 @@ import os
 import stat
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, BinaryIO, Literal, NoReturn, cast, get_args
 
 from PIL import ExifTags, Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
@@ -33,6 +33,7 @@ from idmetric.metric.images.kinds import (
     Sides,
     describe,
     is_array,
+    is_stored_image,
     naming,
 )
 from idmetric.metric.images.paths import ABSENT, VIDEO_ENDINGS, is_address, is_subject_file
@@ -111,6 +112,8 @@ def open_image(source: ImageLike, upright: bool = True, needed: Needed | None = 
         needed: decode a JPEG file by `scale`, for the size that it is resized to; None: all of its pixels.
     """
     name = describe(source)
+    if is_stored_image(source):
+        source = _of_storage(source, name)
     if is_array(source):
         with naming(source):
             return image_of_array(source)
@@ -175,6 +178,17 @@ def is_animated(image: Image.Image) -> bool:
     The preview in a phone's MPO photo and the layers of a PSD do not count.
     """
     return image.format not in ("MPO", "PSD") and bool(getattr(image, "is_animated", False))
+
+
+def _of_storage(image: Mapping[str, Any], name: str) -> Named | StrPath:
+    """The file, in memory if it has bytes, of an image that `datasets` stores."""
+    data: bytes | None = image.get("bytes")
+    path: StrPath | None = image.get("path")
+    if data is not None:
+        return Named(data, name)
+    if path is None:
+        raise ImageReadError(name, "it has neither bytes nor a path: leave it out")
+    return path
 
 
 def _file(source: Any, name: str) -> BinaryIO | str:

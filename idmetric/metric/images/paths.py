@@ -86,7 +86,7 @@ def is_image(path: StrPath) -> bool:
 
 def is_subject_file(source: object) -> TypeGuard[StrPath]:
     """Whether this is the path of a subject's file (`idmetric.metric.subject`), by its ending."""
-    return isinstance(source, str | os.PathLike) and os.fspath(source).endswith(".subject")
+    return isinstance(source, str | os.PathLike) and os.fspath(source).lower().endswith(".subject")
 
 
 def names_several(source: Any) -> bool:
@@ -163,7 +163,7 @@ def matches(pattern: str) -> list[str]:
     """Files and folders that a pattern matches, without hidden ones, in natural order; empty for other paths."""
     if not _is_pattern(pattern):
         return []
-    base = _base(pattern)
+    base = pattern_folder(pattern)
     parts = Path(pattern[len(base) :].strip("/" + os.sep)).parts
     if "**" not in parts:
         paths = glob.glob(os.path.join(glob.escape(base), *parts))
@@ -202,7 +202,7 @@ def check_partners(a: Any, b: Any) -> None:
 
 def _names_below(source: StrPath) -> list[str]:
     """The images of a folder or pattern, as paths from its folder, without endings."""
-    base = _base(os.fspath(source)) or "."
+    base = pattern_folder(os.fspath(source)) or "."
     names = [os.path.relpath(path, base) for path in listed(source)]
     return [os.path.splitext(name)[0] for name in names]
 
@@ -211,8 +211,11 @@ def _is_pattern(path: str) -> bool:
     return glob.has_magic(path) and not is_address(path) and not os.path.lexists(path)
 
 
-def _base(pattern: str) -> str:
-    """The folders that a pattern, or a folder's path, begins with; they may have brackets in their names."""
+def pattern_folder(pattern: str) -> str:
+    """The folders that a pattern, or a folder's path, begins with, "" for the working directory.
+
+    They may have brackets in their names.
+    """
     head = pattern.rstrip("/" + os.sep) or pattern
     while head and not os.path.isdir(head):
         head = os.path.dirname(head)

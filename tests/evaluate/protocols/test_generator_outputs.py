@@ -151,7 +151,7 @@ def test_faults_of_a_table_are_named_by_row(tmp_path: Path) -> None:
     for text, message in (
         ("file\nx\n", "no column 'path'"),
         ("path,role\nx.png,other\n", "row 1, column 'role'"),
-        ("path,role\nx.png,\n,\n", "row 2 has no path"),
+        ("path,role\nx.png,\n,reference\n", "row 2 has no path"),
         ("path,held_out\nx.png,perhaps\n", "column 'held_out': 'perhaps'"),
     ):
         table.write_text(text)

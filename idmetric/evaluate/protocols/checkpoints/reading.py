@@ -30,6 +30,7 @@ from idmetric.evaluate.protocols.generator.pattern import (
     fields_of,
 )
 from idmetric.metric.files import json_file
+from idmetric.metric.files.tables import text_lines
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -171,8 +172,8 @@ def _in_words(pictures: Sequence[Picture], path: Path) -> list[Picture]:
     A line is a prompt, as in kohya's `sample_prompts.txt`: empty lines and comments (#) do not count, and
     options at its end (` --w 512`) are not part of it.
     """
-    lines = [line.strip() for line in json_file.read_text(path).splitlines()]
-    prompts = [line.split(" --")[0].strip() for line in lines if line and not line.startswith("#")]
+    lines = text_lines(json_file.read_text(path))
+    prompts = [line.split(" --")[0].strip() for line in lines if not line.startswith("#")]
 
     in_words = []
     for picture in pictures:

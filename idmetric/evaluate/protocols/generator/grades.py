@@ -35,6 +35,8 @@ from idmetric.evaluate.protocols.generator.images import Images
 from idmetric.evaluate.protocols.judges.answers import grades_in_lines
 from idmetric.metric.files import json_file
 from idmetric.metric.files.folders import matching
+from idmetric.metric.files.tables import json_lines, number_of, place, read_table
+from idmetric.metric.files.typed import shown
 
 GRADE, CONSISTENCY = "grade", "consistency"
 _FOLDER_PATTERNS = ("score.jsonl", "*_vie_score.csv", "*_judge.txt", "result.json")
@@ -300,11 +302,12 @@ def _read_file(path: Path) -> tuple[GradingScheme, list[Answer]]:
     try:
         if path.name.endswith("_judge.txt"):
             return MULTIBANANA, [_of_text(path)]
-        if path.suffix == ".jsonl":
+        ending = path.suffix.lower()
+        if ending == ".jsonl":
             return OMNICONTEXT, list(_of_lines(path))
-        if path.suffix == ".csv":
+        if ending in (".csv", ".tsv"):
             return GEDIT, list(_of_table(path))
-        if path.suffix == ".json":
+        if ending == ".json":
             return _of_json(path)
     except SourceError:
         raise
@@ -315,9 +318,7 @@ def _read_file(path: Path) -> tuple[GradingScheme, list[Answer]]:
 
 def _of_lines(path: Path) -> Iterator[Answer]:
     """The answers in a file of OmniContext or SconeEval."""
-    from idmetric.data.manifest.files import json_lines
-
-    for number, row in enumerate(json_lines(path), 1):
+    for number, row in json_lines(path):
         missing = [key for key in ("output_image_path", "PF_score", "SC_score") if key not in row]
         if missing:
             raise SourceError(f"{path}, line {number}: no {', '.join(missing)}, which OmniContext and SconeEval write")
@@ -332,20 +333,20 @@ def _of_lines(path: Path) -> Iterator[Answer]:
             else:
                 parts[part] = value
         if "DIS_acc" in row and "DIS_f1" in row:
-            parts["DIS"] = (row["DIS_acc"] + row["DIS_f1"]) / 2
+            scores = (row["DIS_acc"], row["DIS_f1"])
+            if not all(isinstance(score, int | float) for score in scores):
+                raise SourceError(f"{path}, line {number}: DIS_acc and DIS_f1 are {shown(scores)}, not numbers")
+            parts["DIS"] = sum(scores) / 2
         yield Answer(_image_of(row["output_image_path"]), parts, _geometric_mean(parts, "PF", "SC"), problem)
 
 
 def _of_table(path: Path) -> Iterator[Answer]:
     """The answers in a file of GEdit-Bench."""
-    from idmetric.data.manifest.files import read_csv
-
     columns = {"SC": "sementics_score", "PQ": "quality_score"}
-    table = read_csv(path)
-    missing = [name for name in ("edited_image", *columns.values()) if name not in table.column_names]
-    if missing:
-        raise SourceError(f"{path}: no column {', '.join(missing)}, which GEdit-Bench writes")
-    for row in table.to_pylist():
+    table = read_table(path, needed=("edited_image", *columns.values()))
+    for number, row in table.records():
+        if row["edited_image"] is None:
+            raise SourceError(f"{path}: {place(number, 'edited_image')} is empty")
         parts = {}
         for part, column in columns.items():
             value = _number(row[column], GEDIT)
@@ -422,7 +423,7 @@ def _number(value: Any, benchmark: GradingScheme) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return None
     try:
-        number = float(value)
+        number = number_of(value.strip()) if isinstance(value, str) else float(value)
     except ValueError:
         return None
     if not benchmark.lowest <= number <= benchmark.highest:

@@ -100,6 +100,10 @@ def _outputs(
     data: Path, layout: Layout | None, benchmark: Path | None, cells: Path | None, skip: bool
 ) -> list[Picture]:
     """The pictures of a table or folder."""
+    if not data.exists():
+        data, tables = _matched(data)
+        if tables:
+            return list(chain.from_iterable(map(read_table, tables)))
     if data.is_file():
         return read_table(data)
     if not data.is_dir():
@@ -110,6 +114,20 @@ def _outputs(
             f"'{{method}}/{{subject}}/{{prompt}}_{{seed}}.png', or by --layout ({', '.join(LAYOUTS)})"
         )
     return _of_layout(data, layout, benchmark, cells, skip)
+
+
+def _matched(pattern: Path) -> tuple[Path, list[Path]]:
+    """The file or folder that a pattern matches, or the tables, if it matches several; the path itself if none."""
+    sources = [Path(source) for source in paths.matches(str(pattern))]
+    if len(sources) < 2:
+        return next(iter(sources), pattern), []
+    folders = [source for source in sources if source.is_dir()]
+    if folders:
+        raise OutputsError(
+            f"{pattern} matches {len(sources)} folders, such as {folders[0]}: name the folder above them, and their "
+            "names in --pattern, such as '{method}/{subject}/{prompt}_{seed}.png'"
+        )
+    return pattern, sources
 
 
 def open_outputs(
@@ -140,9 +158,9 @@ def open_outputs(
 
 def read_table(path: Path) -> list[Picture]:
     """The pictures of a .csv, .parquet or .jsonl file, with their columns as fields."""
-    if path.suffix not in ENDINGS:
+    if path.suffix.lower() not in ENDINGS:
         raise OutputsError(f"{path}: a table ends in {', '.join(ENDINGS)}")
-    table = open_source(path)
+    table = open_source(path, known=(*KNOWN, "path", "text", "mask"))
     if "path" not in table.columns:
         raise SourceError(f"{path}: no column 'path'; there are {', '.join(table.columns)}")
 

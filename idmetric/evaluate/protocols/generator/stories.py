@@ -148,7 +148,7 @@ def _check_order(images: Sequence[Path]) -> None:
 def _read_story(folder: Path) -> Story:
     path = folder / "story.json"
     try:
-        content = json_file.read(path, encoding="utf-8-sig")
+        content = json_file.read(path)
         tags: dict[str, str] = {}
         for name, character in content["Characters"].items():
             tags[name] = str(character.get("tag", ""))
