@@ -28,7 +28,7 @@ from idmetric.metric.images.paths import is_address
 ENDINGS = (".parquet", ".arrow", ".csv", ".jsonl")
 _BATCH = 16  # rows read at once: rows may hold several images of megabytes
 _STATE = "state.json"  # of `datasets.Dataset.save_to_disk`
-_OF_ALL_SPLITS = ("index", "database")  # names of tables that are no split's, unlike names of folders
+_OF_ALL_SPLITS = ("index", "database")  # tables of these names hold all splits, unlike folders
 _SHARD = re.compile(r"-\d{3,}-of-\d{3,}(-[0-9a-f]+)?$")
 
 
