@@ -29,7 +29,7 @@ ENDINGS = (".parquet", ".arrow", ".csv", ".tsv", ".jsonl")
 _LISTS = ".txt"  # a table only where it is named: SOP's Ebay_train.txt, with spaces between its columns
 _BATCH = 16  # rows read at once: rows may hold several images of megabytes
 _STATE = "state.json"  # of `datasets.Dataset.save_to_disk`
-_OF_ALL_SPLITS = ("index", "database")  # names of tables that are no split's, unlike names of folders
+_OF_ALL_SPLITS = ("index", "database")  # tables of these names hold all splits, unlike folders
 _SHARD = re.compile(r"-\d{3,}-of-\d{3,}(-[0-9a-f]+)?$")
 
 
