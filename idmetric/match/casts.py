@@ -36,7 +36,7 @@ def cast_mapping(cast: Cast | StrPath | None, regions: object = None) -> Cast | 
         RequestError: for a file that cannot be read.
     """
     if cast is None and _is_json(regions):
-        return _of_coco(json_file.read(str(regions), encoding="utf-8-sig"))
+        return _of_coco(json_file.read(str(regions)))
     if isinstance(cast, str | os.PathLike):
         return read_cast(cast)
     return cast
@@ -149,7 +149,7 @@ def read_cast(path: StrPath) -> Cast:
     name = os.fspath(path)
     try:
         if name.lower().endswith(".json"):
-            cast = _of_coco(json_file.read(name, encoding="utf-8-sig"))
+            cast = _of_coco(json_file.read(name))
             if not cast:
                 raise RequestError(f"{name}: none of its images has `subjects`, a list of names")
             return cast
