@@ -372,8 +372,7 @@ def test_triplets_like_nights_name_their_columns(tmp_path: Path) -> None:
     write_nights(tmp_path, "a,b,c,right_share", ["ref/000/000.png,distort/000/000_0.png,distort/000/000_1.png,?"])
     refuses(r"row 1: .* \[None, None, '\?'\] give no shares", "nights", tmp_path / "data.csv", columns=names)
     write_nights(tmp_path, "a,b,c,right_share", ["ref/000/000.png,,distort/000/000_1.png,0.25", "x"])
-    refuses(r"data\.csv: .*row 3 has 1 cells for 4 columns", "nights", tmp_path / "data.csv", columns=names)
-
+    refuses(r"row 2: .* \[None, None, None\] give no shares", "nights", tmp_path / "data.csv", columns=names)
 
 def test_subjects2k(tmp_path: Path) -> None:
     columns: dict[str, list[Any]] = {

@@ -222,11 +222,10 @@ def test_damaged_run_length_codes_name_image_and_region(tmp_path, counts):
         ("a.json", '{"images": [{"id": 1, "file_name": "a.png", "width": "x", "height": 1}], "annotations": '
                    '[{"image_id": 1, "bbox": [0, 0, 5, 5]}]}'),
         ("a.csv", b"path,x,y,w,h\n\xff,1,1,1,1"),
-        ("a.csv", "path,x,y,w,h\n" + "a" * 200_000 + ",1,1,1,1"),
         ("a.csv", "path,x,y,w,h\na.png,1,1"),
         ("a.csv", "path,x,y,w,h\na.png,nan,1,5,5"),
     ],
-    ids=["cut", "deep", "bytes", "results", "size", "no text", "long field", "short row", "nan"],
+    ids=["cut", "deep", "bytes", "results", "size", "no text", "short row", "nan"],
 )  # fmt: skip
 def test_damaged_files_are_refused_by_name(tmp_path, name, content):
     path = tmp_path / name

@@ -238,9 +238,10 @@ def _with_header(rows: list[TableRow], spellings: Container[str]) -> Table:
         raise TableError("its first row names no columns")
     for row in rows[1:]:
         count = len(row.cells)
-        if any(row.cells[width:]) or count <= max(named):
+        if any(row.cells[width:]):
             raise TableError(f"row {row.number} has {count} cells for {width} columns: quote cells with separators")
-        row.cells[:] = [row.cells[index] or None for index in named]
+        cells = row.cells + [""] * (width - count)  # cells that are missing at its end are empty
+        row.cells[:] = [cells[index] or None for index in named]
     return Table(tuple(names[index] for index in named), rows[1:])
 
 
