@@ -23,7 +23,7 @@ from idmetric.match.clips import Moment
 from idmetric.match.listed_paths import by_path
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.tables import first_few, place, read_table
+from idmetric.metric.files.tables import cell_name, first_few, read_table
 
 Cast = Mapping[str, Sequence[str]]  # image, clip, or part of a clip -> names of subjects
 _PART = re.compile(r"(.+) @ ([0-9.]+)s-([0-9.]+)s")
@@ -167,7 +167,7 @@ def _of_table(path: str) -> Cast:
     cast: dict[str, list[str]] = {}
     for number, row in table.records():
         if row["image"] is None:
-            raise RequestError(f"{path}: {place(number, 'image')} is empty")
+            raise RequestError(f"{path}: {cell_name(number, 'image')} is empty")
         members = cast.setdefault(str(row["image"]), [])  # several rows of one image add up
         names = row["subjects"]
         if not isinstance(names, list):

@@ -15,7 +15,7 @@ from idmetric.metric.errors import RequestError
 from idmetric.metric.files.json_file import MOST
 from idmetric.metric.files.tables import TableError, first_few, plain_name, read_cells
 from idmetric.metric.files.typed import shown
-from idmetric.metric.images.paths import InputError, is_image
+from idmetric.metric.images.paths import InputError, is_image, with_slashes
 from idmetric.scoring.in_memory import ImageInMemory
 from idmetric.scoring.scores import COLUMNS, File
 
@@ -170,7 +170,7 @@ def _pair(cells: Sequence[Any], names: Sequence[str], folder: Path) -> Pair:
     for column in _COLUMNS:
         cell = values.pop(column, None)
         if not isinstance(cell, ImageInMemory):
-            cell = None if _is_empty(cell) else _existing(str(folder / cell))
+            cell = None if _is_empty(cell) else with_slashes(str(folder / cell))
         paths.append(cell)
     a, b, mask_a, mask_b = paths
     if a is None or b is None:
@@ -187,12 +187,6 @@ def _pair(cells: Sequence[Any], names: Sequence[str], folder: Path) -> Pair:
 def _is_empty(cell: Any) -> bool:
     """Whether a cell of a table is empty: None, NaN as pandas marks it, or empty text."""
     return cell is None or (isinstance(cell, str) and not cell) or (isinstance(cell, float) and math.isnan(cell))
-
-
-def _existing(path: str) -> str:
-    if os.path.lexists(path):
-        return path
-    return path.replace("\\", "/")  # a table from Windows
 
 
 # Files

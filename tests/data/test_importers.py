@@ -374,6 +374,7 @@ def test_triplets_like_nights_name_their_columns(tmp_path: Path) -> None:
     write_nights(tmp_path, "a,b,c,right_share", ["ref/000/000.png,,distort/000/000_1.png,0.25", "x"])
     refuses(r"row 2: .* \[None, None, None\] give no shares", "nights", tmp_path / "data.csv", columns=names)
 
+
 def test_subjects2k(tmp_path: Path) -> None:
     columns: dict[str, list[Any]] = {
         "reference_image": [png(1), png(2)], "test_image": [png(11), png(12)], "pair_id": ["000028", "000088"],

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from PIL import Image
 
 from idmetric.data.importers.images import png
-from idmetric.data.importers.run import Job, scalars
+from idmetric.data.importers.run import Job, as_name, scalars
 from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.split_words import split_word
 from idmetric.data.manifest.table import Row
@@ -36,8 +36,9 @@ def rows(job: Job) -> Iterator[Row]:
     for path in job.limited(files, root.name):
         annotation = read_json(path, dict)
         items = {key: value for key, value in annotation.items() if key.startswith("item")}
-        is_complete = all(isinstance(item, dict) and "style" in item for item in items.values())
-        if "pair_id" not in annotation or not is_complete:
+        is_complete = all(isinstance(item, dict) and type(item.get("style")) is int for item in items.values())
+        pair = as_name(annotation.get("pair_id"), f"{path}: pair_id")
+        if pair is None or not is_complete:
             raise SourceError(f"{path}: not an annotation of DeepFashion2: no pair_id, or an item without style")
         if len(items) != 1:
             continue
@@ -54,7 +55,7 @@ def rows(job: Job) -> Iterator[Row]:
             job.rejected.append(f"{path}, {key}: {error}")
             continue
         yield job.row(
-            f"{annotation['pair_id']}_{item['style']}",
+            f"{pair}_{item['style']}",
             f"{split}/{path.stem}/{key}",
             photo,
             split=split_word(split),

@@ -96,7 +96,7 @@ def _evaluation(job: Job, source: Source) -> Iterator[Row]:
         numbers = numbers_of[f"{subset}/{split}"]
         try:
             query = _item(record, values["qry_text"], values["qry_img_path"])
-            texts, paths = values["tgt_text"], values["tgt_img_path"]
+            texts, paths = record.list_in("tgt_text"), record.list_in("tgt_img_path")
             if not texts or not paths or len(texts) != len(paths):
                 raise SourceError("tgt_text and tgt_img_path are not two lists of one length")
             candidates: dict[tuple[str, str], None] = {}  # each once, the right one first

@@ -136,7 +136,8 @@ def _positions(source: Source) -> dict[int, str]:
         if not file.is_file():
             continue
         for position in read_json(file, list):
-            if position in split_of or position not in range(source.count):
+            is_position = isinstance(position, int) and position in range(source.count)
+            if not is_position or position in split_of:
                 raise SourceError(
                     f"{file.parent}: its lists are not positions of {source.count} rows, each of one split"
                 )

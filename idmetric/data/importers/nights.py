@@ -28,14 +28,14 @@ def rows(job: Job) -> Iterator[Row]:
         values = record.values
         cells: list[Any] = [values.get(column) for column in ("votes", "left_vote", "right_vote")]
         try:
-            votes, left, right = cells
-            if votes is not None and float(votes) < MIN_VOTES:
+            if cells[0] is not None and record.number_in("votes") < MIN_VOTES:
                 continue
-            if left is None:
-                left = 1 - float(right)
-            if right is None:
-                right = 1 - float(left)
-            left, right = float(left), float(right)
+            if cells[1] is None:
+                right = record.number_in("right_vote")
+                left = 1 - right
+            else:
+                left = record.number_in("left_vote")
+                right = 1 - left if cells[2] is None else record.number_in("right_vote")
             labels = {"left": left / (left + right), "right": right / (left + right)}  # of counts, or of 0 and 1
         except (TypeError, ValueError, ZeroDivisionError) as error:
             raise SourceError(f"{record.where}: votes, left_vote and right_vote {cells} give no shares") from error

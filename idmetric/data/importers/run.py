@@ -8,6 +8,7 @@ import math
 import os
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -19,9 +20,9 @@ from idmetric.data.importers.source import Shard, Source, SourceError, open_sour
 from idmetric.data.manifest.check import Progress
 from idmetric.data.manifest.schema import COLUMNS, text_of
 from idmetric.data.manifest.table import Manifest, Row, warn_of_twins
-from idmetric.metric.files import StrPath
+from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.output import replacing
-from idmetric.metric.files.tables import first_few
+from idmetric.metric.files.tables import first_few, number_of
 from idmetric.metric.files.typed import shown
 from idmetric.metric.images.paths import matches, pattern_folder
 
@@ -60,6 +61,33 @@ class Record:
     def text(self, column: str) -> str | None:
         """The name or id in a column, see `text_of`; None if it is empty or missing."""
         return as_name(self.values.get(column), f"{self.where}, column {column!r}")
+
+    def number_in(self, column: str) -> float:
+        """The number in a column; SourceError for another value, or none."""
+        return self._number(self.values.get(column), column)
+
+    def list_in(self, column: str) -> list[Any]:
+        """The list in a column, in CSV as JSON; empty without one. SourceError for other values."""
+        cell = self.values.get(column)
+        values = cell
+        if isinstance(cell, str) and cell.startswith("["):
+            with suppress(ValueError):
+                values = json_file.parse(cell)
+        if values is None:
+            return []
+        if not isinstance(values, list):
+            raise SourceError(f"{self.where}, column {column!r}: {shown(cell)} is not a list")
+        return values
+
+    def numbers_in(self, column: str) -> list[float]:
+        """The list of numbers in a column; errors as `list_in` and `number_in`."""
+        return [self._number(value, column) for value in self.list_in(column)]
+
+    def _number(self, value: Any, column: str) -> float:
+        try:
+            return number_of(value) if isinstance(value, str) else float(value)
+        except (TypeError, ValueError) as error:
+            raise SourceError(f"{self.where}, column {column!r}: {shown(value)} is not a number") from error
 
     def reject(self, reason: object) -> None:
         """Leave the row out."""

@@ -23,7 +23,7 @@ from idmetric.data.manifest.split_words import split_word
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.folders import walk
 from idmetric.metric.files.tables import column_names, read_table
-from idmetric.metric.images.paths import is_address, is_image, matches, pattern_folder
+from idmetric.metric.images.paths import is_address, is_image, matches, pattern_folder, with_slashes
 
 ENDINGS = (".parquet", ".arrow", ".csv", ".tsv", ".jsonl")
 _LISTS = ".txt"  # a table only where it is named: SOP's Ebay_train.txt, with spaces between its columns
@@ -152,7 +152,9 @@ def locate(path: str, root: Path, name: str, inside: bool) -> Path:
     windows_path = PureWindowsPath(path)  # it recognizes both kinds of slashes, drives and servers
     if inside and (windows_path.anchor or normpath(windows_path.as_posix()).split("/")[0] == ".."):
         raise SourceError(f"{name}: {path!r} is outside the dataset's folder, which a table of the Hub may not use")
-    return root / path
+    if windows_path.anchor:
+        return root / path
+    return Path(with_slashes(str(root / path)))
 
 
 def open_source(

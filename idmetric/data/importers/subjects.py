@@ -19,9 +19,9 @@ def rows(job: Job) -> Iterator[Row]:
     for record in job.records(source):
         values = record.values
         group = record.text("pair_id") or str(record.number)
-        label = float(values["binary_label"])
+        label = record.number_in("binary_label")
         candidate_identity = group if label == 1 else f"{group}/other"
-        votes = [int(vote) for vote in values.get("human_votes") or ()]
+        votes = [int(vote) for vote in record.numbers_in("human_votes")]
         yield from record.group(
             group,
             {

@@ -38,8 +38,11 @@ def rows(job: Job) -> Iterator[Row]:
     for number, record in enumerate(job.limited(read_json(table, list), root.name), 1):
         where = f"{table}: record {number}"
         files = record.get("filenames") if isinstance(record, dict) else None
-        if not isinstance(files, list) or not files:
+        if not isinstance(files, list) or not files or not all(isinstance(file, str) for file in files):
             raise SourceError(f"{where}: 'filenames' must be a list of paths")
+        prompts = record.get("prompts") or []
+        if not isinstance(prompts, list) or 0 < len(prompts) < len(files):
+            raise SourceError(f"{where}: 'prompts' must be a list of texts, one for each file")
         if len(files) < 2:
             continue
         try:

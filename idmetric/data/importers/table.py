@@ -48,7 +48,7 @@ def rows(job: Job) -> Iterator[Row]:
         columns |= {column: record.text(column) for column in _TEXT if column in values}
         for column in {*_NUMBERS} & values.keys():
             try:
-                columns[column] = int(values[column]) if column == "seed" else float(values[column])
+                columns[column] = int(values[column]) if column == "seed" else record.number_in(column)
             except (TypeError, ValueError) as error:
                 if column in job.columns:  # a column `label` that nobody mapped may hold names
                     message = f"{record.where}, column {column!r}: {values[column]!r} is not a number"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from idmetric.data.manifest.schema import COLUMNS, SCHEMA, ManifestError, array_of, plain
+from idmetric.data.manifest.schema import COLUMNS, PATHS, SCHEMA, ManifestError, array_of, plain
 from idmetric.metric.files import tables
 from idmetric.metric.files.output import refuse_irregular, replacing
+from idmetric.metric.images.paths import with_slashes
 
 FORMATS = (".parquet", ".csv", ".jsonl")
 CHUNK = 4096  # rows held as objects at once
@@ -42,8 +45,18 @@ def read_table(path: Path) -> pa.Table:
         return SCHEMA.empty_table()
     columns = {}
     for name in text_table.columns:
-        columns[name] = array_of(text_table.column(name), name, str(path))
+        values = text_table.column(name)
+        if name in PATHS:
+            values = [_with_slashes(value, path.parent) for value in values]
+        columns[name] = array_of(values, name, str(path))
     return pa.table(columns)
+
+
+def _with_slashes(value: Any, root: Path) -> Any:
+    """A path of a text table, which may be from Windows, relative to the root; other values as they are."""
+    if isinstance(value, str) and "\\" in value and not os.path.lexists(root / value):
+        return with_slashes(value)
+    return value
 
 
 def write_table(table: pa.Table, path: Path) -> None:

@@ -51,6 +51,7 @@ def read_finite(path: StrPath, *, packed: bool = False) -> dict[str, Tensor]:
 
 
 def _read_mapped(path: StrPath) -> dict[str, Tensor]:
+    check_file(path)
     try:
         Path(path).open("rb").close()  # safetensors calls a closed file missing
         return dict(load_file(path))

@@ -190,15 +190,15 @@ class Table:
     def check_kinds(self) -> None:
         """Refuse a column with values of several kinds, such as text and numbers."""
         for index, name in enumerate(self.columns):
-            first = None
+            kind_above = ""
             for row in self.rows:
                 value = row.cells[index]
                 if value is None:
                     continue
                 kind = _KINDS[type(value)]
-                first = first or kind
-                if kind != first:
-                    raise TableError(f"{place(row.number, name)}: it is {kind}, but {first} in rows above")
+                if kind_above not in ("", kind):
+                    raise TableError(f"{cell_name(row.number, name)}: it is {kind}, but {kind_above} in rows above")
+                kind_above = kind
 
 
 def read_table(path: StrPath, needed: Sequence[str] = (), known: Iterable[str] = ()) -> Table:
@@ -284,8 +284,8 @@ def read_cells(data: bytes, separators: Sequence[str] = SEPARATORS) -> list[Tabl
         text = json_file.decoded(data)
     except UnicodeDecodeError as error:
         before = json_file.decoded(data[: error.start], error.encoding)
-        last = _rows(f"{before}?", separators)[-1]
-        where = place(last.number, str(len(last.cells)))
+        damaged_row = _rows(f"{before}?", separators)[-1]
+        where = cell_name(damaged_row.number, str(len(damaged_row.cells)))
         raise TableError(f"{where}: it is not {error.encoding.upper()} text: save the table as UTF-8") from error
     return _rows(text, separators)
 
@@ -335,7 +335,7 @@ def _split(text: str, separator: str) -> Iterator[TableRow]:
         if quoted is None:
             cell = cell.strip()
             if cell.startswith('"'):
-                where = place(number, str(len(cells) + 1))
+                where = cell_name(number, str(len(cells) + 1))
                 raise TableError(f'{where}: its quotes do not end, or text follows: write a quote in it as ""')
         else:
             cell = quoted.replace('""', '"')
@@ -348,10 +348,10 @@ def _split(text: str, separator: str) -> Iterator[TableRow]:
             number += 1
 
 
-def place(number: int, column: str) -> str:
+def cell_name(number: int, column: str) -> str:
     """The name of a cell in messages.
 
-    >>> place(3, "label"), place(3, "2")
+    >>> cell_name(3, "label"), cell_name(3, "2")
     ("row 3, column 'label'", 'row 3, column 2')
     """
     return f"row {number}, column {column if column.isdigit() else repr(column)}"

@@ -76,6 +76,13 @@ def exists(path: StrPath) -> bool:
     return True
 
 
+def with_slashes(path: str) -> str:
+    """The path of a table, which may be from Windows: slashes in place of backslashes, unless a file is called so."""
+    if "\\" not in path or os.path.lexists(path):
+        return path
+    return path.replace("\\", "/")
+
+
 # Folders and patterns
 
 

@@ -35,7 +35,7 @@ from idmetric.evaluate.protocols.generator.images import Images
 from idmetric.evaluate.protocols.judges.answers import grades_in_lines
 from idmetric.metric.files import json_file
 from idmetric.metric.files.folders import matching
-from idmetric.metric.files.tables import json_lines, number_of, place, read_table
+from idmetric.metric.files.tables import cell_name, json_lines, number_of, read_table
 from idmetric.metric.files.typed import shown
 
 GRADE, CONSISTENCY = "grade", "consistency"
@@ -346,7 +346,7 @@ def _of_table(path: Path) -> Iterator[Answer]:
     table = read_table(path, needed=("edited_image", *columns.values()))
     for number, row in table.records():
         if row["edited_image"] is None:
-            raise SourceError(f"{path}: {place(number, 'edited_image')} is empty")
+            raise SourceError(f"{path}: {cell_name(number, 'edited_image')} is empty")
         parts = {}
         for part, column in columns.items():
             value = _number(row[column], GEDIT)

@@ -183,8 +183,8 @@ def read_table(path: Path) -> list[Picture]:
         fields.setdefault("subject", ONLY)
         if role == GENERATED:
             fields.setdefault("method", path.stem)
-        mask_path = path.parent / mask if mask else None
-        pictures.append(Picture(path.parent / file, role, fields, text or None, mask_path))
+        file_path, mask_path = (Path(paths.with_slashes(str(path.parent / name))) for name in (file, mask))
+        pictures.append(Picture(file_path, role, fields, text or None, mask_path if mask else None))
     return pictures
 
 

@@ -1,0 +1,234 @@
+"""Every reader of tables takes the forms that spreadsheets write, and refuses others by row and column."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from idmetric.data.importers.run import import_dataset
+from idmetric.data.manifest.table import read
+from idmetric.evaluate.protocols.generator.grades import _of_table as grades_of
+from idmetric.evaluate.protocols.generator.outputs import read_table as read_outputs
+from idmetric.match.casts import read_cast
+from idmetric.match.region_files import read_regions
+from idmetric.scoring.pairs import read_pairs
+
+Rows = list[list[str]]
+
+
+@pytest.fixture(autouse=True)
+def photos(tmp_path: Path) -> None:
+    for name in ("a.png", "b.png"):
+        Image.fromarray(np.zeros((8, 8, 3), np.uint8)).save(tmp_path / name)
+
+
+# Readers: a table, and what it says
+
+READERS: dict[str, tuple[Rows, Callable[[Path], Any], Any]] = {
+    "pairs": (
+        [["a", "b"], ["a.png", "b.png"], ["b.png", "a.png"]],
+        lambda path: [(Path(pair.a).name, Path(pair.b).name) for pair in read_pairs(path)],
+        [("a.png", "b.png"), ("b.png", "a.png")],
+    ),
+    "regions": (
+        [["path", "x", "y", "w", "h", "score"], ["a.png", "1.5", "2", "3", "4", "0.25"]],
+        lambda path: [(name, one.region().box, one.region().score) for name, [one] in read_regions(path, []).items()],
+        [("a.png", (1.5, 2.0, 4.5, 6.0), 0.25)],
+    ),
+    "cast": (
+        [["image", "subjects"], ["a.png", "cat"], ["a.png", "duck"]],
+        read_cast,
+        {"a.png": ["cat", "duck"]},
+    ),
+    "manifest": (
+        [["identity", "path", "oracle"], ["cat", "a.png", "0.25"], ["dog", "b.png", ""]],
+        lambda path: [(row.identity, row.path, row.oracle) for row in read(path)],
+        [("cat", "a.png", 0.25), ("dog", "b.png", None)],
+    ),
+    "import": (
+        [["identity", "path", "oracle"], ["cat", "a.png", "0.25"]],
+        lambda path: [(row.identity, Path(str(row.path)).name, row.oracle) for row in import_dataset("table", path)],
+        [("table/cat", "a.png", 0.25)],
+    ),
+    "outputs": (
+        [["path", "method", "subject"], ["a.png", "one", "cat"]],
+        lambda path: [(picture.path.name, picture.fields) for picture in read_outputs(path)],
+        [("a.png", {"method": "one", "subject": "cat"})],
+    ),
+    "grades": (
+        [["edited_image", "sementics_score", "quality_score"], ["a.png", "6.25", "4.0"]],
+        lambda path: [(answer.image, answer.grade) for answer in grades_of(path)],
+        [("a", 5.0)],
+    ),
+}
+
+
+def joined(rows: Rows, separator: str = ",") -> str:
+    return "".join(separator.join(row) + "\n" for row in rows)
+
+
+def decimal_commas(rows: Rows) -> Rows:
+    return [rows[0], *([cell if "png" in cell else cell.replace(".", ",") for cell in row] for row in rows[1:])]
+
+
+def capitals(rows: Rows) -> Rows:
+    return [[f" {name.upper().replace('_', ' ')} " for name in rows[0]], *rows[1:]]
+
+
+def empty_rows(rows: Rows) -> Rows:
+    empty = [""] * len(rows[0])
+    return [rows[0], empty, *rows[1:], empty, empty]
+
+
+FORMS: dict[str, Callable[[Rows], bytes]] = {
+    "commas": lambda rows: joined(rows).encode(),
+    "semicolons": lambda rows: joined(rows, ";").encode(),
+    "tabs": lambda rows: joined(rows, "\t").encode(),
+    "sep=": lambda rows: f"sep=;\r\n{joined(rows, ';')}".encode(),
+    "BOM": lambda rows: joined(rows).encode("utf-8-sig"),
+    "UTF-16": lambda rows: joined(rows, "\t").encode("utf-16"),
+    "UTF-16 without a mark": lambda rows: joined(rows, "\t").encode("utf-16-le"),
+    "capitals": lambda rows: joined(capitals(rows)).encode(),
+    "rows of commas": lambda rows: joined(empty_rows(rows)).encode(),
+    "quotes": lambda rows: joined([[f'"{cell}" ' for cell in row] for row in rows]).encode(),
+    "spaces": lambda rows: joined([[f" {cell} " for cell in row] for row in rows]).encode(),
+    "decimal commas": lambda rows: joined(decimal_commas(rows), ";").encode(),
+    "line breaks of Windows": lambda rows: joined(rows).replace("\n", "\r\n").encode(),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("reader", READERS)
+def test_every_reader_takes_every_form(tmp_path: Path, reader: str, form: str) -> None:
+    rows, read_rows, expected = READERS[reader]
+    path = tmp_path / "table.CSV"
+    path.write_bytes(FORMS[form](rows))
+    assert read_rows(path) == expected
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_every_reader_takes_tabs_in_a_file_of_that_name(tmp_path: Path, reader: str) -> None:
+    if reader == "manifest":
+        pytest.skip("a manifest ends in .csv, .jsonl or .parquet, as the message says")
+    rows, read_rows, expected = READERS[reader]
+    path = tmp_path / "table.TSV"
+    path.write_text(joined(rows, "\t"))
+    assert read_rows(path) == expected
+
+
+def faults() -> Iterator[tuple[str, bytes, str]]:
+    for reader, (rows, _, _) in READERS.items():
+        first, second = rows[0], rows[1]
+        yield reader, joined([first, ["\xe9", *second[1:]]]).encode("latin-1"), r"row 2, column 1: it is not UTF-8"
+        yield reader, joined([first, [second[0], '"open', *second[2:]]]).encode(), r"row 2, column 2: its quotes"
+        yield reader, joined([first, [*second, "more"]]).encode(), "cells for"
+        yield reader, joined([[*first, first[0]], [*second, "x"]]).encode(), r"occurs twice|mean the same"
+        yield reader, b"PK\x03\x04workbook", "save the sheet as CSV"
+
+
+@pytest.mark.parametrize(("reader", "data", "message"), list(faults()))
+def test_every_reader_names_the_cell_that_it_cannot_read(
+    tmp_path: Path, reader: str, data: bytes, message: str
+) -> None:
+    _, read_rows, _ = READERS[reader]
+    path = tmp_path / "table.csv"
+    path.write_bytes(data)
+    with pytest.raises(ValueError, match=message):
+        read_rows(path)
+
+
+@pytest.mark.parametrize("reader", ["pairs", "manifest", "import", "outputs", "grades"])
+def test_backslashes_of_windows_separate_folders(tmp_path: Path, reader: str) -> None:
+    rows, read_rows, _ = READERS[reader]
+    (tmp_path / "photos").mkdir()
+    for name in ("a.png", "b.png"):
+        (tmp_path / name).rename(tmp_path / "photos" / name)
+    path = tmp_path / "table.csv"
+    values = []
+    for slash in ("/", "\\"):
+        path.write_text(joined([[f"photos{slash}{cell}" if "png" in cell else cell for cell in row] for row in rows]))
+        values.append(read_rows(path))
+    assert values[0] == values[1]
+
+
+@pytest.mark.parametrize("reader", ["regions", "manifest"])
+def test_a_comma_that_may_separate_thousands_is_refused(tmp_path: Path, reader: str) -> None:
+    rows, read_rows, _ = READERS[reader]
+    cells = [cell.replace("0.25", "1,234").replace("1.5", "1,234") for cell in rows[1]]
+    path = tmp_path / "table.csv"
+    path.write_text(joined([rows[0], cells], ";"))
+    with pytest.raises(ValueError, match=r"1,234 may be 1234 or 1\.234"):
+        read_rows(path)
+
+
+def test_lists_of_sop_are_read_and_those_of_cub_named(tmp_path: Path) -> None:
+    (tmp_path / "Ebay_train.txt").write_text("image_id class_id super_class_id path\n1 1 7 a.png\n2 2 7 b.png\n")
+    manifest = import_dataset("table", tmp_path / "Ebay_train.txt", columns={"identity": "class_id"})
+    assert manifest.column("identity") == ["Ebay_train/1", "Ebay_train/2"]
+    (tmp_path / "images.txt").write_text("1 001.Albatross/a.png\n2 001.Albatross/b.png\n")
+    with pytest.raises(ValueError, match="such as CUB's, are imported by `idmetric data import folder`"):
+        import_dataset("table", tmp_path / "images.txt")
+
+
+def test_a_pattern_is_one_table_with_the_name_of_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("identity,path\ncat,a.png\n")
+    (tmp_path / "two.JSONL").write_text('{"Identity": "dog", "path": "b.png"}\n')
+    manifest = import_dataset("table", str(tmp_path / "*.[cJ]*"))
+    assert manifest.column("identity") == [f"{tmp_path.name}/cat", f"{tmp_path.name}/dog"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (['{"identity": "a", "path": "a.png", "k": 1}', '{"identity": "b", "path": "b.png", "k": "x"}'],
+         r"row 2, column 'k': it is text, but a number in rows above"),
+        (['{"identity": "a", "path": "a.png", "path": "b.png"}'], "'path' occurs twice"),
+        (['{"identity": "a", "Path": "a.png", "path": "b.png"}'], "columns 'Path' and 'path' mean the same"),
+    ],
+)  # fmt: skip
+def test_json_lines_are_refused_by_row_and_column(tmp_path: Path, lines: list[str], message: str) -> None:
+    path = tmp_path / "table.jsonl"
+    path.write_text("\n".join(lines))
+    with pytest.raises(ValueError, match=message):
+        import_dataset("table", path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"human_votes": "abc"}, r"row 1, column 'human_votes': 'abc' is not a list"),
+        ({"human_votes": [1, "x"]}, r"row 1, column 'human_votes': 'x' is not a number"),
+        ({"binary_label": None}, r"row 1, column 'binary_label': None is not a number"),
+    ],
+)
+def test_subjects2k_names_the_cell(tmp_path: Path, change: dict[str, Any], message: str) -> None:
+    row = {"reference_image": "a.png", "test_image": "b.png", "binary_label": 1, "human_votes": [1, 0]}
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps({**row, **change}))
+    with pytest.raises(ValueError, match=message):
+        import_dataset("subjects2k", path)
+    path.write_text(json.dumps({**row, "pair_id": None}))
+    assert len(import_dataset("subjects2k", path)) == 2
+
+
+def test_deepfashion2_refuses_a_pair_without_a_number(tmp_path: Path) -> None:
+    (tmp_path / "annos").mkdir()
+    item = {"style": 1, "segmentation": [[0, 0, 8, 0, 8, 8]]}
+    (tmp_path / "annos" / "1.json").write_text(json.dumps({"pair_id": None, "source": "user", "item1": item}))
+    with pytest.raises(ValueError, match=r"1\.json: not an annotation of DeepFashion2: no pair_id"):
+        import_dataset("deepfashion2", tmp_path)
+
+
+def test_json_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    content = {"images": [{"id": 1, "file_name": "a.png", "subjects": ["cat"]}], "annotations": []}
+    for encoding in ("utf-8-sig", "utf-16"):
+        path = tmp_path / "cast.json"
+        path.write_text(json.dumps(content), encoding=encoding)
+        assert read_cast(path) == {"a.png": ["cat"]}
+        assert list(read_regions(path, [])) == ["a.png"]
