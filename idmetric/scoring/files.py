@@ -127,7 +127,7 @@ def _is_one(images: Any) -> bool:
 
 
 def _id_of(path: str) -> object:
-    """What tells whether two entries are one image: the object in memory, or the file."""
+    """Equal for two entries of one image: the object in memory, or the file."""
     if isinstance(path, ImageInMemory):
         return id(path.image)
     return file_id(path)

@@ -142,3 +142,13 @@ def test_pairs_beyond_the_limit_are_an_error(album: Path, tmp_path: Path, run: R
     error = run.fails("--max-pairs", *given, "--max-pairs", "77")
     assert re.search(r"ssim .* 78 pairs are more than --max-pairs .* allows, 77", error)
     assert run(*given, "--max-pairs", "78") == 0  # 66 pairs of two images, and each with itself
+
+
+def test_data_may_be_a_pattern_of_manifests(run: Runner, album: Path, model: Path, tmp_path: Path) -> None:
+    for name, number in (("a", 0), ("b", 1)):
+        lines = [f"{name},album/{name}/{k}.png\n" for k in range(3)]
+        (tmp_path / f"part{number}.csv").write_text("identity,path\n" + "".join(lines))
+    status, out, _ = run.all("folder", "--data", tmp_path / "part*.csv", "--model", model, "--format", "csv", *QUICK)
+    assert status == 0
+    assert {row["count"] for row in csv.DictReader(out.splitlines())} == {"6"}
+    run.fails("no such file or folder", "folder", "--data", tmp_path / "none*.csv", "--model", model)

@@ -283,6 +283,17 @@ def test_a_calibration_for_something_else_is_refused(run: Runner, folder: Path) 
     assert "absent.json" in run.all("ref.png gen/a.png --calibration absent.json")[2]
 
 
+@pytest.mark.parametrize(
+    ("name", "start"), [("r.CSV", "rank,distance,image"), ("r.json", "{"), ("r.txt", "rank  dist")]
+)
+def test_the_output_is_written_by_its_ending(run: Runner, folder: Path, tmp_path: Path, name: str, start: str) -> None:
+    images = [folder / "ref.png", folder / "gen" / "a.png"]
+    assert run(*images, "--output", tmp_path / name, "--quiet") == 0
+    assert (tmp_path / name).read_text().lstrip().startswith(start)
+    assert run(*images, "--output", tmp_path / name, "--format", "jsonl", "--quiet") == 0
+    assert json.loads((tmp_path / name).read_text())["rank"] == 1
+
+
 def test_unreadable_images(run: Runner, folder: Path) -> None:
     for name in ("bad.png", "worse.png"):
         (folder / name).write_bytes((folder / "ref.png").read_bytes()[:60])

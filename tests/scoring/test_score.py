@@ -144,9 +144,9 @@ def test_masks_of_whole_images_change_nothing_and_are_warned_of_once(
     [
         ("ref", "pair 1: text is no pair; a pair is .a, b. or .* with columns a and b, got 'ref'"),
         ((1, 2), r"got \(1, 2\)"),
-        ((Image.new("L", (4, 4)),) * 2, "a pair is .* of paths"),
+        ((Image.new("L", (4, 4)), 3), "a pair is .* of images"),
         ({"x": "a.png", "y": "b.png"}, "'x', 'y' name neither two images nor the columns of both: call one column a, "),
-        ({"a": "a.png", "b": None}, "pair 1: two image paths are needed"),
+        ({"a": "a.png", "b": None}, "pair 1: two images are needed"),
         ({"ref": "a.png"}, "pair 1: .* a pair is"),
         ({"a": "a.png", "ref": "a.png", "b": "b.png"}, "pair 1: the columns 'a' and 'ref' mean the same"),
     ],

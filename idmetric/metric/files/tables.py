@@ -202,7 +202,7 @@ class Table:
 
 
 def read_table(path: StrPath, needed: Sequence[str] = (), known: Iterable[str] = ()) -> Table:
-    """The rows of a file of JSON lines, if its name ends so, or else of a table whose first row is its header.
+    """The rows of a file of JSON lines, if its name ends so, or else of a table with a header in its first row.
 
     Args:
         needed: columns that the table must have.
