@@ -36,7 +36,7 @@ def intact_frames(
 ) -> Iterator[tuple[int, Any]]:
     """Decode packets, and return (index, frame) of the intact frames in order of display.
 
-    After damage the decoder begins anew at the next key frame: what it remembers of earlier frames is damaged, too.
+    After damage the decoder starts over at the next key frame: what it remembers of earlier frames is damaged, too.
 
     Args:
         decoder: a codec context of PyAV.

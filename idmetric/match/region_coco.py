@@ -199,7 +199,7 @@ def entry_referred_to(entry: Entry, key: str, entries: Mapping[str, Entry], name
 
 
 def id_text(value: Any) -> str | None:
-    """An id as text: 7, 7.0 and "7" are one id; None for what is none."""
+    """An id as text: 7, 7.0 and "7" are one id; None for other values."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool):

@@ -56,7 +56,7 @@ class Cache:
 
     @classmethod
     def of_store(cls, store: Store) -> Cache:
-        """A cache of one encoder, whose whole and masked images lie in one store."""
+        """A cache of one encoder that has whole and masked images in one store."""
         cache = cls.__new__(cls)
         cache._is_needed = True
         cache._is_full = False

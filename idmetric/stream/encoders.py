@@ -68,7 +68,7 @@ class VectorModel(ImageModel, Protocol):
 
 
 class PlainModel:
-    """A model that is no `Embedder`, such as a baseline: images are seen on white, with all of their pixels."""
+    """A model other than an `Embedder`, such as a baseline: images are seen on white, with all of their pixels."""
 
     background: Color = WHITE
     reads_words = False
