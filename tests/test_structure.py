@@ -27,12 +27,8 @@ DOOR = ("metric.models.embedder", "match")
 ARRAYS_ALONE = ("evaluate.statistics", "train.losses")  # packages of pure functions
 # packages that these may import
 HELPERS = ("evaluate.statistics", "train.losses", "metric.files", "metric.distance", "metric.calibration")
-OF_LIBRARIES = {
-    "_C",
-    "_functorch",
-    "_version",
-    "_context",
-}  # private attributes of torch and filelock that some modules have to read
+# private attributes of torch and filelock that some modules have to read
+OF_LIBRARIES = {"_C", "_functorch", "_version", "_context"}
 
 # the twenty-minute path, from the vectors of an image to the command: read in this order
 PATH = {
