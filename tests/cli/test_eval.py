@@ -150,5 +150,5 @@ def test_data_may_be_a_pattern_of_manifests(run: Runner, album: Path, model: Pat
         (tmp_path / f"part{number}.csv").write_text("identity,path\n" + "".join(lines))
     status, out, _ = run.all("folder", "--data", tmp_path / "part*.csv", "--model", model, "--format", "csv", *QUICK)
     assert status == 0
-    assert {row["count"] for row in csv.DictReader(out.splitlines())} == {"6"}
+    assert [row["count"] for row in csv.DictReader(out.splitlines()) if row["metric"] == "mAP"] == ["6"]
     run.fails("no such file or folder", "folder", "--data", tmp_path / "none*.csv", "--model", model)
