@@ -110,12 +110,12 @@ def embed(
     )
     try:
         with closing(stream):
-            for done, seen in enumerate(stream, 1):
-                item_rows: list[int] = seen.item.source
-                if seen.problem is not None:
-                    problems |= dict.fromkeys(item_rows, str(seen.problem))
+            for done, result in enumerate(stream, 1):
+                item_rows: list[int] = result.item.source
+                if result.problem is not None:
+                    problems |= dict.fromkeys(item_rows, str(result.problem))
                 else:
-                    for number, key in enumerate(seen.keys):
+                    for number, key in enumerate(result.keys):
                         keys[number] |= dict.fromkeys(item_rows, key)
                 if progress is not None:
                     progress(done, len(items))

@@ -263,8 +263,8 @@ def _with_patches(contents: Contents, items: list[Item]) -> Embedding:
             source = source_of(item, image, mask)
             yield StreamItem(item.place, source.image, source.mask, source=key)
 
-    for seen in embedded(to_read(), [metric], masking.look, patches=True, batch_size=_RERANKED, on_error="skip"):
-        if seen.problem is not None:
-            raise GalleryError(f"{seen.item.name}: {problem_of(seen.problem, seen.item.name)}")
-        embeddings[seen.item.source] = seen.embeddings[0]
+    for result in embedded(to_read(), [metric], masking.look, patches=True, batch_size=_RERANKED, on_error="skip"):
+        if result.problem is not None:
+            raise GalleryError(f"{result.item.name}: {problem_of(result.problem, result.item.name)}")
+        embeddings[result.item.source] = result.embeddings[0]
     return concatenate([embeddings[item.key] for item in items])

@@ -131,12 +131,12 @@ def current_items(
         head=size_of,
     )
     with closing(stream):
-        for seen in stream:
-            number = seen.item.source
-            width, height, size = seen.head or (0, 0, 0)
-            problem = "" if seen.problem is None else problem_of(seen.problem, seen.item.name)
+        for result in stream:
+            number = result.item.source
+            width, height, size = result.head or (0, 0, 0)
+            problem = "" if result.problem is None else problem_of(result.problem, result.item.name)
             items[number] = replace(
-                items[number], key=seen.keys[0], width=width, height=height, size=size, problem=problem
+                items[number], key=result.keys[0], width=width, height=height, size=size, problem=problem
             )
             if progress is not None:
                 progress(number + 1, len(entries))

@@ -100,14 +100,14 @@ class RequestImages:
             wants=self._wants(),
         )
         with closing(stream):
-            for seen in stream:
-                file: File = seen.item.source
-                if seen.problem is not None:
-                    self.skipped[file] = problem_of(seen.problem, seen.item.name)
+            for result in stream:
+                file: File = result.item.source
+                if result.problem is not None:
+                    self.skipped[file] = problem_of(result.problem, result.item.name)
                     yield file, None
                     continue
-                small = seen.wanted[0] if self._settings.copies else None
-                yield file, self._pictured(file, small, seen.item.mask is not None, seen.embeddings[0])
+                small = result.wanted[0] if self._settings.copies else None
+                yield file, self._pictured(file, small, result.item.mask is not None, result.embeddings[0])
 
     def of_subject(self, subject: Subject) -> dict[File, Pictured]:
         """The references of a subject as if they were read: thumbnails stand for the photos."""

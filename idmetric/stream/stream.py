@@ -1,7 +1,7 @@
 """The way from items to embeddings: threads read and prepare, the encoders embed batch by batch.
 
-for seen in embedded(items, [metric]):
-    seen.item.name, seen.embeddings[0].cls
+for result in embedded(items, [metric]):
+    result.item.name, result.embeddings[0].cls
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def embedded(
 
 def embedding_of(items: Iterable[Item], encoder: VectorModel, look: Look = Look(), **options: Any) -> Embedding:  # noqa: B008
     """The embedding of items by one encoder, on the CPU; `options` of `embedded`, which raises for unusable items."""
-    return concatenate([seen.embeddings[0] for seen in embedded(items, [encoder], look, **options)])
+    return concatenate([result.embeddings[0] for result in embedded(items, [encoder], look, **options)])
 
 
 def items_of_images(images: Sequence[Any], masks: Sequence[Any]) -> list[Item]:
@@ -275,14 +275,14 @@ class _Batches:
         inputs = [self._input(number, batch[row]) for row in first_rows]
         embedding, reasons = self._embed(number, inputs, [batch[row].item.name for row in first_rows])
         kept_rows = {}
-        for place, (key, rows) in enumerate(rows_of_input.items()):
-            if place in reasons:
+        for number_in_batch, (key, rows) in enumerate(rows_of_input.items()):
+            if number_in_batch in reasons:
                 for row in rows:
-                    problems[row] = ImageReadError(batch[row].item.name, reasons[place])
+                    problems[row] = ImageReadError(batch[row].item.name, reasons[number_in_batch])
                 continue
-            by_row |= dict.fromkeys(rows, embedding[[place]])  # a copy: a slice would keep its whole batch
+            by_row |= dict.fromkeys(rows, embedding[[number_in_batch]])  # a copy: a slice would keep its whole batch
             if isinstance(key, str):
-                kept_rows[key] = place
+                kept_rows[key] = number_in_batch
         if self._cache is not None and kept_rows:
             self._cache.add(number, kept_rows, embedding)
         return by_row

@@ -21,6 +21,7 @@ Options = dict[str, Any]  # settings, or arguments of a pipeline, by name
 
 # parts of Stable Diffusion's pipelines: the safety checker would add black images to the data
 NO_CHECKER: Options = {"safety_checker": None, "requires_safety_checker": False}
+_WEIGHTS = "diffusion_pytorch_model.safetensors"
 _LIBRARIES = ("diffusers", "transformers")  # of a pipeline's models
 _READ = {".safetensors", ".json", ".txt", ".model", ".jinja"}  # extensions of files that pipelines load
 _SAMPLE, _SAMPLES = 16 * 1024, 256  # bytes of a sample, and samples of a file
@@ -261,7 +262,10 @@ def _filled(library: str, class_name: str, folder: Path, place: Place) -> Any:
     if library == "transformers":
         return open_model(class_name, folder, dtype=place.torch_dtype(), is_exact=False)
     check_settings(folder)
-    state = read_shards(weight_files(folder, "diffusion_pytorch_model.safetensors"))
+    files = weight_files(folder, _WEIGHTS)
+    if (folder / _WEIGHTS).is_file() and (folder / f"{_WEIGHTS}.index.json").is_file():
+        raise CheckpointError(f"{str(folder)!r} holds {_WEIGHTS} and an index of shards: remove one of them")
+    state = read_shards(files)
     model, report = _from_pretrained(class_name, folder, place, output_loading_info=True)
     check_report(report | {"unexpected_keys": []}, str(folder))
     check_loaded(model.state_dict(), state, str(folder))
