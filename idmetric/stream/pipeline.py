@@ -1,11 +1,7 @@
-"""From images to embeddings: threads read ahead, and the model embeds batch by batch.
-
-    def read(path: str) -> Input[str]:
-        source = Source.read(path)
-        return Input(path, source.key, *model.load_image(source.image))
+"""Items read ahead in threads, in batches.
 
     for batch in batches(paths, read, batch_size=32):
-        reasons = keep(store, batch, lambda fresh: embed(model, fresh))
+        ...
 
 Reading gives an `Input` for each item: the pixels to embed, or none if the embedding is stored already or the image
 cannot be used. The caller decides whether such an image is skipped or stops the run.
@@ -14,25 +10,19 @@ cannot be used. The caller decides whether such an image is skipped or stops the
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.distance.finite import NonFiniteError
-from idmetric.metric.distance.finite import reason as reason_of
 from idmetric.metric.files.threads import in_order
 from idmetric.metric.images.kinds import ImageReadError, describe
 from idmetric.metric.images.opening import Named, read_file
 from idmetric.stream.keys import content_key
 
 if TYPE_CHECKING:
-    import torch
     from torch import Tensor
 
-    from idmetric.metric.images.kinds import Outside
-    from idmetric.stream.store import Store
 
 Item = TypeVar("Item")
 _KNOWN = 4  # a batch ends after so many times its size even if most of it is stored
@@ -56,7 +46,6 @@ class Input(Generic[Item]):
 
 
 AnyInput = TypeVar("AnyInput", bound=Input[Any])
-Embedded = tuple[Embedding, dict[int, str]]  # and the reason for each row that cannot be used
 
 
 @dataclass(frozen=True)
@@ -98,25 +87,6 @@ def problem_of(error: ImageReadError, image: str) -> str:
     return f"its mask {error.source}: {error.reason}"
 
 
-class Model(Protocol):
-    """What `embed` needs of an `Embedder`."""
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """Of its weights."""
-
-    def embed(
-        self,
-        images: list[Tensor],
-        *,
-        batch_size: int,
-        masks: list[Tensor | None] | None,
-        outside: Outside,
-        patches: bool,
-    ) -> Embedding:
-        """See `Embedder.embed`."""
-
-
 def threads(workers: int | None) -> int:
     """Number of threads that read images: by default one for each core, at most 8."""
     if workers is None:
@@ -155,68 +125,3 @@ def batches(
                 fresh = 0
     if batch:
         yield batch
-
-
-def embed(model: Model, inputs: Sequence[Input[Any]], patches: bool = False, *, zero: bool = False) -> Embedded:
-    """Embed images with pixels, in one batch.
-
-    Args:
-        zero: an embedding of zeros can be used: its distances are 1.
-
-    Returns:
-        Their embedding, and the reason for each row that cannot be used: it is zero, or not finite.
-    """
-    pixels = [image.pixels for image in inputs]
-    masks = [image.mask for image in inputs]
-    has_masks = any(mask is not None for mask in masks)
-
-    def run() -> Embedding:
-        return model.embed(
-            pixels,
-            batch_size=len(pixels),
-            masks=masks if has_masks else None,
-            outside="keep",  # reading has replaced the pixels there
-            patches=patches,
-        )
-
-    return usable(run, model.dtype, zero=zero)
-
-
-def keep(store: Store, inputs: Sequence[AnyInput], embed: Callable[[list[AnyInput]], Embedded]) -> dict[str, str]:
-    """Embed the images with pixels that the store lacks, each content once, and add them to it.
-
-    Returns the reason for each key with an embedding that cannot be used.
-    """
-    fresh = {}
-    for image in inputs:
-        if image.pixels is not None and image.key not in store:
-            fresh[image.key] = image
-    if not fresh:
-        return {}
-    keys = list(fresh)
-    embedding, reasons = embed(list(fresh.values()))
-    rows = [row for row in range(len(keys)) if row not in reasons]
-    if rows:
-        embedded_keys = [keys[row] for row in rows]
-        store.add(embedded_keys, embedding[rows].cpu())
-    return {keys[row]: reason for row, reason in reasons.items()}
-
-
-def usable(run: Callable[[], Embedding], dtype: torch.dtype | str, model: str = "", zero: bool = False) -> Embedded:
-    """Return the embedding that `run` makes, and the reason for each row that cannot be used; `model` is its name."""
-    try:
-        embedding = run()
-    except NonFiniteError as error:
-        if error.embedding is None:
-            raise
-        embedding = error.embedding
-    reasons = {}
-    is_finite = embedding.finite().tolist()
-    is_empty = (~embedding.cls.any(1)).tolist()
-    by = f" by {model}" if model else ""
-    for row in range(len(embedding)):
-        if not is_finite[row]:
-            reasons[row] = reason_of(dtype, model)
-        elif is_empty[row] and not zero:
-            reasons[row] = f"its embedding{by} is zero"
-    return embedding, reasons
