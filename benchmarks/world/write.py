@@ -24,12 +24,11 @@ from typing import Any
 
 from PIL import Image
 
-from idmetric.data.manifest.files import json_lines
 from idmetric.data.manifest.table import PATHS, Manifest, Row
 from idmetric.metric.files import json_file
 from idmetric.metric.files.lock import locked
 from idmetric.metric.files.output import OutputError, replacing, writing
-from idmetric.metric.files.tables import first_few
+from idmetric.metric.files.tables import first_few, json_lines
 from idmetric.stream.shards import is_through_link
 from world.assets import FILES
 from world.structures import LEVELS, STRENGTHS, VERSION, Take, World
@@ -168,7 +167,7 @@ def read_rows(folder: Path, number: int) -> list[Row]:
     place = place_of(number)
     file = folder / place / ROWS
     try:
-        given = json_lines(file)
+        given = [values for _, values in json_lines(file)]
         return [Row(**values | {c: f"{place}/{values[c]}" for c in PATHS if c in values}) for values in given]
     except (ValueError, TypeError) as error:
         says = f"{file} is damaged ({error}): delete its folder and run the same command again to render it"

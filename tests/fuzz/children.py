@@ -88,7 +88,7 @@ def _serve() -> None:
 
     for name in (
         "cli.score", "cli.match", "cli.gallery", "cli.eval", "cli.data", "cli.train", "cli.bench", "gallery",
-        "metric.models.idsim", "metric.scoring.copies", "data.manifest.table", "data.importers.run", "data.painter",
+        "metric.models.idsim", "scoring.copies", "data.manifest.table", "data.importers.run", "data.painter",
         "evaluate.protocols.folder", "evaluate.protocols.common.scorers", "evaluate.report.evaluation",
         "evaluate.report.html", "train.nearid.recipe", "match.matching",
     ):  # fmt: skip
