@@ -118,7 +118,7 @@ def read_packets(path: Path, container: Any, stream: Any) -> PacketTable:
     is_inferred = container.format.name == "avi" and bool(stream.codec_context.has_b_frames)
     is_ordered = False
     starts = [0]
-    if None not in stamps and stream.time_base:
+    if stamps and None not in stamps and stream.time_base:
         if container.format.name in _JOINABLE:
             starts = _starts_of_parts([packets[number] for number in shown])
         seconds = _joined(stamps, starts, float(stream.time_base))
@@ -204,7 +204,7 @@ def _incomplete(
     """
     damaged = [before for before, after in transport.gaps if after not in part_starts]
     is_unit_lost = ~np.isin(transport.unit_starts, positions)
-    if is_unit_lost.mean() < _MOST_LOST:
+    if is_unit_lost.sum() < _MOST_LOST * len(is_unit_lost):
         damaged += (transport.unit_starts[is_unit_lost] - 1).tolist()
     is_incomplete = np.zeros(len(positions), np.bool_)
     numbers = np.searchsorted(np.maximum.accumulate(positions), damaged, side="right") - 1

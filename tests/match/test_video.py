@@ -330,7 +330,6 @@ def write_streams(path: Path, streams: list[tuple[tuple[int, int], int]], has_so
 
 
 def test_the_default_or_else_the_largest_stream_is_taken_and_no_cover(tmp_path: Path) -> None:
-    """Among several of a file."""
     none, default, cover = Disposition(0), Disposition.default, Disposition.attached_pic
     cases = {
         "large": [((96, 64), default), ((192, 128), default), ((48, 32), default)],
@@ -346,7 +345,6 @@ def test_the_default_or_else_the_largest_stream_is_taken_and_no_cover(tmp_path: 
 
 
 def test_the_default_image_of_an_animated_png_is_no_frame(tmp_path: Path) -> None:
-    """Among several of a file."""
     first, *others = [picture(number) for number in range(5)]
     path = tmp_path / "a.png"
     first.save(path, save_all=True, append_images=others, default_image=True, duration=[100, 200, 300, 400])

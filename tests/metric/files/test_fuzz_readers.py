@@ -11,10 +11,12 @@ import json
 import os
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -22,14 +24,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from av import codecs_available
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from PIL import Image
 from safetensors.torch import save_file
 
 from idmetric.data.manifest.table import ManifestError, read
+from idmetric.match.clips import Clip, timeline
 from idmetric.match.region_files import regions_for
 from idmetric.match.regions import Cut
+from idmetric.match.video import ClipError
 from idmetric.metric.files.digest import BLANK, seal
 from idmetric.metric.images.masks import read_mask
 from idmetric.metric.images.read import ImageReadError, read_image, to_pixels
@@ -37,6 +42,8 @@ from idmetric.metric.images.regions import cut_out
 from idmetric.metric.scoring.pairs import read_pairs
 from idmetric.metric.scoring.scores import RequestError
 from idmetric.metric.scoring.subject import Subject
+from tests.clip_files import picture as number_picture
+from tests.clip_files import write_video
 from tests.fuzz import damage, forget_peak, repaired, status
 
 TIMES = int(os.environ.get("FUZZ", "1"))
@@ -220,6 +227,49 @@ def use_regions(path: Path) -> None:
             assert f"{number}.png" in str(error)  # noqa: PT017
 
 
+@cache
+def films() -> dict[str, bytes]:
+    """Small videos and animations: name -> content."""
+    content = {}
+    pictures = [number_picture(number, size=(48, 32)) for number in range(10)]
+    codecs = {
+        "a.mp4": "libx264",
+        "a.mkv": "libx264",
+        "a.ts": "mpeg2video",
+        "a.avi": "mpeg4",
+        "a.webm": "libvpx-vp9",
+        "a.mov": "qtrle",
+        "a.mpg": "mpeg1video",
+    }
+    with TemporaryDirectory() as folder:
+        for name, codec in codecs.items():
+            if codec in codecs_available:
+                path = Path(folder, name)
+                pixels = "rgb24" if codec == "qtrle" else "yuv420p"
+                write_video(path, pictures, 25, codec=codec, pixels=pixels, keyframes=5)
+                content[name] = path.read_bytes()
+        for ending in ("gif", "png", "webp"):
+            path = Path(folder, f"a.{ending}")
+            pictures[0].save(path, save_all=True, append_images=pictures[1:], duration=40)
+            content[path.name] = path.read_bytes()
+    return content
+
+
+def film(rng: Random, folder: Path) -> Path:
+    name = rng.choice(sorted(films()))
+    path = folder / name
+    path.write_bytes(damage(films()[name], rng))
+    return path
+
+
+def use_film(path: Path) -> None:
+    """Open a clip in the ways of choosing frames, and decode those that can be."""
+    for frames in ("10fps", "all"):
+        for load in timeline([Clip(path)], frames, "fail").loads():
+            with suppress(ImageReadError):
+                read_image(load())
+
+
 # name -> what makes an input, what reads it, the error that it may raise, inputs
 READERS: dict[str, tuple[Callable[[Random, Path], Any], Callable[[Any], object], type[Exception], int]] = {
     "image": (picture, read_image, ImageReadError, 30),
@@ -232,6 +282,7 @@ READERS: dict[str, tuple[Callable[[Random, Path], Any], Callable[[Any], object],
     "subject": (subject, Subject.load, RequestError, 30),
     "pairs CSV": (pairs, lambda path: read_pairs(path).rows, RequestError, 12),
     "regions": (regions, use_regions, RequestError, 40),
+    "film": (film, use_film, ClipError, 60),
 }
 
 
