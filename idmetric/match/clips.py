@@ -82,7 +82,7 @@ class Stills:
 class Animation:
     """An animated image, decoded once for its times and once for each `read`; see `Video`.
 
-    The default image of an animated PNG, which is shown where animations are not, is no frame.
+    The default image of an animated PNG, which is shown where animations are not, does not count.
     """
 
     def __init__(self, path: str) -> None:

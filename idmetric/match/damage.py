@@ -36,7 +36,7 @@ def intact_frames(
 ) -> Iterator[tuple[int, Any]]:
     """Decode packets, and return (index, frame) of the intact frames in order of display.
 
-    After damage the decoder starts over at the next key frame: what it remembers of earlier frames is damaged, too.
+        After damage the decoder is reset at the next key frame: what it remembers of earlier frames is damaged, too.
 
     Args:
         decoder: a codec context of PyAV.
@@ -100,7 +100,7 @@ class Run:
 
     Attributes:
         start: the number of the packet from which the video is decoded.
-        damaged: the number of the first packet whose frame is missing or damaged; None as long as none is known.
+        damaged: the number of the first packet that gave no frame, or a damaged one; None as long as none is known.
     """
 
     def __init__(self, table: PacketTable, start: int) -> None:
@@ -108,7 +108,7 @@ class Run:
         self.damaged: int | None = None
         self._table = table
         self._waiting: deque[tuple[int, Any]] = deque()
-        self._arrived: set[int] = set()  # packets whose frames came out, from `_unsettled` on
+        self._arrived: set[int] = set()  # packets that gave a frame, from `_unsettled` on
         self._unsettled = start  # all packets before this one gave a frame or are known to be damaged
         self._latest = -1  # the index of the last frame that came out
         self._next_index = int(table.indices[start]) if start < len(table.indices) else 0  # to be released

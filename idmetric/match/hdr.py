@@ -55,7 +55,7 @@ def to_sdr(codes: NDArray[np.uint16], transfer: Transfer) -> NDArray[np.uint8]:
 
 
 def _tone_gain(brightest: Floats) -> Floats:
-    """What pixels are multiplied by whose largest component is this light."""
+    """The factor for pixels that have this light in their largest component."""
     steps, gains = _tone_curve()
     gain: Floats = np.interp(np.sqrt(brightest), steps, gains).astype(np.float32)
     return gain

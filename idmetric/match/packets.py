@@ -26,8 +26,8 @@ _UNCHANGED = {"mpeg4": 19, "qtrle": 7}
 
 
 MOST_REORDERED = 16  # frames that a decoder keeps back at most (H.264, H.265)
-_JOINABLE = ("mpegts", "mpeg")  # FFmpeg's names of containers whose files may be appended to each other
-_MOST_LOST = 0.5  # share of the units of a transport stream; beyond it, units do not hold pictures
+_JOINABLE = ("mpegts", "mpeg")  # FFmpeg's names of containers that may be appended to each other
+_MOST_LOST = 0.5  # share of the units of a transport stream; beyond it, units do not stand for pictures
 _UNSOUGHT = ("mpeg",)  # of containers that give other packets after seeking
 
 
@@ -200,7 +200,7 @@ def _incomplete(
 
     Args:
         positions: of the packets in the file.
-        part_starts: positions at which the counters of packets start over.
+        part_starts: positions at which the counters of packets restart.
     """
     damaged = [before for before, after in transport.gaps if after not in part_starts]
     is_unit_lost = ~np.isin(transport.unit_starts, positions)

@@ -39,14 +39,14 @@ def read_transport(path: Path, pid: int) -> Transport:
     pids = (data[offsets + 1].astype(np.int64) & 0x1F) << 8 | data[offsets + 2]
     offsets = offsets[pids == pid]
 
-    # the counter goes up by one where a packet has a payload, unless the packet says that it starts over
+    # the counter goes up by one where a packet has a payload, unless the packet says that it restarts
     flags = data[offsets + 3]
     counters = flags.astype(np.int64) & 0x0F
     has_payload = (flags & 0x10) > 0
     has_adaptation = ((flags & 0x20) > 0) & (data[offsets + 4] > 0)
-    starts_over = has_adaptation & ((data[offsets + 5] & 0x80) > 0)
+    restarts = has_adaptation & ((data[offsets + 5] & 0x80) > 0)
     expected = (counters[:-1] + has_payload[1:]) % 16
-    is_gap = (counters[1:] != expected) & ~starts_over[1:]
+    is_gap = (counters[1:] != expected) & ~restarts[1:]
     is_damaged = (data[offsets + 1] & 0x80) > 0  # says the receiver
     is_gap |= is_damaged[1:]
     gaps = [(int(offsets[number]), int(offsets[number + 1])) for number in np.flatnonzero(is_gap)]

@@ -176,7 +176,7 @@ def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
 
 
 def _stream(path: Path, container: Any) -> Any:
-    """The video stream that players show: the default one, of several the largest; pictures of a cover do not count."""
+    """The video stream that players show: the default one, of several the largest; never a cover."""
     from av.stream import Disposition
 
     no_video = Disposition.attached_pic | Disposition.timed_thumbnails

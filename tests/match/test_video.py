@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 from pathlib import Path
 
 import av
@@ -19,6 +20,7 @@ from idmetric.data.frames.footage import open_clip
 from idmetric.match import clips, match
 from idmetric.match.clips import Clip, sources_of, timeline
 from idmetric.match.hdr import Transfer, to_sdr
+from idmetric.match.transport import read_transport
 from idmetric.match.video import ClipError, Video
 from idmetric.metric.images.read import ImageReadError, read_image
 from tests.clip_files import number_of, packets_of, picture, set_matrix, write_video
@@ -165,6 +167,76 @@ def test_packets_that_say_no_change_show_the_frame_before_them(tmp_path: Path) -
     assert [number_of(load()) for load in Video(path).read([4, 11])] == [1, 3]
 
 
+def test_a_frame_that_mpeg4_does_not_code_shows_the_one_before_it(tmp_path: Path) -> None:
+    """As Xvid writes them: the header of a picture alone, with vop_coded = 0."""
+    path = write_video(tmp_path / "a.avi", [picture(number) for number in range(12)], 25)
+    copy = tmp_path / "b.avi"
+    with av.open(str(path)) as source, av.open(str(copy), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for number, packet in enumerate(source.demux(video=0)):
+            if packet.size:
+                # start code, type P, modulo_time_base, marker, 5 bits of time for 25 per second, marker, vop_coded
+                uncoded = int(f"0101{number:05b}1001111".ljust(16, "1"), 2)
+                changed = av.Packet(bytes.fromhex("000001b6") + uncoded.to_bytes(2, "big")) if number == 5 else packet
+                changed.pts, changed.dts, changed.time_base = packet.pts, packet.dts, packet.time_base
+                changed.stream = stream
+                target.mux(changed)
+    shown = [number_of(load()) for load in Video(copy).read(range(12))]
+    assert shown[:6] == [0, 1, 2, 3, 4, 4]
+    assert not refused(copy)
+
+
+def test_frames_of_vp8_that_are_not_shown_have_no_time(tmp_path: Path) -> None:
+    path = write_video(tmp_path / "a.webm", [picture(number) for number in range(20)], 25, codec="libvpx")
+    data = bytearray(path.read_bytes())
+    position, _, _ = packets_of(path)[4]
+    data[position] &= 0xEF
+    path.write_bytes(data)
+    times = Video(path).times
+    assert times.round(2).tolist() == [number / 25 for number in range(20) if number != 4]
+    shown = [number_of(load()) for load in Video(path).read(range(19))]
+    assert shown == [number for number in range(20) if number != 4]
+
+
+def test_damage_in_what_an_edit_list_cuts_off_spreads_to_what_it_shows(tmp_path: Path) -> None:
+    options = {"x264-params": X264}
+    path = write_video(
+        tmp_path / "a.mp4", [picture(number) for number in range(30)], 25, codec="libx264", codec_options=options
+    )
+    damaged, size, _ = packets_of(path)[1]
+    data = bytearray(path.read_bytes())
+    at = data.index(b"elst") + 16
+    [start] = struct.unpack(">i", data[at : at + 4])
+    data[at : at + 4] = struct.pack(">i", start + 7 * 512)  # 7 frames, of 12,800 units a second
+    path.write_bytes(data)
+    assert [number_of(load()) for load in Video(path).read(range(23))] == list(range(7, 30))
+    data[damaged : damaged + size] = b"\xff" * size
+    path.write_bytes(data)
+    assert refused(path) == [0, 1, 2, 3, 4]  # up to the key frame, 12
+
+
+def test_gaps_of_a_transport_stream_are_those_of_its_counters_and_sync_bytes(tmp_path: Path) -> None:
+    def packet(counter: int, start: bool = False, pid: int = 256, flags: int = 0x10) -> bytes:
+        return bytes([0x47, (0x40 if start else 0) | pid >> 8, pid & 0xFF, flags | counter]) + bytes(184)
+
+    path = tmp_path / "a.ts"
+    other = packet(9, pid=17)
+    whole = [packet(14, True), packet(15), other, packet(0, True), packet(1), packet(2), packet(3), packet(4)]
+    path.write_bytes(b"".join(whole))
+    assert read_transport(path, 256).gaps == []
+    assert read_transport(path, 256).unit_starts.tolist() == [0, 3 * 188]
+    path.write_bytes(b"".join([*whole[:4], *whole[5:]]))
+    assert read_transport(path, 256).gaps == [(3 * 188, 4 * 188)]
+    path.write_bytes(b"".join([*whole[:3], b"\xff" * 188, *whole[4:]]))
+    assert read_transport(path, 256).gaps == [(188, 4 * 188)]
+    path.write_bytes(b"".join([*whole[:4], b"more", *whole[4:]]))
+    assert read_transport(path, 256).gaps == []
+    anew = bytearray(packet(9, flags=0x30))
+    anew[4:6] = 1, 0x80
+    path.write_bytes(b"".join([whole[0], bytes(anew), packet(10)]))
+    assert read_transport(path, 256).gaps == []
+
+
 # Orientation
 
 ONE = 1 << 16
@@ -226,7 +298,7 @@ def write_hdr(path: Path, photo: Image.Image, transfer: str, codec: str, in_stre
         chroma = ((signal[..., channel] - luma) / divisor).reshape(height // 2, 2, width // 2, 2).mean((1, 3))
         planes.append(512 + 896 * chroma)
     codes = np.concatenate([plane.round().ravel() for plane in planes]).astype(np.uint16)
-    options = {"x265-params": "lossless=1:log-level=none"} if codec == "libx265" else {}
+    options = {"x265-params": "lossless=1:bframes=0:log-level=none"} if codec == "libx265" else {}
     with av.open(str(path), "w") as container:
         stream = container.add_stream(codec, rate=5, options=options)
         stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p10le"
@@ -235,8 +307,9 @@ def write_hdr(path: Path, photo: Image.Image, transfer: str, codec: str, in_stre
             context.open()
         context.color_primaries, context.color_trc = 9, TRANSFERS[transfer]
         context.colorspace, context.color_range = 9, 1
-        for _ in range(2):
+        for number in range(2):
             frame = av.VideoFrame.from_ndarray(codes.reshape(-1, width), format="yuv420p10le")
+            frame.pts = number
             container.mux(stream.encode(frame))
         container.mux(stream.encode())
     return path
