@@ -157,7 +157,7 @@ def blends_found(results: Sequence[Verdict]) -> float:
     return float(np.mean([verdict.named == "blended" for verdict in results if verdict.state == "blended"]))
 
 
-def called_blended(part: Sequence[Measured], rule: str, calibration: Calibration) -> float:
+def called_blended(part: Sequence[Measured], rule: str, calibration: Calibration, margin: float) -> float:
     """The share of scenes with a stranger alone, in which it is called a blend of two missing subjects.
 
     The scenes are the composites in which a subject is replaced, without the regions of all others.
@@ -166,7 +166,7 @@ def called_blended(part: Sequence[Measured], rule: str, calibration: Calibration
     for measured in part:
         if measured.composite.kind == "replaced":
             thresholds = RULES[rule](measured.own_thresholds[:2], calibration)
-            named = assigned(measured.distances[:2, :1], thresholds).states
+            named = assigned(measured.distances[:2, :1], thresholds, margin=margin).states
             is_blended.append(named == ("blended", "blended"))
     return float(np.mean(is_blended))
 
@@ -184,7 +184,7 @@ def shares_table(part: Sequence[Measured], calibration: Calibration) -> list[str
             for share in (right_states(results), right_images(results)):
                 cells += [f"{share.value:.3f}", f"[{share.low:.3f}, {share.high:.3f}]"]
             cells.append(f"{blends_found(results):.0%}")
-            cells.append(f"{called_blended(part, rule, calibration):.0%}")
+            cells.append(f"{called_blended(part, rule, calibration, margin):.0%}")
             lines.append(tuple(cells))
     return aligned(lines, right=(1, 2, 4, 6, 7))
 

@@ -30,10 +30,10 @@ def limits_of(
     calibration: PathLike | Calibration | None,
     rate: float | None,
 ) -> list[Limit | None]:
-    """The limit of each subject: the given one, else of its own and the calibration's (see `limit_of_subject`).
+    """The limit of each subject: the one in `threshold`, else its own or the calibration's, see `limit_of_subject`.
 
     The calibration is for the subjects that `metric` itself encodes. It is read only if it was asked for, or if one of
-    them has no given limit.
+    them was given no limit, neither here nor when it was made.
 
     Args:
         threshold, calibration, rate: as in `match`.

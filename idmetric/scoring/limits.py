@@ -35,11 +35,10 @@ class Limit:
 
 
 def limit_of_subject(own: Limit | None, by_pairs: Limit | None) -> Limit | None:
-    """The limit of a subject, of those that it and a calibration give.
+    """Choose between a subject's own limit and a calibration's.
 
-    One that was given to the subject stands. Of its photos' and the calibration's, the larger one is taken: a further
-    genuine photo lies beyond the limit of n photos in 1 of n + 1 cases, and an image that was cropped or generated more
-    often (benchmarks/states.py).
+    A limit that was given to the subject stands. Otherwise the larger one is taken: a further genuine photo lies beyond
+    the limit of n photos in 1 of n + 1 cases, and a photo in a composite more often (benchmarks/states.py).
     """
     if own is None:
         return by_pairs
