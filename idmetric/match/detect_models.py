@@ -73,10 +73,15 @@ class Pretrained:
         """
         need("detect", self.model_class, transformers="transformers")
         folder = fetch_folder(self.files, FILES)
-        model = open_model(self.model_class, folder, self.parts, unused=self.unused)
-        processor = open_processor(self.processor_class, folder)
-        device = self.device or auto_device()
-        return processor, model.to(device)
+        model = open_model(
+            self.model_class,
+            folder,
+            self.parts,
+            dtype=torch.float32,  # in half precision some fail, and others find other boxes
+            device=self.device or auto_device(),
+            unused=self.unused,
+        )
+        return open_processor(self.processor_class, folder), model
 
 
 @dataclass(frozen=True, kw_only=True)

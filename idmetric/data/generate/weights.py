@@ -257,7 +257,7 @@ def _is_model(entry: Any) -> bool:
 def _filled(library: str, class_name: str, folder: Path, place: Place) -> Any:
     """A model of diffusers or transformers, each tensor of which is in its files; they may hold more."""
     from idmetric.metric.checkpoints.pretrained import check_settings, open_model, read_shards, weight_files
-    from idmetric.metric.checkpoints.weights import check_loaded, check_report
+    from idmetric.metric.checkpoints.weights import check_loaded, check_report, check_types
 
     if library == "transformers":
         return open_model(class_name, folder, dtype=place.torch_dtype(), is_exact=False)
@@ -266,6 +266,7 @@ def _filled(library: str, class_name: str, folder: Path, place: Place) -> Any:
     if (folder / _WEIGHTS).is_file() and (folder / f"{_WEIGHTS}.index.json").is_file():
         raise CheckpointError(f"{str(folder)!r} holds {_WEIGHTS} and an index of shards: remove one of them")
     state = read_shards(files)
+    check_types(state, str(folder))
     model, report = _from_pretrained(class_name, folder, place, output_loading_info=True)
     check_report(report | {"unexpected_keys": []}, str(folder))
     check_loaded(model.state_dict(), state, str(folder))

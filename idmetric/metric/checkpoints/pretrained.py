@@ -9,7 +9,8 @@ Functions raise CheckpointError, which names the folder or file.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -20,7 +21,14 @@ from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.format import CONFIG, WEIGHTS, read_json
 from idmetric.metric.checkpoints.released import ADAPTER_CONFIG, PROCESSOR
 from idmetric.metric.checkpoints.revision import revision_of
-from idmetric.metric.checkpoints.weights import check_loaded, check_report, read_tensors
+from idmetric.metric.checkpoints.weights import (
+    check_loaded,
+    check_report,
+    check_types,
+    is_table,
+    last_part,
+    read_mapped,
+)
 from idmetric.metric.files.folders import matching
 from idmetric.metric.files.quiet import quiet
 
@@ -65,28 +73,59 @@ def open_model(
     parts: Sequence[str] = (),
     *,
     dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
     unused: Sequence[str] = (),
     is_exact: bool = True,
 ) -> Any:
-    """A model in eval mode on the CPU, filled exactly.
+    """A model in eval mode, filled exactly.
 
     Args:
         class_name: in transformers.
         parts: what each `model_type` in the config.json begins with, for the model and the models inside it; () any.
             transformers 4 wrote "" for some models inside.
         dtype: default that of the config.json, else of the file.
+        device: where its tensors are copied to, one after the other; None leaves them in the mappings of their files,
+            whose changes would change them.
         unused: what names of tensors begin with that the file or the class may lack, as nothing here uses them.
         is_exact: whether the file may hold no other tensors.
     """
-    import transformers
-
     check_settings(folder)
     if parts:
         _check_parts(folder / CONFIG, parts)
     state = read_shards(weight_files(folder))
+    weights = {key: tensor for key, tensor in state.items() if not is_table(key) and not key.startswith(tuple(unused))}
+    check_types(weights, str(folder))
+
+    model, report = _filled(class_name, folder, state, dtype)
+    persistent = {last_part(key) for key in model.state_dict()}
+    computed = {last_part(key) for key, _ in model.named_buffers()} - persistent
+    if is_exact:
+        unexpected = [key for key in report["unexpected_keys"] if last_part(key) not in computed]
+    else:
+        unexpected = []
+    check_report(report | {"unexpected_keys": unexpected}, str(folder), unused)
+    check_types({key: tensor for key, tensor in state.items() if last_part(key) in persistent}, str(folder))
+    check_loaded(model.state_dict(), state, str(folder))
+    if is_exact:
+        used = {key: tensor for key, tensor in weights.items() if last_part(key) not in computed}
+        ignored = (*unused, *report["missing_keys"])
+        filled = {key: tensor for key, tensor in model.state_dict().items() if not key.startswith(ignored)}
+        _check_all_used(used, filled, folder)
+
+    if device is not None:
+        for key, tensor in [*model.named_parameters(), *model.named_buffers()]:
+            if not key.startswith(tuple(unused)):
+                tensor.data = tensor.data.to(device, copy=True)
+    return model.eval()
+
+
+def _filled(class_name: str, folder: Path, state: Mapping[str, Tensor], dtype: torch.dtype | None) -> tuple[Any, Any]:
+    """A model of transformers, and its report of missing, unexpected and mismatched tensors."""
+    import transformers
+
     architecture = getattr(transformers, class_name)
     try:
-        with quiet("transformers"):  # what it warns of is refused below
+        with quiet("transformers"):  # what it warns of is in the report
             config = architecture.config_class.from_pretrained(folder, **_LOCAL)
             model, report = architecture.from_pretrained(
                 None,
@@ -99,11 +138,31 @@ def open_model(
             )
     except Exception as error:  # of many kinds, for damaged files
         raise _cannot_open(class_name, folder, error) from error
-    if not is_exact:
-        report = report | {"unexpected_keys": []}
-    check_report(report, str(folder), unused)
-    check_loaded(model.state_dict(), state, str(folder))
-    return model.eval()
+    return model, report
+
+
+def _check_all_used(stored: Mapping[str, Tensor], filled: Mapping[str, Tensor], folder: Path) -> None:
+    """Refuse files that hold one tensor of the model twice, with different values: transformers drops one of them.
+
+    It does so without a word where it maps two names to one, and where tensors of the model are tied.
+    """
+    count = sum(tensor.numel() for tensor in stored.values())
+    distinct = {tensor.data_ptr(): tensor for key, tensor in filled.items() if not is_table(key)}
+    if count <= sum(tensor.numel() for tensor in distinct.values()):
+        return
+
+    by_shape = defaultdict(list)
+    for tensor in distinct.values():
+        by_shape[tensor.shape].append(tensor)
+    dropped = []
+    for key, tensor in stored.items():
+        if not any(tensor.to(loaded.dtype).equal(loaded) for loaded in by_shape[tensor.shape]):
+            dropped.append(key[:80])
+    if dropped:
+        raise CheckpointError(
+            f"{str(folder)!r} holds tensors of the model twice, by two names and with different values: "
+            f"{', '.join(sorted(dropped)[:5])} would not be used; save the model again"
+        )
 
 
 def open_processor(class_name: str, folder: Path) -> Any:
@@ -154,10 +213,10 @@ def _inside(folder: Path, name: str, index: Path) -> Path:
 
 
 def read_shards(paths: Sequence[Path]) -> dict[str, Tensor]:
-    """The tensors of several files, mapped; each tensor may be in one file only."""
+    """The tensors of several files, mapped, of any type; each tensor may be in one file only."""
     state: dict[str, Tensor] = {}
     for path in paths:
-        tensors = read_tensors(path)
+        tensors = read_mapped(path)
         repeated = sorted(state.keys() & tensors.keys())
         if repeated:
             raise CheckpointError(

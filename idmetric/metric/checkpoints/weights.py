@@ -31,7 +31,7 @@ _TABLES = re.compile(r"num_batches_tracked|.*_(ids|idxs?|index)")  # last parts 
 
 def read_tensors(path: StrPath) -> dict[str, Tensor]:
     """All tensors of a safetensors file, mapped: their values are not read, so not checked to be finite."""
-    tensors = _read_mapped(path)
+    tensors = read_mapped(path)
     check_types(tensors, path)
     return tensors
 
@@ -42,7 +42,7 @@ def read_finite(path: StrPath, *, packed: bool = False) -> dict[str, Tensor]:
     Args:
         packed: tensors may be `unpacked`, as in this package's own model folders.
     """
-    tensors = _read_pickled(path) if is_pickled(path) else _read_mapped(path)
+    tensors = _read_pickled(path) if is_pickled(path) else read_mapped(path)
     if packed:
         tensors = unpacked(tensors, path)
     check_types(tensors, path)
@@ -50,7 +50,8 @@ def read_finite(path: StrPath, *, packed: bool = False) -> dict[str, Tensor]:
     return tensors
 
 
-def _read_mapped(path: StrPath) -> dict[str, Tensor]:
+def read_mapped(path: StrPath) -> dict[str, Tensor]:
+    """All tensors of a safetensors file, mapped, of any type: for callers that `check_types` later."""
     check_file(path)
     try:
         Path(path).open("rb").close()  # safetensors calls a closed file missing
@@ -143,7 +144,7 @@ def check_types(tensors: Mapping[str, Tensor], name: StrPath) -> None:
     faults = []
     for key, tensor in tensors.items():
         types: tuple[torch.dtype, ...] = _FLOATS
-        if _is_table(key):
+        if is_table(key):
             types = (torch.int64,)
         if tensor.dtype not in types:
             faults.append(f"{key[:80]} {tensor.dtype}")
@@ -235,16 +236,20 @@ def check_report(report: Mapping[str, Any], name: str, unused: Sequence[str] = (
     faults = {}
     for fault in ("missing", "unexpected"):
         names = sorted(report[f"{fault}_keys"])
-        faults[fault] = [key[:80] for key in names if not key.startswith(tuple(unused)) and not _is_table(key)]
+        faults[fault] = [key[:80] for key in names if not key.startswith(tuple(unused)) and not is_table(key)]
     faults["wrong shape"] = [str(fault)[:300] for fault in report["mismatched_keys"]]
     faults["error"] = [str(error)[:300] for error in report.get("error_msgs", ())]
     _refuse(faults, name)
 
 
-def _is_table(key: str) -> bool:
+def is_table(key: str) -> bool:
     """Whether a tensor of that name holds whole numbers: counts of training steps, or a table of positions."""
-    last_part = key.rpartition(".")[2]
-    return bool(_TABLES.fullmatch(last_part))
+    return bool(_TABLES.fullmatch(last_part(key)))
+
+
+def last_part(key: str) -> str:
+    """The name of a tensor in its module."""
+    return key.rpartition(".")[2]
 
 
 def _refuse(faults: Mapping[str, list[str]], name: StrPath) -> None:

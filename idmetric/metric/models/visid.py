@@ -41,7 +41,7 @@ from idmetric.metric.images.masks import Images, MaskId, Masks, labeled, split_m
 from idmetric.metric.images.read import ImageLike, Outside, split_images
 from idmetric.metric.images.resize import place
 from idmetric.metric.models.batches import OnProgress, in_batches, warn_of_lost_graph
-from idmetric.metric.models.devices import at_least_float32, opening
+from idmetric.metric.models.devices import at_least_float32, auto_device, opening
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.models.visid_config import CANDIDATE, IMAGE, MOST_RATIO, STEP, TASKS, VisIDConfig
 from idmetric.metric.models.visid_files import (
@@ -124,7 +124,7 @@ class VisIDEmbed(Embedder):
             files=files,
         )
         self.settings = settings
-        self.backbone, self.tokenizer = open_model(kind, folder, dtype)
+        self.backbone, self.tokenizer = open_model(kind, folder, dtype, device or auto_device())
         vision = self.backbone.config.vision_config
         if (vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size) != (14, 2, 2):
             raise CheckpointError(f"{name!r} does not cut images into 2 x 2 patches of 14 pixels, as Qwen2.5-VL does")

@@ -17,14 +17,26 @@ SETTINGS = "visid.json"
 CLASSES = {"qwen2_5_vl": "Qwen2_5_VLForConditionalGeneration", "qwen2_vl": "Qwen2VLForConditionalGeneration"}
 
 
-def open_model(kind: str, folder: Path, dtype: torch.dtype | None) -> tuple[Any, Any]:
+def open_model(
+    kind: str,
+    folder: Path,
+    dtype: torch.dtype | None,
+    device: torch.device | str,
+) -> tuple[Any, Any]:
     """The model without its language head, and the tokenizer.
 
     Args:
         kind: a key of `CLASSES`.
     """
     # opened with its language head, so that transformers finds the names of either class; the file may lack the head
-    whole = pretrained.open_model(CLASSES[kind], folder, ["qwen2_5_vl", "qwen2_vl"], dtype=dtype, unused=["lm_head."])
+    whole = pretrained.open_model(
+        CLASSES[kind],
+        folder,
+        ["qwen2_5_vl", "qwen2_vl"],
+        dtype=dtype,
+        device=device,
+        unused=["lm_head."],
+    )
     tokenizer = pretrained.open_processor("AutoTokenizer", folder)
     return whole.model, tokenizer
 

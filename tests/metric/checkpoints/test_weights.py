@@ -79,14 +79,42 @@ def test_a_tensor_that_is_not_stored_as_floats_is_refused(name: str, dtype: torc
     assert f"wrong type {key} {dtype}" in refusal(loader, folder)
 
 
-def test_a_table_of_positions_is_whole_numbers_and_no_table_holds_weights(copy: Copy) -> None:
-    """Older files of CLIP hold their positions, which the class computes."""
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.float32], ids=str)
+def test_tables_that_the_class_computes_may_be_in_the_file(dtype: torch.dtype, copy: Copy) -> None:
+    """As older files of CLIP hold their positions, and those of SAM 3 the frequencies of its rotary angles."""
     loader, folder = copy("dual")
     expected = numbers_of(loader, folder)
-    change(folder, "text_model.embeddings.position_ids", torch.arange(12)[None])
+    change(folder, "text_model.embeddings.position_ids", torch.arange(12, dtype=dtype)[None])
     assert numbers_of(loader, folder).equal(expected)
-    change(folder, "text_model.embeddings.position_ids", torch.arange(12, dtype=torch.int8)[None])
-    assert "wrong type text_model.embeddings.position_ids torch.int8" in refusal(loader, folder)
+
+    change(folder, "text_model.embeddings.positions", torch.arange(12, dtype=dtype)[None])
+    refusal(loader, folder)
+
+
+def test_frequencies_that_the_class_computes_may_be_in_the_file(copy: Copy) -> None:
+    loader, folder = copy("VisID")
+    expected = numbers_of(loader, folder)
+    change(folder, "visual.rotary_pos_emb.inv_freq", torch.ones(4))
+    assert numbers_of(loader, folder).equal(expected)
+
+
+def as_trained(folder: Path, name: str, **settings: Any) -> None:
+    config = json.loads((folder / name).read_text())
+    (folder / name).write_text(json.dumps(config | settings))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ["owlv2", "grounding-dino", "sam3", "sam2", "PerSAM", "dual"])
+def test_models_of_half_precision_open_in_float32(name: str, dtype: torch.dtype, copy: Copy) -> None:
+    """Their numbers are those of the same weights stored in float32."""
+    loader, folder = copy(name)
+    state = {key: value.to(dtype) for key, value in load_file(folder / WEIGHTS).items()}
+    save_file({key: value.float() for key, value in state.items()}, folder / WEIGHTS, {"format": "pt"})
+    expected = numbers_of(loader, folder)
+    save_file(state, folder / WEIGHTS, {"format": "pt"})
+    dtype_name = str(dtype).removeprefix("torch.")
+    as_trained(folder, "config.json", dtype=dtype_name, torch_dtype=dtype_name)
+    assert numbers_of(loader, folder).equal(expected)
 
 
 @pytest.mark.parametrize("file", ["adapter_model.safetensors", "mlp_cls.pth", "trunk.safetensors"])
@@ -177,6 +205,43 @@ def test_a_tensor_too_many_too_few_or_of_another_shape_is_refused(name: str, cop
         assert "wrong shape" in message or "damaged checkpoint" in message  # the second where tensors are joined first
     change(folder, key, None)
     refusal(loader, folder)
+
+
+# Names of two releases, that transformers maps to one tensor
+TWO_NAMES = {
+    "VisID": ("model.layers.1.self_attn.q_proj.weight", "model.language_model.layers.1.self_attn.q_proj.weight"),
+    "dual": ("text_model.encoder.layers.1.mlp.fc1.weight", "clip.text_model.encoder.layers.1.mlp.fc1.weight"),
+    "sam3": ("detr_decoder.layers.0.mlp.fc1.weight", "detector_model.detr_decoder.layers.0.mlp.fc1.weight"),
+    "PerSAM": (
+        "mask_decoder.transformer.layers.0.mlp.lin1.weight",
+        "sam.mask_decoder.transformer.layers.0.mlp.lin1.weight",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TWO_NAMES)
+def test_a_tensor_by_two_names_is_refused_unless_its_values_are_the_same(name: str, copy: Copy) -> None:
+    loader, folder = copy(name)
+    expected = numbers_of(loader, folder)
+    state = load_file(folder / WEIGHTS)
+    [first, second] = TWO_NAMES[name]
+    if first not in state:
+        first, second = second, first
+    change(folder, second, state[first].clone())
+    assert numbers_of(loader, folder).equal(expected)
+    change(folder, second, state[first] + 1)
+    message = refusal(loader, folder)
+    assert "would not be used" in message or "unexpected" in message
+
+
+def test_open_models_do_not_change_with_their_files(copy: Copy) -> None:
+    _, folder = copy("dual")
+    model = DualEncoder(str(folder), device="cpu")
+    expected = model.texts(["a mug"])
+    with (folder / WEIGHTS).open("r+b") as file:
+        file.seek(-(file.seek(0, 2) // 2), 2)
+        file.write(bytes(4096))
+    assert model.texts(["a mug"]).equal(expected)
 
 
 @pytest.mark.parametrize("prefix", ["tracker_model.", "tracker_neck."])

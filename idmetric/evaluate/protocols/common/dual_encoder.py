@@ -55,7 +55,8 @@ class DualEncoder(PlainVectorModel):
         kind = read_json(Files(folder)[CONFIG]).get("model_type")
         if kind not in _CLASSES:
             raise CheckpointError(f"{source!r} holds a model of type {kind!r}, not {' or '.join(_CLASSES)}")
-        model = open_model(_CLASSES[kind], folder, [kind], dtype=dtype or torch.float32)
+        self.device = device_or_auto(device)
+        self.model = open_model(_CLASSES[kind], folder, [kind], dtype=dtype or torch.float32, device=self.device)
         self.tokenizer = open_processor("AutoTokenizer", folder)
         self.processor = open_processor("AutoImageProcessor", folder)
 
@@ -63,10 +64,8 @@ class DualEncoder(PlainVectorModel):
         self.revision = ""
         if folder.parent.name == "snapshots":  # of the Hub's cache
             self.revision = folder.name
-        self.device = device_or_auto(device)
-        self.model = model.to(self.device)
         self.dtype = str(self.model.dtype).removeprefix("torch.")
-        self.length = int(model.config.text_config.max_position_embeddings)
+        self.length = int(self.model.config.text_config.max_position_embeddings)
 
     def signature(self) -> dict[str, str]:
         """See `PlainModel`."""

@@ -69,12 +69,11 @@ class PerSAM:
             raise CheckpointError(
                 f"{self.name!r} holds a model of type {kind!r}, not a SAM such as facebook/sam-vit-base"
             )
-        model = open_model("SamModel", folder, ["sam"], dtype=torch.float32)
-        self.processor = open_processor("SamProcessor", folder)
-        self.revision = folder_revision(folder)
         if device is None:
             device = auto_device()
-        self.model = model.to(device)
+        self.model = open_model("SamModel", folder, ["sam"], dtype=torch.float32, device=device)
+        self.processor = open_processor("SamProcessor", folder)
+        self.revision = folder_revision(folder)
 
     def segment(self, image: ImageLike, heat: ArrayLike | Tensor) -> Truths:
         """The mask (H, W) of the subject that a map of the image's size shows, hotter = more surely.
