@@ -130,7 +130,7 @@ class Reader:
         except ImageReadError as raised:
             error = _under_its_name(raised, item)
             if self.on_error == "fail":
-                raise error from raised
+                raise error from raised.__cause__
             return ReadItem(item, read.key, problem=str(error), error=error, head=read.head)
         return read
 
