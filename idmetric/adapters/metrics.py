@@ -60,6 +60,7 @@ class _WithEmbedder(Metric):  # type: ignore[misc]  # torchmetrics has no types 
     is_differentiable = False
     full_state_update = False
     _types: dict[str, torch.dtype]  # states are lists of flat tensors: all processes then have equally many axes
+    _in_forward = False  # `compute` is of one batch
 
     def __init__(self, metric: Embedder | str, **options: Any) -> None:
         super().__init__(**options)
@@ -68,7 +69,6 @@ class _WithEmbedder(Metric):  # type: ignore[misc]  # torchmetrics has no types 
 
             metric = load(metric)
         self._shared = _Shared(metric)
-        self._in_forward = False  # `compute` is of one batch
 
     @property
     def metric(self) -> Embedder:
