@@ -25,7 +25,7 @@ from idmetric.match.clip_segments import (
 )
 from idmetric.match.clips import Clip, Interval
 from idmetric.match.encoders import ModelEncoder
-from idmetric.match.matching import Plan, measured
+from idmetric.match.matching import Plan, Reading, measured
 from idmetric.match.orientation import Drawn
 from idmetric.match.output import Output, columns
 from idmetric.match.page.consistency import consistency_page
@@ -212,12 +212,14 @@ def consistency(
     on_error: Literal["fail", "skip"] = "fail",
     batch_size: int = 32,
     workers: int | None = None,
+    cache: PathLike | None = None,
+    pages: bool = True,
     progress: Progress | None = None,
 ) -> Consistency:
     """Compare images, or the frames of clips, with each other.
 
     Args:
-        images, frames, cut, on_error, batch_size, workers, progress: as in `idmetric.match.match`.
+        images, frames, cut, on_error, batch_size, workers, cache, pages, progress: as in `idmetric.match.match`.
         regions: one of each image, where the subject is; default the whole image. An image without one is left out.
         regions_of: as in `idmetric.match.match`.
         threshold: the largest distance of one subject: what follows on a cut is another subject beyond it. Default:
@@ -235,14 +237,14 @@ def consistency(
     else:
         request = MatchRequest.of(images, frames=frames, regions=regions, regions_of=regions_of, on_error=on_error)
     limit = _limit(metric, threshold, calibration, rate)
-    encoder = ModelEncoder(metric, "cls", batch_size)
+    encoder = ModelEncoder(metric, "cls")
     plan = Plan((), (encoder,), (), cut or Cut(), batch_size, on_error=on_error)
 
     def intervals_of(result: Match) -> list[Interval]:
         _check_regions(result)
         return changing_intervals(result, limit.distance) if refine else []
 
-    result, between = measured(metric, plan, request, workers, progress, intervals_of)
+    result, between = measured(plan, request, Reading(cache, pages, workers, progress), intervals_of)
     timelines = clip_segments(result, between, limit.distance)
     rules_of_subjects = ("aggregate", "missing")
     signature = {key: text for key, text in result.signature.items() if key not in rules_of_subjects}

@@ -5,17 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from idmetric.match.regions import Picture
-from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.matrix import distance_matrix, needs_patches
 from idmetric.metric.errors import RequestError
+from idmetric.metric.images.masks import Images
 from idmetric.metric.images.read import to_image
+from idmetric.metric.images.small import small_picture
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.subject import Subject
+from idmetric.metric.subject import Subject, names_of, photos_of
+from idmetric.stream.cache import Cache
+from idmetric.stream.encoders import PlainVectorModel, VectorModel
+from idmetric.stream.item import Picture
+from idmetric.stream.stream import embedded, items_of_images
 
 # N RGB images -> an array or tensor (N, D), or a list of N vectors (D,); NaN or None where it sees nothing, as no face
 VectorFunction = Callable[[list[Image.Image]], Any]
@@ -26,22 +32,15 @@ class Encoder(Protocol):
 
     Attributes:
         distance: that it is compared by.
+        model: that embeds regions, and references.
     """
 
     distance: str
+    model: VectorModel
 
     @property
     def signature(self) -> Mapping[str, str]:
         """Model, revision, distance and more, as `Embedder.signature` gives them."""
-
-    def load(self, picture: Picture, cover: Tensor | None) -> Any:
-        """Prepare one region; runs in a thread."""
-
-    def embed(self, loaded: Sequence[Any]) -> Embedding:
-        """Embed a batch of prepared regions."""
-
-    def subject(self, name: str, references: Any) -> Subject:
-        """Embed the references of a subject."""
 
     def check(self, subject: Subject) -> None:
         """Refuse a subject of another encoder: RequestError."""
@@ -53,75 +52,61 @@ class Encoder(Protocol):
 class ModelEncoder:
     """A model of this package, by one of its distances."""
 
-    def __init__(self, metric: Embedder, distance: str, batch_size: int) -> None:
-        self.metric = metric
+    def __init__(self, metric: Embedder, distance: str) -> None:
+        self.model = metric
         self.distance = distance
-        self.batch_size = batch_size
         self.signature = metric.signature(distance)
-        self._needs_patches = needs_patches(distance)
-
-    def load(self, picture: Picture, cover: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """See `Encoder.load`."""
-        return self.metric.load_image(picture, cover, "keep")
-
-    def embed(self, loaded: Sequence[tuple[Tensor, Tensor | None]]) -> Embedding:
-        """See `Encoder.embed`; the graph of pixels that require grad is kept."""
-        pixels = [region_pixels for region_pixels, _ in loaded]
-        masks = [cover for _, cover in loaded]
-        has_masks = any(cover is not None for cover in masks)
-        return self.metric.as_embedding(
-            pixels, masks if has_masks else None, "keep", self._needs_patches, self.batch_size
-        )
-
-    def subject(self, name: str, references: Any) -> Subject:
-        """See `Encoder.subject`."""
-        return Subject.of(self.metric, references, name=name, distance=self.distance, batch_size=self.batch_size)
 
     def check(self, subject: Subject) -> None:
         """See `Encoder.check`."""
-        subject.check(self.metric.model_id, self.distance)
+        subject.check(self.model.model_id, self.distance)
 
     def distances(self, subject: Subject, embedding: Embedding) -> Tensor:
         """See `Encoder.distances`."""
-        return self.metric.pairwise(subject.embedding.to(self.metric.device), embedding, self.distance)
+        device = self.model.device
+        return self.model.pairwise(subject.embedding.to(device), embedding.to(device), self.distance)
 
 
-class FunctionEncoder:
-    """A function from RGB images to vectors, compared by 1 - cos; an image in which it sees nothing is not compared."""
+class FunctionModel(PlainVectorModel):
+    """A function from RGB images to vectors, as a model; rows of NaN where it sees nothing."""
 
-    distance = "cls"
+    may_see_nothing = True
 
     def __init__(self, function: VectorFunction, name: str) -> None:
-        self.function = function
-        self.signature: dict[str, str] = {"model": name, "distance": self.distance}
-        self._dimension = 1  # of the vectors; only a batch in which it sees nothing leaves it open
+        self._function = function
+        self._name = name
+        self.dimension = 1  # of the vectors; only a batch in which it sees nothing leaves it open
 
-    def load(self, picture: Picture, cover: Tensor | None) -> Image.Image:
-        """See `Encoder.load`. The function sees the region's pixels alone, not its mask."""
+    def signature(self) -> dict[str, str]:
+        """See `PlainModel.signature`."""
+        return {"model": self._name, "distance": "cls"}
+
+    def prepare(self, picture: Picture, cover: Tensor | None, words: str | None) -> Image.Image:
+        """See `PlainModel.prepare`. The function sees the region's pixels alone, not its mask."""
         return to_image(picture, None) if isinstance(picture, Tensor) else picture
 
-    def embed(self, loaded: Sequence[Image.Image]) -> Embedding:
-        """See `Encoder.embed`; rows of NaN where the function sees nothing."""
-        vectors = self._vectors(self.function(list(loaded)))
-        if vectors.ndim != 2 or len(vectors) != len(loaded):
+    def embed_prepared(self, batch: Sequence[Image.Image], patches: bool = True) -> Embedding:
+        """See `PlainVectorModel.embed_prepared`."""
+        vectors = self._vectors(self._function(list(batch)))
+        if vectors.ndim != 2 or len(vectors) != len(batch):
             raise RequestError(
-                f"the encoder {self.signature['model']} gave an array of shape {tuple(vectors.shape)} for "
-                f"{len(loaded)} images: (N, D) is needed"
+                f"the encoder {self._name} gave an array of shape {tuple(vectors.shape)} for {len(batch)} images: "
+                "(N, D) is needed"
             )
         is_usable = vectors.isfinite().all(1) | vectors.isnan().all(1)
         if not bool(is_usable.all()):
             raise RequestError(
-                f"the encoder {self.signature['model']} gave vectors that are partly NaN, or infinite: a row of NaN, "
-                "or None, stands for an image in which it sees nothing"
+                f"the encoder {self._name} gave vectors that are partly NaN, or infinite: a row of NaN, or None, "
+                "stands for an image in which it sees nothing"
             )
-        return Embedding(vectors, model=self.signature["model"])
+        return Embedding(vectors, model=self._name)
 
     def _vectors(self, result: Any) -> Tensor:
         """What the function gave, float32 on the CPU, where subjects of files are."""
         if not isinstance(result, list | tuple):
             return torch.as_tensor(result).float().cpu()
         rows: list[Tensor | None] = []
-        dimension = self._dimension
+        dimension = self.dimension
         for vector in result:
             row = None
             if vector is not None:
@@ -131,14 +116,26 @@ class FunctionEncoder:
         nothing = torch.full((dimension,), torch.nan)
         return torch.stack([nothing if row is None else row for row in rows])
 
-    def subject(self, name: str, references: Any) -> Subject:
-        """See `Encoder.subject`; RequestError names a reference in which the function sees nothing."""
-        return Subject.of_vectors(self.embed, references, name=name, signature=self.signature)
+
+class FunctionEncoder:
+    """A function from RGB images to vectors, compared by 1 - cos; an image in which it sees nothing is not compared."""
+
+    distance = "cls"
+
+    def __init__(self, function: VectorFunction, name: str) -> None:
+        self.model = FunctionModel(function, name)
+        self.signature = self.model.signature()
 
     def check(self, subject: Subject) -> None:
-        """See `Encoder.check`."""
-        subject.check(self.signature["model"], self.distance)
-        self._dimension = subject.embedding.cls.shape[1]
+        """See `Encoder.check`. RequestError also names a reference in which the function sees nothing."""
+        subject.check(self.model.model_id, self.distance)
+        for photo, is_seen in zip(subject.references, subject.embedding.finite().tolist(), strict=True):
+            if not is_seen:
+                raise RequestError(
+                    f"the encoder {subject.embedding.model} sees nothing, such as no face, in the reference {photo} of "
+                    f"{subject.name}: leave it out, or cut it larger"
+                )
+        self.model.dimension = subject.embedding.cls.shape[1]
 
     def distances(self, subject: Subject, embedding: Embedding) -> Tensor:
         """See `Encoder.distances`."""
@@ -150,10 +147,44 @@ class FunctionEncoder:
         return distances
 
 
-def encoder_of(encoder: Embedder | VectorFunction, distance: str, batch_size: int) -> Encoder:
+def subject_of(
+    encoder: Encoder,
+    name: str,
+    references: Images,
+    *,
+    batch_size: int,
+    workers: int | None,
+    cache: Cache | None,
+) -> Subject:
+    """A subject whose references an encoder embeds."""
+    photos = photos_of(name, references)
+    items = items_of_images(photos, [None] * len(photos))
+    results = embedded(
+        items,
+        [encoder.model],
+        cache=cache,
+        patches=needs_patches(encoder.distance),
+        batch_size=batch_size,
+        workers=workers,
+        wants=[lambda _, picture: small_picture(picture)],
+    )
+    parts, thumbnails = [], []
+    for result in results:
+        parts.append(result.embeddings[0])
+        thumbnails.append(result.wanted[0])
+    return Subject(
+        name=name,
+        embedding=concatenate(parts),
+        references=names_of(photos),
+        thumbnails=np.stack(thumbnails),
+        signature=encoder.signature,
+    )
+
+
+def encoder_of(encoder: Embedder | VectorFunction, distance: str) -> Encoder:
     """Wrap a model or a function."""
     if isinstance(encoder, Embedder):
-        return ModelEncoder(encoder, distance, batch_size)
+        return ModelEncoder(encoder, distance)
     if not callable(encoder):
         raise TypeError(f"an encoder is a model or a function from images to vectors, got {type(encoder).__name__}")
     return FunctionEncoder(encoder, getattr(encoder, "__name__", type(encoder).__name__))

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -22,25 +24,23 @@ from torch import Tensor
 
 from idmetric.match.assignment import assigned
 from idmetric.match.casts import Cast
-from idmetric.match.clips import Clip, Interval, Load, Moment, Timeline
+from idmetric.match.clips import Clip, Interval, Moment, Timeline
 from idmetric.match.detected import DetectedRegions
-from idmetric.match.encoders import Encoder, VectorFunction, encoder_of
+from idmetric.match.encoders import Encoder, VectorFunction, encoder_of, subject_of
 from idmetric.match.orientation import Drawn
 from idmetric.match.page.pictures import Thumbnail, thumbnail_of
-from idmetric.match.regions import Box, Cut, Picture, Piece, Region, Regions, size_of
+from idmetric.match.regions import Box, Cut, Piece, Region, Regions
 from idmetric.match.request import MatchRequest
 from idmetric.match.result import ALL, Match, Missing, differing, with_changes
 from idmetric.match.table import WHOLE, Table
 from idmetric.match.thresholds import Thresholds, limits_of
 from idmetric.match.tracks import frame_difference
 from idmetric.metric.calibration.apply import Calibration
-from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.distance.finite import NonFiniteError, shown
+from idmetric.metric.distance.embedding import Embedding, concatenate
+from idmetric.metric.distance.matrix import needs_patches
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files.hints import need
-from idmetric.metric.files.threads import in_order
-from idmetric.metric.images.arrays import float_pixels, is_float
-from idmetric.metric.images.kinds import ImageLike, ImageReadError, describe, is_array, naming
+from idmetric.metric.images.kinds import ImageLike, ImageReadError
 from idmetric.metric.images.masks import Images
 from idmetric.metric.images.paths import is_subject_file
 from idmetric.metric.models.embedder import Embedder
@@ -48,7 +48,10 @@ from idmetric.metric.subject import Subject
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.references import Aggregate
 from idmetric.scoring.scores import PathLike, Progress
-from idmetric.stream.pipeline import threads
+from idmetric.stream.cache import Cache
+from idmetric.stream.encoders import VectorModel
+from idmetric.stream.item import Item, Look, Part, Picture
+from idmetric.stream.stream import embedded
 
 Subjects = Mapping[str, Any] | Sequence[Any]  # name -> references or Subject; or Subjects and .subject files
 RegionId = tuple[int, int]  # number of an image, and of a region in it
@@ -94,10 +97,10 @@ class Plan:
 
     def is_compared(self, subject: int, images: Sequence[Cutouts], region_id: RegionId) -> bool:
         """Whether a subject is compared with a region; a region with a class word is for the subjects of that word."""
-        time, number = region_id
+        image, number = region_id
         if number == WHOLE:
             return True
-        region = images[time].regions[number]
+        region = images[image].regions[number]
         return not region.label or self.expected(region) is not None or self.subjects[subject].word == region.label
 
 
@@ -112,29 +115,48 @@ class Distances:
 
 @dataclass
 class Cutouts:
-    """The regions of an image, ready for the encoders.
+    """An image and the regions that it was cut into.
 
     Attributes:
         moment: the image's name, and its clip. cast: (S,), whether each subject should be in it.
-        regions: what it was cut into.
-        loaded: by encoder, the inputs of the first regions, a batch at most, and last the whole image's if wanted.
-        source: the picture that further regions are cut out of when their batch comes; None without any.
-        boxes: of the regions, in pixels. picture: of a frame, until the next one was compared with it.
+        boxes: of the regions, in pixels.
+        picture: of a frame, until the next one was compared with it.
         difference: from the frame before, see `Match.frame_differences`.
         problem: why the image cannot be used.
         thumbnail: a small picture for pages.
+        vectors: by encoder, of unit length; of each region, and last of the whole image if it is wanted.
     """
 
     moment: Moment
     cast: NDArray[np.bool_]
-    regions: list[Region] = field(default_factory=list)
-    loaded: dict[Encoder, list[Any]] = field(default_factory=dict)
-    source: Picture | None = None
+    regions: Sequence[Region] = ()
     boxes: list[Box] = field(default_factory=list)
     picture: Picture | None = None
     difference: float = math.nan
     problem: str = ""
     thumbnail: Thumbnail | None = None
+    vectors: defaultdict[Encoder, list[NDArray[np.float64]]] = field(default_factory=lambda: defaultdict(list))
+
+
+@dataclass
+class Reading:
+    """How images are read.
+
+    Attributes:
+        cache: a folder of embeddings, of still images alone. pages: whether pages may show small pictures.
+        workers, progress: see `match`.
+    """
+
+    cache: PathLike | None = None
+    pages: bool = True
+    workers: int | None = None
+    progress: Progress | None = None
+
+    def cache_of(self, models: Sequence[VectorModel]) -> Cache | None:
+        """The cache of models; None without a folder, and for functions, whose weights nobody knows."""
+        if self.cache is None or not all(isinstance(model, Embedder) for model in models):
+            return None
+        return Cache(Path(self.cache), models, Look())
 
 
 def match(
@@ -158,6 +180,8 @@ def match(
     on_error: Literal["fail", "skip"] = "fail",
     batch_size: int = 32,
     workers: int | None = None,
+    cache: PathLike | None = None,
+    pages: bool = True,
     progress: Progress | None = None,
 ) -> Match:
     """Compute the distance of every region to every reference of every subject, and assign regions to subjects.
@@ -176,7 +200,9 @@ def match(
             pixels, before EXIF turns them; default: upright, with a warning where nothing shows which.
         missing: the value of a subject that is not found: "missing" (none, and it lowers the coverage), "zero" (a
             similarity of 0), "whole" (the distance of the whole image), or "skip" (the image is left out for all).
-        distance, on_error, batch_size, workers, progress: as in `idmetric.score`.
+        distance, on_error, batch_size, workers, cache, progress: as in `idmetric.score`. Regions of still images are
+            kept as well, frames of videos and images in memory are not.
+        pages: keep small pictures of all images, for the pages that `Match` writes.
         aggregate: over a subject's references: the nearest ("best"), or the mean.
         cut: how regions are cut out; default: exactly.
         encoders: other encoders for some subjects, by name or class word: models of this package, or functions from a
@@ -220,7 +246,8 @@ def match(
         request = MatchRequest.of(
             images, names, words, frames=frames, regions=regions, regions_of=regions_of, cast=cast, on_error=on_error
         )
-    roster, subject_encoders = _roster(metric, named_subjects, distance, encoders or {}, batch_size)
+    reading = Reading(cache, pages, workers, progress)
+    roster, subject_encoders = _roster(metric, named_subjects, distance, encoders or {}, batch_size, reading)
     limits = limits_of(
         metric,
         roster,
@@ -233,16 +260,14 @@ def match(
     )
     plan = Plan(roster, subject_encoders, tuple(limits), cut or Cut(), batch_size, aggregate, missing, on_error)
     intervals_of = differing if refine else None
-    samples, between = measured(metric, plan, request, workers, progress, intervals_of)
+    samples, between = measured(plan, request, reading, intervals_of)
     return with_changes(samples, between)
 
 
 def measured(
-    metric: Embedder,
     plan: Plan,
     request: MatchRequest,
-    workers: int | None,
-    progress: Progress | None,
+    reading: Reading,
     intervals_of: Callable[[Match], list[Interval]] | None = None,
 ) -> tuple[Match, Match | None]:
     """Read images and clips in threads, cut them into regions, and compare these with the subjects of a plan.
@@ -254,7 +279,7 @@ def measured(
         The result, and that of the further frames: None without any, and where their regions or their cast are unknown.
         Frames that cannot be read are left out of the latter.
     """
-    samples = _matched(metric, plan, request, workers, progress)
+    samples = _matched(plan, request, reading)
     signature = dict(samples.signature)
     if isinstance(request.regions, DetectedRegions):
         signature["detector"] = request.regions.signature
@@ -267,34 +292,8 @@ def measured(
         return samples, None
     lenient_plan = replace(plan, on_error="skip")
     with torch.no_grad():
-        between = _matched(metric, lenient_plan, further_frames, workers, progress)
+        between = _matched(lenient_plan, further_frames, reading)
     return samples, between
-
-
-def _matched(
-    metric: Embedder, plan: Plan, request: MatchRequest, workers: int | None, progress: Progress | None
-) -> Match:
-    """The match of the images and frames of a request."""
-    line = request.line
-
-    def read(item: tuple[int, Load]) -> Cutouts:
-        number, load = item
-        moment = line.moments[number]
-        image: Any = None
-        try:
-            image = load()
-            picture = _picture(metric, image)
-            regions = request.region_source.find(number, picture)
-            return _cutouts(plan, moment, picture, regions, request.casts[number])
-        except ImageReadError as error:
-            if plan.on_error == "fail":
-                raise
-            is_own = error.source in (describe(image), moment.name)
-            problem = error.reason if is_own else f"{error.source}: {error.reason}"
-            return Cutouts(moment, request.casts[number], problem=problem)
-
-    with closing(in_order(read, enumerate(line.loads()), threads=threads(workers), waiting=_AHEAD)) as stream:
-        return _compared(plan, stream, line, progress)
 
 
 # Subjects
@@ -306,10 +305,11 @@ def _roster(
     distance: str,
     encoders: Encoders,
     batch_size: int,
+    reading: Reading,
 ) -> tuple[tuple[Subject, ...], tuple[Encoder, ...]]:
     """The subjects, embedded, and the encoder of each."""
-    own_encoder = encoder_of(metric, distance, batch_size)
-    other_encoders = {name: encoder_of(encoder, distance, batch_size) for name, encoder in encoders.items()}
+    own_encoder = encoder_of(metric, distance)
+    other_encoders = {name: encoder_of(encoder, distance) for name, encoder in encoders.items()}
     unused = set(encoders)
     roster: list[Subject] = []
     roster_encoders: list[Encoder] = []
@@ -318,7 +318,16 @@ def _roster(
         for key in (source.word if isinstance(source, Subject) else "", name):
             encoder = other_encoders.get(key, encoder)
             unused.discard(key)
-        subject = source if isinstance(source, Subject) else encoder.subject(name, source)
+        subject = source
+        if not isinstance(subject, Subject):
+            subject = subject_of(
+                encoder,
+                name,
+                subject,
+                batch_size=batch_size,
+                workers=reading.workers,
+                cache=reading.cache_of([encoder.model]),
+            )
         encoder.check(subject)
         roster.append(subject)
         roster_encoders.append(encoder)
@@ -356,178 +365,203 @@ def _named(subjects: Subjects) -> list[tuple[str, Any]]:
 # Images
 
 
-def _picture(metric: Embedder, image: Any) -> Picture:
-    """An upright RGB image; floats stay pixels, with their graph."""
-    if is_array(image) and is_float(image):
-        with naming(image):
-            return float_pixels(image, metric.background)
-    return metric.read_image(image)
+def _matched(plan: Plan, request: MatchRequest, reading: Reading) -> Match:
+    """The match of the images and frames of a request."""
+    line = request.line
+    images = [Cutouts(moment, cast) for moment, cast in zip(line.moments, request.casts, strict=True)]
+    encoders = plan.distinct_encoders
+    models = [encoder.model for encoder in encoders]
+    cache = reading.cache_of(models)
+    distances: list[Distances] = []
+    waiting: dict[Encoder, list[tuple[RegionId, Embedding]]] = {encoder: [] for encoder in encoders}
+
+    for region_id, embeddings in _embedded(plan, request, reading, images, cache):
+        for encoder, embedding in zip(encoders, embeddings, strict=True):
+            rows = waiting[encoder]
+            rows.append((region_id, embedding))
+            if len(rows) == plan.batch_size:
+                distances += _distances(plan, images, encoder, rows)
+                rows.clear()
+    for encoder, rows in waiting.items():
+        if rows:
+            distances += _distances(plan, images, encoder, rows)
+    if cache is not None:
+        cache.save()
+    return _assigned(plan, line, images, distances)
 
 
-def _cutouts(
-    plan: Plan, moment: Moment, picture: Picture, regions: Sequence[Region], cast: NDArray[np.bool_]
-) -> Cutouts:
-    """Cut an image into its regions, and prepare the first ones for each encoder."""
+def _embedded(
+    plan: Plan, request: MatchRequest, reading: Reading, images: Sequence[Cutouts], cache: Cache | None
+) -> Iterator[tuple[RegionId, Sequence[Embedding]]]:
+    """Yield each region with its embedding by each encoder, and fill in the images."""
+
+    def parts(number: int, picture: Picture) -> Iterator[Part]:
+        regions = request.region_source.find(number, picture)
+        return _parts(plan, images[number], picture, regions, pages=reading.pages, is_kept=cache is not None)
+
+    items = (
+        Item(images[number].moment.name, load, parts=partial(parts, number), source=number)
+        for number, load in enumerate(request.line.loads())
+    )
+    stream = embedded(
+        items,
+        [encoder.model for encoder in plan.distinct_encoders],
+        cache=cache,
+        patches=any(needs_patches(encoder.distance) for encoder in plan.distinct_encoders),
+        batch_size=plan.batch_size,
+        workers=reading.workers,
+        ahead=_AHEAD,
+        on_error=plan.on_error,
+        keeps_graph=True,
+    )
+    number = -1
+    before: Cutouts | None = None  # the last frame that can be used
+    with closing(stream):
+        for result in stream:
+            if result.item.source != number:
+                before = _finished(images[number], before) if number >= 0 else None
+                number = result.item.source
+                if reading.progress is not None:
+                    reading.progress(number + 1, len(images))
+            image = images[number]
+            if result.problem is not None:
+                image.problem = _problem(result.problem, image.moment.name)
+            elif result.part is not None:
+                region = WHOLE if result.part == len(image.regions) else result.part
+                yield (number, region), result.embeddings
+    if number >= 0:
+        _finished(images[number], before)
+
+
+def _finished(image: Cutouts, before: Cutouts | None) -> Cutouts | None:
+    """Compare a frame with the one before; returns the last frame that can be used."""
+    if image.problem:
+        image.picture = None
+        return before
+    if before is not None and image.moment.clip and image.moment.clip == before.moment.clip:
+        image.difference = frame_difference(before.picture, image.picture)
+    if before is not None:
+        before.picture = None
+    return image
+
+
+def _problem(error: ImageReadError, image: str) -> str:
+    """Why an image cannot be used; what else the error is about is named."""
+    if error.source == image:
+        return error.reason
+    return f"{error.source}: {error.reason}"
+
+
+def _parts(
+    plan: Plan, image: Cutouts, picture: Picture, regions: Sequence[Region], *, pages: bool, is_kept: bool
+) -> Iterator[Part]:
+    """Yield an image's regions, cut out, and the whole image last if it is wanted.
+
+    Regions after the first batch are cut a second time when they are asked for: all of thousands would fill the memory.
+    """
+    name = image.moment.name
     pieces: list[Piece] = []
-    boxes: list[Box] = []
     for region in regions:
-        piece = plan.cut.cut(picture, region, moment.name)  # of all, so that errors come before anything is embedded
-        boxes.append(piece.box)
+        piece = plan.cut.cut(picture, region, name)  # of all, so that errors come before anything is embedded
+        image.boxes.append(piece.box)
         if len(pieces) < plan.batch_size:
             pieces.append(piece)
-    source = picture if len(regions) > len(pieces) else None
-    thumbnail = thumbnail_of(picture)
+    image.regions = list(regions)
+    if image.moment.clip:
+        image.picture = picture
+    if pages:
+        image.thumbnail = thumbnail_of(picture)
+
+    for number, region in enumerate(regions):
+        piece = pieces[number] if number < len(pieces) else plan.cut.cut(picture, region, name)
+        key = None
+        if is_kept:
+            is_as_it_is = region.is_whole and not plan.cut.square
+            key = "" if is_as_it_is else piece.key(plan.cut)
+        yield Part(piece.pixels, piece.cover, key)
     if plan.with_whole:
-        height, width = size_of(picture)
-        pieces.append(Piece(picture, None, (0, 0, width, height)))
-    loaded = {}
-    for encoder in plan.distinct_encoders:
-        loaded[encoder] = [encoder.load(piece.pixels, piece.cover) for piece in pieces]
-    frame = picture if moment.clip else None
-    return Cutouts(moment, cast, list(regions), loaded, source, boxes, frame, thumbnail=thumbnail)
+        yield Part(picture, None, "" if is_kept else None)
 
 
-def _compared(plan: Plan, stream: Iterable[Cutouts], line: Timeline, progress: Progress | None) -> Match:
-    """Embed regions in batches across images, compare them with the subjects, and assign them."""
-    images: list[Cutouts] = []
+def _distances(
+    plan: Plan, images: Sequence[Cutouts], encoder: Encoder, rows: Sequence[tuple[RegionId, Embedding]]
+) -> Iterator[Distances]:
+    """Yield the distances of a batch of regions to the subjects of an encoder, and keep the vectors of the regions."""
+    region_ids = [region_id for region_id, _ in rows]
+    embedding = concatenate([row for _, row in rows])
+    unit = F.normalize(embedding.cls.detach().float(), dim=1).cpu().double().numpy()
+    for (number, _), vector in zip(region_ids, unit, strict=True):
+        images[number].vectors[encoder].append(vector)
+    for number, subject in enumerate(plan.subjects):
+        if plan.encoders[number] is not encoder:
+            continue
+        compared = [row for row, region_id in enumerate(region_ids) if plan.is_compared(number, images, region_id)]
+        if compared:
+            compared_ids = [region_ids[row] for row in compared]
+            yield Distances(number, compared_ids, encoder.distances(subject, embedding[compared]))
+
+
+def _assigned(plan: Plan, line: Timeline, all_images: Sequence[Cutouts], distances: Sequence[Distances]) -> Match:
+    """Assign the regions of the images that can be used to the subjects."""
     skipped = dict(line.problems)
-    distances: list[Distances] = []
-    vectors: dict[Encoder, defaultdict[int, list[Any]]] = {
-        encoder: defaultdict(list) for encoder in plan.distinct_encoders
-    }
-    usable = _usable(stream, images, skipped, len(line.moments), progress)
-    for encoder, region_ids, embedding in _embedded(plan, images, usable):
-        unit = F.normalize(embedding.cls.detach().float(), dim=1).cpu().double().numpy()
-        for (time, _), vector in zip(region_ids, unit, strict=True):
-            vectors[encoder][time].append(vector)
-        for number, subject in enumerate(plan.subjects):
-            if plan.encoders[number] is not encoder:
-                continue
-            rows = [row for row, region_id in enumerate(region_ids) if plan.is_compared(number, images, region_id)]
-            if rows:
-                compared = [region_ids[row] for row in rows]
-                distances.append(Distances(number, compared, encoder.distances(subject, embedding[rows])))
-    features = {}
-    for encoder, by_time in vectors.items():
-        features[encoder] = tuple(np.array(by_time[time], dtype=float) for time in range(len(images)))
+    images: list[Cutouts] = []
+    times: dict[int, int] = {}  # by the number among all images
+    for number, image in enumerate(all_images):
+        if image.problem:
+            skipped[image.moment.name] = image.problem
+        else:
+            times[number] = len(images)
+            images.append(image)
 
-    values = _table_values(plan, images, distances)
+    values = _table_values(plan, images, times, distances)
     table = Table(
         values=values[..., :-1],
-        times=tuple(cutouts.moment.name for cutouts in images),
+        times=tuple(image.moment.name for image in images),
         subjects=tuple(subject.name for subject in plan.subjects),
         references=tuple(subject.references for subject in plan.subjects),
-        regions=tuple(tuple(cutouts.regions) for cutouts in images),
-        clips=tuple(cutouts.moment.clip for cutouts in images),
-        seconds=tuple(cutouts.moment.seconds for cutouts in images),
-        frames=tuple(cutouts.moment.frame for cutouts in images),
+        regions=tuple(tuple(image.regions) for image in images),
+        clips=tuple(image.moment.clip for image in images),
+        seconds=tuple(image.moment.seconds for image in images),
+        frames=tuple(image.moment.frame for image in images),
     )
     by_region = table.over_references(plan.aggregate).detach().cpu().double().numpy()
     thresholds = [math.nan if limit is None else limit.distance for limit in plan.limits]
     assignments = []
-    for time, cutouts in enumerate(images):
-        expected = [plan.expected(region) for region in cutouts.regions]
-        distances_of_image = by_region[time, :, : len(cutouts.regions)]
-        assignments.append(assigned(distances_of_image, thresholds, expected, cutouts.cast))
+    for time, image in enumerate(images):
+        expected = [plan.expected(region) for region in image.regions]
+        distances_of_image = by_region[time, :, : len(image.regions)]
+        assignments.append(assigned(distances_of_image, thresholds, expected, image.cast))
+    features = {}
+    for encoder in plan.distinct_encoders:
+        features[encoder] = tuple(np.array(image.vectors[encoder], dtype=float) for image in images)
     return Match(
         table=table,
         assignments=tuple(assignments),
         thresholds=tuple(thresholds),
         threshold_sources=tuple("" if limit is None else limit.source for limit in plan.limits),
-        cast=np.array([cutouts.cast for cutouts in images], dtype=bool).reshape(len(images), len(plan.subjects)),
+        cast=np.array([image.cast for image in images], dtype=bool).reshape(len(images), len(plan.subjects)),
         aggregate=plan.aggregate,
         missing=plan.missing,
         words=tuple(subject.word for subject in plan.subjects),
         whole=values[..., WHOLE] if plan.with_whole else None,
         features=tuple(features[encoder] for encoder in plan.encoders),
-        boxes=tuple(np.array(cutouts.boxes).reshape(-1, 4) for cutouts in images),
-        frame_differences=tuple(cutouts.difference for cutouts in images),
-        thumbnails=tuple(cutouts.thumbnail for cutouts in images if cutouts.thumbnail is not None),
+        boxes=tuple(np.array(image.boxes).reshape(-1, 4) for image in images),
+        frame_differences=tuple(image.difference for image in images),
+        thumbnails=tuple(image.thumbnail for image in images if image.thumbnail is not None),
         clip_lengths={clip: len(opened.times) for clip, opened in line.clips.items()},
         skipped=skipped,
         signature=_signature(plan),
     )
 
 
-def _usable(
-    stream: Iterable[Cutouts],
-    images: list[Cutouts],
-    skipped: dict[str, str],
-    count: int,
-    progress: Progress | None,
-) -> Iterator[Cutouts]:
-    """Yield the images that can be used, and add each to `images` or to `skipped`.
-
-    A frame is compared with the one before.
-    """
-    for done, cutouts in enumerate(stream, 1):
-        if cutouts.problem:
-            skipped[cutouts.moment.name] = cutouts.problem
-        else:
-            if images and cutouts.moment.clip and images[-1].moment.clip == cutouts.moment.clip:
-                cutouts.difference = frame_difference(images[-1].picture, cutouts.picture)
-            if images:
-                images[-1].picture = None
-            images.append(cutouts)
-            yield cutouts
-        if progress is not None:
-            progress(done, count)
-
-
-def _embedded(
-    plan: Plan, images: Sequence[Cutouts], usable: Iterable[Cutouts]
-) -> Iterator[tuple[Encoder, list[RegionId], Embedding]]:
-    """Yield full batches of regions across images, and at the end the rest: encoder, ids of its regions, embedding.
+def _table_values(
+    plan: Plan, images: Sequence[Cutouts], time_of_number: Mapping[int, int], distances: Sequence[Distances]
+) -> Tensor:
+    """Distances (T, S, K, R + 1), NaN where nothing was compared; the last region is the whole image.
 
     Args:
-        images: the ones that `usable` has yielded, for messages.
+        time_of_number: the times of images by their numbers in `Distances`; others are left out.
     """
-    waiting: dict[Encoder, list[tuple[RegionId, Any]]] = {encoder: [] for encoder in plan.distinct_encoders}
-    for time, cutouts in enumerate(usable):
-        for encoder, pieces in waiting.items():
-            for number, piece in _inputs(plan, cutouts, encoder):
-                pieces.append(((time, number), piece))
-                if len(pieces) == plan.batch_size:
-                    yield _embed(encoder, images, pieces)
-                    pieces.clear()
-        cutouts.source = None
-    for encoder, pieces in waiting.items():
-        if pieces:
-            yield _embed(encoder, images, pieces)
-
-
-def _inputs(plan: Plan, cutouts: Cutouts, encoder: Encoder) -> Iterator[tuple[int, Any]]:
-    """Number and input of each region of an image, and of the whole image last if it is wanted.
-
-    The regions after the first batch are cut out one by one: all of thousands would fill the memory.
-    """
-    loaded = cutouts.loaded.pop(encoder)
-    whole = loaded.pop() if plan.with_whole else None
-    yield from enumerate(loaded)
-    for number in range(len(loaded), len(cutouts.regions)):
-        assert cutouts.source is not None
-        piece = plan.cut.cut(cutouts.source, cutouts.regions[number], cutouts.moment.name)
-        yield number, encoder.load(piece.pixels, piece.cover)
-    if plan.with_whole:
-        yield WHOLE, whole
-
-
-def _embed(
-    encoder: Encoder, images: Sequence[Cutouts], pieces: Sequence[tuple[RegionId, Any]]
-) -> tuple[Encoder, list[RegionId], Embedding]:
-    region_ids = [region_id for region_id, _ in pieces]
-    try:
-        return encoder, region_ids, encoder.embed([piece for _, piece in pieces])
-    except NonFiniteError as error:  # it knows the cuts alone
-        names = []
-        for row in error.rows:
-            time, number = region_ids[row]
-            names.append(f"region {number} of {images[time].moment.name}")
-        raise NonFiniteError(f"{shown(names)}: {error}", error.rows) from error
-
-
-def _table_values(plan: Plan, images: Sequence[Cutouts], distances: Sequence[Distances]) -> Tensor:
-    """Distances (T, S, K, R + 1), NaN where nothing was compared; the last region is the whole image."""
     most_references = max([len(subject) for subject in plan.subjects], default=1)
     most_regions = max([len(cutouts.regions) for cutouts in images], default=0)
     device = torch.device("cpu")
@@ -536,9 +570,11 @@ def _table_values(plan: Plan, images: Sequence[Cutouts], distances: Sequence[Dis
     shape = (len(images), len(plan.subjects), most_references, most_regions + 1)
     table = torch.full(shape, torch.nan, device=device)
     for part in distances:
-        times, numbers = zip(*part.region_ids, strict=True)
-        values = part.values.to(device).float()
-        table[times, part.subject, : len(values), numbers] = values.T
+        columns = [column for column, (number, _) in enumerate(part.region_ids) if number in time_of_number]
+        times = [time_of_number[part.region_ids[column][0]] for column in columns]
+        regions = [part.region_ids[column][1] for column in columns]
+        values = part.values[:, columns].to(device).float()
+        table[times, part.subject, : len(values), regions] = values.T
     return table
 
 

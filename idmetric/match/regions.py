@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -30,9 +31,10 @@ from idmetric.metric.images.kinds import (
 )
 from idmetric.metric.images.masks import Labeled, MaskLike, same_shape
 from idmetric.metric.images.regions import box_of, cut_out
+from idmetric.stream.item import Picture
+from idmetric.stream.keys import settings_digest
 
 Box = tuple[float, float, float, float]
-Picture = Image.Image | Tensor  # an RGB image, or pixels (3, H, W) in [0, 1]
 _ROUNDING = 1.0  # pixels by which a box may lie outside of its image
 _SLACK = 0.01  # of a side, by which a box in fractions may
 
@@ -131,6 +133,13 @@ class Piece(NamedTuple):
     cover: Tensor | None
     box: Box
 
+    def key(self, cut: Cut) -> str:
+        """What tells it from other pieces of its image, by what was cut out and how."""
+        facts = {"cut": str(cut), "box": str(self.box)}
+        if self.cover is not None:
+            facts["cover"] = hashlib.sha256(self.cover.numpy().tobytes()).hexdigest()
+        return settings_digest(facts)
+
 
 @dataclass(frozen=True)
 class Cut:
@@ -195,7 +204,7 @@ class Cut:
         left, top, right, bottom = self._with_margin(box, height, width)
         if isinstance(picture, Tensor):
             picture = picture[..., top:bottom, left:right]
-        else:
+        elif (left, top, right, bottom) != (0, 0, width, height):
             picture = picture.crop((left, top, right, bottom))
             picture.info.pop(STORED, None)  # its mask is upright as well
         if cover is not None:

@@ -11,27 +11,26 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.distance.embedding import Embedding, same_model
 from idmetric.metric.distance.matrix import needs_patches
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.digest import BLANK, DigestError, check_seal, seal
+from idmetric.metric.files.digest import DigestError, check_seal, save_sealed
 from idmetric.metric.files.output import refuse_irregular, replacing
 from idmetric.metric.images import paths
 from idmetric.metric.images.arrays import is_float
 from idmetric.metric.images.kinds import ImageLike, describe, is_array
 from idmetric.metric.images.masks import split_masks
-from idmetric.metric.images.read import read_image, split_images
+from idmetric.metric.images.read import split_images
 from idmetric.metric.images.small import small_picture
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ class Subject:
             RequestError: without a name or references.
             ImageReadError: naming the reference that cannot be read.
         """
-        images = _references(name, references)
+        images = photos_of(name, references)
         single_masks = split_masks(masks, images)
         has_masks = any(mask is not None for mask in single_masks)
 
@@ -108,47 +107,11 @@ class Subject:
         return cls(
             name=name,
             embedding=embedding,
-            references=_names(images),
+            references=names_of(images),
             thumbnails=np.stack(thumbnails),
             word=word,
             threshold=threshold,
             signature=metric.signature(distance),
-        )
-
-    @classmethod
-    def of_vectors(
-        cls,
-        embed: Callable[[list[Image.Image]], Embedding],
-        references: Images,
-        *,
-        name: str,
-        word: str = "",
-        threshold: float | None = None,
-        signature: Mapping[str, str],
-    ) -> Subject:
-        """As `of`, by a function from RGB images to an Embedding.
-
-        Raises:
-            RequestError: also for a photo with a vector of NaN, in which the function sees nothing.
-        """
-        images = _references(name, references)
-        names = _names(images)
-        pictures = [read_image(image) for image in images]
-        embedding = embed(pictures)
-        for photo, is_seen in zip(names, embedding.finite().tolist(), strict=True):
-            if not is_seen:
-                raise RequestError(
-                    f"the encoder {embedding.model} sees nothing, such as no face, in the reference {photo} of {name}: "
-                    "leave it out, or cut it larger"
-                )
-        return cls(
-            name=name,
-            embedding=embedding,
-            references=names,
-            thumbnails=np.stack([small_picture(picture) for picture in pictures]),
-            word=word,
-            threshold=threshold,
-            signature=signature,
         )
 
     def __len__(self) -> int:
@@ -180,7 +143,6 @@ class Subject:
             RequestError: for embeddings without the name of their model. OutputError: if the file cannot be written.
         """
         import torch
-        from safetensors.torch import save
 
         if not self.embedding.model:
             raise RequestError(f"the embeddings of {self.name} do not name their model: set Embedding.model")
@@ -192,7 +154,6 @@ class Subject:
             tensors["weights"] = self.embedding.weights
         grid = self.embedding.grid
         header = {
-            **BLANK,
             "format": _FORMAT,
             "model": self.embedding.model,
             "grid": "" if grid is None else f"{grid[0]}x{grid[1]}",
@@ -202,10 +163,9 @@ class Subject:
             "references": json.dumps(self.references),
             "signature": json.dumps(dict(self.signature)),
         }
-        data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, header)
+        copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         with replacing(Path(path)) as temporary:
-            temporary.write_bytes(data)
-            seal(temporary)
+            save_sealed(copies, temporary, header)
 
     @classmethod
     def load(cls, path: StrPath) -> Subject:
@@ -281,7 +241,7 @@ def subject_among(references: Any) -> Subject | None:
     return subject if isinstance(subject, Subject) else Subject.load(subject)
 
 
-def _references(name: str, references: Images) -> list[ImageLike]:
+def photos_of(name: str, references: Images) -> list[ImageLike]:
     """The images of a subject's references."""
     images = split_images(references)
     if not name:
@@ -291,7 +251,7 @@ def _references(name: str, references: Images) -> list[ImageLike]:
     return images
 
 
-def _names(images: Sequence[ImageLike]) -> tuple[str, ...]:
+def names_of(images: Sequence[ImageLike]) -> tuple[str, ...]:
     """A name for each image; images with equal names, as of two arrays in memory, are numbered."""
     names = [describe(image) for image in images]
     if len(set(names)) < len(names):

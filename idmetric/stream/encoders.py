@@ -60,6 +60,10 @@ class VectorModel(ImageModel, Protocol):
     def model_id(self) -> str:
         """`Embedding.model` of its embeddings."""
 
+    @property
+    def may_see_nothing(self) -> bool:
+        """Whether a row of NaN means that it sees nothing in an image, as a face encoder in a landscape."""
+
     def about(self, outside: Outside | None = None, mask_id: MaskId | None = None) -> dict[str, str]:
         """Everything that its embeddings depend on; asked for with a cache alone."""
 
@@ -114,6 +118,8 @@ class PlainModel:
 
 class PlainVectorModel(PlainModel):
     """A `PlainModel` that embeds images."""
+
+    may_see_nothing = False
 
     def embed_prepared(self, batch: Sequence[Any], patches: bool = True) -> Embedding:
         """See `Embedder.embed_prepared`."""

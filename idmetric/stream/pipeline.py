@@ -103,25 +103,35 @@ def batches(
 ) -> Generator[list[AnyInput], None, None]:
     """Read items in threads (`workers`; 0: in turn), and yield them in order, `batch_size` images to embed at a time.
 
-    At most three batches of pixels are in memory, and a batch is emptied when the next one is wanted. If a stopped run
-    is resumed, stored images do not change the batches of the remaining ones.
+    At most three batches of pixels are in memory, see `grouped`.
 
     Raises:
         ValueError: for a batch size below 1. Whatever `read` raises.
+    """
+    with closing(in_order(read, items, threads=threads(workers), waiting=2 * batch_size)) as ahead:
+        yield from grouped(ahead, batch_size)
+
+
+def grouped(images: Iterable[AnyInput], batch_size: int) -> Generator[list[AnyInput], None, None]:
+    """Batches with `batch_size` images to embed; a batch is emptied when the next one is wanted.
+
+    If a stopped run is resumed, stored images do not change the batches of the remaining ones.
+
+    Raises:
+        ValueError: for a batch size below 1.
     """
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     batch: list[AnyInput] = []
     fresh = 0
-    with closing(in_order(read, items, threads=threads(workers), waiting=2 * batch_size)) as ahead:
-        for image in ahead:
-            batch.append(image)
-            fresh += image.pixels is not None
-            del image  # held only by the batch
-            most = _KNOWN * batch_size if fresh else batch_size
-            if fresh == batch_size or len(batch) == most:
-                yield batch
-                batch.clear()
-                fresh = 0
+    for image in images:
+        batch.append(image)
+        fresh += image.pixels is not None
+        del image  # held only by the batch
+        most = _KNOWN * batch_size if fresh else batch_size
+        if fresh == batch_size or len(batch) == most:
+            yield batch
+            batch.clear()
+            fresh = 0
     if batch:
         yield batch

@@ -10,14 +10,16 @@ import os
 from collections.abc import Callable, Generator, Hashable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain, islice
 from typing import Any, Literal
 
 import torch
-from PIL import Image
 from torch import Tensor
 
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.finite import NonFiniteError, reason, shown
+from idmetric.metric.files.threads import in_order
 from idmetric.metric.images.arrays import float_pixels, image_of_pixels, is_float
 from idmetric.metric.images.kinds import ImageReadError, describe, is_array, naming
 from idmetric.metric.images.masks import labeled
@@ -25,9 +27,9 @@ from idmetric.metric.images.opening import Named
 from idmetric.metric.images.regions import cut_out
 from idmetric.stream.cache import Cache
 from idmetric.stream.encoders import ImageModel, VectorModel
-from idmetric.stream.item import Head, Item, Look, Seen, Want
+from idmetric.stream.item import Head, Item, Look, Picture, Seen, Want
 from idmetric.stream.keys import settings_digest
-from idmetric.stream.pipeline import Input, Source, batches
+from idmetric.stream.pipeline import Input, Source, grouped, threads
 
 _TEXT = "text"  # key of an item without an image, before that of its words
 OnError = Literal["fail", "skip"]
@@ -43,24 +45,32 @@ def embedded(
     patches: bool = False,
     batch_size: int = 32,
     workers: int | None = None,
+    ahead: int | None = None,
     on_error: OnError = "fail",
     head: Head | None = None,
     wants: Sequence[Want] = (),
+    keeps_graph: bool = False,
 ) -> Generator[Seen, None, None]:
     """Embed items with each encoder, and yield them in order.
 
     An item's file is opened once, and decoded once for all encoders that decode alike, and for `wants`. With a cache,
-    content that it holds is not embedded, and not decoded either unless something is wanted of it.
+    content that it holds is not embedded, and not decoded either unless something is wanted of it, or parts.
+
+    Nothing is embedded with a graph, unless that is asked for.
 
     Args:
         look: which part of images with a mask the encoders see.
         cache: of these encoders and this look; the caller saves it.
         reads_cache: whether `Seen.embeddings` are there; False: the caller reads them from the cache by `Seen.keys`.
         patches: embeddings have patches, where an encoder has them.
-        batch_size: items per pass. workers: threads that read; default: one for each core, at most 8; 0: in turn.
+        batch_size: images or parts per pass. workers: threads that read; default: one for each core, at most 8; 0: in
+            turn.
+        ahead: items that are read before they are embedded; default: two batches.
         on_error: raise for the first item that cannot be used, or yield it with its `problem`.
         head: a function of an item and the bytes of its image, called with a cache alone, see `Seen.head`.
         wants: functions of an item and its decoded picture, see `Seen.wanted`.
+        keeps_graph: pixels that require grad are embedded with their graph, in the caller's grad mode. They are not
+            checked to be finite, so as not to wait for the device.
 
     Raises:
         ImageReadError, NonFiniteError: with on_error="fail".
@@ -69,9 +79,18 @@ def embedded(
     if cache is not None:
         reader.is_known = cache.has
         reader.head = head
-    batch_maker = _Batches(reader, encoders, cache, patches=patches, reads_cache=reads_cache)
-    with closing(batches(items, reader.read, batch_size=batch_size, workers=workers)) as ahead:
-        for batch in ahead:
+    batch_maker = _Batches(
+        reader,
+        encoders,
+        cache,
+        patches=patches,
+        reads_cache=reads_cache,
+        keeps_graph=keeps_graph,
+    )
+    read = partial(reader.read_parts, at_once=batch_size)
+    waiting = ahead or 2 * batch_size
+    with closing(in_order(read, items, threads=threads(workers), waiting=waiting)) as read_items:
+        for batch in grouped(chain.from_iterable(read_items), batch_size):
             yield from batch_maker.embedded(batch)
 
 
@@ -90,11 +109,28 @@ def items_of_images(images: Sequence[Any], masks: Sequence[Any]) -> list[Item]:
 
 @dataclass
 class ReadItem(Input[Item]):
-    """An item that was read. `pixels`: the inputs, by the numbers of the encoders that are to embed it, or None."""
+    """An item or a part that was read.
 
+    Attributes:
+        pixels: the inputs, by the numbers of the encoders that are to embed it, or None.
+        is_empty: whether no part was cut out of the item, so that there is nothing to embed.
+        requires_grad: whether a graph leads to the pixels. image_name: as errors call an image that was fetched late.
+    """
+
+    part: int | None = None
+    is_empty: bool = False
+    requires_grad: bool = False
+    image_name: str = ""
     error: ImageReadError | None = None
     head: Any = None
     wanted: tuple[Any, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        if self.part is None:
+            return self.item.name
+        return f"region {self.part} of {self.item.name}"
 
 
 class Reader:
@@ -123,22 +159,87 @@ class Reader:
         self.wants = wants
 
     def read(self, item: Item) -> ReadItem:
-        """Read an item; ImageReadError with on_error="fail"."""
+        """Read an item without parts; ImageReadError with on_error="fail"."""
         read = ReadItem(item)
         try:
             self._read(item, read)
-        except ImageReadError as raised:
-            error = _under_its_name(raised, item)
-            if self.on_error == "fail":
-                raise error from raised.__cause__
-            return ReadItem(item, read.key, problem=str(error), error=error, head=read.head)
+        except ImageReadError as error:
+            return self._failed(item, error, read)
         return read
 
+    def read_parts(self, item: Item, at_once: int) -> Iterator[ReadItem]:
+        """Read an item, and prepare its parts: the first ones at once, the others when they are asked for.
+
+        All of thousands would fill the memory.
+        """
+        if item.parts is None:
+            return iter([self.read(item)])
+        opened = ReadItem(item)
+        parts = self._parts(item, opened)
+        try:
+            first = list(islice(parts, at_once))
+        except ImageReadError as error:
+            return iter([self._failed(item, error, opened)])
+        return chain(first, parts)
+
+    def _failed(self, item: Item, raised: ImageReadError, read: ReadItem) -> ReadItem:
+        error = raised
+        if read.image_name and raised.source == read.image_name:
+            error = ImageReadError(item.name, raised.reason)
+        if self.on_error == "fail":
+            raise error from raised.__cause__
+        return ReadItem(item, read.key, problem=str(error), error=error, head=read.head)
+
     def _read(self, item: Item, read: ReadItem) -> None:
+        image, mask = self._opened(item, read)
+        inputs = {}
+        pictures: dict[Hashable, Picture] = {}
+        for number, encoder in enumerate(self.encoders):
+            if self._is_known(number, read):
+                continue
+            if image is None:
+                inputs[number] = _words_prepared(encoder, item)
+                continue
+            picture = _decoded(encoder, image, mask is not None, pictures)
+            read.requires_grad |= _requires_grad(picture)
+            part, cover = self._part(encoder, picture, mask)
+            inputs[number] = encoder.prepare(part, cover, item.words)
+        read.pixels = inputs or None
+        if self.wants and image is not None:
+            if not pictures:
+                _decoded(self.encoders[0], image, mask is not None, pictures)
+            read.wanted = self._wanted(item, next(iter(pictures.values())))
+
+    def _parts(self, item: Item, opened: ReadItem) -> Iterator[ReadItem]:
+        """The parts of an image, in order; one that is empty if there are none."""
+        image, _ = self._opened(item, opened)
+        picture = _decoded(self.encoders[0], image, True, {})
+        wanted = self._wanted(item, picture)
+        assert item.parts is not None
+        number = -1
+        for number, part in enumerate(item.parts(picture)):
+            read = ReadItem(item, part=number, requires_grad=_requires_grad(picture), wanted=wanted)
+            if opened.key and part.key is not None:
+                read.key = opened.key
+                if part.key:
+                    read.key = f"{opened.key}-{part.key}"
+            inputs = {}
+            for encoder_number, encoder in enumerate(self.encoders):
+                if not self._is_known(encoder_number, read):
+                    inputs[encoder_number] = encoder.prepare(part.pixels, part.cover, item.words)
+            read.pixels = inputs or None
+            yield read
+        if number < 0:
+            yield ReadItem(item, is_empty=True, wanted=wanted)
+
+    def _opened(self, item: Item, read: ReadItem) -> tuple[Any, Any]:
+        """Image and mask of an item, and the key of their content, if it may be kept."""
         if item.problem is not None:
             raise item.problem
         image: Any = item.image() if callable(item.image) else item.image
         mask: Any = item.mask() if callable(item.mask) else item.mask
+        if not isinstance(image, str | os.PathLike):
+            read.image_name = describe(image)
         if image is None:
             read.key = _TEXT
         elif self.is_known is not None and _is_content(image, mask):
@@ -147,30 +248,20 @@ class Reader:
             read.key = source.key
             if self.head is not None:
                 read.head = self.head(item, source.image.getvalue())
+        return image, mask
 
-        inputs = {}
-        pictures: dict[Hashable, Image.Image | Tensor] = {}
-        for number, encoder in enumerate(self.encoders):
-            if read.key and self.is_known is not None and self.is_known(number, self.key_of(read, number)):
-                continue
-            if image is None:
-                inputs[number] = _words_prepared(encoder, item)
-                continue
-            picture = _decoded(encoder, image, mask is not None, pictures)
-            part, cover = self._part(encoder, picture, mask)
-            inputs[number] = encoder.prepare(part, cover, item.words)
-        read.pixels = inputs or None
-        if self.wants and image is not None:
-            if not pictures:
-                _decoded(self.encoders[0], image, mask is not None, pictures)
-            picture = next(iter(pictures.values()))
-            if isinstance(picture, Tensor):
-                picture = image_of_pixels(picture)
-            read.wanted = tuple([want(item, picture) for want in self.wants])
+    def _is_known(self, encoder: int, read: ReadItem) -> bool:
+        if not read.key or self.is_known is None:
+            return False
+        return self.is_known(encoder, self.key_of(read, encoder))
 
-    def _part(
-        self, encoder: ImageModel, picture: Image.Image | Tensor, mask: Any
-    ) -> tuple[Image.Image | Tensor, Tensor | None]:
+    def _wanted(self, item: Item, picture: Picture) -> tuple[Any, ...]:
+        if not self.wants:
+            return ()
+        image = image_of_pixels(picture) if isinstance(picture, Tensor) else picture
+        return tuple([want(item, image) for want in self.wants])
+
+    def _part(self, encoder: ImageModel, picture: Picture, mask: Any) -> tuple[Picture, Tensor | None]:
         """The part of a picture that an encoder sees, and how much of each pixel its mask covers."""
         if mask is None:
             return picture, None
@@ -186,12 +277,8 @@ class Reader:
         return f"{read.key}-{settings_digest({'words': words})}"
 
 
-def _under_its_name(error: ImageReadError, item: Item) -> ImageReadError:
-    """An error about an image in memory by the name that the item gives it."""
-    is_path = isinstance(item.image, str | os.PathLike)
-    if is_path or callable(item.image) or error.source != describe(item.image):
-        return error
-    return ImageReadError(item.name, error.reason)
+def _requires_grad(picture: Picture) -> bool:
+    return isinstance(picture, Tensor) and picture.requires_grad
 
 
 def _words_prepared(encoder: ImageModel, item: Item) -> Any:
@@ -201,9 +288,7 @@ def _words_prepared(encoder: ImageModel, item: Item) -> Any:
         raise ImageReadError(item.name, str(error)) from error
 
 
-def _decoded(
-    encoder: ImageModel, image: Any, whole: bool, pictures: dict[Hashable, Image.Image | Tensor]
-) -> Image.Image | Tensor:
+def _decoded(encoder: ImageModel, image: Any, whole: bool, pictures: dict[Hashable, Picture]) -> Picture:
     """The decoded picture, shared by encoders that decode alike; a mask belongs to all of its pixels (`whole`).
 
     Float pixels stay as they are.
@@ -237,12 +322,14 @@ class _Batches:
         *,
         patches: bool,
         reads_cache: bool,
+        keeps_graph: bool,
     ) -> None:
         self._reader = reader
         self._encoders = encoders
         self._cache = cache
         self._patches = patches
         self._reads_cache = reads_cache
+        self._keeps_graph = keeps_graph
 
     def embedded(self, batch: Sequence[ReadItem]) -> Iterator[Seen]:
         """Yield the items of a batch in order."""
@@ -250,11 +337,11 @@ class _Batches:
         embeddings = [self._by_encoder(number, batch, problems) for number in range(len(self._encoders))]
         for row, read in enumerate(batch):
             if row in problems:
-                yield Seen(read.item, keys=(read.key,), problem=problems[row], head=read.head)
+                yield Seen(read.item, read.part, keys=(read.key,), problem=problems[row], head=read.head)
                 continue
             keys = tuple([self._reader.key_of(read, number) for number in range(len(self._encoders))])
             rows_of_encoders = tuple([by_row.pop(row) for by_row in embeddings if row in by_row])
-            yield Seen(read.item, rows_of_encoders, keys, head=read.head, wanted=read.wanted)
+            yield Seen(read.item, read.part, rows_of_encoders, keys, head=read.head, wanted=read.wanted)
 
     def _by_encoder(
         self, number: int, batch: Sequence[ReadItem], problems: dict[int, ImageReadError]
@@ -263,7 +350,7 @@ class _Batches:
         by_row = self._from_cache(number, batch)
         rows_of_input: dict[str | int, list[int]] = {}  # by key; items without one are embedded each for itself
         for row, read in enumerate(batch):
-            if row in problems or row in by_row:
+            if row in problems or row in by_row or read.is_empty:
                 continue
             is_new = read.pixels is not None and number in read.pixels
             if is_new or self._reads_cache:
@@ -272,8 +359,8 @@ class _Batches:
             return by_row
 
         first_rows = [rows[0] for rows in rows_of_input.values()]
-        inputs = [self._input(number, batch[row]) for row in first_rows]
-        embedding, reasons = self._embed(number, inputs, [batch[row].item.name for row in first_rows])
+        first_reads = [batch[row] for row in first_rows]
+        embedding, reasons = self._embed(number, first_reads)
         kept_rows = {}
         for number_in_batch, (key, rows) in enumerate(rows_of_input.items()):
             if number_in_batch in reasons:
@@ -294,7 +381,7 @@ class _Batches:
         rows_of_key: dict[str, list[int]] = {}
         for row, read in enumerate(batch):
             is_new = read.pixels is not None and number in read.pixels
-            if read.error is None and not is_new:
+            if read.error is None and not read.is_empty and not is_new:
                 rows_of_key.setdefault(self._reader.key_of(read, number), []).append(row)
         if not rows_of_key:
             return {}
@@ -307,24 +394,31 @@ class _Batches:
         """What an encoder takes of an item; it is read again if its embedding in the cache is damaged or gone."""
         inputs = read.pixels or {}
         if number not in inputs:
-            inputs = self._reader.read(read.item).pixels or {}
+            again = self._reader.read_parts(read.item, at_once=1)
+            inputs = next(islice(again, read.part or 0, None)).pixels or {}
         return inputs[number]
 
-    def _embed(self, number: int, inputs: Sequence[Any], names: Sequence[str]) -> tuple[Embedding, dict[int, str]]:
-        """An embedding on the CPU, and why rows of it cannot be used: they are not finite, or zero."""
+    def _embed(self, number: int, reads: Sequence[ReadItem]) -> tuple[Embedding, dict[int, str]]:
+        """An embedding, and why rows of it cannot be used: they are not finite, or zero."""
         encoder = self._encoders[number]
-        maker = encoder.label if len(self._encoders) > 1 else ""
+        inputs = [self._input(number, read) for read in reads]
+        has_graph = self._keeps_graph and torch.is_grad_enabled() and any(read.requires_grad for read in reads)
+        if has_graph:
+            return encoder.embed_prepared(inputs, self._patches), {}
         with torch.no_grad():
             embedding = encoder.embed_prepared(inputs, self._patches)
-        is_finite = embedding.finite().tolist()
+        is_usable = embedding.finite()
+        if encoder.may_see_nothing:
+            is_usable |= embedding.cls.isnan().all(1)
         is_zero = (~embedding.cls.any(1)).tolist()
+        maker = encoder.label if len(self._encoders) > 1 else ""
         reasons = {}
-        for row in range(len(embedding)):
-            if not is_finite[row]:
+        for row, row_is_usable in enumerate(is_usable.tolist()):
+            if not row_is_usable:
                 reasons[row] = reason(encoder.dtype, maker)
             elif is_zero[row]:
                 reasons[row] = f"its embedding by {encoder.label} is zero"
         if reasons and self._reader.on_error == "fail":
             rows = list(reasons)
-            raise NonFiniteError(f"{shown([names[row] for row in rows])}: {reasons[rows[0]]}", rows)
+            raise NonFiniteError(f"{shown([reads[row].name for row in rows])}: {reasons[rows[0]]}", rows)
         return embedding.cpu(), reasons

@@ -42,6 +42,7 @@ class Embedder(SentenceEncoder):
     named: NamedScore | None = None  # the published score that it was opened by
     reads_words = False  # whether text changes an image's embedding
     has_patches = True  # whether embeddings may have patches
+    may_see_nothing = False  # whether rows of NaN are no errors
     _compiled: Callable[..., Any] | None = None
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
