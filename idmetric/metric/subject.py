@@ -25,7 +25,7 @@ from idmetric.metric.distance.embedding import Embedding, same_model
 from idmetric.metric.distance.matrix import needs_patches
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.digest import BLANK, DigestError, check_seal, seal
+from idmetric.metric.files.digest import DigestError, check_seal, save_sealed
 from idmetric.metric.files.output import refuse_irregular, replacing
 from idmetric.metric.images import paths
 from idmetric.metric.images.arrays import is_float
@@ -180,7 +180,6 @@ class Subject:
             RequestError: for embeddings without the name of their model. OutputError: if the file cannot be written.
         """
         import torch
-        from safetensors.torch import save
 
         if not self.embedding.model:
             raise RequestError(f"the embeddings of {self.name} do not name their model: set Embedding.model")
@@ -192,7 +191,6 @@ class Subject:
             tensors["weights"] = self.embedding.weights
         grid = self.embedding.grid
         header = {
-            **BLANK,
             "format": _FORMAT,
             "model": self.embedding.model,
             "grid": "" if grid is None else f"{grid[0]}x{grid[1]}",
@@ -202,10 +200,9 @@ class Subject:
             "references": json.dumps(self.references),
             "signature": json.dumps(dict(self.signature)),
         }
-        data = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, header)
+        copies = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
         with replacing(Path(path)) as temporary:
-            temporary.write_bytes(data)
-            seal(temporary)
+            save_sealed(copies, temporary, header)
 
     @classmethod
     def load(cls, path: StrPath) -> Subject:
