@@ -17,10 +17,9 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from idmetric.metric.files.digest import BLANK, DigestError, check_seal, seal
+from idmetric.metric.files.digest import DigestError, check_seal, save_sealed
 from idmetric.metric.files.folders import matching
 from idmetric.metric.files.output import replacing
 
@@ -76,8 +75,7 @@ def save(
     path = out / FOLDER / f"step-{step:06d}.safetensors"
     record = json.dumps({"scaler": scaler.state_dict(), **more})
     with replacing(path, parents=True) as temporary:
-        save_file(copies, temporary, {**BLANK, "record": record})
-        seal(temporary)
+        save_sealed(copies, temporary, {"record": record})
     return path
 
 

@@ -833,7 +833,8 @@ def test_paths_that_lead_out_of_a_dataset_are_told_on_every_system(tmp_path: Pat
     for path in outside:
         with pytest.raises(SourceError, match="is outside the dataset's folder"):
             online.locate(path)
-        assert local.locate(path) == tmp_path / path  # the user's own table
+        path_of_any_system = path if path.startswith("\\\\") or ":" in path else path.replace("\\", "/")
+        assert local.locate(path) == tmp_path / path_of_any_system  # the user's own table
     for path in ("a.png", "./a.png", "a/../b.png", "a/b..png"):
         assert online.locate(path) == tmp_path / path
 

@@ -56,7 +56,7 @@ def forms(path: str) -> list[Any]:
 def test_score_takes_images_in_memory_and_names_them_by_their_place(metric: Any, files: list[str]) -> None:
     expected = idmetric.score(metric, files[0], files[1]).rows[0]["distance"]
     scores = idmetric.score(metric, forms(files[0])[0], forms(files[1]), copies=False)
-    assert [row["distance"] for row in scores.rows] == [expected] * 8
+    assert [row["distance"] for row in scores.rows] == pytest.approx([expected] * 8, rel=1e-5)
     names = [f"image[{index}]" for index in range(7)] + [files[1]]
     assert sorted(row["image"] for row in scores.rows) == sorted(names)
     assert {row["reference"] for row in scores.rows} == {"reference[0]"}

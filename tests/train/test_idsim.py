@@ -193,12 +193,12 @@ NO_TRIPLET = "group 'all-0' must be a triplet.*idmetric data mine triplets"
 WRONG: dict[str, tuple[str, Callable[[list[Row]], list[Row]]]] = {
     "no negative": (NO_TRIPLET, lambda rows: [row for row in rows if row.slot != "negative"]),
     "no group": (
-        "no triplets in split training of 18 rows.*`idmetric data mine triplets`",
+        "no triplets in split train of 18 rows.*`idmetric data mine triplets`",
         lambda rows: [replace(row, group=None, slot=None) for row in rows],
     ),
     "another split": ("the splits are test", lambda rows: [replace(row, split="test") for row in rows]),
     "nothing to validate": (
-        "no triplets in split validation", lambda rows: [*rows, Row("x", "all-0-0.png", id="x", split="val")]
+        "no triplets in split dev", lambda rows: [*rows, Row("x", "all-0-0.png", id="x", split="val")]
     ),
     "another positive": (NO_TRIPLET, lambda rows: [rows[0], replace(rows[1], identity="other"), *rows[2:]]),
     "the same negative": (NO_TRIPLET, lambda rows: [*rows[:2], replace(rows[2], identity="thing-0"), *rows[3:]]),

@@ -99,10 +99,9 @@ def open_model(
     model, report = _filled(class_name, folder, state, dtype)
     persistent = {last_part(key) for key in model.state_dict()}
     computed = {last_part(key) for key, _ in model.named_buffers()} - persistent
+    unexpected = []
     if is_exact:
         unexpected = [key for key in report["unexpected_keys"] if last_part(key) not in computed]
-    else:
-        unexpected = []
     check_report(report | {"unexpected_keys": unexpected}, str(folder), unused)
     check_types({key: tensor for key, tensor in state.items() if last_part(key) in persistent}, str(folder))
     check_loaded(model.state_dict(), state, str(folder))

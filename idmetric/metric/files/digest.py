@@ -1,8 +1,9 @@
 """Digests that files hold of their own bytes, so that a file that was damaged on its way is refused.
 
-    header = {**header, **BLANK}    # in the JSON of a file, or the metadata of a safetensors file
-    seal(path)                      # writes the digest over the zeros
-    check_seal(path)                # DigestError if any byte has changed since
+    save_sealed(tensors, path, metadata)    # a safetensors file
+    content = {**BLANK, **content}          # in the JSON of a file
+    seal(path)                              # writes the digest over the zeros
+    check_seal(path)                        # DigestError if any byte has changed since
 
 They protect from damage, not from a forger, who can compute them.
 """
@@ -10,11 +11,17 @@ They protect from damage, not from a forger, who can compute them.
 from __future__ import annotations
 
 import hashlib
+import json
 import mmap
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from idmetric.metric.files.output import refuse_irregular
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 DIGITS = 32
 BLANK = {"digest": "0" * DIGITS}
@@ -36,6 +43,22 @@ def seal(path: Path) -> None:
     with path.open("r+b") as file:
         file.seek(start)
         file.write(digest)
+
+
+def save_sealed(tensors: dict[str, Tensor], path: Path, metadata: Mapping[str, str]) -> None:
+    """Write a safetensors file with the digest of its bytes; equal contents give equal bytes."""
+    from safetensors.torch import save_file
+
+    save_file(tensors, path, {**BLANK, **metadata})
+    with path.open("r+b") as file:
+        size = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(size))
+        header["__metadata__"] = dict(sorted(header["__metadata__"].items()))  # safetensors writes it in any order
+        text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+        if len(text) <= size:
+            file.seek(8)
+            file.write(text.ljust(size))
+    seal(path)
 
 
 def check_seal(path: Path) -> None:

@@ -129,9 +129,7 @@ def is_another_model(state: State, original: State) -> bool:
     if state.keys() != original.keys():
         return False
     for key, value in original.items():
-        has_type = state[key].dtype == value.dtype or (
-            state[key].is_floating_point() and value.is_floating_point()
-        )
+        has_type = state[key].dtype == value.dtype or (state[key].is_floating_point() and value.is_floating_point())
         if not has_type or state[key].shape != value.shape or not state[key].float().isfinite().all():
             return False
     return True

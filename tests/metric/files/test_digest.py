@@ -8,8 +8,10 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
+from safetensors import safe_open
 
-from idmetric.metric.files.digest import BLANK, DigestError, check_seal, seal
+from idmetric.metric.files.digest import BLANK, DigestError, check_seal, save_sealed, seal
 from tests.fuzz.flips import spread_flips
 
 
@@ -42,6 +44,22 @@ def test_files_without_a_digest_are_refused(tmp_path: Path) -> None:
         path.write_text(content)
         with pytest.raises(DigestError, match=r"empty|no digest of its bytes"):
             check_seal(path)
+
+
+def test_equal_tensors_and_metadata_give_equal_bytes(tmp_path: Path) -> None:
+    """safetensors orders metadata at random."""
+    metadata = {name: f'{name} "é\n\x1f\x7f/\\' for name in "zyxwvu"}
+    contents = set()
+    for number in range(8):
+        path = tmp_path / f"{number}.safetensors"
+        save_sealed({"b": torch.zeros(3), "a": torch.ones(2)}, path, metadata)
+        check_seal(path)
+        contents.add(path.read_bytes())
+    assert len(contents) == 1
+    with safe_open(path, framework="pt") as file:
+        stored = file.metadata()
+        assert file.get_tensor("a").equal(torch.ones(2))
+    assert {name: stored[name] for name in metadata} == metadata
 
 
 def test_a_pipe_does_not_hang(tmp_path: Path) -> None:

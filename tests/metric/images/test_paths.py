@@ -373,7 +373,7 @@ def test_a_pair_without_an_image_is_skipped_where_unreadable_images_are(run: Run
     (folder / "p.csv").write_text("ref,gen,seed\nrefs/1.png,gen/a/0.png,1\nrefs/1.png,,2\n,gen/a/0.png,3\n")
     status, out, err = run("--pairs", "p.csv")
     assert (status, out) == (2, "")
-    assert "pair 2: two image paths are needed" in err
+    assert "pair 2: two images are needed" in err
     status, out, err = run("--pairs", "p.csv", "--on-error", "skip", "--format", "json")
     assert (status, [row["seed"] for row in json.loads(out)["rows"]]) == (4, ["1"])
     assert [line.partition(": ")[2][:22] for line in err.splitlines()] == [f"skipped p.csv, pair {k}:" for k in (2, 3)]
@@ -423,17 +423,23 @@ def test_pairs_keep_their_order_and_their_other_columns(run: Run, folder: Path) 
 
 
 @pytest.mark.parametrize(
-    ("text", "says"),
+    "text",
     [
-        (b"ref;gen\na.png;b.png\n", "separate columns by commas"),
-        (b"ref\tgen\na.png\tb.png\n", "separate columns by commas"),
-        ("ref,gen\na.png,b.png\n".encode("utf-16"), "save it as UTF-8"),
-        ("ref,gen\ncafé.png,b.png\n".encode("latin-1"), "save it as UTF-8"),
+        b"ref;gen\na.png;b.png\n",
+        b"ref\tgen\na.png\tb.png\n",
+        "ref,gen\na.png,b.png\n".encode("utf-16"),
     ],
+    ids=["semicolons", "tabs", "utf-16"],
 )
-def test_files_of_other_programs_are_refused_with_the_remedy(tmp_path: Path, text: bytes, says: str) -> None:
+def test_tables_of_other_programs_are_read(tmp_path: Path, text: bytes) -> None:
     (tmp_path / "p.csv").write_bytes(text)
-    with pytest.raises(RequestError, match=says):
+    [pair] = read_pairs(tmp_path / "p.csv")
+    assert (Path(pair.a).name, Path(pair.b).name) == ("a.png", "b.png")
+
+
+def test_a_table_that_is_not_utf_8_is_refused_with_the_remedy(tmp_path: Path) -> None:
+    (tmp_path / "p.csv").write_bytes("ref,gen\ncafé.png,b.png\n".encode("latin-1"))
+    with pytest.raises(RequestError, match="save the table as UTF-8"):
         read_pairs(tmp_path / "p.csv")
 
 
