@@ -17,12 +17,13 @@ from torch import Tensor
 
 from idmetric.match.codes import RunLengths
 from idmetric.match.detect import Detector, photos_of
-from idmetric.match.regions import Picture, Region
+from idmetric.match.regions import Region
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.digest import BLANK, check_seal, seal
 from idmetric.metric.files.output import replacing
 from idmetric.metric.images.masks import Images, Masks, read_mask
 from idmetric.metric.images.read import read_image
+from idmetric.stream.item import Picture
 from idmetric.stream.keys import content_key, settings_digest
 
 

@@ -20,7 +20,6 @@ from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.subject import Subject, names_of, photos_of
 from idmetric.stream.cache import Cache
 from idmetric.stream.encoders import PlainVectorModel, VectorModel
-from idmetric.stream.item import Picture
 from idmetric.stream.stream import embedded, items_of_images
 
 # N RGB images -> an array or tensor (N, D), or a list of N vectors (D,); NaN or None where it sees nothing, as no face
@@ -32,11 +31,13 @@ class Encoder(Protocol):
 
     Attributes:
         distance: that it is compared by.
-        model: that embeds regions, and references.
     """
 
     distance: str
-    model: VectorModel
+
+    @property
+    def model(self) -> VectorModel:
+        """What embeds regions, and references."""
 
     @property
     def signature(self) -> Mapping[str, str]:
@@ -81,7 +82,7 @@ class FunctionModel(PlainVectorModel):
         """See `PlainModel.signature`."""
         return {"model": self._name, "distance": "cls"}
 
-    def prepare(self, picture: Picture, cover: Tensor | None, words: str | None) -> Image.Image:
+    def prepare(self, picture: Any, cover: Tensor | None, words: str | None) -> Image.Image:
         """See `PlainModel.prepare`. The function sees the region's pixels alone, not its mask."""
         return to_image(picture, None) if isinstance(picture, Tensor) else picture
 

@@ -13,12 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from idmetric.match.patches import Layout, Match, patch_similarity, patch_tokens
-from idmetric.match.regions import Picture, size_of
+from idmetric.match.regions import size_of
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.images.fit import SQUASH
 from idmetric.metric.images.masks import Images, MaskId, Masks, labeled, read_mask
 from idmetric.metric.images.read import ImageLike, Outside, split_images
 from idmetric.metric.models.embedder import Embedder
+from idmetric.stream.item import Picture
 
 
 def heatmaps(

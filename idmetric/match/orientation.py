@@ -14,10 +14,11 @@ from typing import Any, Literal
 from PIL import Image
 
 from idmetric.match.codes import Polygons, RunLengths
-from idmetric.match.regions import Box, Picture, Region, are_fractions
+from idmetric.match.regions import Box, Region, are_fractions
 from idmetric.metric.images.kinds import STORED, ImageReadError, is_array, stored_orientation
 from idmetric.metric.images.masks import Labeled, read_mask, same_shape
 from idmetric.metric.images.opening import open_image
+from idmetric.stream.item import Picture
 
 Drawn = Literal["upright", "stored"]
 _TO_STORED = "add --regions-of stored, in Python regions_of='stored'"

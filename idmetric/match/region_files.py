@@ -28,13 +28,14 @@ from idmetric.match.region_coco import advice_on, read_coco
 from idmetric.match.region_folders import read_file_of_one, read_folder
 from idmetric.match.region_tables import is_frame, read_frame, read_region_table
 from idmetric.match.region_yolo import Classes
-from idmetric.match.regions import Detector, Picture, Region, Regions, as_region, is_box
+from idmetric.match.regions import Detector, Region, Regions, as_region, is_box
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.tables import first_few
 from idmetric.metric.images import paths
 from idmetric.metric.images.kinds import ImageReadError, is_array, is_image_like
 from idmetric.metric.images.masks import Labeled
+from idmetric.stream.item import Picture
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs

@@ -42,9 +42,9 @@ class Item:
         name: as messages call it.
         image: as `Embedder.embed` takes it, or a function that gives it, called in a thread; None for a text alone.
         mask: of its subject, or a function that gives it.
+        words: all text for models that read it, the instruction included; None: their default.
         parts: a function of the decoded picture, called in a thread: each part is embedded for itself, in place of the
             image. All encoders see parts of one picture, as the first of them decodes it.
-        words: all text for models that read it, the instruction included; None: their default.
         problem: why it cannot be used, if that is known before it is read.
         source: what the caller made it of, for the caller alone.
     """
@@ -52,8 +52,8 @@ class Item:
     name: str
     image: ImageLike | Callable[[], ImageLike] | None = None
     mask: MaskLike | Callable[[], MaskLike] | None = None
-    parts: Callable[[Picture], Iterable[Part]] | None = None
     words: str | None = None
+    parts: Callable[[Picture], Iterable[Part]] | None = None
     problem: ImageReadError | None = None
     source: Any = None
 

@@ -14,8 +14,8 @@ from PIL import Image
 from idmetric import IDSim
 from idmetric.match import Cut, Region, Subject, match
 from idmetric.match.consistency import consistency
-from idmetric.match.encoders import FunctionEncoder
-from idmetric.match.matching import Plan, measured
+from idmetric.match.encoders import FunctionEncoder, FunctionModel, subject_of
+from idmetric.match.matching import Plan, Reading, measured
 from idmetric.match.request import MatchRequest
 from idmetric.metric.calibration.apply import Calibration, CalibrationError
 from idmetric.metric.calibration.curves import Platt
@@ -546,18 +546,19 @@ def test_21_of_thousands_of_regions_a_batch_is_in_memory(metric):
         alive.clear()
         return np.array([np.append(np.asarray(image, float).mean((0, 1)), 1) for image in images])
 
-    class Counted(FunctionEncoder):
-        def load(self, region, cover):
+    class Counted(FunctionModel):
+        def prepare(self, region, cover, words):
             alive.add(len(alive))
-            return super().load(region, cover)
+            return super().prepare(region, cover, words)
 
-    encoder = Counted(mean_color, "mean color")
-    subject = encoder.subject("ann", [picture])
+    encoder = FunctionEncoder(mean_color, "mean color")
+    encoder.model = Counted(mean_color, "mean color")
+    subject = subject_of(encoder, "ann", [picture], batch_size=32, workers=1, cache=None)
     plan = Plan((subject,), (encoder,), (None,), Cut(), batch_size=32)
     request = MatchRequest.of(picture, ["ann"], regions=boxes)
     alive.clear()
     most = 0
-    found, _ = measured(metric, plan, request, 1, None)
+    found, _ = measured(plan, request, Reading(workers=1))
     assert most <= 64
     pixels = np.asarray(picture, float)
     means = np.array([np.append(pixels[y : y + 24, x : x + 24].mean((0, 1)), 1) for x, y in corners])

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from PIL import Image
 from torch import Tensor
 
-from idmetric.match.regions import Picture
 from idmetric.metric.images.arrays import image_of_pixels
+from idmetric.stream.item import Picture
 
 _SIDE = 640  # longest side in pixels, if there is room
 _LEAST = 48  # side in pixels below which a picture shows nothing
