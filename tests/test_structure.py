@@ -37,7 +37,7 @@ PATH = {
     "metric/images/read.py": 300,
     "metric/models/embedder.py": 280,
     "metric/models/idsim.py": 200,
-    "stream/stream.py": 400,
+    "stream/stream.py": 440,
     "scoring/rows.py": 250,
     "scoring/score.py": 200,
     "cli/score.py": 250,

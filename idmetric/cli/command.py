@@ -284,6 +284,17 @@ def _message_of(error: BaseException) -> str:
     return message
 
 
+@contextmanager
+def counting_embeddings(quiet: bool) -> Iterator[None]:
+    """Print, after the block, how many images were embedded, if a cache knew some of them."""
+    from idmetric.stream.cache import tallied
+
+    with tallied() as tally:
+        yield
+    if tally.asked and not quiet:
+        say(str(tally))
+
+
 # Results
 
 

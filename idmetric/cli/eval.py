@@ -20,6 +20,7 @@ from idmetric.cli.command import (
     UsageError,
     check_output,
     codes,
+    counting_embeddings,
     ended,
     files_among,
     fixable,
@@ -34,6 +35,7 @@ from idmetric.evaluate.protocols.common.protocol import Protocol, find, modules
 from idmetric.evaluate.settings import Checked, add_options, values_of
 from idmetric.metric.files.hints import need_all
 from idmetric.metric.files.progress import Progress
+from idmetric.stream.keys import cache_folder
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -147,6 +149,12 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     options.add_shared(run, "--on-error", help="unreadable images: stop and list all (default), or leave them out")
     options.add_shared(run, "--batch-size")
     options.add_shared(run, "--workers", help="threads that read images (default: one per core)")
+    options.add_shared(
+        run,
+        "--cache",
+        help="keep embeddings there, by image content; other commands share them (default: the environment's "
+        "IDMETRIC_CACHE, else the folder embeddings in --out)",
+    )
     options.add_shared(run, "--device", "--dtype")
     run.add_argument(
         "--max-pairs",
@@ -193,7 +201,7 @@ def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
     view = View(args.rows, args.columns, args.show, args.intervals, args.caption)
     view_error = None
     with warnings_as_lines():
-        with fixable(), ExitStack() as stack:
+        with fixable(), counting_embeddings(args.quiet), ExitStack() as stack:
             data, results = _measured(protocol, protocol_options, sources, args, stack)
             try:
                 text = _text(results, protocol.name, args, view)
@@ -312,6 +320,14 @@ def _measured(
     return data, [replace(result, settings={**result.settings, **traced}) for result in results]
 
 
+def _store(args: argparse.Namespace) -> Path | None:
+    """The folder that keeps embeddings."""
+    folder = cache_folder(args.cache)
+    if folder is None and args.out is not None:
+        folder = args.out / "embeddings"
+    return folder
+
+
 def _settings(args: argparse.Namespace, stack: ExitStack) -> EvalSettings:
     from idmetric.evaluate.protocols.common.scorers import EvalSettings
     from idmetric.stream.item import Look
@@ -323,7 +339,7 @@ def _settings(args: argparse.Namespace, stack: ExitStack) -> EvalSettings:
         distance=args.distance,
         bootstrap=args.bootstrap,
         seed=args.seed,
-        store=None if args.out is None else args.out / "embeddings",
+        store=_store(args),
         look=look,
         on_error=args.on_error,
         batch_size=args.batch_size,

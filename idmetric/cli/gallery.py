@@ -22,6 +22,7 @@ from idmetric.cli.command import (
     check_not_read,
     check_output,
     codes,
+    counting_embeddings,
     ended,
     fixable,
     form_of,
@@ -397,7 +398,8 @@ def _update(args: Namespace, gallery: Gallery) -> int:
         from idmetric.gallery.scale import Cluster
 
         cluster = Cluster(args.open_model, args.address, args.cpus, args.gpus)
-    with Progress("images", not args.quiet, verb="embedded") as progress:
+    quiet = args.quiet or args.command != "build"
+    with counting_embeddings(quiet), Progress("images", not args.quiet, verb="embedded") as progress:
         update = gallery.update(
             *args.sources,
             mask_dir=args.mask_dir,

@@ -17,6 +17,7 @@ from idmetric.cli.command import (
     check_not_read,
     check_output,
     codes,
+    counting_embeddings,
     ended,
     files_among,
     fixable,
@@ -155,7 +156,7 @@ def build_parser(prog: str = "idmetric match") -> Parser:
         help="do not decode the frames between two frames in use that differ; times of changes stay intervals",
     )
     add_shared(run, "--on-error", help="unreadable images and boxes that do not fit: stop (default), or skip and list")
-    add_shared(run, "--batch-size", "--workers", "--dtype")
+    add_shared(run, "--batch-size", "--workers", "--cache", "--dtype")
     return parser
 
 
@@ -266,7 +267,7 @@ def _matched(args: Namespace, subjects: Mapping[str, str], request: MatchRequest
     detected = detected_regions(args, metric, subjects)
     if detected is not None:
         request = request.with_regions(detected)
-    with Progress("images", not args.quiet, verb="matched") as progress:
+    with counting_embeddings(args.quiet), Progress("images", not args.quiet, verb="matched") as progress:
         shared: dict[str, Any] = {
             "cut": Cut(margin=args.margin, square=args.square, outside=outside),
             "threshold": threshold,
@@ -276,6 +277,8 @@ def _matched(args: Namespace, subjects: Mapping[str, str], request: MatchRequest
             "on_error": args.on_error,
             "batch_size": args.batch_size,
             "workers": args.workers,
+            "cache": args.cache,
+            "pages": args.html is not None,
             "progress": progress,
         }
         if not subjects:

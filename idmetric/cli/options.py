@@ -72,6 +72,11 @@ SHARED: dict[str, dict[str, Any]] = {
         "metavar": "N",
         "help": "images per forward pass (default: %(default)s)",
     },
+    "--cache": {
+        "metavar": "DIR",
+        "help": "keep embeddings there, by image content: the same command resumes, and others of the same model embed "
+        "only new images (default: the environment's IDMETRIC_CACHE)",
+    },
     "--workers": {
         "type": positive,
         "metavar": "N",

@@ -23,6 +23,7 @@ from idmetric.cli.command import (
     UsageError,
     check_not_read,
     check_output,
+    counting_embeddings,
     ended,
     form_of,
     say,
@@ -42,6 +43,7 @@ from idmetric.scoring.files import Cross, check_masks, cross, mask_path
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.pairs import Pairs, read_pairs
 from idmetric.scoring.scores import Scores, ScoreSettings
+from idmetric.stream.keys import cache_folder
 
 if TYPE_CHECKING:
     from idmetric.evaluate.report.album import Album
@@ -59,8 +61,9 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
         return ended(print_models, parser)
     refuse_misuse(parser, args)
     if_stopped = "nothing was kept: with --cache DIR the same command would resume"
-    if args.cache:
-        if_stopped = f"embeddings in {args.cache} are kept, and the same command resumes"
+    cache = cache_folder(args.cache)
+    if cache is not None:
+        if_stopped = f"embeddings in {cache} are kept, and the same command resumes"
     return ended(partial(_run, args), parser, if_stopped)
 
 
@@ -136,7 +139,7 @@ def _scored(args: Namespace, work: Cross | Pairs) -> int:
         if not args.quiet:
             say(message)
 
-    with warnings_as_lines(show=warn):
+    with warnings_as_lines(show=warn), counting_embeddings(args.quiet):
         try:
             scores, album = _scores(args, work)
         except RequestError:

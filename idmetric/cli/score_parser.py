@@ -93,12 +93,7 @@ def _add_more(parser: Parser) -> None:
     add_shared(reading, "--on-error", help="unreadable images: stop (default), or skip and list them")
 
     running = parser.add_argument_group("model and speed")
-    add_shared(running, "--dtype", "--batch-size", "--workers")
-    running.add_argument(
-        "--cache",
-        metavar="DIR",
-        help="keep embeddings there, by image content: the same command resumes, and another embeds only new images",
-    )
+    add_shared(running, "--dtype", "--batch-size", "--workers", "--cache")
 
     probability = parser.add_argument_group("probability, and threshold by a false-accept rate")
     add_shared(

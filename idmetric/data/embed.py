@@ -26,9 +26,10 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.images.kinds import describe
 from idmetric.metric.models.embedder import Embedder
-from idmetric.stream.cache import Cache
+from idmetric.stream.cache import Cache, Tally
 from idmetric.stream.encoders import VectorModel
 from idmetric.stream.item import Item, Look
+from idmetric.stream.keys import cache_folder
 from idmetric.stream.stream import embedded
 
 Rows = Sequence[int] | NDArray[np.integer]
@@ -75,7 +76,7 @@ def embed(
     """Embed rows (default: all) with each model, except images that the store already holds.
 
     Args:
-        store: folder that keeps the embeddings; None: a temporary one.
+        store: folder that keeps the embeddings; None: that of the environment, else a temporary one.
         patches: keep patch tokens too; they stay on disk and are read on demand.
         words: row -> the text of its image, including the instruction, for models that read text; other rows get the
             model's default. A row without an image is its text alone.
@@ -91,10 +92,15 @@ def embed(
     items, problems = items_of(manifest, rows, look, words or {}, all_read_words)
     if problems and not skip:
         raise UnreadableError.of(manifest, problems)
-    temporary = tempfile.TemporaryDirectory(prefix="idmetric-", ignore_cleanup_errors=True) if store is None else None
-    folder = store or Path(temporary.name if temporary else "")
+    folder = cache_folder(store)
+    temporary = None
+    if folder is None:
+        temporary = tempfile.TemporaryDirectory(prefix="idmetric-", ignore_cleanup_errors=True)
+        folder = Path(temporary.name)
     encoders = list(models.values())
     kept = Cache(folder, encoders, look, patches=patches, is_needed=True)
+    if temporary is not None:
+        kept.tally = Tally()  # nobody asks what it held before
 
     keys: list[dict[int, str]] = [{} for _ in encoders]
     stream = embedded(

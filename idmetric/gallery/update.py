@@ -118,11 +118,13 @@ def current_items(
             items[number] = Item(entry.name, entry.place, entry.files, "", entry.identity, stamp=stamp)
             yield to_embed(entry, masking, source=number)
 
+    source = Cache.of_environment([metric], masking.look, patches=store.patches)
+    cache = Cache.of_store(store, source)
     stream = embedded(
         to_read(),
         [metric],
         masking.look,
-        cache=Cache.of_store(store),
+        cache=cache,
         reads_cache=False,
         patches=store.patches,
         batch_size=batch_size,
@@ -140,6 +142,7 @@ def current_items(
             )
             if progress is not None:
                 progress(number + 1, len(entries))
+    cache.save()
     if progress is not None and entries:
         progress(len(entries), len(entries))
     return [items[number] for number in range(len(entries))]

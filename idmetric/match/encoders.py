@@ -173,6 +173,8 @@ def subject_of(
     for result in results:
         parts.append(result.embeddings[0])
         thumbnails.append(result.wanted[0])
+    if cache is not None:
+        cache.save()
     return Subject(
         name=name,
         embedding=concatenate(parts),

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -51,6 +50,7 @@ from idmetric.scoring.scores import PathLike, Progress
 from idmetric.stream.cache import Cache
 from idmetric.stream.encoders import VectorModel
 from idmetric.stream.item import Item, Look, Part, Picture
+from idmetric.stream.keys import cache_folder
 from idmetric.stream.stream import embedded
 
 Subjects = Mapping[str, Any] | Sequence[Any]  # name -> references or Subject; or Subjects and .subject files
@@ -143,7 +143,8 @@ class Reading:
     """How images are read.
 
     Attributes:
-        cache: a folder of embeddings, of still images alone. pages: whether pages may show small pictures.
+        cache: a folder of embeddings, of still images alone; None: that of the environment.
+        pages: whether pages may show small pictures.
         workers, progress: see `match`.
     """
 
@@ -154,9 +155,10 @@ class Reading:
 
     def cache_of(self, models: Sequence[VectorModel]) -> Cache | None:
         """The cache of models; None without a folder, and for functions, whose weights nobody knows."""
-        if self.cache is None or not all(isinstance(model, Embedder) for model in models):
+        folder = cache_folder(self.cache)
+        if folder is None or not all(isinstance(model, Embedder) for model in models):
             return None
-        return Cache(Path(self.cache), models, Look())
+        return Cache(folder, models, Look())
 
 
 def match(

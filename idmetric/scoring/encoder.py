@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -26,6 +25,7 @@ from idmetric.scoring.records import Record
 from idmetric.scoring.scores import File, ScoreSettings
 from idmetric.stream.cache import Cache
 from idmetric.stream.item import Item, Look, Want
+from idmetric.stream.keys import cache_folder
 from idmetric.stream.pipeline import problem_of
 from idmetric.stream.stream import embedded
 
@@ -83,8 +83,9 @@ class RequestImages:
         self._look = Look(True, settings.outside, settings.mask_id)
         self.skipped: dict[File, str] = {}
         self._cache: Cache | None = None
-        if settings.cache is not None:
-            self._cache = Cache(Path(settings.cache), [metric], self._look, patches=self._patches)
+        folder = cache_folder(settings.cache)
+        if folder is not None:
+            self._cache = Cache(folder, [metric], self._look, patches=self._patches)
 
     def images(self, files: Iterable[File]) -> Generator[tuple[File, Pictured | None], None, None]:
         """Yield each file in order, embedded; None for one that is skipped."""

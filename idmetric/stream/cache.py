@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +18,36 @@ from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.files.output import OutputError, writing
 from idmetric.stream.encoders import VectorModel
 from idmetric.stream.item import Look
-from idmetric.stream.keys import folder_name, is_masked
+from idmetric.stream.keys import cache_folder, folder_name, is_masked
+from idmetric.stream.shards import ShardError
 from idmetric.stream.store import Store
+
+_COPIED = 1024  # embeddings that are copied at once
+
+
+@dataclass
+class Tally:
+    """How many embeddings of images were asked of caches, and how many of them were made."""
+
+    asked: int = 0
+    made: int = 0
+
+    def __str__(self) -> str:
+        return f"embedded {self.made:,} of {self.asked:,} images"
+
+
+_tally: ContextVar[Tally | None] = ContextVar("tally", default=None)
+
+
+@contextmanager
+def tallied() -> Iterator[Tally]:
+    """Count what caches that are opened in the block are asked for."""
+    tally = Tally()
+    token = _tally.set(tally)
+    try:
+        yield tally
+    finally:
+        _tally.reset(token)
 
 
 class Cache:
@@ -43,8 +74,11 @@ class Cache:
     ) -> None:
         with writing(folder):  # before anything is embedded
             folder.mkdir(parents=True, exist_ok=True)
+        self.tally = _tally.get() or Tally()
         self._is_needed = is_needed
         self._is_full = False
+        self._source: Cache | None = None
+        self._to_copy: set[tuple[int, str]] = set()
         self._stores: list[tuple[Store, Store]] = []  # of each encoder, for whole and for masked images
         for encoder in encoders:
             of_whole = folder / folder_name(encoder.about())
@@ -55,17 +89,35 @@ class Cache:
         self._drop_damaged()
 
     @classmethod
-    def of_store(cls, store: Store) -> Cache:
-        """A cache of one encoder that has whole and masked images in one store."""
+    def of_environment(cls, encoders: Sequence[VectorModel], look: Look, *, patches: bool = False) -> Cache | None:
+        """The cache that the environment names; None without one."""
+        folder = cache_folder(None)
+        return None if folder is None else cls(folder, encoders, look, patches=patches)
+
+    @classmethod
+    def of_store(cls, store: Store, source: Cache | None = None) -> Cache:
+        """A cache of one encoder that has whole and masked images in one store.
+
+        Args:
+            source: another cache of this encoder; what it holds is copied when this one is saved.
+        """
         cache = cls.__new__(cls)
+        cache.tally = _tally.get() or Tally()
         cache._is_needed = True
         cache._is_full = False
+        cache._source = source
+        cache._to_copy = set()
         cache._stores = [(store, store)]
         return cache
 
     def has(self, encoder: int, key: str) -> bool:
         """Whether an encoder's embedding of this content is kept; encoders are numbered."""
-        return key in self._stores[encoder][is_masked(key)]
+        if key in self._stores[encoder][is_masked(key)]:
+            return True
+        if self._source is not None and self._source.has(encoder, key):
+            self._to_copy.add((encoder, key))
+            return True
+        return False
 
     def add(self, encoder: int, row_of_key: Mapping[str, int], embedding: Embedding) -> None:
         """Keep rows of an embedding on the CPU, by their contents."""
@@ -116,8 +168,25 @@ class Cache:
 
     def save(self) -> None:
         """Write everything that is not in a file yet."""
+        self._copy()
         for store in self._all():
             self._write(store.save)
+
+    def _copy(self) -> None:
+        """Copy what the other cache holds."""
+        if self._source is None:
+            return
+        for encoder in range(len(self._stores)):
+            keys = sorted(key for number, key in self._to_copy if number == encoder)
+            for start in range(0, len(keys), _COPIED):
+                some_keys = keys[start : start + _COPIED]
+                readable = self._source.readable(encoder, some_keys)
+                for key, embedding in readable.items():
+                    self.add(encoder, {key: 0}, embedding)
+                if len(readable) < len(some_keys):
+                    folder = self._source._stores[encoder][0].folder
+                    raise ShardError(folder, "some of its embeddings were damaged, and are gone now: run it again")
+        self._to_copy.clear()
 
     def _all(self) -> list[Store]:
         stores: list[Store] = []

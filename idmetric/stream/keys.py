@@ -22,6 +22,13 @@ from idmetric.metric.files.json_file import read_bytes
 
 MASK_RULES = 2  # version of the rules for masks: a masked image embedded by older rules is embedded again
 MASKED = f"-m{MASK_RULES}"
+VARIABLE = "IDMETRIC_CACHE"  # of the environment: the folder of embeddings for all commands that name none
+
+
+def cache_folder(folder: StrPath | None) -> Path | None:
+    """The folder of embeddings that the caller names, else that of the environment; None without both."""
+    folder = folder or os.environ.get(VARIABLE)
+    return Path(folder) if folder else None
 
 
 # Models

@@ -348,6 +348,8 @@ class _Batches:
     ) -> dict[int, Embedding]:
         """The embeddings by one encoder, by row; rows that cannot be used are added to the problems."""
         by_row = self._from_cache(number, batch)
+        if self._cache is not None:
+            self._cache.tally.asked += sum(bool(read.key) and read.error is None for read in batch)
         rows_of_input: dict[str | int, list[int]] = {}  # by key; items without one are embedded each for itself
         for row, read in enumerate(batch):
             if row in problems or row in by_row or read.is_empty:
@@ -371,6 +373,7 @@ class _Batches:
             if isinstance(key, str):
                 kept_rows[key] = number_in_batch
         if self._cache is not None and kept_rows:
+            self._cache.tally.made += len(kept_rows)
             self._cache.add(number, kept_rows, embedding)
         return by_row
 
