@@ -484,7 +484,7 @@ def test_a_folder_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, calls = state.save_file, []
+    write, calls = save_file, []
 
     def full(tensors: Any, path: Path, metadata: Any) -> None:
         calls.append(path)
@@ -495,7 +495,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, monkeypatch: p
 
     often = {"save_every": 2, "validate_every": 0}
     with monkeypatch.context() as patch:
-        patch.setattr(state, "save_file", full)
+        patch.setattr("safetensors.torch.save_file", full)
         with pytest.raises(OutputError, match=r"step-000004\.safetensors': the disk is full"):
             train(tmp_path / "run", **often)
     assert [p.name for p in (tmp_path / "run/checkpoints").iterdir()] == ["step-000002.safetensors"]
