@@ -212,7 +212,7 @@ def clip_segments(samples: Match, between: Match | None, limit: float) -> dict[s
 
 def thumbnails_at_changes(timelines: Mapping[str, ClipSegments], between: Match | None) -> dict[str, Thumbnail]:
     """The small pictures of the frames before and after changes, by name."""
-    if between is None:
+    if between is None or not between.thumbnails:
         return {}
     wanted = set()
     for timeline in timelines.values():

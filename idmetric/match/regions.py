@@ -134,7 +134,7 @@ class Piece(NamedTuple):
     box: Box
 
     def key(self, cut: Cut) -> str:
-        """What tells it from other pieces of its image, by what was cut out and how."""
+        """A digest of what was cut out and how, which no other piece of its image has."""
         facts = {"cut": str(cut), "box": str(self.box)}
         if self.cover is not None:
             facts["cover"] = hashlib.sha256(self.cover.numpy().tobytes()).hexdigest()

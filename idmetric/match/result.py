@@ -598,6 +598,7 @@ def with_changes(samples: Match, between: Match | None) -> Match:
     thumbnails: dict[str, Thumbnail] = {}
     if between is not None:
         frames += between.frame_states
+    if between is not None and between.thumbnails:
         thumbnails.update(zip(between.table.times, between.thumbnails, strict=True))
     changes = state_changes(samples.table.subjects, frames)
 

@@ -26,7 +26,7 @@ class Part:
 
     Attributes:
         pixels: what is seen. cover: how much of each pixel its mask covers, (h, w); None without a mask.
-        key: what tells it from other parts of its image in a cache; "": it is the whole image; None: it is not kept.
+        key: names it among the parts of its image in a cache; "": it is the whole image; None: it is not kept.
     """
 
     pixels: Picture
