@@ -26,7 +26,7 @@ from tests.runner import Runner
     [
         ("score a.png b.png --treshold 0.3", "--treshold"), ("score a.png b.png --distance clz", "cls"),
         ("gallery qeury a.png", "query"), ("data mine negativ x", "negatives"), ("eval folder --datta x", "--datta"),
-        ("train --xyz", "RECIPE is needed"), ("export --xyz", "--xyz"),
+        ("train --xyz", "RECIPE is needed"),
     ],
 )  # fmt: skip
 def test_wrong_usage_gets_one_line_without_the_usage(
