@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save
 
 from idmetric.gallery.prune import LOOKS, PICTURES
@@ -28,7 +28,7 @@ from idmetric.metric.images.opening import Named, is_animated, open_file
 from idmetric.metric.images.small import SIZE, small_picture
 from idmetric.scoring.copies import THRESHOLD, compare_pairs
 from idmetric.stream.pipeline import threads
-from idmetric.stream.shards import DamagedShardError, ShardError, check, remove, shards_in, write
+from idmetric.stream.shards import DamagedShardError, check, remove, shards_in, write
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Item
@@ -86,19 +86,16 @@ class Looks:
     def _load(self, path: Path) -> None:
         """Note what a file holds."""
         check(path)
-        try:
-            with safe_open(path, "np") as file:
-                keys = file.metadata()["keys"].split()
-                if path.name.startswith("pictures"):
-                    self.sharpness |= zip(keys, file.get_tensor("sharpness").tolist(), strict=True)
-                    self.animated |= zip(keys, file.get_tensor("animated").tolist(), strict=True)
-                    self._where |= {key: (path, row) for row, key in enumerate(keys)}
-                    return
-                columns = [file.get_tensor(name).tolist() for name in ("a", "b", "agreement", "mirrored")]
-            for a, b, agreement, mirrored in zip(*columns, strict=True):
-                self._agreements[keys[a], keys[b]] = (agreement, bool(mirrored))
-        except (SafetensorError, ValueError, TypeError, LookupError) as error:
-            raise ShardError(path, f"does not hold pictures of a gallery ({error}): remove it") from error
+        with safe_open(path, "np") as file:
+            keys = file.metadata()["keys"].split()
+            if path.name.startswith("pictures"):
+                self.sharpness |= zip(keys, file.get_tensor("sharpness").tolist(), strict=True)
+                self.animated |= zip(keys, file.get_tensor("animated").tolist(), strict=True)
+                self._where |= {key: (path, row) for row, key in enumerate(keys)}
+                return
+            columns = [file.get_tensor(name).tolist() for name in ("a", "b", "agreement", "mirrored")]
+        for a, b, agreement, mirrored in zip(*columns, strict=True):
+            self._agreements[keys[a], keys[b]] = (agreement, bool(mirrored))
 
     def _write(
         self,
