@@ -21,6 +21,7 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.numpy import save
 
+from idmetric.data.sharpness import blur_score
 from idmetric.gallery.prune import LOOKS, PICTURES
 from idmetric.metric.files.output import OutputError
 from idmetric.metric.files.threads import in_order
@@ -242,16 +243,12 @@ def _numbered(pairs: Sequence[Pair]) -> tuple[list[str], NDArray[np.int64], NDAr
 
 
 def sharpness(image: Image.Image) -> float:
-    """Variance of the Laplacian (Pech-Pacheco et al., ICPR 2000) over the variance of the grays, at 256 pixels.
+    """`blur_score` over the variance of the grays, at 256 pixels; 0 for an image of a single gray.
 
-    The division is ours: without it, a brighter copy would count as sharper. 0 for an image of a single gray.
+    The division is ours: without it, a brighter copy would count as sharper.
     """
     scale = _SHARPNESS_SIDE / max(image.size)
     width, height = (max(3, round(side * scale)) for side in image.size)
-    small = image.convert("L").resize((width, height), Image.Resampling.LANCZOS)
-    gray = np.asarray(small, np.float64) / 255
-    if gray.std() <= 1e-6:
-        return 0.0
-    neighbors = gray[:-2, 1:-1] + gray[2:, 1:-1] + gray[1:-1, :-2] + gray[1:-1, 2:]
-    laplacian = neighbors - 4 * gray[1:-1, 1:-1]
-    return float(laplacian.var() / gray.var())
+    gray = image.convert("L").resize((width, height), Image.Resampling.LANCZOS)
+    variance = float(np.asarray(gray).var(dtype=np.float64))
+    return blur_score(gray) / variance if variance else 0.0
