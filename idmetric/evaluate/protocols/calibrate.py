@@ -16,6 +16,7 @@ out" measure a curve and thresholds made from the other datasets.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -289,7 +290,7 @@ def quality_row(
 
     row: Row = {"what": f"probability, {method}"}
     columns = (probability, pairs.same)
-    measures = {
+    measures: dict[str, tuple[Callable[..., float], Range]] = {
         "ECE": (expected_calibration_error, SHARE),
         "log loss": (log_loss_of, POSITIVE),
         "Brier": (brier_score_of, SHARE),
