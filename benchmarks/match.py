@@ -15,14 +15,14 @@ from fractions import Fraction
 from itertools import product
 from pathlib import Path
 
+import bench
 import numpy as np
 import rows
 import torch
+from bench import make_files, open_model
 from rows import Row, over
 from timing import Clock, add_counts, parser_of
 
-from idmetric.cli import bench
-from idmetric.cli.bench import make_files, open_model
 from idmetric.match import Subject, match
 from idmetric.metric.images.read import read_image
 from idmetric.metric.models.devices import auto_device

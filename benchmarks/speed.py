@@ -3,7 +3,7 @@
     python benchmarks/speed.py --only sinkhorn --sets 20 --tokens 784 --json sinkhorn.json
 
 Functions that are compared take turns in one run; their ratio is given as median, lowest and highest round.
-`idmetric bench` measures a model's stages, `bounds.py` the time of a new process to the first score.
+`bench.py` measures a model's stages, `bounds.py` the time of a new process to the first score.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import bench
 import rows
 import torch
 import torch.nn.functional as F
+from bench import make_files, open_model, pixels_of, prepared, read_files, trunk
 from rows import Row, over
 from timing import Clock, add_counts, parser_of
 from torch import Tensor
 
-from idmetric.cli import bench
-from idmetric.cli.bench import make_files, open_model, pixels_of, prepared, read_files, trunk
 from idmetric.metric.distance.cosine import cosine_distance
 from idmetric.metric.distance.sinkhorn import sinkhorn_distance, sinkhorn_matrix
 from idmetric.metric.files.threads import in_order

@@ -56,6 +56,7 @@ _EXAMPLES = """examples:
 
 Images are never deleted or moved."""
 _PACKAGES = {
+    "dedupe": {"scipy": "SciPy"},
     "cluster": {"scipy": "SciPy"},
     "report": {"scipy": "SciPy", "jinja2": "jinja2"},
 }

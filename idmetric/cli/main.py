@@ -17,7 +17,6 @@ COMMANDS = {
     "train": ("idmetric.cli.train", "train the papers' models"),
     "data": ("idmetric.cli.data", "make, check and convert manifests"),
     "export": ("idmetric.cli.export", "a model as an ONNX file, which runs without torch"),
-    "bench": ("idmetric.cli.bench", "measure speed on this machine"),
 }
 _EXAMPLES = """examples:
   idmetric score reference.jpg generated/ --model tiny

@@ -17,10 +17,11 @@ import numpy as np
 
 from idmetric.data.nearest import Double, Ints, distances
 from idmetric.gallery.index import by_key, row_of
-from idmetric.gallery.linkage import Linkage, cluster, members
+from idmetric.gallery.linkage import Linkage, cluster, connected, members
 from idmetric.gallery.looks import Looks
 from idmetric.metric.calibration.apply import SEARCH_RATE
 from idmetric.metric.distance.ties import comparable
+from idmetric.metric.files.hints import need
 from idmetric.scoring.copies import THRESHOLD
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.records import Record, Records
@@ -82,8 +83,9 @@ def near_duplicates(
     Images that are missing or have changed since the last update are left out, see `Gallery.current`.
 
     Raises:
-        GalleryError: if all images are missing, or one changes meanwhile.
+        GalleryError: if all images are missing, or one changes meanwhile. ImportError: without SciPy.
     """
+    need("gallery", "finding duplicates", scipy="SciPy")
     limit = None if max_distance is None else Limit.of(max_distance)
     columns = DUPLICATES if limit is None else (*DUPLICATES, *LIMIT)
     if not len(gallery):
@@ -108,7 +110,7 @@ def near_duplicates(
     linked[rest] = [agreement >= THRESHOLD for agreement, _ in looks.agreements(pairs)]
 
     groups: list[list[Record]] = []
-    for rows in _connected(len(keys), a[linked], b[linked]):
+    for rows in members(connected(len(keys), a[linked], b[linked])):
         images: list[Item] = []
         for key in keys[rows]:
             images += items.get(key, ())
@@ -234,21 +236,6 @@ def nearest_pairs(neighbors: Ints, distance: Double) -> tuple[Ints, Ints, Double
     order = np.lexsort((pair, comparable(pair_distance)))
     a, b = np.divmod(pair[order], count)
     return a, b, pair_distance[order]
-
-
-def _connected(
-    count: int,
-    a: Ints,
-    b: Ints,
-) -> list[list[int]]:
-    """Return the connected components of rows 0 to count - 1, where rows a and b are linked."""
-    label, before = np.arange(count), np.array([])
-    while not np.array_equal(label, before):
-        before = label.copy()
-        np.minimum.at(label, a, before[b])
-        np.minimum.at(label, b, before[a])
-        label = label[label]
-    return [rows.tolist() for rows in members(label)]
 
 
 # Identities

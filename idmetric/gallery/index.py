@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -143,17 +143,11 @@ def as_line(item: Item) -> str:
 
 
 def parse_item(line: str) -> Item:
-    """Return the image of a line, which may come from somebody else."""
+    """Return the image of a line that `as_line` made."""
     values = json_file.parse(line)
-    values["stamp"] = tuple(tuple(map(int, stamp)) for stamp in values["stamp"])
-    values["files"] = tuple(map(str, list.copy(values["files"])))  # TypeError for text
-    item = Item(**{field.name: values[field.name] for field in fields(Item)})
-    texts = (item.name, item.place, item.key, item.problem)
-    numbers = (item.width, item.height, item.size)
-    are_texts = all(isinstance(text, str) for text in texts) and isinstance(item.identity, str | None)
-    if not are_texts or not all(isinstance(number, int) for number in numbers):
-        raise ValueError(f"an image has values of the wrong types: {typed.shown(item)}")
-    return item
+    values["stamp"] = tuple(map(tuple, values["stamp"]))
+    values["files"] = tuple(values["files"])
+    return Item(**values)
 
 
 def write_index(
@@ -182,9 +176,6 @@ def _head(path: Path, line: str) -> dict[str, Any]:
         if isinstance(head.get("format"), int) and head["format"] > FORMAT:
             raise NewerFormatError(f"{message}: open it with a newer version, or build a gallery in another folder")
         raise GalleryError(message)
-    for name, kind in {"about": dict, "opened": str, "opened_revision": str, "images": int}.items():
-        if not isinstance(head.get(name), kind):
-            raise ValueError(f"{name} is missing")
     return head
 
 

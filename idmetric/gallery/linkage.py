@@ -69,11 +69,22 @@ def members(labels: Ints) -> list[Ints]:
     return np.split(order, starts)
 
 
-def _components(unit: Double, threshold: float) -> Ints:
-    """Return a label for each row, the same for rows that are connected by pairs at most `threshold` apart."""
+def connected(count: int, a: Ints, b: Ints) -> Ints:
+    """Return a label for each of `count` rows, the same where links of rows a[i] and b[i] connect them.
+
+    Labels are numbered from 0 in the order of first rows.
+    """
     from scipy.sparse import coo_matrix
     from scipy.sparse.csgraph import connected_components
 
+    links = coo_matrix((np.ones(len(a), bool), (a, b)), (count, count))
+    _, label = connected_components(links, directed=False)
+    component: Ints = label.astype(np.int64)
+    return component
+
+
+def _components(unit: Double, threshold: float) -> Ints:
+    """Return a label for each row, the same for rows that are connected by pairs at most `threshold` apart."""
     count = len(unit)
     label: Ints = np.arange(count)
     step = max(1, _CELLS // max(1, count))
@@ -83,12 +94,8 @@ def _components(unit: Double, threshold: float) -> Ints:
         near = _rounded(similarities[a, b]) <= comparable(threshold)
         a, b = label[a[near] + start], label[b[near] + start]
         apart = a != b
-        edges = (a[apart], b[apart])
-        if not len(edges[0]):
-            continue
-        graph = coo_matrix((np.ones(len(edges[0]), bool), edges), (count, count))
-        _, component = connected_components(graph, directed=False)
-        label = component[label]
+        if apart.any():
+            label = connected(count, a[apart], b[apart])[label]
     return label
 
 

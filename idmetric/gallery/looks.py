@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save
 
+from idmetric.data.sharpness import blur_score
 from idmetric.gallery.prune import LOOKS, PICTURES
 from idmetric.metric.files.output import OutputError
 from idmetric.metric.files.threads import in_order
@@ -28,7 +29,7 @@ from idmetric.metric.images.opening import Named, is_animated, open_file
 from idmetric.metric.images.small import SIZE, small_picture
 from idmetric.scoring.copies import THRESHOLD, compare_pairs
 from idmetric.stream.pipeline import threads
-from idmetric.stream.shards import DamagedShardError, ShardError, check, remove, shards_in, write
+from idmetric.stream.shards import DamagedShardError, check, remove, shards_in, write
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Item
@@ -86,19 +87,16 @@ class Looks:
     def _load(self, path: Path) -> None:
         """Note what a file holds."""
         check(path)
-        try:
-            with safe_open(path, "np") as file:
-                keys = file.metadata()["keys"].split()
-                if path.name.startswith("pictures"):
-                    self.sharpness |= zip(keys, file.get_tensor("sharpness").tolist(), strict=True)
-                    self.animated |= zip(keys, file.get_tensor("animated").tolist(), strict=True)
-                    self._where |= {key: (path, row) for row, key in enumerate(keys)}
-                    return
-                columns = [file.get_tensor(name).tolist() for name in ("a", "b", "agreement", "mirrored")]
-            for a, b, agreement, mirrored in zip(*columns, strict=True):
-                self._agreements[keys[a], keys[b]] = (agreement, bool(mirrored))
-        except (SafetensorError, ValueError, TypeError, LookupError) as error:
-            raise ShardError(path, f"does not hold pictures of a gallery ({error}): remove it") from error
+        with safe_open(path, "np") as file:
+            keys = file.metadata()["keys"].split()
+            if path.name.startswith("pictures"):
+                self.sharpness |= zip(keys, file.get_tensor("sharpness").tolist(), strict=True)
+                self.animated |= zip(keys, file.get_tensor("animated").tolist(), strict=True)
+                self._where |= {key: (path, row) for row, key in enumerate(keys)}
+                return
+            columns = [file.get_tensor(name).tolist() for name in ("a", "b", "agreement", "mirrored")]
+        for a, b, agreement, mirrored in zip(*columns, strict=True):
+            self._agreements[keys[a], keys[b]] = (agreement, bool(mirrored))
 
     def _write(
         self,
@@ -245,16 +243,12 @@ def _numbered(pairs: Sequence[Pair]) -> tuple[list[str], NDArray[np.int64], NDAr
 
 
 def sharpness(image: Image.Image) -> float:
-    """Variance of the Laplacian (Pech-Pacheco et al., ICPR 2000) over the variance of the grays, at 256 pixels.
+    """`blur_score` over the variance of the grays, at 256 pixels; 0 for an image of a single gray.
 
-    The division is ours: without it, a brighter copy would count as sharper. 0 for an image of a single gray.
+    The division is ours: without it, a brighter copy would count as sharper.
     """
     scale = _SHARPNESS_SIDE / max(image.size)
     width, height = (max(3, round(side * scale)) for side in image.size)
-    small = image.convert("L").resize((width, height), Image.Resampling.LANCZOS)
-    gray = np.asarray(small, np.float64) / 255
-    if gray.std() <= 1e-6:
-        return 0.0
-    neighbors = gray[:-2, 1:-1] + gray[2:, 1:-1] + gray[1:-1, :-2] + gray[1:-1, 2:]
-    laplacian = neighbors - 4 * gray[1:-1, 1:-1]
-    return float(laplacian.var() / gray.var())
+    gray = image.convert("L").resize((width, height), Image.Resampling.LANCZOS)
+    variance = float(np.asarray(gray).var(dtype=np.float64))
+    return blur_score(gray) / variance if variance else 0.0

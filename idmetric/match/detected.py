@@ -92,7 +92,7 @@ class DetectedRegions:
                 return self._find(picture)
             key = content_key(_pixels(picture), self.signature.encode())
             path = Path(self.keep, f"{key}.json")
-            regions = _read(path, picture.size)
+            regions = _read(path)
             if regions is None:
                 regions = self._find(picture)
                 content = {**BLANK, "detector": self.signature, "regions": list(map(asdict, regions))}
@@ -105,12 +105,8 @@ class DetectedRegions:
         return self.detector.find(image, self._words, self._queries).regions
 
 
-def _read(path: Path, image_size: tuple[int, int]) -> list[Region] | None:
-    """The regions in a kept file; None if there is none, and with a warning for a damaged one.
-
-    Args:
-        image_size: width and height of the image.
-    """
+def _read(path: Path) -> list[Region] | None:
+    """The regions in a kept file; None if there is none, and with a warning for a damaged one."""
     regions = []
     try:
         check_seal(path)
@@ -118,13 +114,11 @@ def _read(path: Path, image_size: tuple[int, int]) -> list[Region] | None:
             mask = None
             if row["mask"]:
                 mask = RunLengths(row["mask"]["code"])
-                if mask.image_size != image_size:
-                    raise ValueError(f"a mask of {mask.image_size} pixels does not fit an image of {image_size}")
             found_for = tuple(row["found_for"])
             regions.append(Region(tuple(row["box"]), mask, row["label"], row["score"], found_for=found_for))
     except FileNotFoundError:
         return None
-    except (ValueError, LookupError, TypeError) as error:
+    except ValueError as error:
         message = f"the kept regions {os.fspath(path)!r} are damaged and are found again: {error}"
         warnings.warn(message, stacklevel=2)
         return None

@@ -125,7 +125,7 @@ def truncate(path: Path, done: int) -> None:
     lines = []
     if done and path.is_file():
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            with suppress(ValueError, KeyError, TypeError):
+            with suppress(ValueError):  # an unfinished line
                 if json.loads(line)["step"] <= done:
                     lines.append(line + "\n")
     with replacing(path) as temporary:

@@ -141,20 +141,21 @@ class Processes:
 
     def all_values(self, value: T) -> list[T]:
         """A small value (numbers, text, dicts of them) of each process, in order of ranks."""
-        values = [value] * self.count
-        if self.count > 1:
-            dist.all_gather_object(values, value)
+        from accelerate.utils import gather_object
+
+        values: list[T] = gather_object([value])
         return values
 
     def copy_from_main(self, tensors: Iterable[Tensor]) -> None:
         """Overwrite these tensors (parameters, buffers) with the main process's."""
         if self.count == 1:
             return
+        from accelerate.utils import broadcast
+
         with torch.no_grad():
             for tensor in tensors:
                 sent = tensor.detach().to(self.device).contiguous()
-                dist.broadcast(sent, 0)
-                tensor.copy_(sent)
+                tensor.copy_(broadcast(sent))
 
     def place(self, batch: T) -> T:
         """A batch (nested dicts, lists, tuples, named tuples) with its tensors on this process's device."""

@@ -234,14 +234,6 @@ def test_the_wrapper_for_verl_omni(wrappers: dict[str, Any], expected: list[floa
         assert scored["score"] == pytest.approx(reward_of_it, abs=1e-3)
 
 
-def test_the_wrapper_for_trl(wrappers: dict[str, Any], expected: list[float]) -> None:
-    images = [Image.open(MUGS[1]), Image.open(BOX)]
-    found = wrappers["identity_reward"](
-        prompts=["a mug"] * 2, completions=images, references=[[MUGS[0]]] * 2, seed=[1, 2]
-    )
-    assert found == pytest.approx(expected, abs=1e-3)
-
-
 def test_files_that_are_read_once_and_folders_are_taken(tiny: IDSim, tmp_path: Path) -> None:
     expected = reward(tiny)(MUGS[1:], [MUGS[:1]])
     with Path(MUGS[1]).open("rb") as one, Path(MUGS[2]).open("rb") as other, Path(MUGS[0]).open("rb") as reference:

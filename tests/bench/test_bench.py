@@ -1,4 +1,4 @@
-"""`idmetric bench`: that it measures what it says, fairly, and what it must never change: the values."""
+"""benchmarks/bench.py: that it measures what it says, fairly, and what it must never change: the values."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import bench
 import numpy as np
 import pytest
 import torch
+from bench import decoded, describe, line, make_files, read_files
 from PIL import Image
 from timing import Clock
 
 from idmetric import IDSim
-from idmetric.cli import bench
-from idmetric.cli.bench import decoded, describe, line, make_files, read_files
 from idmetric.metric.images.read import ImageReadError
 
 
@@ -119,7 +119,7 @@ def test_the_command_prints_tables_and_writes_everything(
     monkeypatch.setattr(bench.stages, "__defaults__", (0.01,))
     file = tmp_path / "bench.json"
     words = "--model tiny --device cpu --batch 2"
-    assert bench.main([*words.split(), "--json", str(file)]) == 0
+    bench.main([*words.split(), "--json", str(file)])
     out = capsys.readouterr().out
     assert "cores" in out.splitlines()[0]
     assert f"torch {torch.__version__.split('+')[0]}" in out.splitlines()[0]
@@ -130,31 +130,9 @@ def test_the_command_prints_tables_and_writes_everything(
     assert [row["model"].partition("@")[0] for row in found["rows"]] == ["IDSim:tiny"] * 6
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (["--batch", "0"], "--batch-size/--batch: '0' is not a whole number, at least 1"),
-        (["--json", "nowhere/b.json"], "cannot write 'nowhere/b.json': its folder is not there"),
-    ],
-)
-def test_wrong_usage_is_explained(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        bench.main(words)
-    assert stop.value.code == 2
-    assert message in capsys.readouterr().err
-
-
-def test_errors_name_the_model_or_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.main(["--images", str(tmp_path)]) == 1
-    assert f"'{tmp_path}': the folder holds no images" in capsys.readouterr().err
-    (tmp_path / "torn.png").write_bytes(b"\x89PNG\r\n")
-    assert bench.main(["--images", str(tmp_path)]) == 1
-    assert "torn.png" in capsys.readouterr().err
-    assert bench.main(["--model", "visid_3b", "--random-weights", "--device", "cpu"]) == 1
-    assert "no random weights for 'visid_3b'" in capsys.readouterr().err
-    if not torch.cuda.is_available():
-        assert bench.main(["--device", "cuda"]) == 1
-        assert "torch sees no such device" in capsys.readouterr().err
+def test_random_weights_are_made_for_published_architectures_alone() -> None:
+    with pytest.raises(ValueError, match="no random weights for 'visid_3b'"):
+        bench.open_model("visid_3b", random_weights=True)
 
 
 def test_photos_of_a_folder_are_used_again_when_they_are_few(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from bench import make_files
 from rows import Row
 from timing import Clock
 
 from benchmarks import speed
 from idmetric import Backbone, IDSim
-from idmetric.cli.bench import make_files
 
 CLOCK = Clock(torch.device("cpu"), repeats=3, warmup=1)
 

@@ -26,7 +26,7 @@ from tests.runner import Runner
     [
         ("score a.png b.png --treshold 0.3", "--treshold"), ("score a.png b.png --distance clz", "cls"),
         ("gallery qeury a.png", "query"), ("data mine negativ x", "negatives"), ("eval folder --datta x", "--datta"),
-        ("train --xyz", "RECIPE is needed"), ("bench --xyz", "--xyz"),
+        ("train --xyz", "RECIPE is needed"),
     ],
 )  # fmt: skip
 def test_wrong_usage_gets_one_line_without_the_usage(
@@ -65,7 +65,6 @@ SLOW_IMPORTS = pytest.mark.parametrize(
     ("command", "words", "module", "kept"),
     [
         ("train", "ilgen --smoke --out run", "idmetric.train.ilgen.recipe", "the same command resumes from the last"),
-        ("bench", "--json b.json", "idmetric.metric.models.devices", "measured models were printed"),
         ("eval", "folder --data . --out results", "idmetric.data.manifest.table", "embeddings in --out are kept"),
         ("eval", "folder --data .", "idmetric.data.manifest.table", "with --out DIR the same command would resume"),
         ("score", "a.png b.png", "idmetric.metric.models.names", "with --cache DIR the same command would resume"),
@@ -210,7 +209,6 @@ def test_mistakes_are_reported_before_anything_heavy_is_imported(tmp_path: Path)
         "score a.png b.png --model tiny --output gone/x.csv": "cannot write 'gone/x.csv'",
         "gallery build a.png --gallery index --model tinny": "unknown model 'tinny'",
         "export --model tinny --out tinny.onnx": "unknown model 'tinny'",
-        "bench --model tinny": "unknown model 'tinny'",
         "eval folder --data . --model hsv --model tinny": "unknown model 'tinny'",
         "eval folder --data . --model mine=tinny": "unknown model 'tinny'",
         "eval folder --model untrained:tinny": "unknown model 'tinny'",

@@ -90,7 +90,6 @@ def test_stderr_on_a_full_disk_costs_messages_and_no_scores(
         ("gallery cluster . --model tiny", "name a file with --output"),
         ("gallery dedupe . --model tiny", "name a file with --output"),
         ("eval folder --data . --model hsv", "keep the result by --out DIR"),
-        ("bench", "name a file with --json"),
         ("data info .", "leave it open"),
     ],
 )

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from PIL import Image
 from pycocotools import mask as coco
 
-from idmetric.data.frames.choose import SAMPLINGS, Faults, Sampling, blur_score, candidates, choose, plan, positions
+from idmetric.data.frames.choose import SAMPLINGS, Faults, Sampling, candidates, choose, plan, positions
 from idmetric.data.frames.clips import Clip, find_clips
 from idmetric.data.frames.extract import Extraction, extract, finished, folder_name, to_manifest
 from idmetric.data.frames.footage import Footage, Frame, open_clip, read_boxes
 from idmetric.data.manifest.table import read
+from idmetric.data.sharpness import blur_score
 from idmetric.match.video import ClipError
 from idmetric.metric.images.read import ImageReadError
 from tests.clip_files import mask, number_of, picture, turn_video, write_folder, write_masks, write_video

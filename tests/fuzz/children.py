@@ -87,7 +87,7 @@ def _serve() -> None:
     import timm  # noqa: F401
 
     for name in (
-        "cli.score", "cli.match", "cli.gallery", "cli.eval", "cli.data", "cli.train", "cli.bench", "gallery",
+        "cli.score", "cli.match", "cli.gallery", "cli.eval", "cli.data", "cli.train", "gallery",
         "metric.models.idsim", "scoring.copies", "data.manifest.table", "data.importers.run", "data.painter",
         "evaluate.protocols.folder", "evaluate.protocols.common.scorers", "evaluate.report.evaluation",
         "evaluate.report.html", "train.nearid.recipe", "match.matching",

@@ -585,25 +585,6 @@ def test_a_list_of_a_newer_format_is_refused_and_kept(
     assert path.read_text() == text
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [
-        ("name", 1), ("place", None), ("key", ["a"]), ("problem", {}), ("identity", 3), ("width", "9"), ("size", 1.5),
-        ("identity", []), ("files", "ab"), ("files", 3), ("stamp", [["x"]]), ("name", ["x" * 700_000]),
-    ],
-)  # fmt: skip
-def test_a_list_of_images_with_values_of_wrong_types_is_damaged(
-    metric: IDSim, photos: Path, index: Path, column: str, value: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    build(index, metric, photos / "a")
-    [path] = index.rglob("images.jsonl")
-    head, line, *others = path.read_text().splitlines()
-    path.write_text("\n".join([head, json.dumps(json.loads(line) | {column: value}), *others]))
-    with pytest.raises(GalleryError, match=r"images\.jsonl.* is damaged") as caught:
-        Gallery(index, metric).query(picture(1))
-    assert len(str(caught.value)) < 1000
-
-
 def test_a_gallery_that_is_not_kept_leaves_nothing(photos: Path, tmp_path: Path, metric: IDSim) -> None:
     metric.save_pretrained(tmp_path / "model")
     before = sorted(tmp_path.rglob("*"))

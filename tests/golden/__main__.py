@@ -96,7 +96,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
                     + [["mveb"], ["sensitivity"], ["segmentation"], ["dreambench"], ["calibrate"]]
                 ),
             ],
-            "bench": [[]],
         }.items()
         for sub in subs
     },

@@ -174,7 +174,7 @@ def test_a_grid_is_read_row_by_row(tmp_path):
     sheet.save(tmp_path / "story.png")
     assert numbers(Clip(tmp_path / "story.png", grid=(2, 3)), frames=2) == list(range(6))  # all panels
     assert numbers(Clip(sheet, grid=(1, 3))) == [0, 1, 2]
-    with pytest.raises(ClipError, match=r"story\.png: 288 x 128 pixels cannot be cut into 0 rows and 3 columns"):
+    with pytest.raises(ClipError, match=r"story\.png: .* cut into 0 rows and 3 columns"):
         numbers(Clip(tmp_path / "story.png", grid=(0, 3)))
     with pytest.raises(ClipError, match="a grid of panels is one image, and this is a clip"):
         numbers(Clip(tmp_path / "clip.mp4", grid=(2, 2)))

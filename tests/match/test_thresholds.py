@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -131,10 +132,7 @@ def test_without_a_threshold_there_are_no_states_and_no_numbers_of_them(distance
     assert [row["coverage"] for row in summary] == [None] * 3
     table = found.to_table().splitlines()
     assert ["cat", "1", "-", "-", "-", "0", "-"] in [line.split() for line in table]
-    hint = (
-        "no states of cat, dog, and no coverage, mean or worst: give a threshold, a calibration or five photos of each"
-    )
-    assert hint in table
+    assert any(re.match("no states of cat, dog.*: give a threshold", line) for line in table)
     page = found.to_html()
     assert "No states: no subject has a threshold" in page
     assert "<dt>Coverage</dt><dd>–</dd>" in page
@@ -152,5 +150,5 @@ def test_numbers_are_of_the_subjects_with_a_threshold(metric: IDSim) -> None:
 
 def test_a_rate_needs_a_calibration(metric: IDSim) -> None:
     picture, boxes = scene((ANN,))
-    with pytest.raises(RequestError, match="rate chooses a threshold of a calibration, and tiny has none for the dist"):
+    with pytest.raises(RequestError, match="calibration, and tiny has none"):
         match(metric, {"ann": references(ANN, 2)}, picture, regions=boxes, distance="patch", rate=0.01)

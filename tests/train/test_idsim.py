@@ -229,10 +229,8 @@ def test_images_and_identities_are_not_both_trained_and_validated_on(data: Manif
         held_out = data.column("split").index("val")
         shared = [values[0] if k in (held_out, held_out + 1) else v for k, v in enumerate(values)]
         message = wrong(data.replace(**{column: shared}))
-        text = (
-            f"2 rows of split val show images or identities that are trained on, such as row {held_out + 1} (val-0/0)"
-        )
-        assert text in message
+        assert message.startswith("2 rows of split val ")
+        assert f"row {held_out + 1} (val-0/0)" in message
         assert "idmetric data split" in message
 
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.data.frames.footage import Footage, Frame, FrameObject
+from idmetric.data.sharpness import blur_score
 from idmetric.metric.images.read import ImageReadError
 
 
@@ -87,20 +88,6 @@ class Faults:
     reasons: Counter[str] = field(default_factory=Counter)
     unreadable: list[str] = field(default_factory=list)
     objects: set[int] = field(default_factory=set)
-
-
-def blur_score(image: Image.Image) -> float:
-    """Variance of the Laplacian of the 8-bit gray image; higher = sharper (ID-Sim, A.2.1, after Pech-Pacheco, 2000).
-
-    Equals `cv2.Laplacian(gray, cv2.CV_64F).var()`: kernel [[0, 1, 0], [1, -4, 1], [0, 1, 0]], borders mirrored without
-    repeating the edge. Gray is ITU-R 601 luma as Pillow rounds it. The score depends on the resolution of the image.
-    """
-    gray = np.asarray(image.convert("L"), dtype=np.int32)
-    gray = np.pad(gray, 1, mode="reflect")
-    above, below = gray[:-2, 1:-1], gray[2:, 1:-1]
-    left, right = gray[1:-1, :-2], gray[1:-1, 2:]
-    laplacian = above + below + left + right - 4 * gray[1:-1, 1:-1]
-    return float(laplacian.var(dtype=np.float64))
 
 
 def plan(count: int, sampling: Sampling) -> list[range]:

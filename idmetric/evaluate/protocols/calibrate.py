@@ -16,6 +16,7 @@ out" measure a curve and thresholds made from the other datasets.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -31,12 +32,7 @@ from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bin
 from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.settings import Checked, option
 from idmetric.evaluate.statistics.calibration.fitting import METHODS, Method, fit, held_out
-from idmetric.evaluate.statistics.calibration.quality import (
-    brier_score,
-    expected_calibration_error,
-    log_loss,
-    reliability,
-)
+from idmetric.evaluate.statistics.calibration.quality import expected_calibration_error, reliability
 from idmetric.evaluate.statistics.calibration.thresholds import accepted, threshold_at_false_accept
 from idmetric.metric.calibration.apply import Calibration, CalibrationError, read
 from idmetric.metric.calibration.curves import from_log_odds
@@ -284,12 +280,20 @@ def quality_row(
     settings: EvalSettings,
 ) -> Row:
     """Calibration error, log loss and Brier score of probabilities (P,)."""
+    from sklearn.metrics import brier_score_loss, log_loss
+
+    def log_loss_of(drawn: Array, same: Truths) -> float:
+        return float(log_loss(same, drawn, labels=[False, True]))
+
+    def brier_score_of(drawn: Array, same: Truths) -> float:
+        return float(brier_score_loss(same, drawn, pos_label=True))
+
     row: Row = {"what": f"probability, {method}"}
     columns = (probability, pairs.same)
-    measures = {
+    measures: dict[str, tuple[Callable[..., float], Range]] = {
         "ECE": (expected_calibration_error, SHARE),
-        "log loss": (log_loss, POSITIVE),
-        "Brier": (brier_score, SHARE),
+        "log loss": (log_loss_of, POSITIVE),
+        "Brier": (brier_score_of, SHARE),
     }
     for name, (measure, limits) in measures.items():
         row[name] = any_statistic(measure, columns, pairs.family, settings, limits=limits)

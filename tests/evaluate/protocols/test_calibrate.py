@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,22 @@ from idmetric.metric.calibration.curves import from_log_odds
 from idmetric.metric.distance.ties import comparable
 
 QUICK = EvalSettings(bootstrap=20)
+
+
+def test_log_loss_and_brier_score_are_means_over_pairs_of_either_label() -> None:
+    """Also where all pairs have one label, as in a sample of few identities."""
+    index = np.arange(2)
+    settings = EvalSettings(bootstrap=0)
+    kinds = np.array(["same", "any"])
+    pairs = Pairs(a=index, b=index, same=np.array([True, False]), kind=kinds, family=np.zeros((2, 2), np.int64))
+    row = calibrate.quality_row("platt", np.array([0.9, 0.2]), pairs, settings)
+    assert row["log loss"].value == pytest.approx(-(math.log(0.9) + math.log(0.8)) / 2)
+    assert row["Brier"].value == pytest.approx((0.1**2 + 0.2**2) / 2)
+
+    alone = pairs.take(~pairs.same)
+    row = calibrate.quality_row("platt", np.array([0.2]), alone, settings)
+    assert row["log loss"].value == pytest.approx(-math.log(0.8))
+    assert row["Brier"].value == pytest.approx(0.2**2)
 
 
 @pytest.fixture(scope="module")

@@ -145,7 +145,7 @@ def test_one_prompt_has_no_interval_and_several_subjects_are_the_units(folder: P
 
 def test_what_does_not_fit_is_refused(folder: Path) -> None:
     model = {"hsv": open_model("hsv")}
-    with pytest.raises(ValueError, match=r"--drift-prompt 'a cat': no images of this prompt; there are a_dog, sks"):
+    with pytest.raises(ValueError, match=r"--drift-prompt 'a cat': .*there are a_dog, sks"):
         run(given(folder), model, PLAIN, CheckpointsOptions(drift_prompt=("a cat",)))
     with pytest.raises(ValueError, match="no images of a checkpoint that show the subject"):
         run(given(folder), model, PLAIN, CheckpointsOptions(drift_prompt=(CLASS, *PROMPTS)))

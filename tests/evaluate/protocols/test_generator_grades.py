@@ -77,11 +77,9 @@ def test_omnicontext_grades_are_roots_of_products_and_random_ones_are_missing(re
     assert column(grades, images, "grade") == [6.0, None, None, None, None, None]
     assert column(grades, images, "consistency") == [9.0, None, 7.0, None, None, None]  # SC
     assert column(grades, images, "grade PF") == [4.0, 8.0, None, None, None, None]
-    assert grades.notes == (
-        "grade: OmniContext or SconeEval, sqrt(PF x SC), 0 to 10",
-        "WARNING: 5 of 6 images have no grade: 1 with a grade that the benchmark's script drew at random, "
-        "1 with an answer that cannot be read, 3 without an answer",
-    )
+    about, warning = grades.notes
+    assert about.startswith("grade: OmniContext or SconeEval")
+    assert re.match("WARNING: 5 of 6 images have no grade: 1 .*random, 1 .*read, 3 without", warning)
 
 
 def test_grades_of_another_method_do_not_count(results: Path) -> None:

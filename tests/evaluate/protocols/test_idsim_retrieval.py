@@ -144,9 +144,7 @@ def test_a_query_of_each_cow_is_drawn_by_seed(model: IDSim, pods: Manifest) -> N
 
 def test_wrong_searches_are_named(model: IDSim, pods: Manifest) -> None:
     fashion = pods.replace(dataset="DeepFashion2", x_part=["shop"] * len(pods))
-    with pytest.raises(
-        ValueError, match=r"deepfashion2: no queries: rows of split 'query'.*there are the splits 'shop'"
-    ):
+    with pytest.raises(ValueError, match=r"deepfashion2: no queries.*'query'.*'shop'"):
         run(fashion, {"m": model}, PLAIN)
     lone = pods.filter(lambda row: not (row.identity == "pods/thing0" and row.id.startswith("pods/train")))
     with pytest.raises(ValueError, match="pods: 4 queries have no positive in the gallery: pods/test/thing0"):
@@ -154,7 +152,7 @@ def test_wrong_searches_are_named(model: IDSim, pods: Manifest) -> None:
     [result] = run(lone, {"m": model}, replace(PLAIN, on_error="skip"))
     assert value(result, "pods", "mAP").count == 16
     assert "4 queries have no positive" in result.notes[-1]
-    with pytest.raises(ValueError, match="no benchmark of ID-Sim here: the column dataset holds 'mine', not pods"):
+    with pytest.raises(ValueError, match="column dataset holds 'mine'"):
         run(pods.replace(dataset="mine"), {"m": model}, PLAIN)
     [named] = run(pods.replace(dataset="mine"), {"m": model}, PLAIN, IDSimOptions("pods"))
     assert value(named, "pods", "mAP").count == 20

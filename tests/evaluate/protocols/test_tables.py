@@ -359,7 +359,6 @@ def test_a_column_has_a_sentence_a_direction_and_its_own_name() -> None:
         assert not column.says.endswith("."), name
     assert column_of("mAP@100") is SHARED["mAP"]
     assert column_of("real SCR@0.5", "generator") is columns["generator/real SCR"]
-    assert column_of("real", "sets") is not column_of("real", "generator")
     assert column_of("identity", "sensitivity") is not column_of("identity", "generator")
     assert column_of("unheard of", "folder") is None
     assert column_of("mAP", "a protocol of somebody else") is SHARED["mAP"]

@@ -16,8 +16,6 @@ import pytest
 import torch
 from PIL import Image
 from scipy.optimize import minimize
-from sklearn.metrics import brier_score_loss
-from sklearn.metrics import log_loss as sklearn_log_loss
 
 from idmetric import IDSim, load
 from idmetric.evaluate.statistics.calibration import fitting, quality
@@ -176,13 +174,6 @@ def test_the_calibration_error_equals_torchmetrics() -> None:
         assert bins["share"][number] == pytest.approx(same[in_bin].mean())
     gaps = (abs(bins["share"] - bins["probability"]) * bins["count"]).sum() / len(p)
     assert gaps == pytest.approx(quality.expected_calibration_error(p, same, 10))
-
-
-def test_losses_equal_scikit_learns() -> None:
-    _, same, _ = pairs(3)
-    p = np.random.default_rng(3).uniform(0.01, 0.99, len(same))
-    assert quality.log_loss(p, same) == pytest.approx(sklearn_log_loss(same, p))
-    assert quality.brier_score(p, same) == pytest.approx(brier_score_loss(same, p))
 
 
 def test_bad_pairs_are_refused() -> None:

@@ -30,7 +30,6 @@ COMMANDS: dict[str, tuple[str, list[str], str]] = {
     "match": ("match", ["--subject", "a=a/0", "a", "--model", "tiny", "--output", "out/x.csv", "--format", "csv"],
     "out/x.csv"),
     "match html": ("match", ["--subject", "a=a/0", "a", "--model", "tiny", "--html", "out/x.html"], "out/x.html"),
-    "bench": ("bench", ["--batch", "2", "--device", "cpu", "--json", "out/x.json"], "out/x.json"),
     "train": ("train", ["nearid", "--smoke", "--cpu", "--workers", "0", "--out", "out/run"], "out/run"),
 }  # fmt: skip
 SINGLE = (".csv", ".parquet", ".html", ".json")
@@ -85,7 +84,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"bench"}))  # it takes a minute, and writes as score does
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_ctrl_c_leaves_no_half_written_output(name: str, children: Children, work: Path) -> None:
     program, words, output = module(name)
     done = children.run(program, words, work)
@@ -113,7 +112,7 @@ def test_ctrl_c_leaves_no_half_written_output(name: str, children: Children, wor
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(COMMANDS.keys() - {"bench"}))  # below, with fewer measurements
+@pytest.mark.parametrize("name", sorted(COMMANDS))
 def test_a_full_disk_gives_a_clear_error_and_leaves_the_old_output_whole(
     name: str, children: Children, work: Path
 ) -> None:
@@ -134,9 +133,7 @@ def test_a_full_disk_gives_a_clear_error_and_leaves_the_old_output_whole(
     assert children.run(program, words, work).status == 0  # with room it goes
 
 
-@pytest.mark.parametrize(
-    ("name", "found"), [("score", "a/1/4.png"), ("dedupe", "group"), ("eval", "hsv"), ("bench", "preprocess")]
-)
+@pytest.mark.parametrize(("name", "found"), [("score", "a/1/4.png"), ("dedupe", "group"), ("eval", "hsv")])
 def test_what_was_found_is_printed_where_the_disk_is_full_in_the_end(
     name: str, found: str, work: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -149,7 +146,6 @@ def test_what_was_found_is_printed_where_the_disk_is_full_in_the_end(
     program, words, output = module(name)
     for place in ("idmetric.cli.command", "idmetric.evaluate.protocols.common.result"):
         monkeypatch.setattr(f"{place}.replacing", full)
-    monkeypatch.setattr("idmetric.cli.bench.stages.__defaults__", (0.01,))
     monkeypatch.chdir(work)
     words = ["hsv" if word == "tiny" and name == "eval" else word for word in words]
     assert importlib.import_module(program).main(words) == 1

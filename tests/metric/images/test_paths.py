@@ -19,7 +19,6 @@ from PIL import Image
 
 from idmetric import IDSim, load, score_pairs
 from idmetric.cli import score
-from idmetric.cli.bench import read_files
 from idmetric.cli.command import refuse_inputs
 from idmetric.cli.data import main as data_main
 from idmetric.cli.eval import main as eval_main
@@ -124,8 +123,6 @@ def test_hidden_files_and_linked_folders_are_treated_alike_everywhere(tmp_path: 
     assert below(listed(root)) == below(listed(f"{root}/**")) == below(listed(f"{root}/*")) == expected
     assert sorted(e.name for e in entries([Source(str(root))], masked=False)) == expected  # galleries
     assert sorted(str(picture.path) for picture in imported(root)) == expected  # data import folder
-    monkeypatch.setattr("idmetric.metric.images.read.read_image", lambda path: None)
-    assert read_files(root, 2) == (b"e.png", b"who/a.png")  # bench
     assert listed(root / "who" / "._a.png") == [str(root / "who" / "._a.png")]  # named: read
 
     touch(tmp_path / "mac", "._a.png")

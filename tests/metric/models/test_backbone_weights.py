@@ -121,9 +121,7 @@ def test_a_pickle_as_weights_runs_no_code_whatever_timms_version(
 ) -> None:
     file = tmp_path / f"w.{ending}"
     torch.save(Attack(tmp_path / "attacked"), file)
-    with pytest.raises(
-        CheckpointError, match=rf"cannot read weights .*w\.{ending}': it does not hold a table of tensors alone"
-    ):
+    with pytest.raises(CheckpointError, match=rf"w\.{ending}': .*table of tensors"):
         opened(file)
     assert not (tmp_path / "attacked").exists()
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, free
 from idmetric.evaluate.protocols.common.scorers import Scorer, VectorScorer
 from idmetric.evaluate.protocols.generator.pattern import GENERATED, REFERENCE, TRAINING
-from idmetric.evaluate.statistics.sets import mean_pairwise_distance, vendi_score
+from idmetric.evaluate.statistics.diversity import mean_pairwise_distance, vendi_score
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.images.opening import open_file
 from idmetric.scoring.references import leave_one_out

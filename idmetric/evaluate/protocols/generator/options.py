@@ -1,4 +1,4 @@
-"""Options that the protocols of generated images share: `generator`, `sets` and `checkpoints`."""
+"""Options that the protocols of generated images share: `generator` and `checkpoints`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quality of probabilities: reliability, calibration error, log loss and Brier score.
+"""Quality of probabilities: reliability and calibration error. Log loss and Brier score are scikit-learn's.
 
 Measure them on identities that the curve was not fitted to (`fitting.held_out`).
 """
@@ -40,22 +40,6 @@ def expected_calibration_error(probabilities: ArrayLike, same: ArrayLike, bins: 
     curve = reliability(probabilities, same, bins)
     gaps = np.abs(curve["share"] - curve["probability"])
     return float(np.average(gaps, weights=curve["count"]))
-
-
-def log_loss(probabilities: ArrayLike, same: ArrayLike) -> float:
-    """Mean of -log(probability of the true label), in nats; lower = better. Arguments as for `reliability`."""
-    p, is_same = _checked(probabilities, same)
-    of_the_label = np.where(is_same, p, 1 - p)
-    with np.errstate(divide="ignore"):
-        losses = -np.log(of_the_label)
-    return float(losses.mean())
-
-
-def brier_score(probabilities: ArrayLike, same: ArrayLike) -> float:
-    """Mean of (probability - same)^2, in [0, 1]; lower = better (Brier 1950). Arguments as for `reliability`."""
-    p, is_same = _checked(probabilities, same)
-    squares = (p - is_same) ** 2
-    return float(squares.mean())
 
 
 def _checked(probabilities: ArrayLike, same: ArrayLike) -> tuple[NDArray[np.float64], Truths]:

@@ -1,100 +1,68 @@
-"""`idmetric bench`: how fast models are on this machine, stage by stage; as table and JSON."""
+"""How fast models are on this machine, stage by stage: decode, preprocess, backbone, heads, and the whole.
+
+    python benchmarks/bench.py
+    python benchmarks/bench.py --model dinov3_vitl16 --random-weights --batch 8
+    python benchmarks/bench.py --model nearid --images photos/ --device cuda --dtype bfloat16 --json nearid.json
+
+The first line describes the machine, and says whether other programs were running.
+"""
 
 from __future__ import annotations
 
+import argparse
 import io
+import json
 import os
 import platform
 import re
-from argparse import Namespace
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from importlib import metadata
 from itertools import cycle, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from idmetric.cli import options
-from idmetric.cli.command import Parser, check_output, codes, ended, fixable, say, write
-from idmetric.cli.options import check_model
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.benchmark import Timer
+
+from idmetric.metric.checkpoints import released
 from idmetric.metric.files import StrPath
+from idmetric.metric.files.tables import aligned
+from idmetric.metric.images.paths import listed
+from idmetric.metric.images.read import read_image, to_pixels
+from idmetric.metric.models.backbone import Backbone
+from idmetric.metric.models.devices import auto_device
+from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.models.idsim import IDSim, IDSimConfig
+from idmetric.metric.models.load import load
+from idmetric.metric.models.nearid import NearID, NearIDConfig
 from idmetric.version import __version__
-
-if TYPE_CHECKING:
-    import torch
-    from PIL import Image
-    from torch import Tensor
-
-    from idmetric.metric.models.embedder import Embedder
-
-_EXAMPLES = """examples:
-  idmetric bench
-  idmetric bench --model dinov3_vitl16 --random-weights --batch-size 8
-  idmetric bench --model nearid --images photos/ --device cuda --dtype bfloat16 --batch-size 64"""
 
 SIZE = (960, 720)  # pixels of the generated photos, as from image generators and shops
 _SECONDS = 2.0  # to measure each stage for, at least once
 
 
-def build_parser(prog: str = "idmetric bench") -> Parser:
+def build_parser() -> argparse.ArgumentParser:
     """The parser of the command."""
-    parser = Parser(
-        prog=prog,
-        description="Measure how fast models are on this machine: decode, preprocess, backbone, heads, and the whole.",
-        epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 130, 143)}",
-    )
-    add = parser.add_argument
-    add(
-        "--model",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="as for `idmetric score --model`; may be repeated (default: tiny)",
-    )
-    add(
-        "--random-weights",
-        action="store_true",
-        help="give published models random weights, which need no download and take the same time",
-    )
-    options.add_shared(parser, "--device")
-    add("--dtype", choices=options.DTYPES[:3], default="float32", help="default: %(default)s")
-    add("--batch-size", "--batch", **options.SHARED["--batch-size"] | {"dest": "batch", "default": 8})
-    add("--images", metavar="DIR", help="photos to use (default: generated JPEG files of 960 x 720 pixels)")
-    add("--json", metavar="FILE", help="also write all results there")
-    parser.add_version()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", action="append", help="as of `idmetric.load`; may be repeated (default: tiny)")
+    parser.add_argument("--random-weights", action="store_true", help="published architectures without a download")
+    parser.add_argument("--device")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="float32")
+    parser.add_argument("--batch", type=int, default=8, help="images per pass (default: %(default)s)")
+    parser.add_argument("--images", help="folder of photos (default: generated JPEG files of 960 x 720 pixels)")
+    parser.add_argument("--json", type=Path, help="also write all results there")
     return parser
 
 
-def main(argv: Sequence[str] | None = None, prog: str = "idmetric bench") -> int:
-    """Run the command; returns the exit status."""
-    parser = build_parser(prog)
-    args = parser.parse_args(argv)
-    return ended(partial(_run, args), parser, "measured models were printed")
-
-
-def _run(args: Namespace) -> int:
-    for name in args.model:
-        check_model(name)
-    check_output(args.json, "name a file with --json")
-    with fixable(RuntimeError, in_one_line=True):
-        results = _measured(args)
-    if args.json:
-        from idmetric.metric.files.json_file import text
-
-        write(text(results, indent=1) + "\n", args.json)
-        say(f"wrote {args.json}")
-    return 0
-
-
-def _measured(args: Namespace) -> dict[str, Any]:
-    import torch
-
-    from idmetric.metric.models.devices import auto_device
-
+def main(argv: Sequence[str] | None = None) -> None:
+    """Measure the models, and print a table of each."""
+    args = build_parser().parse_args(argv)
     device = torch.device(args.device or auto_device())
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError("--device cuda: torch sees no such device here: install its CUDA build, or choose cpu")
     machine = describe(device)  # before the load of this run
     print(line(machine), flush=True)
 
@@ -108,12 +76,14 @@ def _measured(args: Namespace) -> dict[str, Any]:
         print(f"\n{metric.label}, {metric.resolution}, {millions:.0f} M parameters, {args.dtype}")
         print(_table(rows), flush=True)
         results += [{"model": metric.label, **row} for row in rows]
-    return {"machine": machine, "options": vars(args), "rows": results}
+
+    if args.json:
+        options = {name: value for name, value in vars(args).items() if name != "json"}
+        text = json.dumps({"machine": machine, "options": options, "rows": results}, indent=1)
+        args.json.write_text(f"{text}\n", encoding="utf-8")
 
 
 def _table(rows: list[dict[str, Any]]) -> str:
-    from idmetric.metric.files.tables import aligned
-
     lines = [list(rows[0])]
     for row in rows:
         what, *numbers = row.values()
@@ -130,12 +100,6 @@ def stages(metric: Embedder, files: Sequence[bytes], batch: int, seconds: float 
     "decode" reads the encoded files; "preprocess" turns decoded images into the normalized batch that the encoder
     takes, on its device; "heads" are the layers after the encoder.
     """
-    import torch
-    from torch.utils.benchmark import Timer
-
-    from idmetric.metric.images.read import read_image
-    from idmetric.metric.models.idsim import IDSim
-
     photos = decoded(files, batch)
     steps: dict[str, Callable[[], Any]] = {
         "decode": lambda: [read_image(data) for data in files[:batch]],
@@ -178,10 +142,6 @@ def prepared(metric: Embedder, photos: list[Any]) -> Tensor:
 
 def pixels_of(metric: Embedder, photos: list[Any]) -> Tensor:
     """Turn decoded images into the model's pixels (B, 3, *image_size) in [0, 1], on its device."""
-    import torch
-
-    from idmetric.metric.images.read import to_pixels
-
     pixels = [to_pixels(photo, metric.image_size, **metric.reading) for photo in photos]
     return torch.stack(pixels).to(metric.device)
 
@@ -194,10 +154,6 @@ def trunk(metric: Embedder) -> Any:
 
 def heads_of(metric: Embedder, pixels: Tensor) -> Callable[[], Any] | None:
     """Return a function that runs ID-Sim's two heads on the tokens of a batch; None for models without heads."""
-    import torch
-
-    from idmetric.metric.models.idsim import IDSim
-
     if not isinstance(metric, IDSim):
         return None
     with torch.no_grad():
@@ -210,9 +166,6 @@ def heads_of(metric: Embedder, pixels: Tensor) -> Callable[[], Any] | None:
 
 def read_files(folder: StrPath, count: int) -> tuple[bytes, ...]:
     """Read the first `count` images below a folder in the order of their names, repeating them if there are fewer."""
-    from idmetric.metric.images.paths import listed
-    from idmetric.metric.images.read import read_image
-
     paths = listed(folder)
     for path in paths[:count]:
         read_image(path)
@@ -221,9 +174,6 @@ def read_files(folder: StrPath, count: int) -> tuple[bytes, ...]:
 
 def make_files(count: int, size: tuple[int, int] = SIZE) -> tuple[bytes, ...]:
     """Generate JPEG files with smooth shapes and grain, about as large as photos of that size; the same each time."""
-    import numpy as np
-    from PIL import Image
-
     files = []
     for seed in range(count):
         rng = np.random.default_rng(seed)
@@ -238,8 +188,6 @@ def make_files(count: int, size: tuple[int, int] = SIZE) -> tuple[bytes, ...]:
 
 def decoded(files: Sequence[bytes], count: int) -> list[Image.Image]:
     """Decode that many images, repeating the files if there are fewer."""
-    from idmetric.metric.images.read import read_image
-
     images = [read_image(data) for data in files[:count]]
     return list(islice(cycle(images), count))
 
@@ -252,14 +200,6 @@ def open_model(name: str, *, random_weights: bool = False, **options: Any) -> Em
             times. Without effect on "tiny", which is in the package.
         options: device and dtype.
     """
-    import torch
-
-    from idmetric.metric.checkpoints import released
-    from idmetric.metric.models.backbone import Backbone
-    from idmetric.metric.models.idsim import IDSim, IDSimConfig
-    from idmetric.metric.models.load import load
-    from idmetric.metric.models.nearid import NearID, NearIDConfig
-
     if not random_weights or name == "tiny":
         return load(name, **options)
     torch.manual_seed(0)
@@ -286,8 +226,6 @@ def describe(device: torch.device) -> dict[str, Any]:
     `busy` is the load average of the last minute per core, before the benchmark began. Above 0.2, other programs were
     running, and only ratios are meaningful. None if the system does not report it.
     """
-    import torch
-
     cores = os.cpu_count() or 1
     machine = {
         "processor": platform.processor() or platform.machine(),
@@ -317,3 +255,7 @@ def line(machine: dict[str, Any]) -> str:
     if machine["busy"] is not None and machine["busy"] > 0.2:
         text += f"\nOther programs were running (load {machine['busy']} per core): trust ratios, not single times."
     return text
+
+
+if __name__ == "__main__":
+    main()
