@@ -176,7 +176,8 @@ def test_masks_are_part_of_what_is_kept(run: Runner, folder: Path, monkeypatch: 
     counted = Counted(monkeypatch)
     assert plain_of(run.all("--distance joint --cache kept")) == whole
     assert counted.images == 0
-    results = [plain_of(run.all("--distance joint", *cache, "--outside", "keep")) for cache in (("--cache", "kept"), ())]
+    outside = ("--distance joint", "--outside", "keep")
+    results = [plain_of(run.all(*outside, *cache)) for cache in (("--cache", "kept"), ())]
     assert results[0][::2] == results[1][::2]  # status and messages
     kept, plain = (json.loads(result[1]) for result in results)
     assert kept.pop("summary") == pytest.approx(plain.pop("summary"), abs=1e-6)  # batches differ: rounding does
