@@ -28,7 +28,7 @@ from numpy.random import Generator
 from PIL import Image, ImageOps
 
 from idmetric.data.manifest.table import read
-from idmetric.match.assignment import State
+from idmetric.matching.assignment import State
 
 KINDS = ("right", "look-alikes", "replaced", "missing", "twice", "blended")
 SIDE = 640  # pixels of a composite

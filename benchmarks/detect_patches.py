@@ -16,8 +16,8 @@ import numpy as np
 from PIL import Image
 
 from idmetric import load
-from idmetric.match.detect_patches import PatchDetector
-from idmetric.match.tracks import overlaps
+from idmetric.matching.detect_patches import PatchDetector
+from idmetric.matching.tracks import overlaps
 
 SIDE = 448
 VIEWS = 8

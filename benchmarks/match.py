@@ -23,7 +23,7 @@ from bench import make_files, open_model
 from rows import Row, over
 from timing import Clock, add_counts, parser_of
 
-from idmetric.match import Subject, match
+from idmetric.matching import Subject, match
 from idmetric.metric.images.read import read_image
 from idmetric.metric.models.devices import auto_device
 from idmetric.metric.models.embedder import Embedder

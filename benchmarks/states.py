@@ -3,10 +3,10 @@
     python benchmarks/states.py --data DATA --composites 1200
 
 `composites.py` describes the composites. One half of them was used to choose the constants of
-`idmetric.match.assignment`; the other half shows other subjects, strangers and photos. Regions and photos are embedded
-once, and all rules are applied to the same distances. "States" is the share of right states, one for each subject of a
-composite, and "images" the share of composites in which all are right, with 95 % intervals by subject. DATA holds
-manifest.csv and its photos. The script takes two minutes on one core.
+`idmetric.matching.assignment`; the other half shows other subjects, strangers and photos. Regions and photos are
+embedded once, and all rules are applied to the same distances. "States" is the share of right states, one for each
+subject of a composite, and "images" the share of composites in which all are right, with 95 % intervals by subject.
+DATA holds manifest.csv and its photos. The script takes two minutes on one core.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from idmetric import load
 from idmetric.evaluate.statistics.bootstrap import Interval, bootstrap
-from idmetric.match.assignment import MARGIN, State, assigned
+from idmetric.matching.assignment import MARGIN, State, assigned
 from idmetric.metric.calibration.apply import PAIR_RATE, Calibration
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.matrix import distance_matrix

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 import idmetric
-from idmetric.match import Match
+from idmetric import Match
 from idmetric.metric.images.paths import all_listed
 
 BORDER = 0.25  # of the longer side: a face that fills its region is found once there is room around it
@@ -92,7 +92,8 @@ def main(argv: Sequence[str] | None = None) -> Match:
         parser.error(str(error))
 
     metric = idmetric.load("tiny")  # of subjects without an encoder of their own: there is none here
-    found = metric.match(
+    found = idmetric.match(
+        metric,
         people,
         all_listed(args.images),
         regions=args.regions,

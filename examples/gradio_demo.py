@@ -15,7 +15,7 @@ from PIL import Image
 
 from idmetric import Embedder, ImageReadError, load
 from idmetric.evaluate.report.heatmap import overlay
-from idmetric.match.heatmaps import heatmaps
+from idmetric.matching.heatmaps import heatmaps
 from idmetric.metric.distance.matrix import DISTANCES
 from idmetric.metric.images.read import read_image
 

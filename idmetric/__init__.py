@@ -15,6 +15,11 @@ from idmetric.metric.files.lazy import lazy
 from idmetric.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from idmetric.matching.clips import Clip
+    from idmetric.matching.consistency import consistency
+    from idmetric.matching.matching import match
+    from idmetric.matching.regions import Cut, Region
+    from idmetric.matching.result import Match
     from idmetric.metric.checkpoints.errors import CheckpointError
     from idmetric.metric.distance.embedding import Embedding
     from idmetric.metric.distance.finite import NonFiniteError
@@ -26,20 +31,28 @@ if TYPE_CHECKING:
     from idmetric.metric.models.load import load
     from idmetric.metric.models.nearid import NearID
     from idmetric.metric.models.visid import VisIDEmbed
+    from idmetric.metric.subject import Subject
     from idmetric.scoring.score import score, score_pairs
 
 _LAZY = {
     "Backbone": "idmetric.metric.models.backbone",
     "CheckpointError": "idmetric.metric.checkpoints.errors",
+    "Clip": "idmetric.matching.clips",
+    "Cut": "idmetric.matching.regions",
     "Embedder": "idmetric.metric.models.embedder",
     "Embedding": "idmetric.metric.distance.embedding",
     "IDSim": "idmetric.metric.models.idsim",
     "IdentityLoss": "idmetric.metric.loss",
     "ImageReadError": "idmetric.metric.images.read",
+    "Match": "idmetric.matching.result",
     "NearID": "idmetric.metric.models.nearid",
     "NonFiniteError": "idmetric.metric.distance.finite",
+    "Region": "idmetric.matching.regions",
+    "Subject": "idmetric.metric.subject",
     "VisIDEmbed": "idmetric.metric.models.visid",
+    "consistency": "idmetric.matching.consistency",
     "load": "idmetric.metric.models.load",
+    "match": "idmetric.matching.matching",
     "score": "idmetric.scoring.score",
     "score_pairs": "idmetric.scoring.score",
 }
@@ -47,16 +60,23 @@ _LAZY = {
 __all__ = [
     "Backbone",
     "CheckpointError",
+    "Clip",
+    "Cut",
     "Embedder",
     "Embedding",
     "IDSim",
     "IdentityLoss",
     "ImageReadError",
+    "Match",
     "NearID",
     "NonFiniteError",
+    "Region",
+    "Subject",
     "VisIDEmbed",
     "__version__",
+    "consistency",
     "load",
+    "match",
     "score",
     "score_pairs",
 ]

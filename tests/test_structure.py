@@ -21,9 +21,7 @@ HEAVY = ("torch", "timm", "peft", "transformers", "datasets", "numpy", "PIL", "h
 HELP = "from idmetric.cli.score import main\ntry: main(['--help'])\nexcept SystemExit: pass"
 
 # a room may import itself and the rooms before it
-ROOMS = ("metric", "stream", "scoring", "match", "data", "gallery", "evaluate", "train", "adapters", "cli")
-# the only import of a later room: `metric.match(...)`, a method that calls the function of the room match
-DOOR = ("metric.models.embedder", "match")
+ROOMS = ("metric", "pages", "stream", "scoring", "matching", "data", "gallery", "evaluate", "train", "adapters", "cli")
 ARRAYS_ALONE = ("evaluate.statistics", "train.losses")  # packages of pure functions
 # packages that these may import
 HELPERS = ("evaluate.statistics", "train.losses", "metric.files", "metric.distance", "metric.calibration")
@@ -121,7 +119,7 @@ def imports_of(path: Path) -> frozenset[str]:
         inner = name.partition("idmetric.")[2] if name.startswith("idmetric.") else ""
         while inner and inner not in known:
             inner = inner.rpartition(".")[0]
-        if inner and (path, inner) != (known[DOOR[0]], DOOR[1]):
+        if inner:
             found.add(inner)
     return frozenset(found)
 
@@ -142,17 +140,30 @@ def test_imports_point_one_way() -> None:
                 assert imported.startswith(HELPERS), f"{name} imports {imported}: it works on arrays alone"
 
 
-def test_the_metric_has_one_door_to_a_later_room() -> None:
-    """`imports_of` leaves it out: it must be `Embedder.match` alone, in its body and for type checkers."""
-    embedder, room = DOOR
-    tree = ast.parse(modules()[embedder].read_text(encoding="utf-8"))
-    imports = [
-        node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and node.module == f"idmetric.{room}"
-    ]
-    names = {alias.name for node in imports for alias in node.names}
-    assert names == {"match", "Match"}
-    at_top = {alias.name for node in tree.body if node in imports for alias in node.names}
-    assert at_top == set()  # neither is loaded with the model
+def test_pages_load_no_torch() -> None:
+    names = [name for name in modules() if name.startswith("pages")]
+    loaded = loaded_after("".join(f"import idmetric.{name}\n" for name in names))
+    assert "torch" not in loaded
+
+
+def test_every_module_is_imported_before_public_functions_are_called() -> None:
+    """A package or a module of a function's name would stand in its place as soon as it is imported."""
+    code = (
+        "import importlib, inspect, idmetric\n"
+        f"for name in {sorted(modules())!r}:\n"
+        "    importlib.import_module(f'idmetric.{name}')\n"
+        "for name in idmetric.__all__:\n"
+        "    assert not inspect.ismodule(getattr(idmetric, name)), name\n"
+        "for package in [value for value in vars(idmetric).values() if inspect.ismodule(value)]:\n"
+        "    for name in getattr(package, '__all__', ()):\n"
+        "        assert not inspect.ismodule(getattr(package, name)), (package, name)\n"
+        "metric = idmetric.IDSim('tiny', device='cpu')\n"
+        "mug = 'examples/images/mug_a.png'\n"
+        "idmetric.score(metric, mug, 'examples/images/mug_b.png'), idmetric.score_pairs(metric, [(mug, mug)])\n"
+        "idmetric.match(metric, {'mug': mug}, mug), idmetric.consistency(metric, [mug, mug])\n"
+        "idmetric.load('tiny', device='cpu')"
+    )
+    loaded_after(code)
 
 
 def test_the_metric_loads_nothing_of_the_other_rooms() -> None:

@@ -18,14 +18,14 @@ from torch import Tensor
 from idmetric import Backbone, IDSim, NearID, VisIDEmbed
 from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
 from idmetric.evaluate.protocols.segmentation.persam import PerSAM
-from idmetric.match.detect_models import GroundingDino, Owlv2, Sam2, Sam3
+from idmetric.matching.detect_models import GroundingDino, Owlv2, Sam2, Sam3
 from idmetric.metric.models.timm_encoders import build
 from idmetric.metric.models.visid import VisIDConfig
 from tests.conftest import random_model
 from tests.diffusion_parts import grounding_dino, sam2
 from tests.evaluate.protocols.parts import clip_folder
 from tests.evaluate.protocols.test_persam import heat, write_sam
-from tests.match.detector_parts import owlv2, sam3
+from tests.matching.detector_parts import owlv2, sam3
 from tests.metric.models.test_nearid import SMALL as SMALL_SIGLIP
 from tests.metric.models.test_nearid import official
 from tests.metric.models.test_visid import make_qwen

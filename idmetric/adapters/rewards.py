@@ -22,10 +22,10 @@ from PIL import Image
 from torch import Tensor
 
 from idmetric.adapters.references import Reference, References, SubjectPhoto, grouped, with_subjects
-from idmetric.match import Cut, Match, match
-from idmetric.match.assignment import UNASSIGNED
-from idmetric.match.regions import Regions
-from idmetric.match.rewards import assigned_similarities, umo_reward
+from idmetric.matching import Cut, Match, match
+from idmetric.matching.assignment import UNASSIGNED
+from idmetric.matching.regions import Regions
+from idmetric.matching.rewards import assigned_similarities, umo_reward
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.matrix import check_name, needs_patches
@@ -141,14 +141,14 @@ def reward_of_subjects(
     """Return a function (images, subjects, regions) -> rewards of images that should show several subjects.
 
     The function takes images as `reward` does, references of each subject by its name, and regions in any form of
-    `idmetric.match.match`. Each subject is assigned to at most one region. References are embedded in each call, unless
-    they are a `Subject` or its file. `idmetric.match.rewards` has the same with gradients.
+    `idmetric.match`. Each subject is assigned to at most one region. References are embedded in each call, unless
+    they are a `Subject` or its file. `idmetric.matching.rewards` has the same with gradients.
 
     Args:
         metric: the model.
         over: over subjects, the "worst" similarity or the "mean", in [0, 1], 0 for a subject without a region; or
             "umo", UMO's matching reward in [-1, 1], which may prefer a picture in which a subject is missing.
-        distance, aggregate, batch_size: see `reward`. cut: see `idmetric.match.match`.
+        distance, aggregate, batch_size: see `reward`. cut: see `idmetric.match`.
         copy_penalty: the share of its similarity that a subject loses if its region repeats the pixels of one of its
             references; of "umo", the share of the reward of an image with such a region.
 

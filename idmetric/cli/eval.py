@@ -421,7 +421,7 @@ def _write_files(results: list[Result], data: Manifest, args: argparse.Namespace
         written += draw(results, args.out, name, args.plots)
     if args.html is not None:
         from idmetric.evaluate.report.evaluation import eval_page
-        from idmetric.match.page.render import write_page
+        from idmetric.pages.render import write_page
 
         write_page(eval_page(results, data), args.html)
         written.append(args.html)

@@ -36,9 +36,9 @@ from idmetric.metric.files.progress import Progress
 from idmetric.scoring.limits import Limit
 
 if TYPE_CHECKING:
-    from idmetric.match.consistency import Consistency
-    from idmetric.match.request import MatchRequest
-    from idmetric.match.result import Match
+    from idmetric.matching.consistency import Consistency
+    from idmetric.matching.request import MatchRequest
+    from idmetric.matching.result import Match
     from idmetric.metric.images.kinds import Outside
 
 _EXAMPLES = """examples:
@@ -212,7 +212,7 @@ def _run(args: Namespace) -> int:
 
 def _request(args: Namespace, subjects: Mapping[str, str]) -> MatchRequest:
     """Images, frames, regions and casts, before a model is opened."""
-    from idmetric.match.request import MatchRequest
+    from idmetric.matching.request import MatchRequest
 
     words_of_subjects = class_words(subjects)
     return MatchRequest.of(
@@ -229,7 +229,7 @@ def _request(args: Namespace, subjects: Mapping[str, str]) -> MatchRequest:
 
 def _files_read(args: Namespace, subjects: Mapping[str, str]) -> Iterator[StrPath]:
     """Yield images, clips, references and the files of other options."""
-    from idmetric.match.clips import Clip, sources_of
+    from idmetric.matching.clips import Clip, sources_of
 
     yield from files_among([args.regions, args.cast, args.calibration])
     for source in sources_of([*args.images, *args.clip, *subjects.values()]):
@@ -238,7 +238,7 @@ def _files_read(args: Namespace, subjects: Mapping[str, str]) -> Iterator[StrPat
 
 def _check_numbers(args: Namespace, numbers: Sequence[tuple[str, str]], request: MatchRequest) -> None:
     """Refuse published numbers that the request cannot give."""
-    from idmetric.match.named import check_needs
+    from idmetric.matching.named import check_needs
 
     regions_are_whole = args.regions is None and args.detect is None
     for name, _ in numbers:
@@ -252,9 +252,9 @@ def _check_numbers(args: Namespace, numbers: Sequence[tuple[str, str]], request:
 
 
 def _matched(args: Namespace, subjects: Mapping[str, str], request: MatchRequest) -> Match | Consistency:
-    from idmetric.match.consistency import consistency
-    from idmetric.match.matching import match
-    from idmetric.match.regions import Cut
+    from idmetric.matching.consistency import consistency
+    from idmetric.matching.matching import match
+    from idmetric.matching.regions import Cut
     from idmetric.metric.models.load import load
 
     outside: Outside = args.outside
@@ -296,7 +296,7 @@ def _matched(args: Namespace, subjects: Mapping[str, str], request: MatchRequest
 
 def _sources(args: Namespace) -> list[Any]:
     """Images and clips, each file once."""
-    from idmetric.match.clips import Clip, sources_of
+    from idmetric.matching.clips import Clip, sources_of
     from idmetric.metric.images.kinds import ImageReadError
 
     try:
@@ -342,7 +342,7 @@ def _subjects(entries: Sequence[str]) -> dict[str, str]:
 
 def _numbers(text: str | None) -> list[tuple[str, str]]:
     """Name and form of the numbers of --published; an unknown one is refused before the model is opened."""
-    from idmetric.match.named import check_number
+    from idmetric.matching.named import check_number
 
     numbers = []
     for entry in (text or "").split(","):
@@ -358,7 +358,7 @@ def _numbers(text: str | None) -> list[tuple[str, str]]:
 
 def _frames_for(numbers: Sequence[tuple[str, str]]) -> str:
     """The choice of frames that published numbers take, if they agree; else 16."""
-    from idmetric.match.named import PUBLISHED
+    from idmetric.matching.named import PUBLISHED
 
     choices = {PUBLISHED[name].frames for name, _ in numbers} - {""}
     if len(choices) == 1:

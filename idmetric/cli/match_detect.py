@@ -11,8 +11,8 @@ from idmetric.cli.command import UsageError
 from idmetric.metric.files.hints import need
 
 if TYPE_CHECKING:
-    from idmetric.match.detect import Detector
-    from idmetric.match.detected import DetectedRegions
+    from idmetric.matching.detect import Detector
+    from idmetric.matching.detected import DetectedRegions
     from idmetric.metric.models.embedder import Embedder
     from idmetric.metric.subject import Subject
 
@@ -52,7 +52,7 @@ def check_detection(args: Namespace) -> None:
 
 def detected_regions(args: Namespace, metric: Embedder, sources: Mapping[str, str]) -> DetectedRegions | None:
     """The regions that --detect asks for; None without it."""
-    from idmetric.match.detected import DetectedRegions
+    from idmetric.matching.detected import DetectedRegions
     from idmetric.metric.images.paths import is_subject_file
 
     if args.detect is None:
@@ -70,8 +70,8 @@ def detected_regions(args: Namespace, metric: Embedder, sources: Mapping[str, st
 
 
 def _detector(args: Namespace, metric: Embedder) -> Detector:
-    from idmetric.match.detect_models import detector_named
-    from idmetric.match.detect_patches import PatchDetector
+    from idmetric.matching.detect_models import detector_named
+    from idmetric.matching.detect_patches import PatchDetector
 
     by_references = args.detect == REFERENCES
     choice = args.detector

@@ -169,7 +169,7 @@ def _scores(args: Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]
     from idmetric.scoring.score import compare
 
     if args.html:
-        from idmetric.match.page.render import check_page
+        from idmetric.pages.render import check_page
 
         check_page(args.html)
     values = values_of(args, ScoreSettings)
@@ -193,7 +193,7 @@ def _scores(args: Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]
 
 def _write_page(args: Namespace, scores: Scores, album: Album, messages: list[str]) -> None:
     from idmetric.evaluate.report.html import score_page
-    from idmetric.match.page.render import write_page
+    from idmetric.pages.render import write_page
 
     write_page(score_page(scores, album, messages=messages), args.html)
 

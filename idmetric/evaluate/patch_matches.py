@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
-from idmetric.match.patches import Layout, covered
+from idmetric.matching.patches import Layout, covered
 from idmetric.metric.distance.embedding import Embedding
 
 NOBODY = 65535  # the partner of a patch without one

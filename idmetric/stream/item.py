@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
-from idmetric.metric.images.kinds import ImageReadError, MaskId, Outside
+from idmetric.metric.images.kinds import ImageReadError, MaskId, Outside, Picture
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -15,9 +15,6 @@ if TYPE_CHECKING:
     from idmetric.metric.distance.embedding import Embedding
     from idmetric.metric.images.kinds import ImageLike
     from idmetric.metric.images.masks import MaskLike
-
-
-Picture: TypeAlias = "Image.Image | Tensor"  # a decoded RGB image, or pixels (3, H, W) in [0, 1]
 
 
 @dataclass(frozen=True)

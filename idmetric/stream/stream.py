@@ -21,13 +21,13 @@ from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.finite import NonFiniteError, reason, shown
 from idmetric.metric.files.threads import in_order
 from idmetric.metric.images.arrays import float_pixels, image_of_pixels, is_float
-from idmetric.metric.images.kinds import ImageReadError, describe, is_array, naming
+from idmetric.metric.images.kinds import ImageReadError, Picture, describe, is_array, naming
 from idmetric.metric.images.masks import labeled
 from idmetric.metric.images.opening import Named
 from idmetric.metric.images.regions import cut_out
 from idmetric.stream.cache import Cache
 from idmetric.stream.encoders import ImageModel, VectorModel
-from idmetric.stream.item import Head, Item, Look, Picture, Seen, Want
+from idmetric.stream.item import Head, Item, Look, Seen, Want
 from idmetric.stream.keys import settings_digest
 from idmetric.stream.pipeline import Input, Source, grouped, threads
 

@@ -16,12 +16,12 @@ from PIL import Image, ImageEnhance, ImageOps
 
 from idmetric import IDSim
 from idmetric.adapters import reward, reward_of_subjects, rewards
-from idmetric.match import published
+from idmetric.matching import published
 from idmetric.metric.calibration.apply import CalibrationError
 from idmetric.metric.subject import Subject
 from tests.docs.test_code import NOT_RUN, blocks
-from tests.match import scenes
-from tests.match.scenes import ANN, REX, STRANGER, scene
+from tests.matching import scenes
+from tests.matching.scenes import ANN, REX, STRANGER, scene
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / "examples" / "images"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import match as benchmark
-from idmetric.match.video import Video
+from idmetric.matching.video import Video
 
 SMALL = ["--device=cpu", "--size", "96", "64", "--images=2", "--regions=3", "--subjects=2", "--frames=5", "--batch=4"]
 

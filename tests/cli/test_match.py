@@ -18,8 +18,8 @@ from idmetric import IDSim
 from idmetric.cli.match import main
 from idmetric.cli.score import main as score
 from tests.clip_files import write_video
-from tests.match.films import film, sound
-from tests.match.scenes import ANN, REX, STRANGER, references, scene
+from tests.matching.films import film, sound
+from tests.matching.scenes import ANN, REX, STRANGER, references, scene
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from idmetric.data.frames.extract import Extraction, extract, finished, folder_n
 from idmetric.data.frames.footage import Footage, Frame, open_clip, read_boxes
 from idmetric.data.manifest.table import read
 from idmetric.data.sharpness import blur_score
-from idmetric.match.video import ClipError
+from idmetric.matching.video import ClipError
 from idmetric.metric.images.read import ImageReadError
 from tests.clip_files import mask, number_of, picture, turn_video, write_folder, write_masks, write_video
 from tests.permissions import permissions_count

@@ -15,8 +15,8 @@ from idmetric.data.importers.run import import_dataset
 from idmetric.data.manifest.table import read
 from idmetric.evaluate.protocols.generator.grades import _of_table as grades_of
 from idmetric.evaluate.protocols.generator.outputs import read_table as read_outputs
-from idmetric.match.casts import read_cast
-from idmetric.match.region_files import read_regions
+from idmetric.matching.casts import read_cast
+from idmetric.matching.region_files import read_regions
 from idmetric.scoring.pairs import read_pairs
 
 Rows = list[list[str]]

@@ -16,8 +16,8 @@ from idmetric.data.frames.annotations import with_codes
 from idmetric.data.frames.clips import find_clips
 from idmetric.data.frames.footage import open_clip
 from idmetric.data.manifest.table import read
-from idmetric.match.codes import decode
-from idmetric.match.video import ClipError
+from idmetric.matching.codes import decode
+from idmetric.matching.video import ClipError
 
 
 @pytest.mark.parametrize(

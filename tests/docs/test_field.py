@@ -23,12 +23,12 @@ from scipy.stats import hmean
 
 from idmetric import IDSim
 from idmetric.cli.main import main
-from idmetric.match import Clip
+from idmetric.matching import Clip
 from tests.clip_files import write_video
 from tests.data import test_finer, test_ilias
 from tests.evaluate.protocols.test_generator_grades import BANANA, omnicontext_row, write_lines
 from tests.evaluate.protocols.test_generator_stories import PERFECT, write_benchmark, write_shots
-from tests.match.scenes import ANN, REX, SIDE, panel, references, scene
+from tests.matching.scenes import ANN, REX, SIDE, panel, references, scene
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "field.md"
 EXAMPLES = PAGE.parents[1] / "examples" / "images"

@@ -20,6 +20,7 @@ from huggingface_hub import constants, errors
 from PIL import Image
 from safetensors.torch import save_file
 
+import idmetric
 from idmetric import IdentityLoss, IDSim, load
 from idmetric.cli.main import main
 from idmetric.metric.checkpoints import hub
@@ -87,13 +88,13 @@ def hub_that(patch: pytest.MonkeyPatch, error: type[Exception], status: int, off
 def of_match(metric: IDSim, folder: Path, message: Callable[[Callable[[], Any]], str]) -> Iterator[str]:
     """What `match` says of regions and clips."""
     subjects = {"mug": MUG}
-    yield message(lambda: metric.match(subjects, MUG, regions={"other.png": [(0, 0, 9, 9)]}))
-    yield message(lambda: metric.match(subjects, MUG, regions=[(200, 0, 999, 99)]))
-    yield metric.match(subjects, MUG, distance="patch").to_table()  # without a calibration
+    yield message(lambda: idmetric.match(metric, subjects, MUG, regions={"other.png": [(0, 0, 9, 9)]}))
+    yield message(lambda: idmetric.match(metric, subjects, MUG, regions=[(200, 0, 999, 99)]))
+    yield idmetric.match(metric, subjects, MUG, distance="patch").to_table()  # without a calibration
 
     clip = folder / "clip.mp4"
     clip.write_text("no video")
-    yield message(lambda: metric.match(subjects, clip))
+    yield message(lambda: idmetric.match(metric, subjects, clip))
     write_video(clip, [picture(number) for number in range(12)])
     with av.open(str(clip)) as container:
         packets = [(packet.pos, packet.size) for packet in container.demux() if packet.size]
@@ -101,8 +102,8 @@ def of_match(metric: IDSim, folder: Path, message: Callable[[Callable[[], Any]],
     data = bytearray(clip.read_bytes())
     data[position : position + size] = b"\xff" * size
     clip.write_bytes(data)
-    yield message(lambda: metric.match(subjects, clip, frames="all"))
-    yield message(lambda: metric.match({"mug": clip}, MUG))
+    yield message(lambda: idmetric.match(metric, subjects, clip, frames="all"))
+    yield message(lambda: idmetric.match(metric, {"mug": clip}, MUG))
 
 
 def given(tmp_path: Path, patch: pytest.MonkeyPatch, said: Callable[[], str]) -> Iterator[str]:

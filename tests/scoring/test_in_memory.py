@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 import idmetric
-from idmetric.match.matching import match
+from idmetric.matching.matching import match
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images.read import ImageReadError
 from idmetric.metric.subject import Subject

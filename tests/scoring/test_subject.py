@@ -16,6 +16,7 @@ from PIL import Image
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+import idmetric
 from idmetric import IdentityLoss, IDSim, score
 from idmetric.cli.score import main
 from idmetric.metric.errors import RequestError
@@ -26,7 +27,7 @@ from idmetric.metric.subject import Subject
 from idmetric.scoring.copy_warnings import CopyWarning
 from idmetric.scoring.references import own_limit
 from tests.fuzz.flips import spread_flips
-from tests.match.scenes import ANN, STRANGER, panel, references
+from tests.matching.scenes import ANN, STRANGER, panel, references
 
 HEADER = {
     **BLANK,
@@ -262,7 +263,7 @@ def test_four_photos_and_their_copies_give_no_threshold(metric, repeated):
 
 def test_a_new_photo_of_a_subject_with_copies_is_matched_as_without(metric, repeated):
     for name in ("once", "twice"):
-        found = metric.match({name: repeated / name}, "examples/images/box_c.png", rate=0.001)
+        found = idmetric.match(metric, {name: repeated / name}, "examples/images/box_c.png", rate=0.001)
         assert found.thresholds[0] == pytest.approx(farthest_of_five(metric, repeated / "once"), abs=1e-6)
         assert found.threshold_sources == ("own photos",)
         assert found.nearest[0, 0] > 0.01  # farther than a copy from its original

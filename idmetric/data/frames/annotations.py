@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from idmetric.data.frames.clips import Clip, Codes, read_text
-from idmetric.match.region_coco import read_videos
-from idmetric.match.video import ClipError
+from idmetric.matching.region_coco import read_videos
+from idmetric.matching.video import ClipError
 from idmetric.metric.files import json_file
 
 Categories = dict[tuple[str, int], str]  # (clip, object) -> category

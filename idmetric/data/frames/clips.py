@@ -13,7 +13,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
-from idmetric.match.video import ClipError
+from idmetric.matching.video import ClipError
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.folders import walk
 from idmetric.metric.images.paths import VIDEO_ENDINGS

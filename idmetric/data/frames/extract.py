@@ -30,7 +30,7 @@ from idmetric.data.frames.clips import Clip
 from idmetric.data.frames.footage import open_clip
 from idmetric.data.generate.masks import Sam
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.match.video import ClipError
+from idmetric.matching.video import ClipError
 from idmetric.metric.files import StrPath, json_file
 
 RECORD = "clip.json"  # in the folder of a finished clip

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.data.frames.clips import BOXES, Box, Clip, is_image, read_text
-from idmetric.match.codes import decode
-from idmetric.match.video import ClipError, Video
+from idmetric.matching.codes import decode
+from idmetric.matching.video import ClipError, Video
 from idmetric.metric.files.folders import matching
 from idmetric.metric.files.tables import text_lines
 from idmetric.metric.images.masks import SeveralLabels, read_mask

@@ -28,8 +28,8 @@ from idmetric.data.generate.compose import Bits, mask_image
 from idmetric.data.generate.jobs import Progress, require, short_hash
 from idmetric.data.generate.weights import AUTO, Place, Rejected, Weighted, Weights
 from idmetric.data.manifest.table import Manifest
-from idmetric.match.detect_models import GroundingDino, Sam2
-from idmetric.match.regions import Box
+from idmetric.matching.detect_models import GroundingDino, Sam2
+from idmetric.matching.regions import Box
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.output import replacing
 from idmetric.metric.images.read import ImageReadError

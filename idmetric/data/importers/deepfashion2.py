@@ -21,8 +21,8 @@ from idmetric.data.importers.run import Job, as_name, scalars
 from idmetric.data.importers.source import SourceError, read_json
 from idmetric.data.manifest.split_words import split_word
 from idmetric.data.manifest.table import Row
-from idmetric.match.annotations import outline_of
-from idmetric.match.codes import Polygons
+from idmetric.matching.annotations import outline_of
+from idmetric.matching.codes import Polygons
 from idmetric.metric.files.folders import matching
 from idmetric.metric.images.opening import open_file
 

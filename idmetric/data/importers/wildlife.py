@@ -17,7 +17,7 @@ from pathlib import Path
 from idmetric.data.importers.images import png
 from idmetric.data.importers.run import Job
 from idmetric.data.manifest.table import Row
-from idmetric.match.annotations import box_by_size
+from idmetric.matching.annotations import box_by_size
 from idmetric.metric.files import json_file
 from idmetric.metric.images.read import read_image
 

@@ -65,8 +65,8 @@ from idmetric.scoring.limits import GIVEN
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
     from idmetric.evaluate.protocols.generator.regions import RegionsOf
-    from idmetric.match.detected import DetectedRegions
-    from idmetric.match.similarities import Similarities
+    from idmetric.matching.detected import DetectedRegions
+    from idmetric.matching.similarities import Similarities
 
 
 @dataclass(frozen=True)
@@ -238,8 +238,8 @@ def published(
 
 def _published_in_regions(similarities: Mapping[str, Similarities], layout: Layout) -> Row:
     """The published numbers of a layout, as released: of all images, or the mean over stories."""
-    from idmetric.match.named import PUBLISHED
-    from idmetric.match.published import mean_of_values
+    from idmetric.matching.named import PUBLISHED
+    from idmetric.matching.published import mean_of_values
 
     row: Row = {}
     for name in layout.numbers:
@@ -429,8 +429,8 @@ def run(
 
 
 def _detected(options: GeneratorOptions, settings: EvalSettings) -> DetectedRegions:
-    from idmetric.match.detect_models import detector_named
-    from idmetric.match.detected import DetectedRegions
+    from idmetric.matching.detect_models import detector_named
+    from idmetric.matching.detected import DetectedRegions
 
     detector = detector_named(options.detector, settings.device)
     return DetectedRegions(detector, str(options.detect).split(","), keep=options.keep_regions)

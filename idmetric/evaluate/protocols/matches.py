@@ -134,7 +134,7 @@ def _measured(
 def _tokens(scorer: VectorScorer, data: Manifest, row: int) -> tuple[Tokens, Truths]:
     """An image's patch tokens, and which of them (P,) its mask covers by half."""
     from idmetric.evaluate.patch_matches import tokens_of
-    from idmetric.match.heatmaps import coverage, layout
+    from idmetric.matching.heatmaps import coverage, layout
     from idmetric.metric.images.masks import read_mask
 
     embedding = scorer.stored.embedding([row])

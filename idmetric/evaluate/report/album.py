@@ -13,14 +13,14 @@ from typing import Any
 from PIL import Image
 
 from idmetric.evaluate.patch_matches import Matches, Tokens, matches_of, tokens_of
-from idmetric.match.heatmaps import layout
-from idmetric.match.page.pictures import data_uri, room
+from idmetric.matching.heatmaps import layout
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.images.fit import SQUASH
 from idmetric.metric.images.masks import MaskLike
 from idmetric.metric.images.read import Outside
 from idmetric.metric.images.regions import cut_out
 from idmetric.metric.models.embedder import Embedder
+from idmetric.pages.pictures import data_uri, room
 from idmetric.scoring.scores import File
 
 _MATCHES = 6_500_000  # bytes for all matches of a page

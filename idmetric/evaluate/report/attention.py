@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from idmetric.match.heatmaps import layout, pictures_of
-from idmetric.match.regions import size_of
+from idmetric.matching.heatmaps import layout, pictures_of
+from idmetric.matching.regions import size_of
 from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.images.kinds import Picture
 from idmetric.metric.images.masks import Images
 from idmetric.metric.models.embedder import Embedder
-from idmetric.stream.item import Picture
 
 
 def attention_maps(metric: Embedder, images: Images, *, head: int | None = None) -> list[Tensor]:

@@ -1,6 +1,6 @@
 """The page of `idmetric eval --html`: verdict, table with intervals and the papers' values, plots, the hardest items.
 
-See `idmetric.match.page.render` for the common parts of all pages.
+See `idmetric.pages.render` for the common parts of all pages.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from idmetric.evaluate.protocols.common.result import (
     smoke_tests,
 )
 from idmetric.evaluate.report.verdict import verdict
-from idmetric.match.page.pictures import data_uri, room
-from idmetric.match.page.render import render
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.images.read import ImageReadError, read_image
+from idmetric.pages.pictures import data_uri, room
+from idmetric.pages.render import render
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest

@@ -1,6 +1,6 @@
 """The page of `idmetric gallery report`: duplicates to remove, identities, and the nearest images of each image.
 
-See `idmetric.match.page.render` for the common parts of all pages.
+See `idmetric.pages.render` for the common parts of all pages.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from idmetric.gallery import Gallery, Item
 from idmetric.gallery.index import file_of
 from idmetric.gallery.looks import Looks
 from idmetric.gallery.table import NEIGHBORS
-from idmetric.match.page.pictures import webp_uri
-from idmetric.match.page.render import render
+from idmetric.pages.pictures import webp_uri
+from idmetric.pages.render import render
 from idmetric.scoring.records import Record, Records
 
 ROOM = 18_000_000  # bytes of all pictures; text adds a third

@@ -55,7 +55,7 @@ def overlay(
 
     Args:
         image: see `idmetric.metric.images.read.read_image`; scaled to the heatmap's size.
-        heat: (H, W), see `idmetric.match.heatmaps.heatmaps`; a torch tensor on the CPU does.
+        heat: (H, W), see `idmetric.matching.heatmaps.heatmaps`; a torch tensor on the CPU does.
         low, high: values of the darkest and brightest color, to give several pictures one scale.
     """
     over = Image.fromarray(colors(heat, low, high))

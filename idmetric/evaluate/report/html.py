@@ -1,6 +1,6 @@
 """The page of `idmetric score --html`: images sorted by distance, a threshold to move, matched patches side by side.
 
-See `idmetric.match.page.render` for the common parts of all pages.
+See `idmetric.pages.render` for the common parts of all pages.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from idmetric.evaluate.report.heatmap import colors
-from idmetric.match.page.chart import Scale, percent
-from idmetric.match.page.render import render, short
 from idmetric.metric.calibration.apply import CalibrationError
+from idmetric.pages.chart import Scale, percent
+from idmetric.pages.render import render, short
 from idmetric.scoring.limits import OWN_PHOTOS
 from idmetric.scoring.references import ENOUGH
 

@@ -21,8 +21,8 @@ from idmetric.evaluate.protocols.common.result import (
 from idmetric.evaluate.protocols.generator.columns import CLIP, NOT_CHECKED
 from idmetric.evaluate.report.subject_matrix import SubjectMatrix, subject_matrices
 from idmetric.evaluate.statistics.paired import Comparison, methods_of, too_few
-from idmetric.match.page.chart import Scale
-from idmetric.match.page.render import number
+from idmetric.pages.chart import Scale
+from idmetric.pages.render import number
 
 Numbers = Mapping[str, Mapping[str, Value]]  # method or step -> its numbers
 Pairs = Mapping[tuple[str, str], Comparison]  # two methods -> the number of the first less that of the second

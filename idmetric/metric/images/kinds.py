@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # Arrays: (H, W) or (H, W, C), tensors: (C, H, W), with C = 1, 2 (gray and alpha), 3 or 4; bool, uint8, uint16, or
 # floats in [0, 1]. Where several images are asked for, tensors (B, C, H, W) and arrays (B, H, W, C) count as B images.
 ImageLike = Union[str, os.PathLike[str], bytes, BinaryIO, Image.Image, "NDArray[Any]", "Tensor", Mapping[str, Any]]
+Picture = Union[Image.Image, "Tensor"]  # a decoded RGB image, or pixels (3, H, W) in [0, 1]
 Color = tuple[int, int, int]
 Sides = tuple[int, int]  # height and width
 MaskId = int | str  # of several subjects in a mask one: an index or a value, or a color "#rrggbb"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import torch
 from PIL import Image
@@ -25,9 +25,6 @@ from idmetric.metric.models.devices import at_least_float32
 from idmetric.metric.models.encode import SentenceEncoder
 from idmetric.metric.models.named import NamedScore
 from idmetric.metric.models.preprocessing import LoadedImage
-
-if TYPE_CHECKING:
-    from idmetric.match import Match  # see `Embedder.match`
 
 
 class Embedder(SentenceEncoder):
@@ -247,13 +244,6 @@ class Embedder(SentenceEncoder):
         x = self.as_embedding(a, labeled(masks_a, mask_id), outside, patches, batch_size)
         y = None if b is None else self.as_embedding(b, labeled(masks_b, mask_id), outside, patches, batch_size)
         return checked_distances(distance_matrix(x, y, distance, joint_weight=joint_weight), self.dtype)
-
-    def match(self, subjects: Any, images: Any, **options: Any) -> Match:
-        """Which of several subjects are where in images: `idmetric.match.match(metric, ...)`, with its options."""
-        # the one import of another room, late and for users alone: nothing in metric/ calls this method
-        from idmetric.match import match
-
-        return match(self, subjects, images, **options)
 
     def as_embedding(
         self, images: Images | Embedding, masks: Masks, outside: Outside, patches: bool, batch_size: int

@@ -21,14 +21,14 @@ from idmetric.evaluate.protocols.common.result import Result
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.generator.outputs import read
 from idmetric.evaluate.protocols.generator_methods import GeneratorOptions, run
-from idmetric.match import match
-from idmetric.match.detect_models import Owlv2
+from idmetric.matching import match
+from idmetric.matching.detect_models import Owlv2
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images.kinds import ImageReadError
 from idmetric.stream.item import Look
 from tests.evaluate.protocols.parts import PLAIN, values
-from tests.match.detector_parts import owlv2
-from tests.match.scenes import ANN, REX, SIDE, STRANGER, panel, references, scene
+from tests.matching.detector_parts import owlv2
+from tests.matching.scenes import ANN, REX, SIDE, STRANGER, panel, references, scene
 from tests.runner import Runner
 
 pytestmark = pytest.mark.filterwarnings("ignore:.* images are not listed with regions")

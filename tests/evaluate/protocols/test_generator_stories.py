@@ -22,7 +22,7 @@ from idmetric.evaluate.protocols.generator.outputs import read
 from idmetric.evaluate.protocols.generator.pattern import OutputsError
 from idmetric.evaluate.protocols.generator_methods import GeneratorOptions, run
 from tests.evaluate.protocols.parts import PLAIN, values
-from tests.match.scenes import ANN, REX, STRANGER, panel, references, scene
+from tests.matching.scenes import ANN, REX, STRANGER, panel, references, scene
 from tests.runner import Runner
 
 TOM = random_badge(np.random.default_rng(4))

@@ -21,7 +21,7 @@ from idmetric.evaluate.protocols.segmentation import persam
 from idmetric.evaluate.protocols.segmentation.search import Segmentation, tasks
 from idmetric.evaluate.report.heatmap import colors, overlay
 from idmetric.evaluate.statistics import segmentation as measures
-from idmetric.match.heatmaps import heatmaps
+from idmetric.matching.heatmaps import heatmaps
 from idmetric.stream.item import Look
 from tests.evaluate.protocols.parts import values
 

@@ -23,12 +23,12 @@ from PIL import Image
 from idmetric.cli import eval as eval_cli
 from idmetric.evaluate.patch_matches import NOBODY, matches_of, strongest, tokens_of
 from idmetric.evaluate.protocols.common.result import Result, Value
-from idmetric.match.heatmaps import coverage
-from idmetric.match.page.pictures import data_uri, room
-from idmetric.match.patches import Layout
+from idmetric.matching.heatmaps import coverage
+from idmetric.matching.patches import Layout
 from idmetric.metric.calibration import apply as calibrations
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.images.masks import read_mask
+from idmetric.pages.pictures import data_uri, room
 from tests.report_parts import EVERYTHING, NAMES, make_folder, make_photos, picture, score
 
 pytest.importorskip("jinja2")

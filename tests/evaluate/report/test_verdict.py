@@ -9,7 +9,7 @@ import pytest
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.report.subject_matrix import subject_matrices
 from idmetric.evaluate.report.verdict import Verdict, verdict
-from idmetric.match.page.chart import Scale
+from idmetric.pages.chart import Scale
 
 
 def number(value: float, spread: float | None = 0.02) -> Value:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from idmetric import CheckpointError, IDSim, VisIDEmbed, load
 from idmetric.evaluate.protocols.common.dual_encoder import DualEncoder
-from idmetric.match.detect_models import Owlv2
+from idmetric.matching.detect_models import Owlv2
 from idmetric.metric.checkpoints.pretrained import folder_revision
 from idmetric.metric.checkpoints.weights import SCALE
 from tests.metric.checkpoints.test_released import VARIANTS, publish

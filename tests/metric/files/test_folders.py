@@ -16,7 +16,7 @@ from idmetric.data.generate.weights import fingerprint
 from idmetric.data.importers.run import import_dataset
 from idmetric.data.importers.source import open_source
 from idmetric.gallery.sources import entries
-from idmetric.match.clips import sources_of
+from idmetric.matching.clips import sources_of
 from idmetric.metric.checkpoints.pretrained import folder_revision
 from idmetric.metric.files.folders import is_hidden, matching, walk
 from idmetric.metric.images.paths import listed

@@ -31,10 +31,10 @@ from PIL import Image
 from safetensors.torch import save_file
 
 from idmetric.data.manifest.table import ManifestError, read
-from idmetric.match.clips import Clip, timeline
-from idmetric.match.region_files import regions_for
-from idmetric.match.regions import Cut
-from idmetric.match.video import ClipError
+from idmetric.matching.clips import Clip, timeline
+from idmetric.matching.region_files import regions_for
+from idmetric.matching.regions import Cut
+from idmetric.matching.video import ClipError
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files.digest import BLANK, seal
 from idmetric.metric.images.masks import read_mask

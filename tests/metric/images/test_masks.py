@@ -339,7 +339,7 @@ def test_several_labels_are_refused_until_one_is_chosen() -> None:
 
 
 def test_mask_id_is_taken_wherever_masks_are(metric: Embedder, tmp_path: Path) -> None:
-    from idmetric.match.heatmaps import heatmaps
+    from idmetric.matching.heatmaps import heatmaps
 
     photo = Image.open(EXAMPLES / "mug_a.png").convert("RGB")
     other = EXAMPLES / "mug_b.png"

@@ -18,7 +18,7 @@ from idmetric import IDSim, ImageReadError
 from idmetric.adapters.export import ExportError, export
 from idmetric.cli.main import main
 from idmetric.cli.options import DECODES
-from idmetric.match.heatmaps import heatmaps
+from idmetric.matching.heatmaps import heatmaps
 from idmetric.metric.calibration.apply import CalibrationError
 from idmetric.metric.images.fit import SQUASH, Fit
 from idmetric.metric.images.opening import LEAST, MARGIN, checked

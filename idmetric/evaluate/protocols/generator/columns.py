@@ -168,8 +168,8 @@ def agreements(
     Args:
         thumbnails: of the references.
     """
-    from idmetric.match import Cut
-    from idmetric.match.orientation import upright_region
+    from idmetric.matching import Cut
+    from idmetric.matching.orientation import upright_region
 
     members = images.by_subject()
     rows = []  # of each subject the shown images, then the generated ones

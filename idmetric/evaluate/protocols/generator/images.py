@@ -22,7 +22,7 @@ from idmetric.scoring.references import leave_one_out
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
-    from idmetric.match.similarities import Similarities
+    from idmetric.matching.similarities import Similarities
 
 Names = NDArray[Any]
 Place = tuple[str, str, str]  # subject, prompt, seed

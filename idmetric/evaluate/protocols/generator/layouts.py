@@ -167,7 +167,7 @@ class Layout:
         stories: outputs are shots with a cast each, in folders that `stories.in_stories` finds; it needs the benchmark.
         grid: each file holds four images, 2 x 2.
         people: in regions, each training image shows a subject, see `people`.
-        numbers: published numbers of regions, see `idmetric.match.named`. margin: context around these regions.
+        numbers: published numbers of regions, see `idmetric.matching.named`. margin: context around these regions.
         square: whether they are padded to a white square, and white outside of their masks.
     """
 

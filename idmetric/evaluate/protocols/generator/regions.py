@@ -12,12 +12,12 @@ import numpy as np
 from idmetric.evaluate.protocols.common.columns import Ints
 from idmetric.evaluate.protocols.generator.images import Images, Sightings
 from idmetric.evaluate.protocols.generator.layouts import Layout
-from idmetric.match import Cut, DetectedRegions, Region, Subject, match
-from idmetric.match.casts import Cast
-from idmetric.match.named import PUBLISHED
-from idmetric.match.orientation import Drawn
-from idmetric.match.region_files import listed_regions, regions_for
-from idmetric.match.similarities import Similarities
+from idmetric.matching import Cut, DetectedRegions, Region, Subject, match
+from idmetric.matching.casts import Cast
+from idmetric.matching.named import PUBLISHED
+from idmetric.matching.orientation import Drawn
+from idmetric.matching.region_files import listed_regions, regions_for
+from idmetric.matching.similarities import Similarities
 from idmetric.metric.images.kinds import ImageReadError
 from idmetric.metric.images.read import read_image
 
@@ -33,7 +33,7 @@ RegionsOf = Mapping[Any, Sequence[Region]]  # a file -> its regions
 def read_regions(
     path: str, groups: Sequence[Images], data: Manifest, drawn_on: Drawn | None
 ) -> tuple[RegionsOf, tuple[str, ...]]:
-    """The regions of all these images in one file, see `idmetric.match.region_files`, and the images it does not list.
+    """The regions of all these images in one file, see `matching.region_files`, and the images it does not list.
 
     Raises:
         RequestError, ImageReadError: for a file, or an image's regions, that cannot be used.

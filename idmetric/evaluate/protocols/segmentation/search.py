@@ -19,8 +19,8 @@ from idmetric.evaluate.protocols.common.columns import Array, Truths, free, list
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Progress, VectorScorer
 from idmetric.evaluate.protocols.segmentation.persam import PerSAM
 from idmetric.evaluate.statistics import segmentation as measures
-from idmetric.match.heatmaps import coverage, layout
-from idmetric.match.patches import Layout, patch_tokens, prototypes
+from idmetric.matching.heatmaps import coverage, layout
+from idmetric.matching.patches import Layout, patch_tokens, prototypes
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.images.masks import read_mask
 
@@ -123,7 +123,7 @@ class Scene(NamedTuple):
 
 
 class Reference(NamedTuple):
-    """A subject's prototype (D,), see `idmetric.match.patches`, and the mean token (1, D) of its box."""
+    """A subject's prototype (D,), see `idmetric.matching.patches`, and the mean token (1, D) of its box."""
 
     prototype: Tensor
     mean_token: Tensor

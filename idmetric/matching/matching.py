@@ -1,0 +1,594 @@
+"""Match subjects to the regions of images: one table of distances, and who is where.
+
+found = match(metric, {"ann": ["ann_1.jpg", "ann_2.jpg"], "rex": "refs/rex/"}, "generated.png", regions="boxes.json")
+found.states    # [["matched", "missing"]]
+found.summary
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from idmetric.matching.assignment import assigned
+from idmetric.matching.casts import Cast
+from idmetric.matching.clips import Clip, Interval, Moment, Timeline
+from idmetric.matching.detected import DetectedRegions
+from idmetric.matching.encoders import Encoder, VectorFunction, encoder_of, subject_of
+from idmetric.matching.orientation import Drawn
+from idmetric.matching.regions import Box, Cut, Piece, Region, Regions
+from idmetric.matching.request import MatchRequest
+from idmetric.matching.result import ALL, Match, Missing, differing, with_changes
+from idmetric.matching.table import WHOLE, Table
+from idmetric.matching.thresholds import Thresholds, limits_of
+from idmetric.matching.tracks import frame_difference
+from idmetric.metric.calibration.apply import Calibration
+from idmetric.metric.distance.embedding import Embedding, concatenate
+from idmetric.metric.distance.matrix import needs_patches
+from idmetric.metric.errors import RequestError
+from idmetric.metric.files.hints import need
+from idmetric.metric.images.arrays import image_of_pixels
+from idmetric.metric.images.kinds import ImageLike, ImageReadError, Picture
+from idmetric.metric.images.masks import Images
+from idmetric.metric.images.paths import is_subject_file
+from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.subject import Subject
+from idmetric.pages.pictures import Thumbnail, thumbnail_of
+from idmetric.scoring.limits import Limit
+from idmetric.scoring.references import Aggregate
+from idmetric.scoring.scores import PathLike, Progress
+from idmetric.stream.cache import Cache
+from idmetric.stream.encoders import VectorModel
+from idmetric.stream.item import Item, Look, Part
+from idmetric.stream.keys import cache_folder
+from idmetric.stream.stream import embedded
+
+Subjects = Mapping[str, Any] | Sequence[Any]  # name -> references or Subject; or Subjects and .subject files
+RegionId = tuple[int, int]  # number of an image, and of a region in it
+_AHEAD = 8  # images that are read before they are embedded
+Encoders = Mapping[str, "Embedder | VectorFunction"]  # a subject's name or class word -> its encoder
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A request, checked.
+
+    Attributes:
+        encoders: of each subject; several subjects may share one.
+        limits: of each subject, None without one.
+        aggregate, missing, on_error: see `match`.
+    """
+
+    subjects: tuple[Subject, ...]
+    encoders: tuple[Encoder, ...]
+    limits: tuple[Limit | None, ...]
+    cut: Cut
+    batch_size: int
+    aggregate: Aggregate = "best"
+    missing: Missing = "missing"
+    on_error: Literal["fail", "skip"] = "fail"
+
+    @property
+    def with_whole(self) -> bool:
+        """Whether whole images are embedded as well."""
+        return self.missing == "whole"
+
+    @property
+    def distinct_encoders(self) -> list[Encoder]:
+        """Each encoder once, in order of the subjects."""
+        return list(dict.fromkeys(self.encoders))
+
+    def expected(self, region: Region) -> int | None:
+        """The subject that is named by a region's label."""
+        for number, subject in enumerate(self.subjects):
+            if subject.name == region.label:
+                return number
+        return None
+
+    def is_compared(self, subject: int, images: Sequence[Cutouts], region_id: RegionId) -> bool:
+        """Whether a subject is compared with a region; a region with a class word is for the subjects of that word."""
+        image, number = region_id
+        if number == WHOLE:
+            return True
+        region = images[image].regions[number]
+        return not region.label or self.expected(region) is not None or self.subjects[subject].word == region.label
+
+
+@dataclass(frozen=True)
+class Distances:
+    """Distances (K, n) of a subject's references to n regions."""
+
+    subject: int
+    region_ids: list[RegionId]
+    values: Tensor
+
+
+@dataclass
+class Cutouts:
+    """An image and the regions that it was cut into.
+
+    Attributes:
+        moment: the image's name, and its clip. cast: (S,), whether each subject should be in it.
+        boxes: of the regions, in pixels.
+        picture: of a frame, until the next one was compared with it.
+        difference: from the frame before, see `Match.frame_differences`.
+        problem: why the image cannot be used.
+        thumbnail: a small picture for pages.
+        vectors: by encoder, of unit length; of each region, and last of the whole image if it is wanted.
+    """
+
+    moment: Moment
+    cast: NDArray[np.bool_]
+    regions: Sequence[Region] = ()
+    boxes: list[Box] = field(default_factory=list)
+    picture: Picture | None = None
+    difference: float = math.nan
+    problem: str = ""
+    thumbnail: Thumbnail | None = None
+    vectors: defaultdict[Encoder, list[NDArray[np.float64]]] = field(default_factory=lambda: defaultdict(list))
+
+
+@dataclass
+class Reading:
+    """How images are read.
+
+    Attributes:
+        cache: a folder of embeddings, of still images alone; None: that of the environment.
+        pages: whether pages may show small pictures.
+        workers, progress: see `match`.
+    """
+
+    cache: PathLike | None = None
+    pages: bool = True
+    workers: int | None = None
+    progress: Progress | None = None
+
+    def cache_of(self, models: Sequence[VectorModel]) -> Cache | None:
+        """The cache of models; None without a folder, and for functions, whose weights nobody knows."""
+        folder = cache_folder(self.cache)
+        if folder is None or not all(isinstance(model, Embedder) for model in models):
+            return None
+        return Cache(folder, models, Look())
+
+
+def match(
+    metric: Embedder,
+    subjects: Subjects,
+    images: Images | Clip | Sequence[Clip | ImageLike] | MatchRequest,
+    *,
+    regions: Regions = None,
+    regions_of: Drawn | None = None,
+    frames: int | str = 16,
+    missing: Missing = "missing",
+    distance: str = "cls",
+    aggregate: Aggregate = "best",
+    cut: Cut | None = None,
+    encoders: Encoders | None = None,
+    threshold: Thresholds = None,
+    calibration: PathLike | Calibration | None = None,
+    rate: float | None = None,
+    cast: Cast | PathLike | None = None,
+    refine: bool = True,
+    on_error: Literal["fail", "skip"] = "fail",
+    batch_size: int = 32,
+    workers: int | None = None,
+    cache: PathLike | None = None,
+    pages: bool = True,
+    progress: Progress | None = None,
+) -> Match:
+    """Compute the distance of every region to every reference of every subject, and assign regions to subjects.
+
+    Args:
+        subjects: the references of each subject by its name, in any form that `Embedder.embed` takes, or `Subject`s and
+            files of them.
+        images: one image or several, videos and other clips, see `matching.clips`; or a `MatchRequest` of them, which
+            has its own frames, regions and cast.
+        frames: of each clip: so many at equal distances from the first to the last; a rate such as "2fps"; "all"; or
+            "shots", one from the middle of every shot.
+        regions: where subjects may be, see `idmetric.matching.region_files`; default the whole image. A region with a
+            subject's name as label is expected to show it (see `Match.swapped`); one with a class word as label is
+            compared with the subjects of that word alone.
+        regions_of: whether listed regions are of the "upright" photo, as annotation tools show it, or of its "stored"
+            pixels, before EXIF turns them; default: upright, with a warning where nothing shows which.
+        missing: the value of a subject that is not found: "missing" (none, and it lowers the coverage), "zero" (a
+            similarity of 0), "whole" (the distance of the whole image), or "skip" (the image is left out for all).
+        distance, on_error, batch_size, workers, cache, progress: as in `idmetric.score`. Regions of still images are
+            kept as well, frames of videos and images in memory are not.
+        pages: keep small pictures of all images, for the pages that `Match` writes.
+        aggregate: over a subject's references: the nearest ("best"), or the mean.
+        cut: how regions are cut out; default: exactly.
+        encoders: other encoders for some subjects, by name or class word: models of this package, or functions from a
+            list of RGB images to vectors (N, D).
+        threshold: the largest distance that counts as a subject, of all or by name; a `Limit` names its source.
+            Default: the subject's own or the calibration's, see `limit_of_subject`.
+        calibration: as in `idmetric.score`; default the model's stored one, if it is of this distance.
+        rate: the share of pairs of two identities that are within its threshold; default `PAIR_RATE`, 5 %. If the
+            calibration does not list it, the nearest lower one is taken.
+        cast: the subjects that should be in each image, see `matching.casts`; default all, or the `subjects` in the
+            file of regions. A subject outside the cast is not missing.
+        refine: decode all frames between two frames in use that differ in states, for the exact times of
+            `Match.changes`. Where regions or casts are listed frame by frame, these times stay intervals.
+
+    Returns:
+        See `Match`. Its table has gradients if images are tensors that require grad.
+
+    Raises:
+        RequestError: for subjects, regions or settings that do not fit.
+        ImageReadError: with on_error="fail", for an image, a frame, a mask or a box that cannot be used.
+        ClipError: with on_error="fail", for a clip that cannot be used.
+        ImportError: without the packages of the extra `match`.
+    """
+    need("match", "match", scipy="SciPy")
+    for name, value, choices in (
+        ("missing", missing, get_args(Missing)),
+        ("aggregate", aggregate, get_args(Aggregate)),
+        ("on_error", on_error, ("fail", "skip")),
+    ):
+        if value not in choices:
+            raise RequestError(f"unknown {name} {value!r}: choose {', '.join(choices)}")
+    if batch_size < 1:
+        raise RequestError(f"batch_size must be at least 1, got {batch_size}")
+    named_subjects = _named(subjects)
+    request = images
+    if isinstance(request, MatchRequest):
+        request.refuse_others(frames, regions, regions_of, cast)
+    else:
+        names = [name for name, _ in named_subjects]
+        words = [source.word for _, source in named_subjects if isinstance(source, Subject)]
+        request = MatchRequest.of(
+            images, names, words, frames=frames, regions=regions, regions_of=regions_of, cast=cast, on_error=on_error
+        )
+    reading = Reading(cache, pages, workers, progress)
+    roster, subject_encoders = _roster(metric, named_subjects, distance, encoders or {}, batch_size, reading)
+    limits = limits_of(
+        metric,
+        roster,
+        subject_encoders,
+        distance,
+        aggregate,
+        threshold=threshold,
+        calibration=calibration,
+        rate=rate,
+    )
+    plan = Plan(roster, subject_encoders, tuple(limits), cut or Cut(), batch_size, aggregate, missing, on_error)
+    intervals_of = differing if refine else None
+    samples, between = measured(plan, request, reading, intervals_of)
+    return with_changes(samples, between)
+
+
+def measured(
+    plan: Plan,
+    request: MatchRequest,
+    reading: Reading,
+    intervals_of: Callable[[Match], list[Interval]] | None = None,
+) -> tuple[Match, Match | None]:
+    """Read images and clips in threads, cut them into regions, and compare these with the subjects of a plan.
+
+    Args:
+        intervals_of: from the result, the parts of clips in which all frames are compared as well.
+
+    Returns:
+        The result, and that of the further frames: None without any, and where their regions or their cast are unknown.
+        Frames that cannot be read are left out of the latter.
+    """
+    samples = _matched(plan, request, reading)
+    signature = dict(samples.signature)
+    if isinstance(request.regions, DetectedRegions):
+        signature["detector"] = request.regions.signature
+    if request.frames:
+        signature["frames"] = request.frames
+    samples = replace(samples, signature=signature, unlisted=request.region_source.unlisted)
+
+    further_frames = request.between(intervals_of(samples)) if intervals_of is not None else None
+    if further_frames is None:
+        return samples, None
+    lenient_plan = replace(plan, on_error="skip")
+    with torch.no_grad():
+        between = _matched(lenient_plan, further_frames, reading)
+    return samples, between
+
+
+# Subjects
+
+
+def _roster(
+    metric: Embedder,
+    named_subjects: Sequence[tuple[str, Any]],
+    distance: str,
+    encoders: Encoders,
+    batch_size: int,
+    reading: Reading,
+) -> tuple[tuple[Subject, ...], tuple[Encoder, ...]]:
+    """The subjects, embedded, and the encoder of each."""
+    own_encoder = encoder_of(metric, distance)
+    other_encoders = {name: encoder_of(encoder, distance) for name, encoder in encoders.items()}
+    unused = set(encoders)
+    roster: list[Subject] = []
+    roster_encoders: list[Encoder] = []
+    for name, source in named_subjects:
+        encoder = own_encoder
+        for key in (source.word if isinstance(source, Subject) else "", name):
+            encoder = other_encoders.get(key, encoder)
+            unused.discard(key)
+        subject = source
+        if not isinstance(subject, Subject):
+            subject = subject_of(
+                encoder,
+                name,
+                subject,
+                batch_size=batch_size,
+                workers=reading.workers,
+                cache=reading.cache_of([encoder.model]),
+            )
+        encoder.check(subject)
+        roster.append(subject)
+        roster_encoders.append(encoder)
+
+    if unused:
+        raise RequestError(f"encoders for {', '.join(sorted(unused))}: no subject has this name or class word")
+    return tuple(roster), tuple(roster_encoders)
+
+
+def _named(subjects: Subjects) -> list[tuple[str, Any]]:
+    """Name and source of each subject; a `Subject`, also one in a file, keeps its own name."""
+    named = []
+    pairs = subjects.items() if isinstance(subjects, Mapping) else [("", source) for source in subjects]
+    for name, source in pairs:
+        subject = Subject.load(source) if is_subject_file(source) else source
+        if isinstance(subject, Subject):
+            subject = replace(subject, name=name or subject.name)
+            named.append((subject.name, subject))
+        elif name:
+            named.append((name, subject))
+        else:
+            raise RequestError("subjects without names: give a dict, {'rex': 'refs/rex/'}, or Subject objects")
+
+    if not named:
+        raise RequestError("no subjects: give at least one")
+    names = [name for name, _ in named]
+    for name in names:
+        if names.count(name) > 1:
+            raise RequestError(f"two subjects are called {name!r}: rename one of them")
+        if name == ALL:
+            raise RequestError(f"a subject cannot be called {ALL!r}, as the summary's last row is: rename it")
+    return named
+
+
+# Images
+
+
+def _matched(plan: Plan, request: MatchRequest, reading: Reading) -> Match:
+    """The match of the images and frames of a request."""
+    line = request.line
+    images = [Cutouts(moment, cast) for moment, cast in zip(line.moments, request.casts, strict=True)]
+    encoders = plan.distinct_encoders
+    models = [encoder.model for encoder in encoders]
+    cache = reading.cache_of(models)
+    distances: list[Distances] = []
+    waiting: dict[Encoder, list[tuple[RegionId, Embedding]]] = {encoder: [] for encoder in encoders}
+
+    for region_id, embeddings in _embedded(plan, request, reading, images, cache):
+        for encoder, embedding in zip(encoders, embeddings, strict=True):
+            rows = waiting[encoder]
+            rows.append((region_id, embedding))
+            if len(rows) == plan.batch_size:
+                distances += _distances(plan, images, encoder, rows)
+                rows.clear()
+    for encoder, rows in waiting.items():
+        if rows:
+            distances += _distances(plan, images, encoder, rows)
+    if cache is not None:
+        cache.save()
+    return _assigned(plan, line, images, distances)
+
+
+def _embedded(
+    plan: Plan, request: MatchRequest, reading: Reading, images: Sequence[Cutouts], cache: Cache | None
+) -> Iterator[tuple[RegionId, Sequence[Embedding]]]:
+    """Yield each region with its embedding by each encoder, and fill in the images."""
+
+    def parts(number: int, picture: Picture) -> Iterator[Part]:
+        regions = request.region_source.find(number, picture)
+        return _parts(plan, images[number], picture, regions, pages=reading.pages, is_kept=cache is not None)
+
+    items = (
+        Item(images[number].moment.name, load, parts=partial(parts, number), source=number)
+        for number, load in enumerate(request.line.loads())
+    )
+    stream = embedded(
+        items,
+        [encoder.model for encoder in plan.distinct_encoders],
+        cache=cache,
+        patches=any(needs_patches(encoder.distance) for encoder in plan.distinct_encoders),
+        batch_size=plan.batch_size,
+        workers=reading.workers,
+        ahead=_AHEAD,
+        on_error=plan.on_error,
+        keeps_graph=True,
+    )
+    number = -1
+    before: Cutouts | None = None  # the last frame that can be used
+    with closing(stream):
+        for result in stream:
+            if result.item.source != number:
+                before = _finished(images[number], before) if number >= 0 else None
+                number = result.item.source
+                if reading.progress is not None:
+                    reading.progress(number + 1, len(images))
+            image = images[number]
+            if result.problem is not None:
+                image.problem = _problem(result.problem, image.moment.name)
+            elif result.part is not None:
+                region = WHOLE if result.part == len(image.regions) else result.part
+                yield (number, region), result.embeddings
+    if number >= 0:
+        _finished(images[number], before)
+
+
+def _finished(image: Cutouts, before: Cutouts | None) -> Cutouts | None:
+    """Compare a frame with the one before; returns the last frame that can be used."""
+    if image.problem:
+        image.picture = None
+        return before
+    if before is not None and image.moment.clip and image.moment.clip == before.moment.clip:
+        image.difference = frame_difference(before.picture, image.picture)
+    if before is not None:
+        before.picture = None
+    return image
+
+
+def _problem(error: ImageReadError, image: str) -> str:
+    """Why an image cannot be used; what else the error is about is named."""
+    if error.source == image:
+        return error.reason
+    return f"{error.source}: {error.reason}"
+
+
+def _parts(
+    plan: Plan, image: Cutouts, picture: Picture, regions: Sequence[Region], *, pages: bool, is_kept: bool
+) -> Iterator[Part]:
+    """Yield an image's regions, cut out, and the whole image last if it is wanted.
+
+    Regions after the first batch are cut a second time when they are asked for: all of thousands would fill the memory.
+    """
+    name = image.moment.name
+    pieces: list[Piece] = []
+    for region in regions:
+        piece = plan.cut.cut(picture, region, name)  # of all, so that errors come before anything is embedded
+        image.boxes.append(piece.box)
+        if len(pieces) < plan.batch_size:
+            pieces.append(piece)
+    image.regions = list(regions)
+    if image.moment.clip:
+        image.picture = picture
+    if pages:
+        image.thumbnail = thumbnail_of(image_of_pixels(picture) if isinstance(picture, Tensor) else picture)
+
+    for number, region in enumerate(regions):
+        piece = pieces[number] if number < len(pieces) else plan.cut.cut(picture, region, name)
+        key = None
+        if is_kept:
+            is_as_it_is = region.is_whole and not plan.cut.square
+            key = "" if is_as_it_is else piece.key(plan.cut)
+        yield Part(piece.pixels, piece.cover, key)
+    if plan.with_whole:
+        yield Part(picture, None, "" if is_kept else None)
+
+
+def _distances(
+    plan: Plan, images: Sequence[Cutouts], encoder: Encoder, rows: Sequence[tuple[RegionId, Embedding]]
+) -> Iterator[Distances]:
+    """Yield the distances of a batch of regions to the subjects of an encoder, and keep the vectors of the regions."""
+    region_ids = [region_id for region_id, _ in rows]
+    embedding = concatenate([row for _, row in rows])
+    unit = F.normalize(embedding.cls.detach().float(), dim=1).cpu().double().numpy()
+    for (number, _), vector in zip(region_ids, unit, strict=True):
+        images[number].vectors[encoder].append(vector)
+    for number, subject in enumerate(plan.subjects):
+        if plan.encoders[number] is not encoder:
+            continue
+        compared = [row for row, region_id in enumerate(region_ids) if plan.is_compared(number, images, region_id)]
+        if compared:
+            compared_ids = [region_ids[row] for row in compared]
+            yield Distances(number, compared_ids, encoder.distances(subject, embedding[compared]))
+
+
+def _assigned(plan: Plan, line: Timeline, all_images: Sequence[Cutouts], distances: Sequence[Distances]) -> Match:
+    """Assign the regions of the images that can be used to the subjects."""
+    skipped = dict(line.problems)
+    images: list[Cutouts] = []
+    times: dict[int, int] = {}  # by the number among all images
+    for number, image in enumerate(all_images):
+        if image.problem:
+            skipped[image.moment.name] = image.problem
+        else:
+            times[number] = len(images)
+            images.append(image)
+
+    values = _table_values(plan, images, times, distances)
+    table = Table(
+        values=values[..., :-1],
+        times=tuple(image.moment.name for image in images),
+        subjects=tuple(subject.name for subject in plan.subjects),
+        references=tuple(subject.references for subject in plan.subjects),
+        regions=tuple(tuple(image.regions) for image in images),
+        clips=tuple(image.moment.clip for image in images),
+        seconds=tuple(image.moment.seconds for image in images),
+        frames=tuple(image.moment.frame for image in images),
+    )
+    by_region = table.over_references(plan.aggregate).detach().cpu().double().numpy()
+    thresholds = [math.nan if limit is None else limit.distance for limit in plan.limits]
+    assignments = []
+    for time, image in enumerate(images):
+        expected = [plan.expected(region) for region in image.regions]
+        distances_of_image = by_region[time, :, : len(image.regions)]
+        assignments.append(assigned(distances_of_image, thresholds, expected, image.cast))
+    features = {}
+    for encoder in plan.distinct_encoders:
+        features[encoder] = tuple(np.array(image.vectors[encoder], dtype=float) for image in images)
+    return Match(
+        table=table,
+        assignments=tuple(assignments),
+        thresholds=tuple(thresholds),
+        threshold_sources=tuple("" if limit is None else limit.source for limit in plan.limits),
+        cast=np.array([image.cast for image in images], dtype=bool).reshape(len(images), len(plan.subjects)),
+        aggregate=plan.aggregate,
+        missing=plan.missing,
+        words=tuple(subject.word for subject in plan.subjects),
+        whole=values[..., WHOLE] if plan.with_whole else None,
+        features=tuple(features[encoder] for encoder in plan.encoders),
+        boxes=tuple(np.array(image.boxes).reshape(-1, 4) for image in images),
+        frame_differences=tuple(image.difference for image in images),
+        thumbnails=tuple(image.thumbnail for image in images if image.thumbnail is not None),
+        clip_lengths={clip: len(opened.times) for clip, opened in line.clips.items()},
+        skipped=skipped,
+        signature=_signature(plan),
+    )
+
+
+def _table_values(
+    plan: Plan, images: Sequence[Cutouts], time_of_number: Mapping[int, int], distances: Sequence[Distances]
+) -> Tensor:
+    """Distances (T, S, K, R + 1), NaN where nothing was compared; the last region is the whole image.
+
+    Args:
+        time_of_number: the times of images by their numbers in `Distances`; others are left out.
+    """
+    most_references = max([len(subject) for subject in plan.subjects], default=1)
+    most_regions = max([len(cutouts.regions) for cutouts in images], default=0)
+    device = torch.device("cpu")
+    if distances:
+        device = distances[0].values.device
+    shape = (len(images), len(plan.subjects), most_references, most_regions + 1)
+    table = torch.full(shape, torch.nan, device=device)
+    for part in distances:
+        columns = [column for column, (number, _) in enumerate(part.region_ids) if number in time_of_number]
+        times = [time_of_number[part.region_ids[column][0]] for column in columns]
+        regions = [part.region_ids[column][1] for column in columns]
+        values = part.values[:, columns].to(device).float()
+        table[times, part.subject, : len(values), regions] = values.T
+    return table
+
+
+def _signature(plan: Plan) -> dict[str, str]:
+    """Everything that a distance depends on; subjects with another encoder than the first are named."""
+    signature = dict(plan.encoders[0].signature)
+    for subject, encoder in zip(plan.subjects, plan.encoders, strict=False):  # no subjects have an encoder, too
+        if encoder is not plan.encoders[0]:
+            model = subject.embedding.model or encoder.signature["model"]
+            signature[f"encoder of {subject.name}"] = model
+    signature["aggregate"] = plan.aggregate
+    signature["cut"] = str(plan.cut)
+    signature["missing"] = plan.missing
+    return signature

@@ -1,0 +1,126 @@
+"""What `match` is asked to compare: images and clips with their regions and casts, checked before anything is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.matching.casts import Cast, cast_between, cast_mapping, cast_of
+from idmetric.matching.clips import Clip, Interval, Timeline, sources_of, timeline
+from idmetric.matching.orientation import Drawn
+from idmetric.matching.region_files import RegionSource, regions_between, regions_for
+from idmetric.matching.regions import Regions
+from idmetric.metric.errors import RequestError
+from idmetric.metric.images.kinds import ImageReadError
+from idmetric.metric.images.read import is_single
+from idmetric.scoring.scores import PathLike
+
+
+@dataclass(frozen=True)
+class MatchRequest:
+    """Images and clips that are opened but not read, with regions and casts that fit them.
+
+    Attributes:
+        line: the images, and the frames in use of clips.
+        frames: how these were chosen, as `match` calls it; "" without clips.
+        kind: one image, one clip, or a list of both.
+        regions: as given to `match`. cast: the names that are listed for images and clips, if any are.
+        names: of the subjects. labels: their names and class words.
+        region_source: the same for each image. regions_of: see `match`.
+        casts: (T, S), whether each subject should be in each image.
+    """
+
+    line: Timeline
+    frames: str
+    kind: Literal["image", "clip", "list"]
+    regions: Regions
+    cast: Cast | None
+    names: Sequence[str]
+    labels: frozenset[str]
+    region_source: RegionSource
+    casts: NDArray[np.bool_]
+    regions_of: Drawn | None = None
+
+    @classmethod
+    def of(
+        cls,
+        images: Any,
+        names: Sequence[str] = (),
+        words: Sequence[str] = (),
+        *,
+        frames: int | str = 16,
+        regions: Regions = None,
+        regions_of: Drawn | None = None,
+        cast: Cast | PathLike | None = None,
+        on_error: Literal["fail", "skip"] = "fail",
+    ) -> MatchRequest:
+        """Open images and clips, and read the files of regions and casts.
+
+        Args:
+            names, words: of the subjects, which regions may be labeled with.
+            images, frames, regions, regions_of, cast, on_error: see `match`.
+
+        Raises:
+            RequestError, ImageReadError, ClipError: as `match`.
+        """
+        sources = sources_of(images)
+        line = timeline(sources, frames, on_error)
+        kind: Literal["image", "clip", "list"] = "image" if is_single(images) else "list"
+        if len(sources) == 1 and isinstance(sources[0], Clip):
+            kind = "clip"
+        choice = ""
+        if line.clips:
+            choice = str(frames)
+            clips = [source for source in sources if isinstance(source, Clip)]
+            if all(clip.grid is not None for clip in clips):
+                choice = "all"  # of grids, all panels are in use
+        labels = frozenset({*names, *words} - {""})
+        source = regions_for(regions, line.names, kind, labels, regions_of)
+        if on_error == "fail" and source.problems:
+            number, reason = next(iter(source.problems.items()))
+            raise ImageReadError(line.names[number], reason)
+        listed_cast = cast_mapping(cast, regions)
+        casts = cast_of(listed_cast, line.moments, names)
+        return cls(line, choice, kind, regions, listed_cast, names, labels, source, casts, regions_of)
+
+    def refuse_others(
+        self,
+        frames: int | str,
+        regions: Regions,
+        regions_of: Drawn | None = None,
+        cast: Cast | PathLike | None = None,
+    ) -> None:
+        """RequestError for settings next to a request, which has its own; `frames` is 16 unless it was given."""
+        has_others = any(setting is not None for setting in (regions, regions_of, cast))
+        if has_others or str(frames) not in ("16", self.frames):
+            raise RequestError("a MatchRequest has its own frames, regions and cast: give them to MatchRequest.of")
+
+    def with_regions(self, regions: Regions) -> MatchRequest:
+        """The same with other regions."""
+        source = regions_for(regions, self.line.names, self.kind, self.labels, self.regions_of)
+        return replace(self, regions=regions, region_source=source)
+
+    def between(self, intervals: Sequence[Interval]) -> MatchRequest | None:
+        """The further frames within intervals; None without any, and where their regions or their cast are unknown."""
+        if not intervals:
+            return None
+        line = self.line.between(intervals)
+        source = regions_between(self.regions, line.names, self.kind, self.labels, self.regions_of)
+        samples = self.line.moments
+        casts = cast_between(self.cast, samples, line.moments, self.names)
+        if source is None or casts is None:
+            return None
+        return replace(self, line=line, region_source=source, casts=casts)
+
+    @property
+    def members(self) -> list[tuple[str, ...]]:
+        """The names of the subjects in the cast of each image."""
+        members = []
+        for cast in self.casts:
+            numbers = np.flatnonzero(cast).tolist()
+            members.append(tuple(self.names[number] for number in numbers))
+        return members

@@ -1,0 +1,633 @@
+"""The result of `match`: the table of distances, who is where, and the numbers that follow from it."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from idmetric.matching.assignment import FOUND, UNASSIGNED, Assignment, State
+from idmetric.matching.changes import (
+    CHANGE_COLUMNS,
+    FrameStates,
+    StateChange,
+    differing_intervals,
+    history,
+    state_changes,
+)
+from idmetric.matching.clips import Interval, evenly_spaced
+from idmetric.matching.named import FRAMES
+from idmetric.matching.output import Output, columns
+from idmetric.matching.page.subjects import match_page
+from idmetric.matching.published_values import PublishedValue, published_value
+from idmetric.matching.regions import Region
+from idmetric.matching.similarities import Similarities
+from idmetric.matching.swaps import Sighting, swaps
+from idmetric.matching.table import WHOLE, Table
+from idmetric.matching.tracks import CUT, Motion, linked, reduced, steps
+from idmetric.metric.errors import RequestError
+from idmetric.metric.files.tables import first_few, four
+from idmetric.pages.pictures import Thumbnail
+from idmetric.scoring.records import Record, Records
+from idmetric.scoring.references import Aggregate
+
+ALL = "all"  # the summary's row of all subjects
+Missing = Literal["missing", "zero", "whole", "skip"]
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Match(Output):
+    """Subjects in images.
+
+    T images or frames, S subjects, K references, R regions.
+
+    Attributes:
+        table: distances (T, S, K, R).
+        assignments: of each image.
+        thresholds: of each subject, the largest distance that counts as this subject; NaN without one.
+        threshold_sources: where each comes from, such as "own photos"; "" without one.
+        cast: (T, S), whether each subject should be in each image.
+        aggregate: of a subject's references. missing: the rule for subjects that are not found, see `match`.
+        words: the class word of each subject, or "".
+        whole: distances (T, S, K) of whole images, with missing="whole".
+        features: of each subject and image, features (R, D) of the regions by the subject's encoder, of unit length;
+            with missing="whole" the whole image's comes last.
+        boxes: of each image's regions (R, 4), in pixels.
+        frame_differences: of each frame, the mean absolute difference of its pixels to the previous frame of its clip
+            in the table, in 0..1; NaN without one.
+        thumbnails: small pictures for the page.
+        state_changes: see `changes`. thumbnails_between: small pictures of their frames that are not in the table, by
+            name.
+        clip_lengths: of each clip, the number of its frames, in use or not.
+        skipped: image -> why it has no rows.
+        unlisted: the images that a file or a dict of regions does not list; they count as images without regions.
+        signature: what the distances depend on, and how frames were chosen.
+    """
+
+    table: Table
+    assignments: tuple[Assignment, ...]
+    thresholds: tuple[float, ...]
+    threshold_sources: tuple[str, ...]
+    cast: NDArray[np.bool_]
+    aggregate: Aggregate
+    missing: Missing
+    words: tuple[str, ...] = ()
+    whole: Tensor | None = None
+    features: tuple[tuple[Array, ...], ...] = ()
+    boxes: tuple[Array, ...] = ()
+    frame_differences: tuple[float, ...] = ()
+    thumbnails: tuple[Thumbnail, ...] = ()
+    state_changes: tuple[StateChange, ...] = ()
+    thumbnails_between: Mapping[str, Thumbnail] = field(default_factory=dict)
+    clip_lengths: Mapping[str, int] = field(default_factory=dict)
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    unlisted: tuple[str, ...] = ()
+    signature: Mapping[str, str] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        """One line; notebooks show it."""
+        return f"Match({len(self.table.times)} images, subjects {', '.join(self.table.subjects)}, worst {self.worst})"
+
+    # Who is where
+
+    @property
+    def states(self) -> list[list[State]]:
+        """The state of each subject in each image, (T, S): "matched", "missing", "doubled" or "blended".
+
+        Outside the image's cast, "unexpected" or "absent"; "" for a subject without a threshold. See
+        `idmetric.matching.assignment`.
+        """
+        return [list(assignment.states) for assignment in self.assignments]
+
+    @property
+    def surplus(self) -> list[list[int]]:
+        """The regions of each image that are within no subject's threshold."""
+        return [list(assignment.surplus) for assignment in self.assignments]
+
+    @property
+    def swapped(self) -> list[list[str]]:
+        """The subjects of each image that are in a region with another subject's label, or in another's track."""
+        return [[self.table.subjects[number] for number in sorted(numbers)] for numbers in self._swapped]
+
+    @cached_property
+    def _swapped(self) -> list[set[int]]:
+        swapped = [set(assignment.swapped) for assignment in self.assignments]
+        for times in self.times_of_clips.values():
+            for time, subjects in zip(times, self._swaps(times), strict=True):
+                swapped[time].update(subjects)
+        return swapped
+
+    def _swaps(self, times: list[int]) -> list[list[int]]:
+        """The subjects of each frame of a clip that are in a track that showed another subject before."""
+        one_of_each_encoder = {id(self.features[subject]): subject for subject in range(len(self.features))}
+        vectors = []
+        for time in times:
+            by_encoder = [self.region_features(subject, time) for subject in one_of_each_encoder.values()]
+            # the dot product of joined features is the sum of their cosines
+            joined = np.concatenate(by_encoder, axis=-1)
+            vectors.append(joined / len(by_encoder) ** 0.5)
+        boxes = [self.boxes[time] for time in times]
+        is_cut = [self.frame_differences[time] > CUT for time in times]
+        largest_threshold = float(np.fmax.reduce(self.thresholds, initial=np.nan))
+        tracks = linked(vectors, boxes, is_cut, largest_threshold)
+
+        frames = []
+        for time, track_numbers, starts_shot in zip(times, tracks, is_cut, strict=True):
+            region_of: dict[int, int] = {}
+            further: dict[int, list[int]] = {}
+            for subject in range(len(self.table.subjects)):
+                region = self.region_of(time, subject)
+                if region != UNASSIGNED:
+                    region_of[subject] = region
+                    further[subject] = np.flatnonzero(self.assignments[time].within[subject]).tolist()
+            frames.append(Sighting(track_numbers, self.boxes[time], region_of, further, starts_shot))
+        return swaps(frames)
+
+    def region_features(self, subject: int, time: int) -> Array:
+        """Features (R, D) of an image's regions by a subject's encoder."""
+        count = len(self.table.regions[time])
+        return self.features[subject][time][:count]
+
+    def region_of(self, time: int, subject: int) -> int:
+        """The region in which a subject is found, or `UNASSIGNED`."""
+        return int(self.assignments[time].region[subject]) if self.is_found[time, subject] else UNASSIGNED
+
+    @cached_property
+    def times_of_clips(self) -> dict[str, list[int]]:
+        """Of each clip the numbers of its frames."""
+        times: dict[str, list[int]] = {}
+        for time, clip in enumerate(self.table.clips):
+            if clip:
+                times.setdefault(clip, []).append(time)
+        return times
+
+    @cached_property
+    def by_region(self) -> Array:
+        """Distances (T, S, R) over the references of a subject, NaN where nothing was compared."""
+        values: Array = self.table.over_references(self.aggregate).detach().cpu().double().numpy()
+        return values
+
+    @cached_property
+    def nearest(self) -> Array:
+        """Distance (T, S) of each subject to its assigned region, or to its nearest one if it has none.
+
+        Whatever the threshold, so that a subject that was replaced is seen. NaN in images without regions to compare.
+        """
+        nearest: Array = np.fmin.reduce(self.by_region, axis=2, initial=np.nan)  # NaN only where all are
+        for time, assignment in enumerate(self.assignments):
+            subjects = np.flatnonzero(assignment.region != UNASSIGNED)
+            nearest[time, subjects] = self.by_region[time, subjects, assignment.region[subjects]]
+        return nearest
+
+    @cached_property
+    def is_found(self) -> NDArray[np.bool_]:
+        """Whether each subject is in each image, (T, S), by its state; without a threshold, whether it has a region."""
+        is_found = np.zeros(self.table.shape[:2], dtype=bool)
+        for time, assignment in enumerate(self.assignments):
+            states = np.array(assignment.states, dtype=str)
+            is_assigned = assignment.region != UNASSIGNED
+            is_found[time] = np.where(states == "", is_assigned, np.isin(states, FOUND))
+        return is_found
+
+    @cached_property
+    def is_judged(self) -> NDArray[np.bool_]:
+        """Whether each subject in each image counts in coverage, mean and worst, (T, S).
+
+        That is so in the images with it in their cast, if it has a threshold: without one it has no state.
+        """
+        has_threshold = ~np.isnan(self.thresholds)
+        return self.cast & has_threshold
+
+    # Numbers
+
+    @cached_property
+    def distances(self) -> Array:
+        """The distance (T, S) of each subject in each image, by the rule `missing`; NaN where it has no value."""
+        distances = np.where(self.is_found & self.is_judged, self.nearest, np.nan)
+        is_missing = ~self.is_found & self.is_judged
+        if self.missing == "zero":
+            distances[is_missing] = 1.0
+        elif self.missing == "whole" and self.whole is not None:
+            whole = replace(self.table, values=self.whole[..., None]).over_references(self.aggregate)
+            distances[is_missing] = whole[..., 0].detach().cpu().double().numpy()[is_missing]
+        elif self.missing == "skip":
+            distances[is_missing.any(1)] = np.nan
+        return distances
+
+    @property
+    def coverage(self) -> dict[str, float | None]:
+        """The share of the images with each subject in their cast in which it is found; None without a threshold."""
+        coverage: dict[str, float | None] = {}
+        for number, name in enumerate(self.table.subjects):
+            coverage[name] = self._coverage_of(self.is_judged[:, [number]], self.is_found[:, [number]])
+        return coverage
+
+    @staticmethod
+    def _coverage_of(is_judged: NDArray[np.bool_], is_found: NDArray[np.bool_]) -> float | None:
+        if not is_judged.any():
+            return None
+        return float(is_found[is_judged].mean())
+
+    @property
+    def _is_whole(self) -> bool:
+        """Whether the region of every image is the whole image."""
+        is_whole = [len(regions) == 1 and regions[0].is_whole for regions in self.table.regions]
+        return bool(is_whole) and all(is_whole)
+
+    @cached_property
+    def badness(self) -> Array:
+        """How bad each subject in each image is, (T, S), to sort by.
+
+        The missing come first, then the swapped, then subjects outside the cast that are there all the same, and all
+        others by their distance. Subjects outside the cast that are absent come last.
+        """
+        badness: Array = np.where(np.isnan(self.nearest), np.inf, self.nearest)
+        badness[~self.is_found & self.cast] += _MISSING_FIRST
+        for time, subjects in enumerate(self._swapped):
+            badness[time, list(subjects)] += _SWAPPED_NEXT
+        badness[self.is_found & ~self.cast] += _UNEXPECTED_NEXT
+        badness[~self.is_found & ~self.cast] = -np.inf
+        return badness
+
+    @property
+    def worst(self) -> dict[str, Any]:
+        """The image and the subject that come first by `badness`; empty without any state.
+
+        Returns:
+            image, subject, state, swapped, and distance: to the nearest region whatever the threshold, None without
+            regions.
+        """
+        badness = np.where(np.isnan(self.thresholds), -np.inf, self.badness)
+        if badness.max(initial=-np.inf) == -np.inf:  # nobody has a threshold, or nobody is expected or there
+            return {}
+        time, subject = np.unravel_index(int(badness.argmax()), badness.shape)
+        return {
+            "image": self.table.times[time],
+            "subject": self.table.subjects[subject],
+            "state": self.assignments[time].states[subject],
+            "swapped": bool(subject in self._swapped[time]),
+            "distance": _plain(self.nearest[time, subject]),
+        }
+
+    @property
+    def summary(self) -> Records:
+        """A row for each subject, and with several subjects a last one for all.
+
+        Columns: subject, n (images with it in their cast), coverage, mean (of `distances`; None without values), worst
+        (the largest distance in these images), worst_image, in how many images it has each state and is swapped, and
+        its threshold with threshold_source. A subject without a threshold has None in all but n.
+        """
+        rows = []
+        for number, name in enumerate(self.table.subjects):
+            row = {"subject": name, **self._summary_of([number])}
+            row["threshold"] = _plain(self.thresholds[number])
+            row["threshold_source"] = self.threshold_sources[number]
+            rows.append(row)
+        everyone = list(range(len(self.table.subjects)))
+        if len(everyone) > 1:
+            rows.append({"subject": ALL, **self._summary_of(everyone), "threshold": None, "threshold_source": ""})
+        return Records(rows, tuple(rows[0]) if rows else ("subject", "n"))
+
+    def _summary_of(self, subjects: list[int]) -> Record:
+        distances = self.distances[:, subjects]
+        is_judged = self.is_judged[:, subjects]
+        nearest = np.where(is_judged, self.nearest[:, subjects], np.nan)
+        has_value = np.isfinite(distances)
+        has_region = np.isfinite(nearest)
+        worst_image = None
+        if has_region.any():
+            worst_time = np.where(has_region, nearest, -np.inf).max(1).argmax()
+            worst_image = self.table.times[worst_time]
+        row: Record = {
+            "n": int(self.cast[:, subjects].any(1).sum()),
+            "coverage": self._coverage_of(is_judged, self.is_found[:, subjects]),
+            "mean": float(distances[has_value].mean()) if has_value.any() else None,
+            "worst": float(nearest[has_region].max()) if has_region.any() else None,
+            "worst_image": worst_image,
+        }
+        has_states = not np.isnan(np.array(self.thresholds)[subjects]).all()
+        states = [image_states[subject] for image_states, subject in itertools.product(self.states, subjects)]
+        for state in COUNTED:
+            row[state] = states.count(state) if has_states else None
+        row["swapped"] = sum(len(swapped.intersection(subjects)) for swapped in self._swapped)
+        return row
+
+    @cached_property
+    def over_time(self) -> Records:
+        """A row for each clip and subject.
+
+        Columns: clip, subject, frames, coverage, mean (of `distances`), worst (the largest distance whatever the
+        threshold) and worst_time; to_first and to_previous, mean distances 1 - cos to the first and to the previous
+        frame that shows the subject, each with _worst and _worst_time; swapped (the times at which it is in another
+        subject's track); stillness, flicker and cuts (see `Motion`), and cut_seconds, of the first frame after each.
+        """
+        rows = []
+        differences = np.array(self.frame_differences)
+        for clip, times in self.times_of_clips.items():
+            motion = Motion.by_differences(differences[times])
+            cut_seconds = [self.table.seconds[time] for time in times if differences[time] > CUT]
+            for subject, name in enumerate(self.table.subjects):
+                row: Record = {"clip": clip, "subject": name, "frames": len(times)}
+                row["coverage"] = self._coverage_of(self.is_judged[times, subject], self.is_found[times, subject])
+                row |= self._over_time(times, subject)
+                row |= asdict(motion)
+                row["cut_seconds"] = cut_seconds
+                rows.append(row)
+        columns = tuple(rows[0]) if rows else ("clip", "subject", "frames")
+        return Records(rows, columns)
+
+    def _over_time(self, times: list[int], subject: int) -> Record:
+        """The distances of a subject in the frames of a clip."""
+        names = [self.table.times[time] for time in times]
+        row: Record = {}
+        row["mean"], _, _ = reduced(self.distances[times, subject], names)
+        nearest = np.where(self.is_judged[times, subject], self.nearest[times, subject], np.nan)
+        _, row["worst"], row["worst_time"] = reduced(nearest, names)
+
+        shown: list[Array | None] = []  # the feature of the subject's region, None without one
+        for time in times:
+            region = self.region_of(time, subject)
+            feature = None
+            if region != UNASSIGNED:
+                feature = self.features[subject][time][region]
+            shown.append(feature)
+        to_first, to_previous = steps(shown)
+        row["to_first"], row["to_first_worst"], row["to_first_worst_time"] = reduced(to_first, names)
+        row["to_previous"], row["to_previous_worst"], row["to_previous_worst_time"] = reduced(to_previous, names)
+
+        row["swapped"] = [self.table.times[time] for time in times if subject in self._swapped[time]]
+        return row
+
+    @property
+    def frame_states(self) -> list[FrameStates]:
+        """The states and distances of all subjects, image by image."""
+        frames = []
+        for time, moment in enumerate(self.table.moments):
+            distances = [_plain(distance) for distance in self.nearest[time]]
+            frames.append(FrameStates(moment, self.assignments[time].states, distances))
+        return frames
+
+    @property
+    def changes(self) -> Records:
+        """A row for each change of a subject's state in a clip, by subject and in order of time.
+
+        Columns: clip, subject, from and to (states); last_image, last_frame, last_seconds and last_distance, the last
+        frame with the old state and `nearest` in it; the same of first, the first frame with the new state; exact,
+        whether no frame lies between the two. Frames that are not in the table count here alone.
+        """
+        rows = [change.record for change in self.state_changes]
+        return Records(rows, CHANGE_COLUMNS)
+
+    def histories(self) -> dict[tuple[str, str], str]:
+        """The states of each subject in each clip with their times, in words: (clip, subject) -> text.
+
+        Subjects without a threshold have none.
+        """
+        texts = {}
+        for clip, times in self.times_of_clips.items():
+            for number, name in enumerate(self.table.subjects):
+                first_state = self.assignments[times[0]].states[number]
+                if first_state:
+                    changes = [change for change in self.state_changes if (change.clip, change.subject) == (clip, name)]
+                    texts[clip, name] = history(first_state, changes)
+        return texts
+
+    @property
+    def rows(self) -> Records:
+        """A row for each image and subject.
+
+        Columns: image, clip, seconds, subject, expected (whether it is in the image's cast), state, distance (by the
+        rule `missing`), nearest (whatever the threshold), threshold, threshold_source, reference (the nearest one),
+        region, left, top, right, bottom, swapped, and the signature.
+        """
+        rows = []
+        for time, assignment in enumerate(self.assignments):
+            for subject, name in enumerate(self.table.subjects):
+                row: Record = {
+                    "image": self.table.times[time],
+                    "clip": self.table.clips[time],
+                    "seconds": _plain(self.table.seconds[time]),
+                    "subject": name,
+                    "expected": bool(self.cast[time, subject]),
+                    "state": assignment.states[subject],
+                    "distance": _plain(self.distances[time, subject]),
+                    "nearest": _plain(self.nearest[time, subject]),
+                    "threshold": _plain(self.thresholds[subject]),
+                    "threshold_source": self.threshold_sources[subject],
+                }
+                row |= self._region_columns(time, subject)
+                row["swapped"] = subject in self._swapped[time]
+                for key, text in self.signature.items():
+                    row["distance_name" if key == "distance" else key] = text
+                rows.append(row)
+        columns = tuple(rows[0]) if rows else ("image", "clip", "seconds", "subject", "state", "distance")
+        return Records(rows, columns)
+
+    def _region_columns(self, time: int, subject: int) -> Record:
+        """The region of a subject, and the reference that is nearest to it."""
+        row: Record = dict.fromkeys(("reference", "region", "left", "top", "right", "bottom"))
+        region = int(self.assignments[time].region[subject])
+        if region == UNASSIGNED:
+            return row
+        to_references = self.table.at(time)[subject, :, region]
+        row["reference"] = self.table.references[subject][int(np.nanargmin(to_references))]
+        row["region"] = region
+        box = self.table.regions[time][region].box
+        if box is not None:
+            row["left"], row["top"], row["right"], row["bottom"] = box
+        return row
+
+    @cached_property
+    def similarities(self) -> Similarities:
+        """What published numbers are computed from."""
+        images = range(len(self.table.times))
+        subjects = range(len(self.table.subjects))
+        whole = self.whole
+        if whole is None and self._is_whole:  # regions that are whole images serve as well
+            whole = self.table.values[..., 0]
+        to_whole: list[Array] | None = None
+        frames: list[Array] | None = None
+        if whole is not None:
+            to_whole = list(1 - whole.detach().cpu().double().numpy())
+            frames = [features[WHOLE] for features in self.features[0]]
+        return Similarities(
+            images=list(self.table.times),
+            clips=list(self.table.clips),
+            seconds=list(self.table.seconds),
+            names=[self.table.subjects for _ in images],
+            words=[self.words for _ in images],
+            casts=list(self.cast),
+            to_references=[1 - self.table.at(time) for time in images],
+            aggregated=[1 - self.by_region[time, :, : len(self.table.regions[time])] for time in images],
+            whole=to_whole,
+            scores=[np.array([region.score for region in regions]) for regions in self.table.regions],
+            found_for=[[self._owners(region) for region in regions] for regions in self.table.regions],
+            features=[tuple(self.region_features(subject, time) for subject in subjects) for time in images],
+            frames=frames,
+        )
+
+    def _owners(self, region: Region) -> tuple[str, ...]:
+        """The subjects that a region was found for, or labeled with; none for a region of all."""
+        if region.label in self.table.subjects:
+            return (region.label,)
+        return tuple(name for name in region.found_for if name in self.table.subjects)
+
+    def published(self, name: str, form: str = "released") -> PublishedValue:
+        """A published number by name, see `idmetric.matching.named`; "corrected" where the release has an error."""
+        return published_value(self.similarities, name, form, self.signature, self._choices_of_frames())
+
+    def _choices_of_frames(self) -> list[str]:
+        """The choices of frames, keys of `FRAMES`, that the frames of all clips agree with."""
+        choices = list(FRAMES)
+        for clip, times in self.times_of_clips.items():
+            frames = [self.table.frames[time] for time in times]
+            for choice in list(choices):
+                if frames != evenly_spaced(self.clip_lengths[clip], choice):
+                    choices.remove(choice)
+        return choices
+
+    def contents(self) -> dict[str, Any]:
+        """Summary, worst image, subjects over time, and the surplus regions by image."""
+        surplus = {}
+        for time, regions in zip(self.table.times, self.surplus, strict=True):
+            if regions:
+                surplus[time] = regions
+        return {
+            "summary": self.summary.to_records(),
+            "worst": self.worst,
+            "over_time": self.over_time.to_records(),
+            "changes": self.changes.to_records(),
+            "surplus": surplus,
+        }
+
+    def lines(self) -> list[str]:
+        """Rows, summary, subjects over time, and notes."""
+        names = ["subject", "state", "distance", "nearest", "threshold", "region", "image"]
+        if self.times_of_clips:
+            names.insert(-1, "seconds")
+        lines = columns(self.rows, names)
+        lines.append("")
+        lines += columns(self.summary, ("subject", "n", "coverage", "mean", "worst", "swapped", "worst_image"))
+        if self.over_time:
+            lines.append("")
+            lines += columns(self.over_time, _OVER_TIME)
+            lines += self._histories_as_lines()
+        return lines + self._notes()
+
+    def _histories_as_lines(self) -> list[str]:
+        lines = []
+        for (clip, subject), text in self.histories().items():
+            name = subject
+            if len(self.times_of_clips) > 1:
+                name = f"{clip}, {subject}"
+            lines.append(f"{name}: {text}")
+        return lines
+
+    def _notes(self) -> list[str]:
+        """Swaps, surplus regions and subjects without states, which the columns of the table do not show."""
+        notes = []
+        for name, threshold, source in zip(self.table.subjects, self.thresholds, self.threshold_sources, strict=True):
+            if source:
+                notes.append(f"threshold of {name}: {four(threshold)} ({source})")
+        for number, subject in enumerate(self.table.subjects):
+            images = [self.table.times[time] for time, swapped in enumerate(self._swapped) if number in swapped]
+            if images:
+                listed = ", ".join(first_few(images))
+                notes.append(f"swapped: {subject} is in another subject's region or track in {listed}")
+        surplus_in = [image for image, regions in zip(self.table.times, self.surplus, strict=True) if regions]
+        if surplus_in and self.table.subjects:
+            count = sum(len(regions) for regions in self.surplus)
+            notes.append(f"surplus regions: {count}, in {', '.join(first_few(surplus_in))}")
+        if self._is_whole and len(self.table.subjects) > 1:
+            notes.append("whole images are compared, so each can show only one subject: give regions for several")
+        stateless = []
+        for name, threshold in zip(self.table.subjects, self.thresholds, strict=True):
+            if np.isnan(threshold):
+                stateless.append(name)
+        if stateless:
+            notes.append(
+                f"no states of {', '.join(stateless)}, and no coverage, mean or worst: give a threshold, a calibration "
+                "or five photos of each"
+            )
+        return notes
+
+    def to_html(self, numbers: Sequence[PublishedValue] = ()) -> str:
+        """A page that opens from disk: images with their regions, the worst first, and timelines of clips.
+
+        Args:
+            numbers: published ones, which the page shows as well.
+
+        Raises:
+            RequestError: without subjects.
+            ImportError: without jinja2, which the extra `match` brings.
+        """
+        if not self.table.subjects:
+            raise RequestError("this match has no subjects: the page of `consistency` is its own `to_html()`")
+        return match_page(
+            self,
+            self.table,
+            self.rows,
+            by_region=self.by_region,
+            badness=self.badness,
+            thumbnails=self.thumbnails,
+            changes=self.state_changes,
+            thumbnails_between=self.thumbnails_between,
+            numbers=numbers,
+        )
+
+
+def differing(result: Match) -> list[Interval]:
+    """The parts of clips between two frames in which some subject has another state."""
+    return differing_intervals(result.frame_states)
+
+
+def with_changes(samples: Match, between: Match | None) -> Match:
+    """A match with its `changes`.
+
+    Args:
+        between: the match of frames between those of `samples`.
+    """
+    frames = samples.frame_states
+    thumbnails: dict[str, Thumbnail] = {}
+    if between is not None:
+        frames += between.frame_states
+    if between is not None and between.thumbnails:
+        thumbnails.update(zip(between.table.times, between.thumbnails, strict=True))
+    changes = state_changes(samples.table.subjects, frames)
+
+    thumbnails_at_borders = {}
+    for change in changes:
+        for moment in (change.border.before, change.border.after):
+            if moment.name in thumbnails:
+                thumbnails_at_borders[moment.name] = thumbnails[moment.name]
+    return replace(samples, state_changes=tuple(changes), thumbnails_between=thumbnails_at_borders)
+
+
+_OVER_TIME = (
+    "subject",
+    "frames",
+    "coverage",
+    "mean",
+    "worst",
+    "to_first",
+    "to_previous",
+    "stillness",
+    "flicker",
+    "clip",
+)
+COUNTED: tuple[State, ...] = ("matched", "missing", "doubled", "blended", "unexpected")
+# added to distances, which are at most 2
+_MISSING_FIRST = 30.0
+_SWAPPED_NEXT = 10.0
+_UNEXPECTED_NEXT = 5.0
+
+
+def _plain(value: float) -> float | None:
+    return None if np.isnan(value) else float(value)

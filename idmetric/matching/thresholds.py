@@ -1,0 +1,118 @@
+"""The largest distance at which a region counts as a subject, and where it comes from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+
+from idmetric.matching.encoders import Encoder
+from idmetric.metric.calibration.apply import PAIR_RATE, Calibration, CalibrationError
+from idmetric.metric.errors import RequestError
+from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.subject import Subject
+from idmetric.scoring.calibrations import STORED, calibration_of, limit_at, limit_of
+from idmetric.scoring.limits import Limit, limit_of_subject
+from idmetric.scoring.references import Aggregate, own_limit
+from idmetric.scoring.scores import PathLike
+
+Thresholds = float | Limit | Mapping[str, float | Limit] | None  # of all subjects, or by name
+
+
+def limits_of(
+    metric: Embedder,
+    roster: Sequence[Subject],
+    encoders: Sequence[Encoder],
+    distance: str,
+    aggregate: Aggregate,
+    *,
+    threshold: Thresholds,
+    calibration: PathLike | Calibration | None,
+    rate: float | None,
+) -> list[Limit | None]:
+    """The limit of each subject: the one in `threshold`, else its own or the calibration's, see `limit_of_subject`.
+
+    The calibration is for the subjects that `metric` itself encodes. It is read only if it was asked for, or if one of
+    them was given no limit, neither here nor when it was made.
+
+    Args:
+        threshold, calibration, rate: as in `match`.
+
+    Raises:
+        RequestError: for a given threshold below 0, or of an unknown subject, and as `calibrated_limit`.
+        CalibrationError: as `calibrated_limit`.
+    """
+    given_limits = _given(threshold, [subject.name for subject in roster])
+    own_signature = metric.signature(distance)
+
+    @cache
+    def by_pairs() -> Limit | None:
+        return calibrated_limit(metric, distance, calibration, rate)
+
+    if calibration is not None or rate is not None:
+        by_pairs()  # which refuses one that does not fit
+
+    limits = []
+    for subject, encoder in zip(roster, encoders, strict=True):
+        limit = given_limits.get(subject.name)
+        if limit is None:
+            is_calibrated = encoder.signature == own_signature and subject.threshold is None
+            limit = limit_of_subject(
+                own=own_limit(subject, encoder.distance, aggregate), by_pairs=by_pairs() if is_calibrated else None
+            )
+        limits.append(limit)
+    return limits
+
+
+def calibrated_limit(
+    metric: Embedder, distance: str, calibration: PathLike | Calibration | None, rate: float | None
+) -> Limit | None:
+    """The limit by pairs of identities, at a false-accept rate of 5 % unless another one is given.
+
+    Args:
+        calibration: default the one that is stored with the model.
+
+    Returns:
+        None without a calibration, and if the stored one has no threshold at 5 % or below.
+
+    Raises:
+        RequestError: for a rate without a calibration.
+        CalibrationError: for a given calibration of another model or distance, or without a threshold at the rate.
+    """
+    if calibration is not None:
+        chosen = calibration_of(metric, calibration, distance)
+        if chosen is None or not chosen.thresholds:
+            return None
+        return limit_at(chosen, PAIR_RATE if rate is None else rate, calibration)
+    stored = _stored(metric, distance)
+    if rate is not None and stored is None:
+        raise RequestError(
+            f"rate chooses a threshold of a calibration, and {metric.short_name} has none for the distance "
+            f"{distance!r}: give calibration= as well"
+        )
+    return limit_of(metric.calibration_source or STORED, stored, rate)
+
+
+def _given(threshold: Thresholds, names: Sequence[str]) -> dict[str, Limit]:
+    """The given limits, by the name of the subject."""
+    if threshold is None:
+        return {}
+    thresholds = threshold if isinstance(threshold, Mapping) else dict.fromkeys(names, threshold)
+    limits = {name: Limit.of(value) for name, value in thresholds.items()}
+    for name, limit in limits.items():
+        if name not in names:
+            raise RequestError(f"threshold for {name!r}: the subjects are called {', '.join(names)}")
+        if not 0 <= limit.distance < math.inf:
+            raise RequestError(f"the threshold of {name} must be a distance of at least 0, got {limit.distance}")
+    return limits
+
+
+def _stored(metric: Embedder, distance: str) -> Calibration | None:
+    """The calibration that is saved with the model's weights; None if it has none that fits."""
+    try:
+        stored = metric.calibration
+    except CalibrationError:  # of other weights, such as before a training step
+        return None
+    if stored is None or stored.distance != distance:
+        return None
+    return stored

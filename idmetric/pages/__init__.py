@@ -1,0 +1,1 @@
+"""What all HTML pages have in common: base, style, pictures and charts. Loads no torch."""

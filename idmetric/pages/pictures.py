@@ -1,0 +1,80 @@
+"""Small pictures for a page: WebP of bounded size, as data addresses, and JPEG from the one decode of an image."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from dataclasses import dataclass
+
+from PIL import Image
+
+_SIDE = 640  # longest side in pixels, if there is room
+_LEAST = 48  # side in pixels below which a picture shows nothing
+_TOTAL = 11_000_000  # bytes for all pictures of a page; text adds a third
+_LARGEST, _SMALLEST = 60_000, 2_000  # bytes for one picture
+_QUALITY = 80
+_THUMBNAIL = 400  # longest side in pixels of a thumbnail; about 10 KB for a photo
+_ICON = 1_000  # bytes of an icon, with about 100 pixels a side
+_DENSITY = 0.1  # bytes per pixel of a plain photo; sizes that are surely too large are not tried
+
+
+def room(count: int) -> int:
+    """Return the bytes for each of so many pictures; a page of up to 2,000 pictures stays below 25 MB."""
+    return max(_SMALLEST, min(_LARGEST, _TOTAL // max(count, 1)))
+
+
+def data_uri(picture: Image.Image, limit: int) -> str:
+    """Encode a picture as a data address of at most `limit` bytes (before base64), or with the side `_LEAST`."""
+    small = picture.convert("RGB")
+    side_that_may_fit = round(math.sqrt(limit / _DENSITY))
+    side = max(_LEAST, side_that_may_fit)
+    side = min(_SIDE, max(small.size), side)
+    while True:
+        small.thumbnail((side, side), Image.Resampling.LANCZOS)
+        file = io.BytesIO()
+        small.save(file, "webp", quality=_QUALITY, method=1)
+        data = file.getvalue()
+        if len(data) <= limit or side <= _LEAST:
+            return webp_uri(data)
+        # the bytes grow a little more slowly than the area
+        shrink = min(0.9, 0.95 * math.sqrt(limit / len(data)))
+        side = max(_LEAST, int(side * shrink))
+
+
+def webp_uri(data: bytes) -> str:
+    """A WebP file as a data address."""
+    return f"data:image/webp;base64,{base64.b64encode(data).decode('ascii')}"
+
+
+@dataclass(frozen=True)
+class Thumbnail:
+    """A small picture of an image.
+
+    Attributes:
+        jpeg: the file. width, height: of the image itself, in pixels.
+    """
+
+    jpeg: bytes
+    width: int
+    height: int
+
+    @property
+    def uri(self) -> str:
+        """The file as a data address."""
+        return f"data:image/jpeg;base64,{base64.b64encode(self.jpeg).decode('ascii')}"
+
+    @property
+    def icon(self) -> str:
+        """A tiny picture for the head of a column, as a data address."""
+        return data_uri(Image.open(io.BytesIO(self.jpeg)), _ICON)
+
+
+def thumbnail_of(picture: Image.Image) -> Thumbnail:
+    """Reduce an image."""
+    small = picture.copy()
+    # large ones by averages of blocks first, which takes a quarter of the time
+    small.thumbnail((_THUMBNAIL, _THUMBNAIL), Image.Resampling.BILINEAR, reducing_gap=1.0)
+    file = io.BytesIO()
+    small.save(file, "jpeg", quality=_QUALITY)
+    return Thumbnail(file.getvalue(), picture.width, picture.height)
