@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from idmetric import IDSim
+from idmetric import Clip, IDSim, consistency, match
 from idmetric.cli.match import main
-from idmetric.matching import Clip, consistency, match
 from idmetric.matching.named import FRAMES, PUBLISHED
 from tests.clip_files import write_video
 from tests.matching.films import film

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from idmetric import IDSim
-from idmetric.matching import Clip, Match, consistency, match
+from idmetric import Clip, IDSim, Match, consistency, match
 from idmetric.matching.named import PUBLISHED
 from idmetric.matching.published_values import PublishedValue, published_value
 from idmetric.matching.similarities import Similarities

@@ -13,9 +13,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from idmetric import IDSim
+from idmetric import Clip, IDSim, consistency
 from idmetric.cli.match import main
-from idmetric.matching import Clip, consistency
 from idmetric.matching.consistency import Consistency
 from idmetric.matching.segments import Jump, is_drift, jumps, names_of_segments, segments, table_of, turning_point
 from idmetric.metric.errors import RequestError

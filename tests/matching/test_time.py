@@ -14,8 +14,7 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric import IDSim
-from idmetric.matching import Clip, Region, Subject, consistency, match
+from idmetric import Clip, IDSim, Region, Subject, consistency, match
 from idmetric.matching.tracks import CUT
 from idmetric.matching.video import ClipError
 from idmetric.metric.errors import RequestError
