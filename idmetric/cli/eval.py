@@ -196,7 +196,8 @@ def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
         protocol_options = protocol.group_by(protocol_options, (args.rows, args.columns))
     _need_packages(protocol, protocol_options, sources, args)
 
-    from idmetric.evaluate.protocols.common.grids import TableError, View
+    from idmetric.evaluate.protocols.common.grids import View
+    from idmetric.metric.errors import RequestError
 
     view = View(args.rows, args.columns, args.show, args.intervals, args.caption)
     view_error = None
@@ -205,7 +206,7 @@ def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
             data, results = _measured(protocol, protocol_options, sources, args, stack)
             try:
                 text = _text(results, protocol.name, args, view)
-            except TableError as error:  # the numbers are kept
+            except RequestError as error:  # the numbers are kept
                 view, view_error = View(caption=args.caption), error
                 text = _text(results, protocol.name, args, view)
         try:

@@ -20,19 +20,15 @@ MANIFESTS = (".parquet", ".csv", ".jsonl")
 
 
 class GalleryError(RuntimeError):
-    """A gallery cannot do what was asked; the message says why and how to fix it."""
+    """A gallery cannot do what was asked; the message says why and how to fix it.
 
+    Attributes:
+        is_newer: the gallery was written by a newer version of this package, which is no damage to be mended.
+    """
 
-class StaleError(GalleryError):
-    """An image is not as it was embedded; `fault` is "missing", "changed", or why it cannot be read."""
-
-    def __init__(self, place: str, fault: str) -> None:
-        super().__init__(place, fault)  # the arguments, by which an exception is copied
-        self.place = place
-        self.fault = fault
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.fault}; bring the gallery up to date"
+    def __init__(self, message: str, *, is_newer: bool = False) -> None:
+        super().__init__(message)
+        self.is_newer = is_newer
 
 
 class StaleWarning(UserWarning):

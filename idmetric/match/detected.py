@@ -19,7 +19,7 @@ from idmetric.match.codes import RunLengths
 from idmetric.match.detect import Detector, photos_of
 from idmetric.match.regions import Region
 from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.digest import BLANK, check_seal, seal
+from idmetric.metric.files.digest import BLANK, seal, seal_problem
 from idmetric.metric.files.output import replacing
 from idmetric.metric.images.masks import Images, Masks, read_mask
 from idmetric.metric.images.read import read_image
@@ -113,7 +113,9 @@ def _read(path: Path, image_size: tuple[int, int]) -> list[Region] | None:
     """
     regions = []
     try:
-        check_seal(path)
+        problem = seal_problem(path)
+        if problem:
+            raise ValueError(problem)
         for row in json_file.read(path)["regions"]:
             mask = None
             if row["mask"]:

@@ -88,7 +88,7 @@ def run(
 
     Raises:
         ValueError: if no subject has four references, a model has no features, or for another distance than "cls".
-        UnreadableError: see `scorers.bind`.
+        ManifestError: see `scorers.bind`.
     """
     lacking = [name for name, model in models.items() if not hasattr(model, "embed_prepared")]
     if lacking:

@@ -19,9 +19,9 @@ from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.result import Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.generator.outputs import read
-from idmetric.evaluate.protocols.generator.pattern import OutputsError
 from idmetric.evaluate.protocols.sets import MEASURES, SetsOptions, run
 from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.errors import RequestError
 from idmetric.stream.encoders import PlainVectorModel
 from tests.evaluate.protocols.parts import PLAIN, values
 from tests.runner import Runner
@@ -204,5 +204,5 @@ def test_subjects_with_few_images_are_named(folder: Path) -> None:
         run(given(folder), {"m": Colors()}, EvalSettings(distance="patch"))
     with pytest.raises(ValueError, match="ssim: sets are compared by features"):
         run(given(folder), {"ssim": open_model("ssim")}, PLAIN)
-    with pytest.raises(OutputsError, match="absent: no such images"):
+    with pytest.raises(RequestError, match="absent: no such images"):
         read(None, references=str(folder / "absent"))
