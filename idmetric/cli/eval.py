@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from idmetric.cli import options
 from idmetric.cli.command import (
+    WRONG_USAGE,
     CommandError,
-    UsageError,
     check_output,
     codes,
     counting_embeddings,
@@ -180,9 +180,9 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric eval") -> int:
 
 def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
     if args.mask_id is not None and args.subject is None:
-        raise UsageError("--mask-id needs --subject: masks are not used without it")
+        raise CommandError("--mask-id needs --subject: masks are not used without it", WRONG_USAGE)
     if (args.rows is None) != (args.columns is None):
-        raise UsageError("--rows and --columns belong together, such as --rows method --columns subject")
+        raise CommandError("--rows and --columns belong together, such as --rows method --columns subject", WRONG_USAGE)
     if args.out is None:
         check_output(None, "keep the result by --out DIR")
     with fixable():  # a mistyped name should not wait for torch

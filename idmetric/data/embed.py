@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.data.look import check_masks
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Manifest
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.files.tables import first_few

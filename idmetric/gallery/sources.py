@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files.folders import walk
 from idmetric.metric.images import paths as inputs
 from idmetric.metric.images.paths import IMAGE_ENDINGS
@@ -87,7 +88,7 @@ def entries(sources: Sequence[Source], masked: bool) -> Iterator[Entry]:
                 if entry.where not in seen:
                     seen.add(entry.where)
                     yield entry
-        except inputs.InputError as error:
+        except RequestError as error:
             raise GalleryError(str(error)) from error
         if not count:
             raise GalleryError(f"{source.path!r} holds no images (files ending in {' '.join(IMAGE_ENDINGS)})")

@@ -16,7 +16,7 @@ from PIL import Image
 
 from idmetric import Backbone, IDSim
 from idmetric.data.embed import embed
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common import baselines, scorers
 from idmetric.evaluate.protocols.common.models import BRANCHES, open_model

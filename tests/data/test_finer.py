@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from tests.import_parts import refuses
 
 KINDS = {"train_data.csv": "train", "gallery_data.csv": "gallery", "generated_data.csv": "generated_images"}

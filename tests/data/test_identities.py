@@ -15,7 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.manifest.schema import ManifestError, text_of
+from idmetric.data.manifest.errors import ManifestError
+from idmetric.data.manifest.schema import text_of
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.data.manifest.twins import twins
 from tests.import_parts import put_all

@@ -15,7 +15,7 @@ from idmetric.data.importers.mtg import oracle_score
 from idmetric.data.importers.run import Job, import_dataset
 from idmetric.data.importers.source import Source, open_source
 from idmetric.data.manifest.check import faults
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.split import leaks
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.metric.images.masks import read_mask

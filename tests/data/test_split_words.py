@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.split_words import split_name, split_word
 from idmetric.data.manifest.table import Manifest, Row, read
 from tests.import_parts import put, put_all, refuses

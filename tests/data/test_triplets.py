@@ -13,7 +13,7 @@ from idmetric.data.curate.triplets import PAIRINGS, mixture, parse_ratio
 from idmetric.data.generate.engines import open_engine
 from idmetric.data.generate.idsim import noise_task
 from idmetric.data.generate.wording import read_wording
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.split import leaks
 from idmetric.data.manifest.table import Manifest, Row, read
 

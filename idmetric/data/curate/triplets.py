@@ -18,8 +18,8 @@ import numpy as np
 
 from idmetric.data.curate.balance import hashed, shares
 from idmetric.data.curate.mine import Placed, grouped
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.lineage import lineages, parent_rows, with_parents_found
-from idmetric.data.manifest.schema import ManifestError
 from idmetric.data.manifest.table import Manifest, merge
 
 MIXTURES = ("real", "context", "identity")

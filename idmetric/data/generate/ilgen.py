@@ -85,11 +85,11 @@ def object_task(
         image = engine.edit(Request(job.prompt, job.seed))
         if isinstance(image, Rejection):
             return image
-        mask = None
-        if remover is not None:
-            mask = remover.mask(image, job.row["category"])
-            if isinstance(mask, Rejection):
-                return mask
+        if remover is None:
+            return Made(image)
+        mask = remover.mask(image, job.row["category"])
+        if isinstance(mask, Rejection):
+            return mask
         return Made(image, mask)
 
     return Task(jobs, make, models)

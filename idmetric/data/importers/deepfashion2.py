@@ -19,7 +19,7 @@ from PIL import Image
 from idmetric.data.importers.images import png
 from idmetric.data.importers.run import Job, as_name, scalars
 from idmetric.data.importers.source import read_json
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.split_words import split_word
 from idmetric.data.manifest.table import Row
 from idmetric.match.annotations import outline_of

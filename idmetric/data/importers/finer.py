@@ -22,7 +22,7 @@ from typing import Any
 
 from idmetric.data.importers.run import Job, scalars
 from idmetric.data.importers.source import Source
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 
 FILES = {"gallery": "gallery_data.csv", "train": "train_data.csv", "query": "generated_data.csv"}  # by split

@@ -17,7 +17,7 @@ from typing import Any
 
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.split_folders import split_level
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 from idmetric.metric.files.folders import walk
 from idmetric.metric.files.tables import first_few

@@ -22,7 +22,7 @@ from pathlib import Path, PurePosixPath
 from idmetric.data.importers.folders import pictures
 from idmetric.data.importers.run import Columns, Job
 from idmetric.data.importers.source import read_json
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 from idmetric.metric.files import json_file
 from idmetric.metric.files.folders import walk

@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import Image
 
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.metric.images.kinds import is_stored_image
 from idmetric.metric.images.opening import open_file
 

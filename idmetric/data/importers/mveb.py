@@ -20,7 +20,7 @@ from itertools import chain
 from typing import Any
 
 from idmetric.data.importers.run import Columns, Job, as_list
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 
 # meaning of a column -> its usual names, the most likely first; --map query=NAME gives another

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 
 from idmetric.data.importers.run import Columns, Job, Record
 from idmetric.data.importers.source import Source, read_json
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 
 VIEWS = (1, 2, 3)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from idmetric.data.importers.run import Job
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 
 MIN_VOTES = 6  # the published benchmark has triplets with at least six votes

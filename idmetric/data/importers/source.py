@@ -19,7 +19,7 @@ from pathlib import Path, PureWindowsPath
 from posixpath import normpath
 from typing import Any
 
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.split_words import split_word
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.folders import walk

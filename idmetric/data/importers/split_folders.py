@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.split_words import split_word
 from idmetric.metric.files.tables import first_few
 

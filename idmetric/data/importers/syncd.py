@@ -22,7 +22,7 @@ from PIL import Image
 from idmetric.data.importers.images import png
 from idmetric.data.importers.run import Job
 from idmetric.data.importers.source import locate, read_json
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 from idmetric.metric.images.kinds import ImageReadError
 from idmetric.metric.images.opening import open_image

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from idmetric.data.importers.run import Columns, Job, scalars
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import PATHS, Row
 
 _TEXT = ("dataset", "split", "domain", "category", "role", "background", "engine", "text", "group", "slot", "parent")

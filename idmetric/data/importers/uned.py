@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from idmetric.data.importers.run import Job, as_list, as_name
 from idmetric.data.importers.source import locate, read_json
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 
 # folder -> name of the dataset, and ILGen's domain (Real-S and Real-ALL, section 4.1)

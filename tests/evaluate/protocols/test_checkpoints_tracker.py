@@ -16,7 +16,7 @@ from PIL import Image
 from torch import nn
 
 from idmetric import IDSim, ImageReadError
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.evaluate.protocols.checkpoints.reading import read
 from idmetric.evaluate.protocols.checkpoints.tracker import Tracker
 from idmetric.evaluate.protocols.checkpoints_steps import CheckpointsOptions, run

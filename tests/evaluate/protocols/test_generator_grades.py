@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from idmetric.cli import eval as cli
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.generator.grades import Grades, read_grades
 from idmetric.evaluate.protocols.generator.images import Images

@@ -11,7 +11,7 @@ import pyarrow.parquet
 import pytest
 from PIL import Image, ImageColor
 
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.generator.outputs import read
 from idmetric.evaluate.protocols.generator.pattern import fields_of, split

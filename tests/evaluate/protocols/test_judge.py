@@ -19,7 +19,7 @@ import pytest
 from PIL import Image
 
 from idmetric.cli.eval import main as eval_command
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common.scorers import EvalSettings as Protocol
 from idmetric.evaluate.protocols.common.scorers import bind

@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common import baselines, pairwise
 from idmetric.evaluate.protocols.common.pairwise import PairModel, PairScorer

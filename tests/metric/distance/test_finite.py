@@ -14,7 +14,7 @@ from torch import Tensor
 from idmetric import IDSim, NonFiniteError, load
 from idmetric.cli import score
 from idmetric.data.embed import embed_rows
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
 from idmetric.gallery import Gallery

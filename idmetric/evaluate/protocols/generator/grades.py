@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 
 from idmetric.data.importers.source import read_json
-from idmetric.data.manifest.schema import ManifestError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.evaluate.protocols.common.columns import Array, listed
 from idmetric.evaluate.protocols.generator.images import Images
 from idmetric.evaluate.protocols.judges.answers import grades_in_lines
