@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.importers.source import SourceError
+from idmetric.data.manifest.errors import ManifestError
 
 
 def encoded(image: Image.Image, kind: str = "PNG") -> bytes:
@@ -38,5 +38,5 @@ def put_all(root: Path, *names: str, data: bytes = png(1)) -> None:
 
 def refuses(message: str, kind: str, source: Any, **given: Any) -> None:
     """An import stops with this message, a regular expression."""
-    with pytest.raises(SourceError, match=message):
+    with pytest.raises(ManifestError, match=message):
         import_dataset(kind, source, **given)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import builtins
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -225,6 +226,47 @@ def test_private_attributes_are_read_where_they_are_defined() -> None:
             if isinstance(node, ast.Attribute) and node.attr in others:
                 inherits = ast.unparse(node.value) in ("self", "cls", "super()")
                 assert inherits, f"{name} reads {ast.unparse(node)}, which is private to another module"
+
+
+def test_14_errors_and_6_warnings_each_have_a_row_in_the_docs() -> None:
+    """`docs/security.md` says of each class who raises it and what to do, and of no other."""
+    bases: dict[str, list[str]] = {}
+    for path in modules().values():
+        for node in nodes_of(path):
+            if isinstance(node, ast.ClassDef):
+                bases[node.name] = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
+
+    errors, warnings = set(), set()
+    for name in bases:
+        builtin = builtin_base(name, bases)
+        if issubclass(builtin, Warning):
+            warnings.add(name)
+        elif issubclass(builtin, BaseException):
+            errors.add(name)
+    assert len(errors) <= 14, sorted(errors)
+    assert len(warnings) <= 6, sorted(warnings)
+
+    text = (PACKAGE.parent / "docs" / "security.md").read_text(encoding="utf-8")
+    section = text.split("## Errors\n")[1].split("\n## ")[0]
+    cells = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    documented = [row[0].strip("`") for row in cells]
+    assert sorted(documented) == sorted(errors | warnings)
+    for name, base, raised_by, advice in cells:
+        assert base.strip("`") == builtin_base(name.strip("`"), bases).__name__, name
+        assert raised_by, name
+        assert advice, name
+
+
+def builtin_base(name: str, bases: dict[str, list[str]]) -> type:
+    """The first builtin class among a class and its bases by name, such as ValueError; `object` if none is."""
+    builtin = getattr(builtins, name, None)
+    if isinstance(builtin, type):
+        return builtin
+    for base in bases.get(name, []):
+        builtin = builtin_base(base, bases)
+        if builtin is not object:
+            return builtin
+    return object
 
 
 def test_lazy_names_exist() -> None:

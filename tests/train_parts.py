@@ -30,8 +30,8 @@ from idmetric.cli.train import build_parser
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.evaluate.settings import option
 from idmetric.train.gradcache import cached_backward
-from idmetric.train.loop import Stopped, TrainError, TrainSettings, fit
-from idmetric.train.processes import OtherFailed, Processes
+from idmetric.train.loop import TrainError, TrainSettings, fit
+from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe
 
 TINY = {"embed_dim": 16, "depth": 1, "num_heads": 2, "img_size": 16, "patch_size": 8}
@@ -215,8 +215,11 @@ def start(out: Path, config: dict[str, Any], settings: dict[str, Any], rank: int
     with out.with_name(f"{out.name}-{rank}.txt").open("a") as said, contextlib.redirect_stdout(said):
         try:
             with contextlib.closing(Processes(cpu=True)) as processes:
-                fit(PairRecipe(Config(**config), processes), out, TrainSettings(**settings), processes)
-        except (TrainError, Stopped, RuntimeError) as error:
+                stopped = fit(PairRecipe(Config(**config), processes), out, TrainSettings(**settings), processes)
+            if stopped is not None:
+                print(stopped, flush=True)
+                raise SystemExit(3)
+        except RuntimeError as error:
             print(f"{type(error).__name__}: {error}", flush=True)
             raise SystemExit(3) from error
         finally:
@@ -248,7 +251,7 @@ def exchange(folder: Path, rank: int, port: str) -> None:
     }
     try:
         processes.on_main(lambda: int("x") if rank else _refuse())
-    except (ValueError, OtherFailed) as error:
+    except (ValueError, TrainError) as error:
         found["failed"] = str(error)
     backend = torch.distributed.group.WORLD._get_backend(torch.device("cpu"))  # type: ignore[union-attr]
     found["patience"] = backend.options._timeout.total_seconds()

@@ -158,7 +158,9 @@ def train(
     run = TrainSettings(**{**{name: value for name, value in values.items() if name in of_run}, **shared})
     processes = Processes(run.precision)
     seed_all(run.seed)  # new weights follow from the seed, as in idmetric train
-    fit(module.build(config, data, processes), folder, run, processes)
+    stopped = fit(module.build(config, data, processes), folder, run, processes)
+    if stopped is not None:
+        sys.exit(str(stopped))
     return load(folder, device=str(processes.device))
 
 

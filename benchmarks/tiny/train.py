@@ -89,7 +89,9 @@ def train(config: Config, data: Manifest, out: Path) -> None:
     )
     processes = Processes(settings.precision)
     seed_all(settings.seed)
-    fit(Tiny(config, data, processes), out, settings, processes)
+    stopped = fit(Tiny(config, data, processes), out, settings, processes)
+    if stopped is not None:
+        sys.exit(str(stopped))
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from idmetric.metric.checkpoints.fingerprint import weights_digest
 from idmetric.metric.distance.cosine import cosine_distance
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.output import OutputError, replacing
 from idmetric.metric.files.quiet import quiet
@@ -44,10 +45,6 @@ _SHAPES = ((1, 1.0, 1.0), (3, 1.6, 0.7))  # batch, height and width of the check
 _BATCH = 8  # images of a pass that measures ranges
 
 
-class ExportError(RuntimeError):
-    """A model that cannot be exported; the message says why."""
-
-
 def export(metric: Embedder, path: str | os.PathLike[str]) -> float:
     """Write a model as one file, and compare it with PyTorch before the file appears under its name.
 
@@ -59,7 +56,7 @@ def export(metric: Embedder, path: str | os.PathLike[str]) -> float:
         The largest difference of a feature from PyTorch's, on random pixels of two sizes; at most `TOLERANCE`.
 
     Raises:
-        ExportError: if the model cannot be exported, or the difference is larger.
+        RequestError: if the model cannot be exported, or the difference is larger.
         OutputError: if the file exists or cannot be written.
         MissingExtraError: without onnx, onnxruntime and onnxscript.
     """
@@ -93,7 +90,7 @@ def export_int8(
         The mean cosine distance of the images' embeddings from those of the float32 graph.
 
     Raises:
-        ExportError, OutputError, MissingExtraError: as `export`. ImageReadError: for an image that cannot be read.
+        RequestError, OutputError, MissingExtraError: as `export`. ImageReadError: for an image that cannot be read.
     """
     check_target(path)
     step = max(1, -(-len(images) // MOST_IMAGES))
@@ -124,16 +121,18 @@ def check_target(path: Path) -> None:
 def _check_model(metric: Embedder) -> None:
     if type(metric) not in (IDSim, NearID, Backbone):  # subclasses may see images in a way of their own
         kind = type(metric).__name__
-        raise ExportError(f"{metric.label} is a {kind}: only IDSim, NearID and Backbone are exported")
+        raise RequestError(f"{metric.label} is a {kind}: only IDSim, NearID and Backbone are exported")
     if metric.fit != SQUASH:
-        raise ExportError(f"{metric.label} crops or pads images ({metric.fit}); only models that squash are exported")
+        raise RequestError(f"{metric.label} crops or pads images ({metric.fit}); only models that squash are exported")
     if metric.decode != "exact":
-        raise ExportError(f"{metric.label}: decode= is chosen when an exported file is opened; open it without decode=")
+        raise RequestError(
+            f"{metric.label}: decode= is chosen when an exported file is opened; open it without decode="
+        )
     if metric.dtype != torch.float32:
-        raise ExportError(f"{metric.label} is in {metric.dtype}: open it in float32 (dtype=torch.float32)")
+        raise RequestError(f"{metric.label} is in {metric.dtype}: open it in float32 (dtype=torch.float32)")
     size = sum(p.numel() * p.element_size() for p in metric.parameters())
     if size > 0.98 * 2**31:
-        raise ExportError(f"{metric.label} has {size / 1e9:.1f} GB of weights, and an ONNX file holds 2.1 GB")
+        raise RequestError(f"{metric.label} has {size / 1e9:.1f} GB of weights, and an ONNX file holds 2.1 GB")
 
 
 class _Graph(nn.Module):
@@ -187,7 +186,7 @@ def _program(metric: Embedder, graph: _Graph) -> Any:
         sizes = {"pixels": {0: free, 2: free, 3: free}}
         program = torch.export.export(graph, (pixels,), dynamic_shapes=sizes)
     except Exception as error:  # torch's many kinds
-        raise ExportError(f"torch.export cannot trace {metric.label}: {error}") from error
+        raise RequestError(f"torch.export cannot trace {metric.label}: {error}") from error
     for node in program.graph.nodes:
         node.meta.pop("stack_trace", None)  # paths of this machine
     return program
@@ -201,7 +200,7 @@ def _onnx_bytes(program: Any, facts: Mapping[str, Any]) -> bytes:
         program, dynamo=True, opset_version=OPSET, input_names=["pixels"], output_names=names, verbose=False
     )
     if exported is None:
-        raise ExportError("torch.onnx returned no model")
+        raise RequestError("torch.onnx returned no model")
     # the exporter folds small constants alone; kernels scaled by BatchNorm are larger, and quantization needs them
     fold_constants(exported.model, input_size_limit=_FOLDED, output_size_limit=_FOLDED)
     return _finished(exported.model_proto, facts)
@@ -229,7 +228,7 @@ def _finished(model: Any, facts: Mapping[str, Any]) -> bytes:
 
 
 def _largest_difference(metric: Embedder, session: Any) -> float:
-    """The largest difference of a feature from PyTorch's; ExportError if it exceeds `TOLERANCE`."""
+    """The largest difference of a feature from PyTorch's; RequestError if it exceeds `TOLERANCE`."""
     generator = torch.Generator().manual_seed(0)
     worst = 0.0
     for batch, tall, wide in _SHAPES:
@@ -246,7 +245,7 @@ def _largest_difference(metric: Embedder, session: Any) -> float:
             difference = (tensor - torch.from_numpy(array)).abs()
             worst = max(worst, float(difference.max()))
     if not worst <= TOLERANCE:
-        raise ExportError(f"the exported graph differs from PyTorch by {worst:.1e}, more than {TOLERANCE:g}")
+        raise RequestError(f"the exported graph differs from PyTorch by {worst:.1e}, more than {TOLERANCE:g}")
     return worst
 
 

@@ -33,20 +33,21 @@ CODES = {
     130: "stopped by Ctrl-C",
     143: "stopped by SIGTERM",
 }
+WRONG_USAGE = 2
 _LONGEST = 10_000  # characters of a message: the names of a few files, each of 4,096 at most
 _running = ["idmetric"]  # names of the commands that run, the innermost last
 
 
 class CommandError(Exception):
-    """An error that the user can fix; the message says how. Exit status 1."""
+    """An error that the user can fix; the message says how.
 
+    Attributes:
+        status: of the command at its end: 1, or `WRONG_USAGE` if it cannot do what it was asked for.
+    """
 
-class UsageError(Exception):
-    """The command cannot do what it was asked for; the message says why and how to fix it. Exit status 2."""
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, as schedulers and `kill` send it: finished work is saved, as after Ctrl-C."""
+    def __init__(self, message: str, status: int = 1) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 # The parser
@@ -209,19 +210,24 @@ def ended(run: Callable[[], int], parser: argparse.ArgumentParser, if_stopped: s
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  # until the process ends
 
     _running.append(parser.prog)
+    signals: list[int] = []
     try:
-        with _sigterm_raised():
+        with _sigterm_interrupts() as signals:
             status = run()
         _print("", "direct it to another disk")
         return status
-    except UsageError as error:
-        parser.exit(2, f"{parser.prog}: error: {_message_of(error)}")
-    except (CommandError, CheckpointError, MissingExtraError, PermissionError) as error:
+    except CommandError as error:
+        message = f"error: {_message_of(error)}"
+        if error.status == WRONG_USAGE:
+            parser.exit(WRONG_USAGE, f"{parser.prog}: {message}")
+        say(message)
+        return error.status
+    except (CheckpointError, MissingExtraError, PermissionError) as error:
         say(f"error: {_message_of(error)}")
         return 1
-    except KeyboardInterrupt as stop:
+    except KeyboardInterrupt:
         say(f"stopped; {if_stopped}")
-        return 143 if isinstance(stop, Terminated) else 130
+        return 143 if signals else 130
     except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
         return 1
     except (ImportError, MemoryError, OSError, RuntimeError) as error:
@@ -235,19 +241,27 @@ def ended(run: Callable[[], int], parser: argparse.ArgumentParser, if_stopped: s
 
 
 @contextmanager
-def _sigterm_raised() -> Iterator[None]:
-    """Raise `Terminated` in the block when SIGTERM comes, unless it is ignored or handled by somebody else."""
+def _sigterm_interrupts() -> Iterator[list[int]]:
+    """Let SIGTERM, which schedulers and `kill` send, interrupt the block as Ctrl-C does, so that work is saved.
+
+    Where it is ignored or handled by somebody else, that stays so.
+
+    Yields:
+        The numbers of the signals that have come.
+    """
+    signals: list[int] = []
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
+        yield signals
         return
 
-    def terminate(*_: object) -> NoReturn:
-        raise Terminated
+    def interrupt(number: int, _: object) -> NoReturn:
+        signals.append(number)
+        raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, terminate)
+    signal.signal(signal.SIGTERM, interrupt)
     try:
-        yield
+        yield signals
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
@@ -301,12 +315,12 @@ def counting_embeddings(quiet: bool) -> Iterator[None]:
 def check_output(output: str | None, instead: str = "name a file with --output") -> None:
     """Check, before the work, that `write` can write there."""
     if output is None and sys.stdout is None:
-        raise UsageError(f"stdout is closed: {instead}")
+        raise CommandError(f"stdout is closed: {instead}", WRONG_USAGE)
     try:
         if output is not None:
             check(output)
     except OSError as error:
-        raise UsageError(str(error)) from error
+        raise CommandError(str(error), WRONG_USAGE) from error
 
 
 def refuse_inputs(outputs: Mapping[str, StrPath | None], inputs: Iterable[StrPath]) -> None:
@@ -347,7 +361,7 @@ def check_not_read(outputs: Mapping[str, StrPath | None], inputs: Iterable[StrPa
     try:
         refuse_inputs(outputs, inputs)
     except OSError as error:
-        raise UsageError(str(error)) from error
+        raise CommandError(str(error), WRONG_USAGE) from error
 
 
 def write(text: str, output: str | None = None, instead: str = "name a file with --output") -> None:

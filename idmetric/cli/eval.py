@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 
 from idmetric.cli import options
 from idmetric.cli.command import (
+    WRONG_USAGE,
     CommandError,
-    UsageError,
     check_output,
     codes,
     counting_embeddings,
@@ -180,9 +180,9 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric eval") -> int:
 
 def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
     if args.mask_id is not None and args.subject is None:
-        raise UsageError("--mask-id needs --subject: masks are not used without it")
+        raise CommandError("--mask-id needs --subject: masks are not used without it", WRONG_USAGE)
     if (args.rows is None) != (args.columns is None):
-        raise UsageError("--rows and --columns belong together, such as --rows method --columns subject")
+        raise CommandError("--rows and --columns belong together, such as --rows method --columns subject", WRONG_USAGE)
     if args.out is None:
         check_output(None, "keep the result by --out DIR")
     with fixable():  # a mistyped name should not wait for torch
@@ -196,7 +196,8 @@ def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
         protocol_options = protocol.group_by(protocol_options, (args.rows, args.columns))
     _need_packages(protocol, protocol_options, sources, args)
 
-    from idmetric.evaluate.protocols.common.grids import TableError, View
+    from idmetric.evaluate.protocols.common.grids import View
+    from idmetric.metric.errors import RequestError
 
     view = View(args.rows, args.columns, args.show, args.intervals, args.caption)
     view_error = None
@@ -205,7 +206,7 @@ def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
             data, results = _measured(protocol, protocol_options, sources, args, stack)
             try:
                 text = _text(results, protocol.name, args, view)
-            except TableError as error:  # the numbers are kept
+            except RequestError as error:  # the numbers are kept
                 view, view_error = View(caption=args.caption), error
                 text = _text(results, protocol.name, args, view)
         try:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from idmetric.cli import options
-from idmetric.cli.command import Parser, UsageError, codes, ended, fixable, say, warnings_as_lines
+from idmetric.cli.command import WRONG_USAGE, CommandError, Parser, codes, ended, fixable, say, warnings_as_lines
 from idmetric.cli.options import check_model, load_options
 from idmetric.metric.files.hints import need
 
@@ -67,7 +67,7 @@ def _run(args: Namespace) -> int:
         images = [] if args.int8 is None else listed(args.int8)  # which refuses an empty folder
         for path in images:  # said before the model is opened
             if not os.path.isfile(path):
-                raise UsageError(f"--int8: there is no {path!r}: name a folder or a pattern of images")
+                raise CommandError(f"--int8: there is no {path!r}: name a folder or a pattern of images", WRONG_USAGE)
 
         metric = load(args.model, **load_options(args, device="cpu", dtype="float32"))  # --revision, --preprocessing
         if args.int8 is not None:

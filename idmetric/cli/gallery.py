@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric.cli import options
 from idmetric.cli.command import (
+    WRONG_USAGE,
     CommandError,
     Parser,
-    UsageError,
     check_not_read,
     check_output,
     codes,
@@ -32,11 +32,12 @@ from idmetric.cli.command import (
     write,
 )
 from idmetric.cli.options import add_shared, check_model, load_options
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files.folders import walk
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.progress import Progress
 from idmetric.metric.files.tables import aligned, four
-from idmetric.metric.images.paths import InputError, exists, is_image, listed, matches
+from idmetric.metric.images.paths import exists, is_image, listed, matches
 from idmetric.scoring.limits import Limit
 from idmetric.stream.keys import stores_in
 
@@ -278,7 +279,7 @@ def _check(args: Namespace) -> None:
     """Check packages, paths and outputs before the model is opened.
 
     Raises:
-        MissingExtraError, UsageError, CommandError: naming the first fault.
+        MissingExtraError, CommandError: naming the first fault.
     """
     packages = _PACKAGES.get(args.command, {})
     if args.parquet:
@@ -289,15 +290,17 @@ def _check(args: Namespace) -> None:
     try:
         args.sources = [path for source in args.sources for path in matches(source) or [source]]
         args.images = [path for image in args.images for path in listed(image)]
-    except InputError as error:
-        raise UsageError(str(error)) from error
+    except RequestError as error:
+        raise CommandError(str(error), WRONG_USAGE) from error
     for path in [*args.sources, *args.images]:
         if not exists(path):
-            raise UsageError(f"there is no {path!r}")
+            raise CommandError(f"there is no {path!r}", WRONG_USAGE)
     if args.rate is not None and args.command == "query" and args.unknown_above != "calibrated":
-        raise UsageError("--rate chooses the threshold of a calibration: give --unknown-above calibrated as well")
+        raise CommandError(
+            "--rate chooses the threshold of a calibration: give --unknown-above calibrated as well", WRONG_USAGE
+        )
     if args.rate is not None and args.threshold is not None:
-        raise UsageError("--threshold and --rate both say what one identity is: leave one out")
+        raise CommandError("--threshold and --rate both say what one identity is: leave one out", WRONG_USAGE)
     if args.model:
         check_model(args.model)
     if args.gallery and not args.sources and not stores_in(args.gallery, IMAGES):
@@ -340,12 +343,14 @@ def _open(args: Namespace) -> Gallery:
     if mask_id is None and "mask_id" in built:
         mask_id = parse_mask_id(built["mask_id"])
     if mask_id is not None and not masked:
-        raise UsageError("--mask-id needs masks: --mask-dir or --masked")
+        raise CommandError("--mask-id needs masks: --mask-dir or --masked", WRONG_USAGE)
 
     # the model
     source = args.model or built.get("opened", options.DEFAULT_MODEL)
     if not args.model and imports_module(source):  # a gallery may come from somebody else
-        raise UsageError(f"the gallery was made with the class {source}: name it with --model if you trust that module")
+        raise CommandError(
+            f"the gallery was made with the class {source}: name it with --model if you trust that module", WRONG_USAGE
+        )
     if args.model and names.check(args.model) == "folder":
         source = os.path.abspath(args.model)  # it opens from another folder too
     revision = args.revision or built.get("opened_revision", "")
@@ -386,8 +391,9 @@ def _built(args: Namespace) -> dict[str, str]:
         models = [model for model in models if model["decode"] == args.decode] or models
     if len(models) > 1:
         names = ", ".join(sorted(map("{opened} ({dtype}, looking at {outside}, {decode} decoding)".format_map, models)))
-        raise UsageError(
-            f"{args.folder!r} holds galleries of {names}: say which, by --model and the other options of its build"
+        raise CommandError(
+            f"{args.folder!r} holds galleries of {names}: say which, by --model and the other options of its build",
+            WRONG_USAGE,
         )
     return models[0] if models else {}
 

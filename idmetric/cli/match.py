@@ -12,8 +12,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from idmetric.cli.command import (
+    WRONG_USAGE,
+    CommandError,
     Parser,
-    UsageError,
     check_not_read,
     check_output,
     codes,
@@ -171,15 +172,15 @@ def _run(args: Namespace) -> int:
     need("match", "idmetric match", scipy="SciPy", jinja2="jinja2")
     check_output(args.output)
     if not args.images and not args.clip:
-        raise UsageError("no images: give files, folders or --clip")
+        raise CommandError("no images: give files, folders or --clip", WRONG_USAGE)
     subjects = _subjects(args.subject)
     if args.cast and not subjects:
-        raise UsageError("--cast says which subjects belong in an image: name them by --subject")
+        raise CommandError("--cast says which subjects belong in an image: name them by --subject", WRONG_USAGE)
     if args.regions_of and args.regions is None:
-        raise UsageError("--regions-of says how the regions of --regions were drawn: give these, too")
+        raise CommandError("--regions-of says how the regions of --regions were drawn: give these, too", WRONG_USAGE)
     if args.html:
         if not args.html.lower().endswith(".html"):
-            raise UsageError(f"--html {args.html}: end the name of the page in .html")
+            raise CommandError(f"--html {args.html}: end the name of the page in .html", WRONG_USAGE)
         check_output(args.html)
     numbers = _numbers(args.published)
     if args.frames is None:
@@ -194,7 +195,7 @@ def _run(args: Namespace) -> int:
             result = _matched(args, subjects, request)
             published = [result.published(name, form) for name, form in numbers]
         except RequestError as error:
-            raise UsageError(str(error)) from error
+            raise CommandError(str(error), WRONG_USAGE) from error
     for image, reason in result.skipped.items():
         say(f"skipped {image}: {reason}")
     form = form_of(args)
@@ -302,7 +303,7 @@ def _sources(args: Namespace) -> list[Any]:
     try:
         sources = sources_of(args.images)
     except ImageReadError as error:
-        raise UsageError(str(error)) from error
+        raise CommandError(str(error), WRONG_USAGE) from error
     by_path: dict[str, Any] = {}
     for source in sources:
         path = source
@@ -332,9 +333,9 @@ def _subjects(entries: Sequence[str]) -> dict[str, str]:
         key, sign, source = entry.partition("=")
         name = key.partition(":")[0]
         if not sign or not name or not source:
-            raise UsageError(f"--subject {entry}: write NAME=PATH, such as rex=refs/rex")
+            raise CommandError(f"--subject {entry}: write NAME=PATH, such as rex=refs/rex", WRONG_USAGE)
         if name in names:
-            raise UsageError(f"--subject: two subjects are called {name!r}: rename one of them")
+            raise CommandError(f"--subject: two subjects are called {name!r}: rename one of them", WRONG_USAGE)
         names.append(name)
         subjects[key] = source
     return subjects
@@ -351,7 +352,7 @@ def _numbers(text: str | None) -> list[tuple[str, str]]:
             try:
                 check_number(name, form or "released")
             except RequestError as error:
-                raise UsageError(f"--published: {error}") from error
+                raise CommandError(f"--published: {error}", WRONG_USAGE) from error
             numbers.append((name, form or "released"))
     return list(dict.fromkeys(numbers))
 

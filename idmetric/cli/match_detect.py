@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from idmetric.cli.command import UsageError
+from idmetric.cli.command import WRONG_USAGE, CommandError
 from idmetric.metric.files.hints import need
 
 if TYPE_CHECKING:
@@ -43,10 +43,10 @@ def check_detection(args: Namespace) -> None:
     """Refuse options that do not fit, before anything heavy is imported."""
     if args.detect is None:
         if (args.detector, args.detect_threshold, args.keep_regions) != (None, None, None):
-            raise UsageError("--detector, --detect-threshold and --keep-regions need --detect")
+            raise CommandError("--detector, --detect-threshold and --keep-regions need --detect", WRONG_USAGE)
         return
     if args.regions is not None:
-        raise UsageError("--regions and --detect: give one of them")
+        raise CommandError("--regions and --detect: give one of them", WRONG_USAGE)
     need("detect", "--detect", transformers="transformers")
 
 
@@ -63,7 +63,9 @@ def detected_regions(args: Namespace, metric: Embedder, sources: Mapping[str, st
     references = {}
     for entry, source in sources.items():
         if is_subject_file(source):
-            raise UsageError(f"--detect references: {source} has no photos to look for, give the subject's photos")
+            raise CommandError(
+                f"--detect references: {source} has no photos to look for, give the subject's photos", WRONG_USAGE
+            )
         name, _, _ = entry.partition(":")
         references[name] = source
     return DetectedRegions(detector, references=references, keep=args.keep_regions)
@@ -88,7 +90,7 @@ def _detector(args: Namespace, metric: Embedder) -> Detector:
     if choice == "patches":
         return PatchDetector(metric=metric, **settings)
     if choice.startswith("patches="):
-        raise UsageError("--detector patches has no weights of its own: it takes those of --model")
+        raise CommandError("--detector patches has no weights of its own: it takes those of --model", WRONG_USAGE)
     return detector_named(choice, args.device, **settings)
 
 

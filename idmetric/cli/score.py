@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from idmetric.cli.command import (
+    WRONG_USAGE,
     CommandError,
-    UsageError,
     check_not_read,
     check_output,
     counting_embeddings,
@@ -38,7 +38,7 @@ from idmetric.metric.errors import RequestError
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.progress import Progress
 from idmetric.metric.files.tables import first_few
-from idmetric.metric.images.paths import ABSENT, InputError, is_address
+from idmetric.metric.images.paths import ABSENT, is_address
 from idmetric.scoring.files import Cross, check_masks, cross, mask_path
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.pairs import Pairs, read_pairs
@@ -81,8 +81,8 @@ def _run(args: Namespace) -> int:
         _check_files(args, work)
         check_model(args.model)
         return _scored(args, work)
-    except (RequestError, InputError) as error:
-        raise UsageError(str(error)) from error
+    except RequestError as error:
+        raise CommandError(str(error), WRONG_USAGE) from error
 
 
 def _check_files(args: Namespace, work: Cross | Pairs) -> None:

@@ -24,7 +24,7 @@ from idmetric.train.options import TrainSettings
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
-    from idmetric.train.loop import Recipe
+    from idmetric.train.loop import Recipe, Stopped
     from idmetric.train.processes import Processes
 
 
@@ -103,12 +103,12 @@ def _filled(kind: Any, values: dict[str, Any]) -> Any:
     return kind(**{name: value for name, value in values.items() if name in names})
 
 
-def run(name: str, module: Any, args: Namespace) -> None:
-    """Train, or with --dry-run print the plan.
+def run(name: str, module: Any, args: Namespace) -> Stopped | None:
+    """Train, or with --dry-run print the plan; returns where a signal stopped the training, if one did.
 
     Raises:
         CommandError: if a setting, the data or the output is wrong.
-        idmetric.train.loop.TrainError, Stopped: as `fit`.
+        idmetric.train.state.TrainError: as `fit`.
     """
     from idmetric.metric.files.output import check
     from idmetric.train import run_folder
@@ -137,9 +137,9 @@ def run(name: str, module: Any, args: Namespace) -> None:
             if args.dry_run:
                 if processes.main:
                     print("\n".join(plan(name, recipe, data, args, settings, processes)))
-                return
+                return None
 
-        fit(recipe, args.out, settings, processes)
+        return fit(recipe, args.out, settings, processes)
 
 
 def _data(module: Any, args: Namespace, processes: Processes, smoke_folder: Path) -> Manifest:
@@ -213,18 +213,15 @@ def _main(name: str, args: Namespace) -> int:
         packages["transformers"] = "transformers"
     need("train", f"idmetric train {name}", **packages)
     from idmetric.metric.files.output import OutputError
-    from idmetric.train.loop import Stopped, TrainError
-    from idmetric.train.processes import OtherFailed
+    from idmetric.train.state import TrainError
 
     try:
-        run(name, importlib.import_module(RECIPES[name][0]), args)
-    except Stopped as stopped:
-        say(str(stopped))
-        return 128 + stopped.signal
-    except OtherFailed as error:  # which prints all of it
-        raise CommandError(str(error).partition("\n")[0]) from error
+        stopped = run(name, importlib.import_module(RECIPES[name][0]), args)
     except (TrainError, ImportError, OutputError) as error:
         raise CommandError(str(error)) from error
+    if stopped is not None:
+        say(str(stopped))
+        return 128 + stopped.signal
     return 0
 
 

@@ -21,9 +21,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.look import UnreadableError, check_masks
+from idmetric.data.look import check_masks
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Manifest
 from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.files.tables import first_few
 from idmetric.metric.images.kinds import describe
 from idmetric.metric.models.embedder import Embedder
 from idmetric.stream.cache import Cache, Tally
@@ -34,6 +36,7 @@ from idmetric.stream.stream import embedded
 
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]
+_SHOWN = 20  # unusable images that an error lists
 
 
 @dataclass(frozen=True)
@@ -85,13 +88,13 @@ def embed(
         skip: leave out images that cannot be used, see `Stored.problems`.
 
     Raises:
-        UnreadableError: without `skip`, naming all images that are missing (before anything is embedded), or that
+        ManifestError: without `skip`, naming all images that are missing (before anything is embedded), or that
             cannot be read or embedded (the store keeps the embeddings of the rest).
     """
     all_read_words = all(model.reads_words for model in models.values())
     items, problems = items_of(manifest, rows, look, words or {}, all_read_words)
     if problems and not skip:
-        raise UnreadableError.of(manifest, problems)
+        raise unusable(manifest, problems)
     folder = cache_folder(store)
     temporary = None
     if folder is None:
@@ -129,8 +132,18 @@ def embed(
         kept.save()
     problems = dict(sorted(problems.items()))
     if problems and not skip:
-        raise UnreadableError.of(manifest, problems)
+        raise unusable(manifest, problems)
     return {name: Stored(kept, number, keys[number], problems, temporary) for number, name in enumerate(models)}
+
+
+def unusable(manifest: Manifest, problems: Mapping[int, str]) -> ManifestError:
+    """The error for rows with images that cannot be used: row -> reason."""
+    names = manifest.column("id")
+    lines = [f"{names[row]}: {problems[row]}" for row in sorted(problems)]
+    listed = "\n  ".join(first_few(lines, _SHOWN))
+    return ManifestError(
+        f"{len(lines)} images cannot be used; fix them, or leave them out (--on-error skip):\n  {listed}"
+    )
 
 
 def embed_rows(

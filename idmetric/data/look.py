@@ -1,20 +1,16 @@
-"""The masks of a manifest under a look, and the error for images that cannot be used. Loads no torch."""
+"""The masks of a manifest under a look. Loads no torch."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from idmetric.metric.files.tables import first_few
 from idmetric.stream.item import Look
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
-
-_SHOWN = 20  # unreadable images that an error lists
 
 
 def mask_of(look: Look, manifest: Manifest, row: int) -> Any:
@@ -35,27 +31,6 @@ def check_masks(look: Look, manifest: Manifest) -> None:
     }
     has_image, has_mask = valid["path"] | valid["image_bytes"], valid["mask"] | valid["mask_bytes"]
     check_share(int((has_image & has_mask).sum()), int(has_image.sum()))
-
-
-class UnreadableError(ValueError):
-    """Images cannot be used; `problems` maps each row to the reason."""
-
-    def __init__(self, message: str, problems: Mapping[int, str]) -> None:
-        super().__init__(message, problems)  # the arguments, by which an exception is copied
-        self.message = message
-        self.problems = dict(problems)
-
-    @classmethod
-    def of(cls, manifest: Manifest, problems: Mapping[int, str]) -> UnreadableError:
-        """The error of some rows of a manifest."""
-        names = manifest.column("id")
-        lines = [f"{names[row]}: {reason}" for row, reason in problems.items()]
-        listed = "\n  ".join(first_few(lines, _SHOWN))
-        message = f"{len(lines)} images cannot be used; fix them, or leave them out (--on-error skip):\n  {listed}"
-        return cls(message, problems)
-
-    def __str__(self) -> str:
-        return self.message
 
 
 def check_share(masks: int, images: int) -> None:

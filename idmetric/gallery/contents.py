@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from idmetric.data.nearest import unit
 from idmetric.gallery.index import (
     Item,
-    NewerFormatError,
     Where,
     by_key,
     file_of,
@@ -25,14 +24,14 @@ from idmetric.gallery.index import (
     stamp_of,
 )
 from idmetric.gallery.read import Masking
-from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError, Source, StaleError, StaleWarning, entries
+from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError, Source, StaleWarning, entries
 from idmetric.gallery.table import Table
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.tables import first_few
 from idmetric.metric.images.masks import MaskId
 from idmetric.metric.images.read import Outside
 from idmetric.stream.keys import content, content_key, folder_name
-from idmetric.stream.shards import DamagedShardError
+from idmetric.stream.shards import ShardError
 from idmetric.stream.store import Store
 
 if TYPE_CHECKING:
@@ -75,10 +74,10 @@ class Contents:
             if index is not None:
                 head, self._items = index
                 self.relative = bool(head.get("relative"))
-        except NewerFormatError:
-            raise
-        except GalleryError as error:  # update() mends it
-            self._damage = error
+        except GalleryError as error:
+            if error.is_newer:
+                raise
+            self._damage = error  # update() mends it
         self._shards = Store(self.store, self.patches)
         self._table: Table | None = None
         self._manifests: dict[object, dict[Where, Entry]] = {}
@@ -146,12 +145,12 @@ class Contents:
         """Return the vectors of all different images.
 
         Raises:
-            GalleryError: if some are missing. DamagedShardError: naming a damaged file.
+            GalleryError: if some are missing. ShardError: naming a damaged file.
         """
         if self._table is None:
             try:
                 self._table = self._read_table()
-            except (GalleryError, DamagedShardError, FileNotFoundError):
+            except (GalleryError, ShardError, FileNotFoundError):
                 self.reload()  # another process may have pruned the gallery
                 self._table = self._read_table()
         return self._table
@@ -172,20 +171,27 @@ class Contents:
         """Return the bytes of an image and of its mask, as they were embedded.
 
         Raises:
-            StaleError: if they have changed or cannot be read.
+            GalleryError: if they have changed or cannot be read.
         """
+        files = self._read_files(item)
+        if isinstance(files, str):
+            raise GalleryError(f"{item.place}: {files}; bring the gallery up to date")
+        return files
+
+    def _read_files(self, item: Item) -> tuple[bytes, bytes | None] | str:
+        """What `read` returns; "missing", "changed" or why it cannot be read if the image is not as it was embedded."""
         try:
             entry = self._entry(item)
             if entry is None:
-                raise StaleError(item.place, "missing")
+                return "missing"
             image = entry.image()
             mask = entry.mask() if self.masking.masked and entry.mask is not None else None
-        except FileNotFoundError as error:
-            raise StaleError(item.place, "missing") from error
+        except FileNotFoundError:
+            return "missing"
         except OSError as error:
-            raise StaleError(item.place, f"cannot be read: {error.strerror or error}") from error
+            return f"cannot be read: {error.strerror or error}"
         if content_key(image, mask) != item.key:
-            raise StaleError(item.place, "changed")
+            return "changed"
         return image, mask
 
     def _fault(self, item: Item) -> str:
@@ -195,11 +201,8 @@ class Contents:
         """
         if item.stamp and stamp_of(files_of(item)) == item.stamp:
             return ""
-        try:
-            self.read(item)
-        except StaleError as error:
-            return error.fault
-        return ""
+        files = self._read_files(item)
+        return files if isinstance(files, str) else ""
 
     def current(self) -> list[Item]:
         """Return the `items` that are as they were embedded; a StaleWarning lists others, which `stale` holds.

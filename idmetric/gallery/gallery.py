@@ -122,7 +122,7 @@ class Gallery(Searchable):
             others: also remove the embeddings of all other models and weights in the folder.
 
         Raises:
-            GalleryError, DamagedShardError: if this model has no gallery here, a damaged one, or if all its images
+            GalleryError, ShardError: if this model has no gallery here, a damaged one, or if all its images
                 are missing.
         """
         self._check_model()

@@ -162,10 +162,6 @@ def write_index(
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-class NewerFormatError(GalleryError):
-    """A list that a newer version wrote, which is not damage to be mended."""
-
-
 def _head(path: Path, line: str) -> dict[str, Any]:
     head = json_file.parse(line)
     if not isinstance(head, dict) or head.get("kind") != KIND:
@@ -174,7 +170,8 @@ def _head(path: Path, line: str) -> dict[str, Any]:
         form = typed.shown(head.get("format"))
         message = f"{str(path)!r} has format {form}; this version of idmetric reads {FORMAT}"
         if isinstance(head.get("format"), int) and head["format"] > FORMAT:
-            raise NewerFormatError(f"{message}: open it with a newer version, or build a gallery in another folder")
+            advice = "open it with a newer version, or build a gallery in another folder"
+            raise GalleryError(f"{message}: {advice}", is_newer=True)
         raise GalleryError(message)
     return head
 

@@ -29,7 +29,7 @@ from idmetric.metric.images.opening import Named, is_animated, open_file
 from idmetric.metric.images.small import SIZE, small_picture
 from idmetric.scoring.copies import THRESHOLD, compare_pairs
 from idmetric.stream.pipeline import threads
-from idmetric.stream.shards import DamagedShardError, check, remove, shards_in, write
+from idmetric.stream.shards import ShardError, check, remove, shards_in, write
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Item
@@ -71,8 +71,10 @@ class Looks:
         for path in shards_in(self.folder, *PICTURES):
             try:
                 self._load(path)
-            except DamagedShardError:  # made again
-                with contextlib.suppress(OutputError):
+            except ShardError as error:
+                if not error.is_damaged:
+                    raise
+                with contextlib.suppress(OutputError):  # made again
                     remove(path, root=gallery.folder)
             except FileNotFoundError:  # another process has just removed it
                 continue

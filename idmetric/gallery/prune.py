@@ -48,7 +48,7 @@ def prune_shards(store: Path, wanted: Container[str]) -> int:
     The wanted rows of a shard are written to another before the shard is removed, so a stop loses nothing.
 
     Raises:
-        DamagedShardError: for a shard that may hold wanted embeddings. ShardError: for one reached through a link.
+        ShardError: for a damaged shard that may hold wanted embeddings, and for one reached through a link.
     """
     removed: set[str] = set()
     for patches in (True, False):

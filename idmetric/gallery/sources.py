@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files.folders import walk
 from idmetric.metric.images import paths as inputs
 from idmetric.metric.images.paths import IMAGE_ENDINGS
@@ -20,19 +21,15 @@ MANIFESTS = (".parquet", ".csv", ".jsonl")
 
 
 class GalleryError(RuntimeError):
-    """A gallery cannot do what was asked; the message says why and how to fix it."""
+    """A gallery cannot do what was asked; the message says why and how to fix it.
 
+    Attributes:
+        is_newer: the gallery was written by a newer version of this package, which is no damage to be mended.
+    """
 
-class StaleError(GalleryError):
-    """An image is not as it was embedded; `fault` is "missing", "changed", or why it cannot be read."""
-
-    def __init__(self, place: str, fault: str) -> None:
-        super().__init__(place, fault)  # the arguments, by which an exception is copied
-        self.place = place
-        self.fault = fault
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.fault}; bring the gallery up to date"
+    def __init__(self, message: str, *, is_newer: bool = False) -> None:
+        super().__init__(message)
+        self.is_newer = is_newer
 
 
 class StaleWarning(UserWarning):
@@ -91,7 +88,7 @@ def entries(sources: Sequence[Source], masked: bool) -> Iterator[Entry]:
                 if entry.where not in seen:
                     seen.add(entry.where)
                     yield entry
-        except inputs.InputError as error:
+        except RequestError as error:
             raise GalleryError(str(error)) from error
         if not count:
             raise GalleryError(f"{source.path!r} holds no images (files ending in {' '.join(IMAGE_ENDINGS)})")

@@ -19,7 +19,7 @@ from idmetric.matching.codes import RunLengths
 from idmetric.matching.detect import Detector, photos_of
 from idmetric.matching.regions import Region
 from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.digest import BLANK, check_seal, seal
+from idmetric.metric.files.digest import BLANK, seal, seal_problem
 from idmetric.metric.files.output import replacing
 from idmetric.metric.images.kinds import Picture
 from idmetric.metric.images.masks import Images, Masks, read_mask
@@ -109,7 +109,9 @@ def _read(path: Path) -> list[Region] | None:
     """The regions in a kept file; None if there is none, and with a warning for a damaged one."""
     regions = []
     try:
-        check_seal(path)
+        problem = seal_problem(path)
+        if problem:
+            raise ValueError(problem)
         for row in json_file.read(path)["regions"]:
             mask = None
             if row["mask"]:

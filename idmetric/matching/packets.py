@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from idmetric.matching.transport import Transport, read_transport
 
 _USUAL_RATE = 25.0  # frames per second of files that state none
-_LONGEST_GAP = 86_400.0  # seconds between two frames; more is a damaged time stamp
 _NO_STAMP = np.iinfo(np.int64).min
 _SHOWN_BY_VP8 = 0x10  # bit of a packet's first byte (RFC 6386, 9.1)
 # bytes at most of packets that say "no change", for which FFmpeg gives no frame: its MAX_NVOP_SIZE, and qtrle.c
@@ -29,10 +28,6 @@ MOST_REORDERED = 16  # frames that a decoder keeps back at most (H.264, H.265)
 _JOINABLE = ("mpegts", "mpeg")  # FFmpeg's names of containers that may be appended to each other
 _MOST_LOST = 0.5  # share of the units of a transport stream; beyond it, units do not stand for pictures
 _UNSOUGHT = ("mpeg",)  # of containers that give other packets after seeking
-
-
-class StampError(ValueError):
-    """Time stamps that cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +46,7 @@ class PacketTable:
         keys: ascending numbers of the packets of key frames, with which decoding may begin.
         can_seek: whether a time stamp finds its packet.
         times: (frames,) seconds since the first frame, ascending.
+        longest_gap: seconds between two frames at most, by time stamps; 0 where some are missing.
     """
 
     indices: NDArray[np.int64]
@@ -63,6 +59,7 @@ class PacketTable:
     keys: NDArray[np.int64]
     can_seek: bool
     times: NDArray[np.float64]
+    longest_gap: float
 
     def key_before(self, index: int) -> int:
         """The number of the latest key frame's packet that is shown no later than this frame; 0 without seeking."""
@@ -103,11 +100,7 @@ def demuxed(container: Any, stream: Any) -> Iterator[Any]:
 
 
 def read_packets(path: Path, container: Any, stream: Any) -> PacketTable:
-    """Read all packets of a stream of a file.
-
-    Raises:
-        StampError: for a gap of more than a day between two frames.
-    """
+    """Read all packets of a stream of a file."""
     codec = stream.codec_context.name
     packets = [_noted(packet, codec) for packet in demuxed(container, stream)]
     shown = [number for number, packet in enumerate(packets) if packet.is_shown]
@@ -117,13 +110,14 @@ def read_packets(path: Path, container: Any, stream: Any) -> PacketTable:
     # .avi has times of decoding alone
     is_inferred = container.format.name == "avi" and bool(stream.codec_context.has_b_frames)
     is_ordered = False
+    longest_gap = 0.0
     starts = [0]
     if stamps and None not in stamps and stream.time_base:
         if container.format.name in _JOINABLE:
             starts = _starts_of_parts([packets[number] for number in shown])
         seconds = _joined(stamps, starts, float(stream.time_base))
         in_order = np.argsort(seconds, kind="stable")
-        _check_gaps(seconds[in_order])
+        longest_gap = float(np.diff(seconds[in_order]).max(initial=0.0))
         ranks[in_order] = np.arange(len(shown))
         is_unique = bool((np.diff(seconds[in_order]) > 0).all())
         is_plausible = bool((abs(ranks - np.arange(len(shown))) <= MOST_REORDERED).all())
@@ -151,6 +145,7 @@ def read_packets(path: Path, container: Any, stream: Any) -> PacketTable:
         keys=np.flatnonzero([packet.is_key for packet in packets]),
         can_seek=is_ordered and len(starts) == 1 and container.format.name not in _UNSOUGHT,
         times=times,
+        longest_gap=longest_gap,
     )
 
 
@@ -218,11 +213,3 @@ def _usual_step(stamps: Sequence[int]) -> int:
     if not steps:
         return 1
     return max(1, steps[len(steps) // 2])
-
-
-def _check_gaps(times: NDArray[np.float64]) -> None:
-    gap = float(np.diff(times).max(initial=0.0))
-    if gap > _LONGEST_GAP:
-        raise StampError(
-            f"two frames are {gap:.0f} seconds apart by their time stamps, which are damaged: write the clip again"
-        )

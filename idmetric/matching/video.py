@@ -12,7 +12,7 @@ from typing import Any
 from PIL import Image
 
 from idmetric.matching.damage import NumberedPacket, intact_frames
-from idmetric.matching.packets import StampError, demuxed, read_packets
+from idmetric.matching.packets import demuxed, read_packets
 from idmetric.matching.pictures import Colors, to_image
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.kinds import MAX_PIXELS
@@ -24,6 +24,7 @@ _JUMP = 100  # frames, at least, that are passed over by seeking instead of deco
 # addresses, are left out.
 _CONTAINERS = "mov,mp4,matroska,webm,avi,mpeg,mpegts,mpegvideo,m4v,h264,hevc,ivf,flv,ogg,asf,mxf"
 _ALPHA_DECODERS = {"vp8": "libvpx", "vp9": "libvpx-vp9"}  # FFmpeg's own decoders leave transparency out
+_LONGEST_GAP = 86_400.0  # seconds between two frames; more is a damaged time stamp
 _DAMAGED = "it cannot be decoded: the video is damaged there or shortly before"
 
 
@@ -51,10 +52,13 @@ class Video:
         """
         self.path = path
         with _opened(path) as (container, stream):
-            try:
-                self._table = read_packets(path, container, stream)
-            except StampError as error:
-                raise ClipError(f"{path}: {error}") from error
+            self._table = read_packets(path, container, stream)
+            gap = self._table.longest_gap
+            if gap > _LONGEST_GAP:
+                raise ClipError(
+                    f"{path}: two frames are {gap:.0f} seconds apart by their time stamps, which are damaged: write "
+                    "the clip again"
+                )
             self._colors = Colors.of(stream.codec_context)
             if _has_alpha(stream) and _alpha_decoder(stream) is None:
                 warnings.warn(f"{path}: PyAV has no libvpx here, so its transparency is not read", stacklevel=2)

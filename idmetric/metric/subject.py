@@ -24,7 +24,7 @@ from idmetric.metric.distance.embedding import Embedding, same_model
 from idmetric.metric.distance.matrix import needs_patches
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.digest import DigestError, check_seal, save_sealed
+from idmetric.metric.files.digest import save_sealed, seal_problem
 from idmetric.metric.files.output import refuse_irregular, replacing
 from idmetric.metric.images import paths
 from idmetric.metric.images.arrays import is_float
@@ -179,22 +179,24 @@ class Subject:
         from idmetric.metric.checkpoints.weights import check_finite
 
         shown = os.fspath(path)
+        problem = ""
         try:
             refuse_irregular(Path(path))
             with safe_open(shown, framework="pt") as file:
                 header = file.metadata() or {}
                 tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no mapping
             if header.get("format") == _FORMAT:
-                check_seal(Path(path))
-                check_finite(tensors, path)
-                return cls._of_file(tensors, header)
+                problem = seal_problem(Path(path))
+                if not problem:
+                    check_finite(tensors, path)
+                    return cls._of_file(tensors, header)
         except OSError as error:
             raise RequestError(f"cannot read the subject {shown}: {error.strerror or error}") from error
-        except DigestError as error:
-            raise RequestError(f"{shown} is a damaged subject: {error}: {_AGAIN}") from error
         except (SafetensorError, CheckpointError, KeyError, OverflowError, TypeError, ValueError) as error:
             reason = f"{type(error).__name__}: {error}"
             raise RequestError(f"{shown} is a damaged subject: {reason}: {_AGAIN}") from error
+        if problem:
+            raise RequestError(f"{shown} is a damaged subject: {problem}: {_AGAIN}")
         raise RequestError(f"{shown} is not a subject: Subject.save writes them")
 
     @classmethod

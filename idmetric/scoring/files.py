@@ -56,7 +56,7 @@ def cross(
         include_references: keep references that are among the images.
 
     Raises:
-        RequestError: for a reference that is not a file, or if no candidate is left. InputError: as `all_listed`.
+        RequestError: for a reference that is not a file, or if no candidate is left; as `all_listed`.
     """
     subject = _subject_among(references)
     reference_paths = _listed(references, "reference") if subject is None else list(subject.references)

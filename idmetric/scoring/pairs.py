@@ -15,7 +15,7 @@ from idmetric.metric.errors import RequestError
 from idmetric.metric.files.json_file import MOST
 from idmetric.metric.files.tables import TableError, first_few, plain_name, read_cells
 from idmetric.metric.files.typed import shown
-from idmetric.metric.images.paths import InputError, is_image, with_slashes
+from idmetric.metric.images.paths import is_image, with_slashes
 from idmetric.scoring.in_memory import ImageInMemory
 from idmetric.scoring.scores import COLUMNS, File
 
@@ -224,7 +224,7 @@ def read_pairs(path: Path, on_error: str = "fail") -> Pairs:
                 pairs.skipped[f"{path}, pair {number}"] = str(error)
         if not pairs.rows:
             raise RequestError("it holds no pairs")
-    except (RequestError, InputError, TableError, OSError) as error:
+    except (RequestError, TableError, OSError) as error:
         raise RequestError(f"cannot read {str(path)!r}: {error}") from error
     return pairs
 

@@ -80,7 +80,7 @@ def score(
         progress: called with (images done, images in all).
 
     Raises:
-        RequestError, InputError: if references, images, masks or the calibration do not fit.
+        RequestError: if references, images, masks or the calibration do not fit.
         ImageReadError: with on_error="fail", naming the first unreadable image.
         CalibrationError: for a calibration of another model, distance or way of masking.
     """

@@ -155,7 +155,7 @@ class Cache:
         """Embeddings of kept contents, with patches if they are kept.
 
         Raises:
-            KeyError, DamagedShardError, OSError: as `Store.embedding`.
+            KeyError, ShardError, OSError: as `Store.embedding`.
         """
         parts = []
         order: list[int] = []

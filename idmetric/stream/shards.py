@@ -1,7 +1,7 @@
 """Files of embeddings and pictures, called shards: named by a digest of their bytes, which is checked before use.
 
     path = write(folder, "cls", data)  # folder/cls-<digest>.safetensors
-    check(path)                        # DamagedShardError if a byte has changed
+    check(path)                        # ShardError if a byte has changed
     remove(path, root)                 # never through a link
 
 Files with other names in the folder are neither read nor deleted.
@@ -26,22 +26,21 @@ _NAME = re.compile(r"([a-z]+)-([0-9a-f]{32})\.safetensors")
 
 
 class ShardError(ValueError):
-    """A shard that cannot be used. `path` is its file."""
+    """A shard that cannot be used.
 
-    def __init__(self, path: Path, reason: str) -> None:
-        super().__init__(path, reason)  # the arguments, by which an exception is copied
+    Attributes:
+        path: its file. reason: why it cannot be used, and what to do.
+        is_damaged: its bytes have changed since it was written.
+    """
+
+    def __init__(self, path: Path, reason: str, is_damaged: bool = False) -> None:
+        super().__init__(path, reason, is_damaged)  # the arguments, by which an exception is copied
         self.path = path
         self.reason = reason
+        self.is_damaged = is_damaged
 
     def __str__(self) -> str:
         return f"{os.fspath(self.path)!r} {self.reason}"
-
-
-class DamagedShardError(ShardError):
-    """A shard with bytes that have changed since it was written."""
-
-    def __init__(self, path: Path, reason: str = _DAMAGED) -> None:
-        super().__init__(path, reason)
 
 
 def write(folder: Path, kind: str, data: bytes) -> Path:
@@ -72,7 +71,7 @@ def check(path: Path) -> None:
     """Compare a shard's bytes with the digest in its name; an unchanged file is read once per process.
 
     Raises:
-        DamagedShardError: if they differ. OSError: if it cannot be read, or is a pipe or a device.
+        ShardError: if they differ. OSError: if it cannot be read, or is a pipe or a device.
     """
     refuse_irregular(path)
     status = os.stat(path)
@@ -107,7 +106,7 @@ def _check(path: Path, *stamp: int) -> None:
         digest = hashlib.file_digest(file, new_digest)
     match = _NAME.fullmatch(path.name)
     if match is None or match[2] != digest.hexdigest():
-        raise DamagedShardError(path)
+        raise ShardError(path, _DAMAGED, is_damaged=True)
 
 
 def _digest_of(data: bytes) -> str:

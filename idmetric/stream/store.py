@@ -26,7 +26,7 @@ from safetensors import SafetensorError, safe_open
 from idmetric.metric.distance.embedding import Embedding, concatenate, serialized
 from idmetric.metric.files.output import refuse_irregular
 from idmetric.stream import shards
-from idmetric.stream.shards import DamagedShardError, ShardError
+from idmetric.stream.shards import ShardError
 
 KINDS = ("cls", "patches")  # of shards
 _KEYS, _FOLDER = "keys", "folder"  # in the metadata of a shard
@@ -56,7 +56,7 @@ class Store:
         self.patches = patches
         self.model = model
         self.added = 0
-        self.damaged: dict[Path, DamagedShardError] = {}
+        self.damaged: dict[Path, ShardError] = {}
         self.drop()
         self.scan()
 
@@ -70,7 +70,9 @@ class Store:
                 continue
             try:
                 keys, has_patches = _head(path)
-            except DamagedShardError as error:
+            except ShardError as error:
+                if not error.is_damaged:
+                    raise
                 self.damaged[path] = error
                 continue
             except FileNotFoundError:  # another process has just removed it
@@ -83,7 +85,7 @@ class Store:
         for path in shards.shards_in(self.folder, *KINDS):
             try:
                 shards.check(path)
-            except DamagedShardError as error:
+            except ShardError as error:
                 self.damaged[path] = error
             except FileNotFoundError:  # another process has just removed it
                 continue
@@ -166,7 +168,7 @@ class Store:
         """Embeddings of at least one key, with patches if the store keeps them; only these rows are read into memory.
 
         Raises:
-            KeyError: for an unknown key. DamagedShardError: naming a shard that has changed.
+            KeyError: for an unknown key. ShardError: naming a shard that has changed.
             OSError: for a shard that cannot be read, or has been removed.
         """
         parts: list[Embedding] = []
@@ -187,7 +189,9 @@ class Store:
                 return {}
             try:
                 return dict(zip(stored, self.embedding(stored), strict=True))
-            except DamagedShardError as error:
+            except ShardError as error:
+                if not error.is_damaged:
+                    raise
                 self.damaged[error.path] = error
             except FileNotFoundError:
                 pass

@@ -33,8 +33,8 @@ def embed_rows(
         processes: of a training run: each embeds some of the batches, and all get all features.
 
     Raises:
-        ImageReadError: naming an image that cannot be read; OtherFailed in the other processes.
-        ValueError: if a feature is zero or not finite; OtherFailed in the other processes.
+        ImageReadError: naming an image that cannot be read; TrainError in the other processes.
+        ValueError: if a feature is zero or not finite; TrainError in the other processes.
     """
     if processes is None or processes.count == 1:
         return _embedded(model, data, rows, batch_size)

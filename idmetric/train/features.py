@@ -30,7 +30,7 @@ from idmetric.metric.files import StrPath
 from idmetric.metric.files.output import refuse_irregular
 from idmetric.metric.models.embedder import Embedder
 from idmetric.stream.keys import key_of, settings_digest
-from idmetric.stream.shards import DamagedShardError, check, shards_in
+from idmetric.stream.shards import ShardError, check, shards_in
 from idmetric.stream.shards import write as write_shard
 from idmetric.train.processes import Processes
 from idmetric.train.state import TrainError
@@ -64,7 +64,7 @@ class FeatureCache:
         path = self.files[key]
         try:
             check(path)
-        except (DamagedShardError, OSError) as error:
+        except (ShardError, OSError) as error:
             raise TrainError(f"the cache of features cannot be read: {error}") from error
         features: Tensor = _opened(path, os.getpid()).get_tensor(key)
         return features

@@ -29,30 +29,25 @@ from idmetric.train import run_folder, state
 from idmetric.train.loader import Failure, batches, seed_all
 from idmetric.train.log import Log, Meter
 from idmetric.train.options import TrainSettings as TrainSettings  # part of this module
-from idmetric.train.processes import OtherFailed, Processes
+from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe as Recipe
 from idmetric.train.recipe import evaluating, parameter_counts
-from idmetric.train.state import TrainError as TrainError
+from idmetric.train.state import TrainError
 
 BEST = "best"  # folder of the result with the best validation
 _SMALLEST_SCALE = 2.0**-10  # of the fp16 loss; after 26 overflows in a row, every step will overflow
 
 
-class NotFinite(TrainError):
-    """A loss or gradient that is NaN or infinite."""
-
-
-class Stopped(Exception):
+@dataclasses.dataclass(frozen=True)
+class Stopped:
     """Training was asked to stop (SIGTERM, Ctrl-C) and has written a checkpoint.
 
     Attributes:
         step: steps done. signal: number of the signal.
     """
 
-    def __init__(self, step: int, number: int) -> None:
-        super().__init__(step, number)  # the arguments, by which an exception is copied
-        self.step = step
-        self.signal = number
+    step: int
+    signal: int
 
     def __str__(self) -> str:
         return f"stopped after step {self.step}, which is saved: the same command resumes from there"
@@ -79,7 +74,7 @@ def _interrupts() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def fit(recipe: Recipe, out: StrPath, settings: TrainSettings, processes: Processes) -> None:
+def fit(recipe: Recipe, out: StrPath, settings: TrainSettings, processes: Processes) -> Stopped | None:
     """Train a recipe to its end and write the result, or resume a run that was stopped.
 
     Args:
@@ -87,12 +82,14 @@ def fit(recipe: Recipe, out: StrPath, settings: TrainSettings, processes: Proces
             validation in best/; recipe.json, log.jsonl, tensorboard/, checkpoints/. All processes must see
             the same folder; only the main one writes.
 
+    Returns:
+        None at the end; after SIGTERM or Ctrl-C, once a checkpoint is written, where the run was stopped.
+
     Raises:
         TrainError: if the folder holds something else, a run with other settings, or a running one; if a batch
-            cannot be loaded; if a checkpoint cannot be read.
+            cannot be loaded; if a checkpoint cannot be read; at the first NaN or infinite loss or gradient, whose
+            step is not taken.
         OutputError: if a file cannot be written.
-        NotFinite: at the first NaN or infinite loss or gradient; the weights stay finite.
-        Stopped: after SIGTERM or Ctrl-C, once a checkpoint is written.
     """
     out = Path(out)
     with contextlib.ExitStack() as stack:
@@ -101,14 +98,16 @@ def fit(recipe: Recipe, out: StrPath, settings: TrainSettings, processes: Proces
         if processes.on_main(lambda: run_folder.prepare(out, record)):
             if processes.main:
                 print(f"{out}: this run is finished already; nothing to do", flush=True)
-            return
+            return None
         if any(processes.any(not (out / run_folder.FILE).is_file())):
             raise TrainError(f"{out} is not the same folder for all processes: name one that all machines share")
         recipe.prepare(out)
         run = _Run(recipe, out, settings, processes)
         signals = stack.enter_context(_interrupts())
-        run.train(signals)
-        run.finish(record)
+        stopped = run.train(signals)
+        if stopped is None:
+            run.finish(record)
+        return stopped
 
 
 def _record(recipe: Recipe, settings: TrainSettings, processes: Processes) -> dict[str, Any]:
@@ -155,8 +154,8 @@ class _Run:
             self.best = record["best"]
             self.validated = record["validated"]
 
-    def train(self, signals: Sequence[int]) -> None:
-        """Train all steps that are not done yet.
+    def train(self, signals: Sequence[int]) -> Stopped | None:
+        """Train all steps that are not done yet, up to a signal to stop.
 
         Args:
             signals: numbers of signals to stop, as they arrive.
@@ -175,7 +174,8 @@ class _Run:
                 meter.wait()
                 batch = next(feed)
                 meter.go()
-                self._agree(step, batch, signals)
+                if self._must_stop(step, batch, signals):
+                    return Stopped(self.done, signals[-1] if signals else signal.SIGTERM)
                 meter.add(self._step(step, batch))
                 self.done = step + 1
                 if self._is_due(settings.log_every):
@@ -183,6 +183,7 @@ class _Run:
                 is_best = self._validate(log)
                 if is_best or self._is_due(settings.save_every):
                     self._save()
+        return None
 
     def _headline(self) -> str:
         recipe = self.recipe
@@ -200,8 +201,8 @@ class _Run:
     def _is_due(self, every: int) -> bool:
         return self.done == self.recipe.steps or (every > 0 and self.done % every == 0)
 
-    def _agree(self, step: int, batch: Any, signals: Sequence[int]) -> None:
-        """Stop all processes together if one could not load its batch or was asked to stop."""
+    def _must_stop(self, step: int, batch: Any, signals: Sequence[int]) -> bool:
+        """Whether one of the processes was asked to stop; TrainError in all if one could not load its batch."""
         failure = batch if isinstance(batch, Failure) else ""
         is_failed, is_stopped = self.processes.any(failure != "", len(signals) > 0)
         if is_failed or is_stopped:
@@ -209,8 +210,7 @@ class _Run:
         if is_failed:
             reason = next(filter(None, self.processes.all_values(failure)))
             raise TrainError(f"the batch of step {step + 1} cannot be loaded: {reason}")
-        if is_stopped:
-            raise Stopped(self.done, signals[-1] if signals else signal.SIGTERM)
+        return is_stopped
 
     def _step(self, step: int, batch: Any) -> dict[str, float]:
         """Take one step of the optimizer; return the values to log."""
@@ -236,7 +236,7 @@ class _Run:
             is_good = scaler.get_scale() >= _SMALLEST_SCALE
         if any(processes.any(not (is_good and math.isfinite(values["loss"])))):
             processes.any(False)  # a launcher ends all processes as soon as one has failed
-            raise NotFinite(
+            raise TrainError(
                 f"step {step + 1}: the loss is {values['loss']:g} and the norm of its gradient {norm:g}; the weights "
                 f"are as before it, the last checkpoint is of step {self.saved}. Try a lower learning rate or another "
                 f"--precision; `recipe.load({step})` gives the batch"
@@ -260,7 +260,7 @@ class _Run:
             with evaluating(self.whole):
                 scores = self.processes.together(lambda: dict(self.recipe.validate()))
         # an image that cannot be read, a model that has diverged, an accelerator without room
-        except (OSError, ValueError, torch.OutOfMemoryError, OtherFailed, TrainError) as error:
+        except (OSError, ValueError, torch.OutOfMemoryError, TrainError) as error:
             self._save_progress()  # a resumed run validates first
             raise TrainError(f"validation after step {self.done}: {error}") from error
         scores = self.processes.all_values(scores)[0]

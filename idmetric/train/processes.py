@@ -23,14 +23,11 @@ from torch import Tensor, nn
 
 from idmetric.metric.files.hints import install
 from idmetric.train.options import Precision
+from idmetric.train.state import TrainError
 
 T = TypeVar("T")
 # The other processes wait while the main one reads all images or draws a schedule; torch's limit is 10 min on GPUs
 _PATIENCE = timedelta(hours=6)
-
-
-class OtherFailed(RuntimeError):
-    """Raised in a process when another one failed; that one reports the reason."""
 
 
 class Processes:
@@ -126,7 +123,7 @@ class Processes:
         """Call `run` in each process, and return its own result; if one fails, all fail.
 
         Raises:
-            Exception: of `run`, in the processes where it failed; OtherFailed with its text in the others, which stop
+            Exception: of `run`, where it failed; TrainError with its first line in the other processes, which stop
                 waiting.
         """
         try:
@@ -136,7 +133,8 @@ class Processes:
             raise
         for rank, text in enumerate(self.all_values("")):
             if text:
-                raise OtherFailed(f"process {rank} failed: {text}")
+                first_line = text.partition("\n")[0]  # that process prints all of it
+                raise TrainError(f"process {rank} failed: {first_line}")
         return result
 
     def all_values(self, value: T) -> list[T]:

@@ -19,7 +19,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from idmetric.metric.files.digest import DigestError, check_seal, save_sealed
+from idmetric.metric.files.digest import save_sealed, seal_problem
 from idmetric.metric.files.folders import matching
 from idmetric.metric.files.output import replacing
 
@@ -137,11 +137,13 @@ def prune(out: Path, keep: int, best: int | None) -> None:
 
 def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
-        check_seal(path)
+        problem = seal_problem(path)
+        if problem:
+            raise _damaged(path, problem)
         with safe_open(path, framework="pt") as file:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             return tensors, dict(json.loads(file.metadata()["record"]))
-    except (DigestError, OSError, SafetensorError) as error:
+    except (OSError, SafetensorError) as error:
         raise _damaged(path, str(error)) from error
 
 

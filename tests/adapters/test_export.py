@@ -16,9 +16,10 @@ from PIL import Image
 
 import idmetric
 from idmetric import IDSim, NearID
-from idmetric.adapters.export import ExportError, export
+from idmetric.adapters.export import export
 from idmetric.cli.main import main
 from idmetric.metric.checkpoints.fingerprint import weights_digest
+from idmetric.metric.errors import RequestError
 from idmetric.metric.models.idsim import IDSimConfig
 from idmetric.metric.models.nearid import NearIDConfig
 from tests.conftest import random_model
@@ -148,20 +149,20 @@ def test_a_file_names_no_path_of_the_machine_that_wrote_it(folder: Path) -> None
 
 def test_models_that_cannot_be_exported_say_why(metric: IDSim, tmp_path: Path) -> None:
     half = IDSim(metric.settings, device="cpu", dtype=torch.bfloat16)
-    with pytest.raises(ExportError, match="open it in float32"):
+    with pytest.raises(RequestError, match="open it in float32"):
         export(half, tmp_path / "half.onnx")
     cropping = idmetric.Backbone("resnet18", pretrained=False, resize="crop", device="cpu")
-    with pytest.raises(ExportError, match="crops or pads"):
+    with pytest.raises(RequestError, match="crops or pads"):
         export(cropping, tmp_path / "crop.onnx")
     own = type("Own", (IDSim,), {"size_for": lambda self, height, width: (32, 32)})
-    with pytest.raises(ExportError, match="is a Own: only IDSim, NearID and Backbone"):
+    with pytest.raises(RequestError, match="is a Own: only IDSim, NearID and Backbone"):
         export(own(metric.settings, device="cpu"), tmp_path / "own.onnx")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_wrong_graph_leaves_no_file(metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("idmetric.adapters.export.TOLERANCE", -1.0)
-    with pytest.raises(ExportError, match="differs from PyTorch"):
+    with pytest.raises(RequestError, match="differs from PyTorch"):
         export(metric, tmp_path / "new.onnx")
     assert not list(tmp_path.iterdir())
 

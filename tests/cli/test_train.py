@@ -16,7 +16,7 @@ import torch
 from idmetric import load
 from idmetric.cli import train as cli
 from idmetric.evaluate.settings import add_options, from_file, option, values_of
-from idmetric.train.processes import OtherFailed
+from idmetric.train.processes import Processes
 from tests import train_parts
 from tests.runner import Runner
 
@@ -165,10 +165,13 @@ def test_a_batch_that_fails_later_is_an_error_and_not_a_trace(data: Path, tmp_pa
 def test_other_processes_tell_in_a_line_that_the_main_one_failed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, run: Runner
 ) -> None:
-    def fail(*_: Any) -> None:
-        raise OtherFailed("process 0 failed: ManifestError: 2 rows cannot be used:\n  row 4\n  row 6")
+    def run_beside_a_failed_one(*_: Any) -> None:
+        processes = Processes(cpu=True)
+        texts = ["ManifestError: 2 rows cannot be used:\n  row 4\n  row 6", ""]
+        monkeypatch.setattr(processes, "all_values", lambda _: texts)
+        processes.together(lambda: None)
 
-    monkeypatch.setattr(cli, "run", fail)
+    monkeypatch.setattr(cli, "run", run_beside_a_failed_one)
     assert run("pairs") == 1
     said = "process 0 failed: ManifestError: 2 rows cannot be used:\n"
     assert capsys.readouterr().err == f"idmetric train: error: {said}"

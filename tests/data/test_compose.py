@@ -14,7 +14,6 @@ from PIL import Image
 
 from idmetric.data.generate.compose import (
     MODES,
-    ComposeError,
     contextual_canvas,
     fit,
     pad_randomly,
@@ -61,7 +60,7 @@ def attempt(function: Callable[..., Any], *args: Any) -> Any:
     """The result, or the text of the error that names why there is none."""
     try:
         return function(*args)
-    except ComposeError as error:
+    except ImageReadError as error:
         return str(error)
 
 
@@ -213,9 +212,9 @@ def test_fitting_keeps_what_fits_and_names_what_cannot() -> None:
     assert (np.asarray(same) == np.asarray(image)).all()
     assert (np.asarray(cover) == np.asarray(mask)).all()
     assert fit(noise(4000, 3000), ellipse(4000, 3000), 720, 8)[0].size == (720, 544)
-    with pytest.raises(ComposeError, match="3x2000 pixels cannot keep their shape"):
+    with pytest.raises(ImageReadError, match="3x2000 pixels cannot keep their shape"):
         fit(noise(3, 2000), rectangle(3, 2000, 0, 0, 2, 900), 720, 8)
-    with pytest.raises(ComposeError, match="so thin"):
+    with pytest.raises(ImageReadError, match="so thin"):
         fit(noise(2000, 2000), rectangle(2000, 2000, 5, 0, 6, 2000), 720, 8)
 
 
@@ -260,7 +259,7 @@ def test_every_frame_of_an_identity_has_one_mode_and_half_of_identities_each() -
 def test_masks_that_say_nothing_are_refused() -> None:
     image = noise(30, 20)
     for mask, message in ((Image.new("L", (30, 20)), "is empty"), (Image.new("L", (30, 20), 255), "covers everything")):
-        with pytest.raises(ComposeError, match=message):
+        with pytest.raises(ImageReadError, match=message):
             read_pair(image, mask)
     with pytest.raises(ImageReadError, match="mask has 20x30 pixels and its image 30x20"):
         read_pair(image, ellipse(20, 30))

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.importers.source import SourceError
+from idmetric.data.manifest.errors import ManifestError
 from tests.import_parts import refuses
 
 KINDS = {"train_data.csv": "train", "gallery_data.csv": "gallery", "generated_data.csv": "generated_images"}
@@ -113,7 +113,7 @@ def test_damage_is_named_or_left_out(tmp_path: Path) -> None:
     root = write(tmp_path / "m")
     change(root / "gallery_data.csv", 2, name="")
     (root / "data/tern/Least_Tern/generated_images/1.png").unlink()
-    with pytest.raises(SourceError) as error:
+    with pytest.raises(ManifestError) as error:
         import_dataset("finer", root)
     assert f"{root}/gallery_data.csv: row 3: no name" in str(error.value)
     missing = root / "data/tern/Least_Tern/generated_images/1.png"

@@ -19,7 +19,6 @@ from PIL import Image, ImageDraw
 
 from idmetric.cli.data import generate as command
 from idmetric.data.generate import jobs as module
-from idmetric.data.generate.compose import ComposeError
 from idmetric.data.generate.distractor import distractor_task, working_size
 from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.engines import ENGINES, open_engine
@@ -27,10 +26,12 @@ from idmetric.data.generate.idsim import contextual_task, identity_task, noise_t
 from idmetric.data.generate.ilgen import object_task, relight_task
 from idmetric.data.generate.jobs import Task, frame_seed, run_jobs
 from idmetric.data.generate.masks import CleanBackground
-from idmetric.data.generate.weights import Flat, GenerateError, Place
+from idmetric.data.generate.weights import Place, Rejection
 from idmetric.data.generate.wording import read_wording
 from idmetric.data.manifest.split import leaks, split
 from idmetric.data.manifest.table import Manifest, Row, read
+from idmetric.metric.errors import RequestError
+from idmetric.metric.images.read import ImageReadError
 from tests import diffusion_parts as parts
 
 WORDS = read_wording()
@@ -249,7 +250,7 @@ def test_sizes_to_work_at() -> None:
         assert width % 16 == height % 16 == 0
         assert abs(width * height / 1024**2 - 1) < 0.05
         assert abs(np.log(width / height) - np.log(size[0] / size[1])) < 0.05
-    with pytest.raises(ComposeError, match="1x1000 pixels is too long"):
+    with pytest.raises(ImageReadError, match="1x1000 pixels: it is too long"):
         working_size((1, 1000), 512, 16)
 
 
@@ -275,14 +276,14 @@ def test_missing_masks_and_classes_are_listed(tmp_path: Path) -> None:
     sources = pictures(tmp_path, 4)
     bare = sources.replace(mask=["0_mask.png", None, "2_mask.png", None])
     for task in TASKS.values():
-        with pytest.raises(GenerateError, match=r"column 'mask' is empty in 2 rows: row 2 \(1.png\), row 4 \(3.png\)"):
+        with pytest.raises(RequestError, match=r"column 'mask' is empty in 2 rows: row 2 \(1.png\), row 4 \(3.png\)"):
             task(bare, engine(), WORDS)
     for name in ("identity", "distractor", "relight"):
-        with pytest.raises(GenerateError, match="column 'category' is empty in 4 rows"):
+        with pytest.raises(RequestError, match="column 'category' is empty in 4 rows"):
             TASKS[name](sources.replace(category=None), engine(), WORDS)
     assert len(contextual_task(sources.replace(category=None), engine(), WORDS).jobs) == 4
     worded = replace(WORDS, templates={"context": "a {class}: {background}, {lighting}"})
-    with pytest.raises(GenerateError, match="column 'category' is empty"):
+    with pytest.raises(RequestError, match="column 'category' is empty"):
         contextual_task(sources.replace(category=None), engine(), worded)
 
 
@@ -344,7 +345,7 @@ def broken(tmp_path: Path) -> Manifest:
 def test_unusable_sources_are_listed_or_left_out(tmp_path: Path) -> None:
     sources = broken(tmp_path)
     task = distractor_task(sources, engine(), WORDS, side=16, copies=2)
-    with pytest.raises(GenerateError, match="6 sources cannot be used; fix them, or leave them out") as error:
+    with pytest.raises(RequestError, match="6 sources cannot be used; fix them, or leave them out") as error:
         run_jobs(task, tmp_path / "twice")
     assert all(f"row {k + 1} ({k}.png)" in str(error.value) for k in range(1, 7))
     assert len(bytes_of(tmp_path / "twice")) == 2 * 2 * 2  # all others are made
@@ -477,14 +478,14 @@ def test_categories_are_asked_for_once(
     path = tmp_path / "list.txt"
     common: tuple[Any, ...] = ("--task", "ilgen", "--categories", path, "--domain", "art", "--each", 1, "--copies", 1)
     common = (*common, "--ask", URL, "-o", tmp_path / "out.parquet")
-    with pytest.raises(GenerateError, match="--ask needs --ask-model"):
+    with pytest.raises(RequestError, match="--ask needs --ask-model"):
         call(*common)
     common = (*common, "--ask-model", "m", "--limit", 2)
-    with pytest.raises(GenerateError, match="NO_KEY is not set"):
+    with pytest.raises(RequestError, match="NO_KEY is not set"):
         call(*common, "--ask-key", "NO_KEY")
     assert not seen
     monkeypatch.setenv("OPENAI_API_KEY", "for openai alone")
-    with pytest.raises(GenerateError, match="gave 0 different"):
+    with pytest.raises(RequestError, match="gave 0 different"):
         call(*common)
     assert "Authorization" not in seen[0][1]
     seen = answering(monkeypatch, "mug\nclock\nvase")
@@ -618,7 +619,7 @@ def test_noise_is_for_anchors_and_positives_of_negatives_by_that_engine(
     assert after.column("x_noise") == ["paint", "paint", *[None] * 7]
     assert call(source, "--task", "noise", "-o", out) == 0
     assert "made 0 images, 2 are finished" in capsys.readouterr().out
-    with pytest.raises(GenerateError, match="no triplet has a negative edited by paint"):
+    with pytest.raises(RequestError, match="no triplet has a negative edited by paint"):
         call(saved_pictures(tmp_path / "single"), "--task", "noise", "-o", tmp_path / "none.parquet")
 
 
@@ -664,9 +665,9 @@ class Moods(Paint):
 
     name: ClassVar[str] = "moods"
 
-    def edit(self, request: Request) -> Image.Image:
+    def edit(self, request: Request) -> Image.Image | Rejection:
         if "cat" in request.prompt:
-            raise Flat("moods made one flat color")
+            return Rejection("moods made one flat color", is_flat=True)
         return super().edit(request)
 
 
@@ -685,7 +686,7 @@ def test_a_flat_image_is_rejected_and_the_run_goes_on(tmp_path: Path) -> None:
 
 def test_a_run_that_begins_flat_stops(tmp_path: Path) -> None:
     task = moods(tmp_path, "cat", "cat", "cat", "dog")
-    with pytest.raises(GenerateError, match=r"the first 3 images are all flat, .* --dtype float32"):
+    with pytest.raises(RequestError, match=r"the first 3 images are all flat, .* --dtype float32"):
         run_jobs(task, tmp_path / "out")
 
 

@@ -11,9 +11,10 @@ import pytest
 
 from idmetric.data.generate.engines import open_engine
 from idmetric.data.generate.grid import STRENGTHS, grid_context_task, grid_identity_task, grid_sources, plain
-from idmetric.data.generate.weights import GenerateError, Place
+from idmetric.data.generate.weights import Place
 from idmetric.data.manifest.table import Manifest, merge, read
 from idmetric.evaluate.protocols.sensitivity_idsim_fig6 import cells
+from idmetric.metric.errors import RequestError
 from tests.data.test_generate import (
     WORDS,
     call,
@@ -116,9 +117,9 @@ def test_other_photos_of_an_identity_are_views(quick: None, tmp_path: Path) -> N
     )
     assert {cell.factor for cell in cells(made)} == {"none", "viewpoint", "background", "light"}
     lone = pictures(tmp_path / "lone", count=1)
-    with pytest.raises(GenerateError, match="leave --views out"):
+    with pytest.raises(RequestError, match="leave --views out"):
         grid_sources(lone, views=True)
-    with pytest.raises(GenerateError, match="column 'mask' is empty"):
+    with pytest.raises(RequestError, match="column 'mask' is empty"):
         grid_sources(lone.replace(mask=None))
 
 

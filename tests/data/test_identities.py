@@ -15,9 +15,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.importers.source import SourceError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.schema import text_of
-from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
+from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.data.manifest.twins import twins
 from tests.import_parts import put_all
 
@@ -61,10 +61,10 @@ def test_nan_in_a_column_of_numbers_is_missing_and_whole_numbers_are_text(tmp_pa
 def test_what_is_no_name_is_refused_by_row_and_column(tmp_path: Path, value: Any) -> None:
     with pytest.raises(ManifestError, match=r"row 1, column 'identity': .* is not text"):
         read(written(tmp_path / "m.parquet", [value]))
-    with pytest.raises(SourceError, match=r"t\.parquet: row 1, column 'identity': .* is not a name"):
+    with pytest.raises(ManifestError, match=r"t\.parquet: row 1, column 'identity': .* is not a name"):
         import_dataset("table", written(tmp_path / "t.parquet", [value]), name="t")
     for kind, name, image in (("mveb", "class_id", "image"), ("pods", "label", "image")):
-        with pytest.raises(SourceError, match=rf"row 1, column '{name}': .* is not a name"):
+        with pytest.raises(ManifestError, match=rf"row 1, column '{name}': .* is not a name"):
             import_dataset(kind, written(tmp_path / f"{kind}.parquet", [value], name, image))
 
 
@@ -108,7 +108,7 @@ def test_uned_names_the_entry(tmp_path: Path) -> None:
     for name in ("met", "gldv2", "sop", "inshop", "rp2k"):
         entries = [{"path": f"{name}/1.jpg", "class_id": True if name == "sop" else 7}]
         put_all(tmp_path, f"info_files/{name}/train.json", data=json.dumps(entries).encode())
-    with pytest.raises(SourceError, match=r"sop/train\.json: class_id of sop/1\.jpg: True is not a name"):
+    with pytest.raises(ManifestError, match=r"sop/train\.json: class_id of sop/1\.jpg: True is not a name"):
         import_dataset("uned", tmp_path)
 
 

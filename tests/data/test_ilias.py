@@ -10,7 +10,7 @@ from PIL import Image
 
 from idmetric.cli.data import main
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.importers.source import SourceError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Manifest, Row, read
 from tests.import_parts import refuses
 
@@ -91,7 +91,7 @@ def test_images_and_lists_that_differ_are_named(tmp_path: Path) -> None:
     gone = root / "ilias_core/bold_bimp_000/pos/P000_01.jpg"
     gone.unlink()
     photo(root / "ilias_core/bold_flep_001/pos/P001_07.jpg")
-    with pytest.raises(SourceError) as error:
+    with pytest.raises(ManifestError) as error:
         import_dataset("ilias", root)
     missing, extra = gone.with_suffix(""), root / "ilias_core/bold_flep_001/pos/P001_07.jpg"
     assert f"{missing}: in positive_ids.txt, but the image does not exist" in str(error.value)

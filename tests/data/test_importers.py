@@ -13,8 +13,9 @@ from PIL import Image
 
 from idmetric.data.importers.mtg import oracle_score
 from idmetric.data.importers.run import Job, import_dataset
-from idmetric.data.importers.source import Source, SourceError, open_source
+from idmetric.data.importers.source import Source, open_source
 from idmetric.data.manifest.check import faults
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.split import leaks
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.metric.images.masks import read_mask
@@ -257,7 +258,7 @@ def test_nearid_sets_have_ids_all_or_none(tmp_path: Path) -> None:
     distractors().save_to_disk(tmp_path / "NearID-SDXL")
     distractors().remove_columns("id").save_to_disk(tmp_path / "NearID-Flux")
     for without in ("NearID", "NearID-Flux"):
-        with pytest.raises(SourceError, match=rf"{without} has no column 'id', but other sets have.*--map id=NAME"):
+        with pytest.raises(ManifestError, match=rf"{without} has no column 'id', but other sets have.*--map id=NAME"):
             import_dataset("nearid", [tmp_path / without, tmp_path / "NearID-SDXL"])
     nearid().map(lambda row: {"id": None if row["id"] == 13 else row["id"]}).save_to_disk(tmp_path / "holes")
     refuses("holes: row 2: column 'id' is empty", "nearid", tmp_path / "holes")
@@ -477,10 +478,10 @@ def test_dreambench_references_samples_and_ratings(tmp_path: Path) -> None:
 def test_dreambench_errors_name_the_file(tmp_path: Path) -> None:
     make_dreambench(tmp_path / "data")
     put(tmp_path / "samples" / "m" / "tgt_image" / "object_77_x" / "0_0.jpg", png(1))
-    with pytest.raises(SourceError, match=r"object_77_x.*no reference"):
+    with pytest.raises(ManifestError, match=r"object_77_x.*no reference"):
         import_dataset("dreambench_pp", tmp_path / "data", options={"samples": str(tmp_path / "samples")})
     put(tmp_path / "ratings" / "group1" / "m-cp.json", b'{"object_00_motorcycle-0": "good"}')
-    with pytest.raises(SourceError, match=r"m-cp\.json: 'object_00_motorcycle-0': 'good' is not a rating"):
+    with pytest.raises(ManifestError, match=r"m-cp\.json: 'object_00_motorcycle-0': 'good' is not a rating"):
         import_dataset("dreambench_pp", tmp_path / "data", options={"ratings": str(tmp_path / "ratings")})
     refuses("no folder images/", "dreambench_pp", tmp_path)
 
@@ -562,7 +563,7 @@ def test_any_table_with_named_columns(tmp_path: Path, ending: str) -> None:
     refuses(r"no column 'identity'; there are .*--map identity=NAME", "table", path, columns={"path": "photo"})
     refuses("no column 'nobody'", "table", path, columns={"path": "photo", "identity": "nobody"})
     refuses("--map color", "table", path, columns={"path": "photo", "identity": "who", "color": "label"})
-    with pytest.raises(SourceError, match="row 1, column 'oracle': 'x' is not a number"):
+    with pytest.raises(ManifestError, match="row 1, column 'oracle': 'x' is not a number"):
         import_dataset("table", path, columns={"path": "photo", "identity": "who", "oracle": "label"})
 
 
@@ -626,7 +627,7 @@ def test_tables_of_the_docs_are_written_and_imported(tmp_path: Path, monkeypatch
 def test_rows_without_an_image_stop_with_the_list_or_are_left_out(tmp_path: Path) -> None:
     made = table({"image": [png(1), None, png(3), None], "label": ["a", "b", None, "d"]}, ("image",))
     made.to_parquet(tmp_path / "train.parquet")
-    with pytest.raises(SourceError) as caught:
+    with pytest.raises(ManifestError) as caught:
         import_dataset("pods", tmp_path)
     assert "3 rows cannot be imported" in str(caught.value)
     assert "row 2 of train: no image" in str(caught.value)
@@ -781,7 +782,7 @@ def test_splits_come_from_names_of_files(tmp_path: Path) -> None:
     assert found == names
     only = open_source(tmp_path, files="data/train-*")
     assert [s.split for s in only.shards] == ["train", "train"]
-    with pytest.raises(SourceError, match=r"that matches 'none\*'"):
+    with pytest.raises(ManifestError, match=r"that matches 'none\*'"):
         open_source(tmp_path, files="none*")
 
 
@@ -831,7 +832,7 @@ def test_paths_that_lead_out_of_a_dataset_are_told_on_every_system(tmp_path: Pat
     online, local = Source("owner/set", tmp_path, (), COMMIT), Source("set", tmp_path, ())
     outside = ("/etc/hostname", "..", "a/../../b.png", "\\\\server\\share\\a.png", "//server/share/a", "C:\\a", "..\\a")
     for path in outside:
-        with pytest.raises(SourceError, match="is outside the dataset's folder"):
+        with pytest.raises(ManifestError, match="is outside the dataset's folder"):
             online.locate(path)
         path_of_any_system = path if path.startswith("\\\\") or ":" in path else path.replace("\\", "/")
         assert local.locate(path) == tmp_path / path_of_any_system  # the user's own table
@@ -842,7 +843,7 @@ def test_paths_that_lead_out_of_a_dataset_are_told_on_every_system(tmp_path: Pat
 def test_errors_of_the_hub_say_what_to_do(hub: Path) -> None:
     put(hub / "data.zip", b"zip")
     for name, message in (("none", "neither a local path, nor a dataset"), ("set", r"no \.parquet")):
-        with pytest.raises(SourceError, match=rf"^owner/{name}: {message}.*(?!\n)$"):
+        with pytest.raises(ManifestError, match=rf"^owner/{name}: {message}.*(?!\n)$"):
             open_source(f"owner/{name}")
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from idmetric.data.importers.run import import_dataset
-from idmetric.data.importers.source import SourceError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.split_words import split_name, split_word
 from idmetric.data.manifest.table import Manifest, Row, read
 from tests.import_parts import put, put_all, refuses
@@ -143,5 +143,5 @@ def test_a_split_in_two_spellings_is_no_leak() -> None:
 
 def test_the_error_says_what_to_do(tmp_path: Path) -> None:
     put_all(tmp_path / "zoo", "Train/rex/1.png", "Test/rex/2.png", "extra/rex/3.png")
-    with pytest.raises(SourceError, match=r"sort all images into folders of splits.*or rename it"):
+    with pytest.raises(ManifestError, match=r"sort all images into folders of splits.*or rename it"):
         import_dataset("folder", tmp_path / "zoo")

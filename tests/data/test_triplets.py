@@ -9,10 +9,11 @@ import pytest
 
 from idmetric.data.curate.balance import shares
 from idmetric.data.curate.mine import hard_negatives
-from idmetric.data.curate.triplets import PAIRINGS, TripletError, mixture, parse_ratio
+from idmetric.data.curate.triplets import PAIRINGS, mixture, parse_ratio
 from idmetric.data.generate.engines import open_engine
 from idmetric.data.generate.idsim import noise_task
 from idmetric.data.generate.wording import read_wording
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.split import leaks
 from idmetric.data.manifest.table import Manifest, Row, read
 
@@ -143,15 +144,15 @@ def test_a_subset_that_runs_out_is_named() -> None:
         "context": (mined(50), context(5), edited(50)),
         "identity": (mined(50), context(50), edited(5)),
     }.items():
-        with pytest.raises(TripletError, match=f"subset '{name}' gives 5 of 1[01] triplets, from 5 instances"):
+        with pytest.raises(ManifestError, match=f"subset '{name}' gives 5 of 1[01] triplets, from 5 instances"):
             mixture(*sources, count=31)
-    with pytest.raises(TripletError, match="subset 'context' need its manifest: give it"):
+    with pytest.raises(ManifestError, match="subset 'context' need its manifest: give it"):
         mixture(mined(50), None, edited(50), count=30)
-    with pytest.raises(TripletError, match="an instance needs an original, two context-edits"):
+    with pytest.raises(ManifestError, match="an instance needs an original, two context-edits"):
         mixture(mined(50), context(50, edits=1), count=30, ratio=(1, 1, 0))
-    with pytest.raises(TripletError, match="mine negatives first"):
+    with pytest.raises(ManifestError, match="mine negatives first"):
         mixture(context(50), count=30, ratio=(1, 0, 0))
-    with pytest.raises(TripletError, match="'context' gives 0 of 1 triplets"):
+    with pytest.raises(ManifestError, match="'context' gives 0 of 1 triplets"):
         mixture(mined(50), context(1), count=1, ratio=(0, 1, 0))
 
 
@@ -165,11 +166,11 @@ def test_splits_are_not_mixed() -> None:
         return Manifest.from_rows([*train, *named])
 
     sources = both(mined), both(context), both(edited)
-    with pytest.raises(TripletError, match="has the splits train, val: choose one"):
+    with pytest.raises(ManifestError, match="has the splits train, val: choose one"):
         mixture(*sources, count=30)
-    with pytest.raises(TripletError, match="no rows of split 'test'; its splits: train, val"):
+    with pytest.raises(ManifestError, match="no rows of split 'test'; its splits: train, val"):
         mixture(*sources, count=30, split="test")
-    with pytest.raises(TripletError, match="have the splits train, val"):
+    with pytest.raises(ManifestError, match="have the splits train, val"):
         mixture(mined(20), context(20, "val"), count=30, ratio=(1, 1, 0))
     out = mixture(*sources, count=60, split="val")
     assert set(out.column("split")) == {"val"}

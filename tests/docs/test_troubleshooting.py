@@ -24,7 +24,6 @@ import idmetric
 from idmetric import IdentityLoss, IDSim, load
 from idmetric.cli.main import main
 from idmetric.metric.checkpoints import hub
-from idmetric.metric.checkpoints.watched import StalledError
 from idmetric.metric.distance.finite import reason
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.kinds import MultiFrameWarning
@@ -131,7 +130,7 @@ def given(tmp_path: Path, patch: pytest.MonkeyPatch, said: Callable[[], str]) ->
         login_page.setattr(huggingface_hub, "get_hf_file_metadata", lambda *_, **__: page)
         yield message(lambda: hub.fetch(REPO, "config.json", hub.Hub(cache_dir=str(tmp_path))))
     with patch.context() as slow:
-        slow.setattr(huggingface_hub, "get_hf_file_metadata", refused(StalledError("no progress in 30 s")))
+        slow.setattr(huggingface_hub, "get_hf_file_metadata", refused(TimeoutError("no progress in 30 s")))
         yield message(lambda: hub.fetch(REPO, "config.json", hub.Hub(cache_dir=str(tmp_path))))
     yield message(lambda: load("no model"))
     yield message(lambda: IDSim(str(tmp_path)))

@@ -28,7 +28,8 @@ from idmetric.metric.calibration.curves import Platt
 from idmetric.metric.files.output import OutputError
 from idmetric.metric.images.masks import MaskWarning
 from idmetric.stream.keys import content
-from idmetric.stream.store import DamagedShardError, Store
+from idmetric.stream.shards import ShardError
+from idmetric.stream.store import Store
 from tests.conftest import random_model
 from tests.embed_parts import Live, pictures
 
@@ -546,7 +547,7 @@ def test_a_damaged_shard_is_named_and_made_again(
     before = gallery.query(files(photos), k=3).to_records()
     shard = shards(index)[0]
     shard.write_bytes({"cut short": shard.read_bytes()[:-10], "emptied": b""}[how])
-    with pytest.raises((GalleryError, DamagedShardError), match="missing or damaged|" + shard.name):
+    with pytest.raises((GalleryError, ShardError), match="missing or damaged|" + shard.name):
         Gallery(index, metric).query(picture(1))
     counted = Counted(metric, monkeypatch)
     fresh = Gallery(index, metric)

@@ -24,8 +24,9 @@ from idmetric.metric.files.output import OutputError
 from idmetric.train import run_folder, state
 from idmetric.train.loader import seed_all
 from idmetric.train.log import truncate
-from idmetric.train.loop import NotFinite, Stopped, TrainError, TrainSettings, fit
+from idmetric.train.loop import Stopped, TrainSettings, fit
 from idmetric.train.processes import Processes
+from idmetric.train.state import TrainError
 from tests.fuzz.flips import spread_flips
 from tests.train_parts import Config, PairRecipe, exchange, in_two_processes, killed_at, read_log, start
 
@@ -173,7 +174,7 @@ def test_processes_stop_together_where_one_cannot_load(tmp_path: Path) -> None:
 def test_processes_stop_together_at_a_nan(tmp_path: Path) -> None:
     assert together(tmp_path / "run", {"poison": 2}) == [3, 3]
     for rank in range(2):
-        assert "NotFinite: step 3: the loss is nan" in (tmp_path / f"run-{rank}.txt").read_text()
+        assert "TrainError: step 3: the loss is nan" in (tmp_path / f"run-{rank}.txt").read_text()
 
 
 def test_gather_and_averages_of_two_processes(tmp_path: Path) -> None:
@@ -368,7 +369,7 @@ def test_long_gradients_are_clipped(tmp_path: Path) -> None:
 
 def test_a_nan_loss_stops_before_the_step(tmp_path: Path) -> None:
     text = r"step 7: the loss is nan .* last checkpoint is of step 5.*`recipe\.load\(6\)` gives the batch"
-    with pytest.raises(NotFinite, match=text):
+    with pytest.raises(TrainError, match=text):
         train(tmp_path / "run", Config(poison=6))
     assert not any(value.isnan().any() for value in weights(tmp_path / "run", 5).values())
 
@@ -387,7 +388,7 @@ def test_a_loss_or_gradient_that_is_not_finite_stops_as_well(tmp_path: Path, los
     processes = Processes(cpu=True)
     recipe = Broken(Config(), processes)
     before = {name: p.clone() for name, p in recipe.model.named_parameters()}
-    with pytest.raises(NotFinite, match=f"step 1: the loss is {loss} and the norm of its gradient {gradient}"):
+    with pytest.raises(TrainError, match=f"step 1: the loss is {loss} and the norm of its gradient {gradient}"):
         fit(recipe, tmp_path / "run", TrainSettings(**SETTINGS), processes)
     assert all(p.equal(before[name]) for name, p in recipe.model.named_parameters())
 
@@ -411,7 +412,7 @@ def test_fp16_survives_gradients_that_overflow_but_not_for_ever(tmp_path: Path) 
     assert weights(tmp_path / "run")["optimizer/0/step"].item() == 12 - sum(skipped) >= 6
     assert [("gradient_norm" in line) for line in lines] == [not s for s in skipped]
     Overflowing.until = 100
-    with pytest.raises(NotFinite, match="step 28"):
+    with pytest.raises(TrainError, match="step 28"):
         train(tmp_path / "other", Config(steps=40), "fp16", Overflowing)
 
 
@@ -513,9 +514,11 @@ def test_ctrl_c_stops_after_the_step(tmp_path: Path) -> None:
             return super().step(batch)
 
     handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(Stopped, match=r"stopped after step 1, which is saved") as stopped:
-        train(tmp_path / "run", kind=Pressed, workers=1)
-    assert (stopped.value.step, stopped.value.signal) == (1, signal.SIGINT)
+    processes = Processes("no", cpu=True)
+    recipe = Pressed(Config(), processes)
+    stopped = fit(recipe, tmp_path / "run", TrainSettings(**{**SETTINGS, "workers": 1}), processes)
+    assert stopped == Stopped(1, signal.SIGINT)
+    assert "stopped after step 1, which is saved" in str(stopped)
     assert signal.getsignal(signal.SIGINT) == handler
     for name in ("run", "whole"):
         train(tmp_path / name)

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from idmetric import ImageReadError
 from idmetric.data.manifest.table import Manifest, Row, read
 from idmetric.metric.models.embedder import Embedder
-from idmetric.train.processes import OtherFailed, Processes
+from idmetric.train.processes import Processes
+from idmetric.train.state import TrainError
 from idmetric.train.validate import validation
 from tests.train_parts import in_two_processes, launched
 
@@ -252,7 +253,7 @@ def validated(folder: Path, rank: int, port: str) -> None:
     (folder / "4.png").write_bytes(b"no image")
     try:
         validation(model, data, batch_size=2, processes=processes)
-    except (ValueError, OtherFailed) as error:
+    except (ValueError, TrainError) as error:
         found["error"] = f"{type(error).__name__}: {error}"
     (folder / f"{rank}.json").write_text(json.dumps(found))
     processes.close()
@@ -271,4 +272,4 @@ def test_processes_share_a_validation_and_fail_together(tmp_path: Path) -> None:
     assert main["few"] == other["few"] == few  # the second process has nothing to embed
     assert other["error"].startswith("ImageReadError: ")
     assert "4.png" in other["error"]
-    assert main["error"].startswith("OtherFailed: process 1 failed: ImageReadError: ")
+    assert main["error"].startswith("TrainError: process 1 failed: ImageReadError: ")

@@ -20,13 +20,14 @@ from torch import Tensor
 from idmetric import VisIDEmbed, load
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
+from idmetric.metric.errors import RequestError
 from idmetric.metric.models.visid import CANDIDATE, TASKS
 from idmetric.train import state
 from idmetric.train.batches import Pictures, generator
 from idmetric.train.loop import TrainError, TrainSettings, fit
 from idmetric.train.processes import Processes
 from idmetric.train.visme import items, recipe, small_qwen
-from idmetric.train.visme.batch_sampler import Batch, ScheduleError
+from idmetric.train.visme.batch_sampler import Batch
 from idmetric.train.visme.config import SMOKE, Config
 from idmetric.train.visme.data import prepare
 from idmetric.train.visme.items import precision_at_1
@@ -334,7 +335,7 @@ def test_qwen2_vl_is_trained_too(data: Manifest, tmp_path: Path) -> None:
 
 
 def test_data_that_cannot_be_trained_on_are_refused(data: Manifest, tmp_path: Path) -> None:
-    with pytest.raises(ScheduleError, match=r"'captions' has 6.*'d0' has 6.*'d1' has 6"):
+    with pytest.raises(RequestError, match=r"'captions' has 6.*'d0' has 6.*'d1' has 6"):
         made(data, samples=7, batch_size=14)
     with pytest.raises(ManifestError, match="no samples in 1 rows"):
         made(data.take([0]))

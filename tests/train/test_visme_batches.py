@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from idmetric.train.visme.batch_sampler import Batch, Data, Pool, ScheduleError, check, draw
+from idmetric.metric.errors import RequestError
+from idmetric.train.visme.batch_sampler import Batch, Data, Pool, check, draw
 from idmetric.train.visme.config import Config as Plan
 
 
@@ -79,7 +80,7 @@ def test_a_batch_is_refused_or_keeps_every_promise(world: tuple[Data, Plan], ste
     try:
         check(data, plan)
         batch = draw(data, plan, step)
-    except ScheduleError:
+    except RequestError:
         return
     assert slow_faults(batch, data, plan) == []
 
@@ -124,7 +125,7 @@ def test_naive_batches_repeat_identities_but_no_instance() -> None:
         assert len(set(batch.query.tolist())) == 16
         repeats += len(set(data.shown[batch.query].tolist())) < 16
     assert repeats == 50
-    with pytest.raises(ScheduleError, match="'d0' has 2: fewer identities"):
+    with pytest.raises(RequestError, match="'d0' has 2: fewer identities"):
         check(data, replace(plan, sampling="identity"))
 
 
@@ -149,7 +150,7 @@ def test_samples_of_several_identities_keep_them_apart() -> None:
     data, plan = Data((pool,), shown, {}), Plan(batch_size=5, samples=5)
     for step in range(50):
         assert slow_faults(draw(data, plan, step), data, plan) == []
-    with pytest.raises(ScheduleError, match="step 7: dataset 'pairs' cannot fill"):
+    with pytest.raises(RequestError, match="step 7: dataset 'pairs' cannot fill"):
         draw(data, Plan(batch_size=6, samples=6), 7)
 
 
@@ -185,17 +186,17 @@ def test_datasets_give_blocks_by_their_size_and_none_more_than_it_can() -> None:
 def test_datasets_that_cannot_fill_a_block_are_named() -> None:
     data = identities(list(range(20)), [50, 50, 51, 51], list(range(100, 130)))
     plan = Plan(batch_size=8, samples=4)
-    with pytest.raises(ScheduleError, match=r"'d1' has 2: fewer identities than the 4 samples.*at most 2"):
+    with pytest.raises(RequestError, match=r"'d1' has 2: fewer identities than the 4 samples.*at most 2"):
         check(data, plan)
     check(data, replace(plan, sampling="naive"))
     data = replace(data, pools=(data.pools[0], data.pools[2]))
-    with pytest.raises(ScheduleError, match=r"takes 16 blocks.*fill 12: \{'d0': 20, 'd2': 30\}.*batch-size to 48"):
+    with pytest.raises(RequestError, match=r"takes 16 blocks.*fill 12: \{'d0': 20, 'd2': 30\}.*batch-size to 48"):
         check(data, Plan(batch_size=64, samples=4))
 
 
 def test_impossible_neighbors_are_named() -> None:
     data, plan = identities([1, 2, 3], [1, 2, 3]), Plan(batch_size=4, samples=2)
-    with pytest.raises(ScheduleError, match=r"step 5: dataset 'd\d' cannot fill 1 blocks of 2.*them as well \(d\d\)"):
+    with pytest.raises(RequestError, match=r"step 5: dataset 'd\d' cannot fill 1 blocks of 2.*them as well \(d\d\)"):
         draw(data, plan, 5)
 
 

@@ -167,9 +167,9 @@ def _shard(text: str) -> tuple[int, int]:
 def run(args: Namespace) -> int:
     """Make all images, then the manifest; returns 4 if some were left out."""
     from idmetric.data.generate.idsim import noised
-    from idmetric.data.generate.weights import GenerateError
     from idmetric.data.generate.wording import read_wording
     from idmetric.data.manifest.table import merge
+    from idmetric.metric.errors import RequestError
 
     check_output(args.out)
     task_name = "objects" if args.task == "ilgen" and args.categories else args.task
@@ -183,7 +183,7 @@ def run(args: Namespace) -> int:
     if task_name == "objects":
         return _make_objects(args, words)
     if args.manifest is None:
-        raise GenerateError("name the manifest of sources (for ilgen, or --categories)")
+        raise RequestError("name the manifest of sources (for ilgen, or --categories)")
     sources = _limited(args)
     if task_name == "grid":
         return _make_grid(args, sources, words)
@@ -202,33 +202,33 @@ def run(args: Namespace) -> int:
 
 def _refuse_unused(args: Namespace, task_name: str, models: Sequence[str]) -> None:
     """Refuse options that the task does not use."""
-    from idmetric.data.generate.weights import GenerateError
+    from idmetric.metric.errors import RequestError
 
     unused = [option for option, tasks in USED_BY.items() if task_name not in tasks and getattr(args, option)]
     if args.ask_model and not args.ask:
         unused.append("ask_model")
     if unused:
-        raise GenerateError(f"--{unused[0].replace('_', '-')} is not used by this task: leave it out")
+        raise RequestError(f"--{unused[0].replace('_', '-')} is not used by this task: leave it out")
     if task_name == "objects" and args.manifest is not None:
-        raise GenerateError("a manifest and --categories exclude each other: relight the one, or draw the other")
+        raise RequestError("a manifest and --categories exclude each other: relight the one, or draw the other")
     for option in ("set", "weights"):
         for key in pairs(getattr(args, option), f"--{option}"):
             model, _, setting = key.partition(".")
             is_fixed = option == "set" and setting in _FIXED.get(task_name, ())
             if model not in models or is_fixed:
-                raise GenerateError(f"--{option} {key} is not used by this task; its models are {', '.join(models)}")
+                raise RequestError(f"--{option} {key} is not used by this task; its models are {', '.join(models)}")
 
 
 def _limited(args: Namespace) -> Manifest:
     """The rows of the manifest that --dataset and --limit choose."""
-    from idmetric.data.generate.weights import GenerateError
     from idmetric.data.manifest.table import read
+    from idmetric.metric.errors import RequestError
 
     manifest = read(args.manifest)
     if args.dataset:
         for name in args.dataset:
             if name not in manifest.column("dataset"):
-                raise GenerateError(f"{args.manifest}: no rows of dataset {name!r}")
+                raise RequestError(f"{args.manifest}: no rows of dataset {name!r}")
         manifest = manifest.filter(dataset=args.dataset)
     return manifest.take(range(len(manifest))[: args.limit])
 
@@ -353,16 +353,16 @@ def _categories(args: Namespace, domain: str, words: Wording) -> list[str]:
     """Read the categories of the file; if it is absent, ask the model for them and write it first."""
     from idmetric.data.curate.recipes import ILGEN
     from idmetric.data.generate.categories import Chat, ask_categories, read_categories
-    from idmetric.data.generate.weights import GenerateError
+    from idmetric.metric.errors import RequestError
     from idmetric.metric.files.output import replacing
 
     path: Path = args.categories
     if path.exists() or not args.ask:
         return read_categories(path)
     if not args.ask_model:
-        raise GenerateError("--ask needs --ask-model, the model's name at that address")
+        raise RequestError("--ask needs --ask-model, the model's name at that address")
     if args.ask_key and args.ask_key not in os.environ:
-        raise GenerateError(f"the environment variable {args.ask_key} is not set; it must hold the key for {args.ask}")
+        raise RequestError(f"the environment variable {args.ask_key} is not set; it must hold the key for {args.ask}")
     count = args.limit or _CATEGORIES
     if domain in ILGEN and not args.limit:
         count = ILGEN[domain].categories

@@ -18,12 +18,13 @@ import numpy as np
 from PIL import Image
 
 from idmetric.data.manifest.table import Manifest, ManifestError
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.folders import walk
 from idmetric.metric.files.output import replacing
 from idmetric.metric.images.kinds import ImageReadError
 from idmetric.metric.images.masks import MaskId, read_mask
-from idmetric.metric.images.paths import InputError, absent_mask, is_image, masks_of
+from idmetric.metric.images.paths import absent_mask, is_image, masks_of
 from idmetric.metric.images.read import read_image
 
 Progress = Callable[[Iterable[Any], int, str], Iterable[Any]]
@@ -63,7 +64,7 @@ def match_masks(manifest: Manifest, folder: StrPath) -> tuple[dict[int, Path | N
             names[row] = source if isinstance(source, str) else ids[row]
     try:
         masks = masks_of(folder, names.values())
-    except InputError as error:
+    except RequestError as error:
         raise ManifestError(str(error)) from error
     if names and not any(masks):
         row, name = next(iter(names.items()))

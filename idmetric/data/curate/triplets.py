@@ -18,6 +18,7 @@ import numpy as np
 
 from idmetric.data.curate.balance import hashed, shares
 from idmetric.data.curate.mine import Placed, grouped
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.lineage import lineages, parent_rows, with_parents_found
 from idmetric.data.manifest.table import Manifest, merge
 
@@ -27,10 +28,6 @@ ORIGINALS = 0.5  # share of identity triplets with an original as negative; A.2.
 PAIRINGS = ("original-edited", "edited-original", "edited-edited")  # anchor and positive, A.2.1
 Triplet = tuple[int, int, int]  # rows of anchor, positive, negative
 Draw = Callable[[np.random.Generator], Triplet | None]
-
-
-class TripletError(ValueError):
-    """A mixture that cannot be made; the message names the subset and says how to fix it."""
 
 
 def parse_ratio(text: str) -> tuple[float, float, float]:
@@ -80,7 +77,7 @@ def mixture(
         context x_pairing.
 
     Raises:
-        TripletError: naming the subset with too few instances or with invalid triplets.
+        ManifestError: naming the subset with too few instances or with invalid triplets.
     """
     manifests = {"real": real, "context": context, "identity": identity}
     builders: dict[str, Callable[[Manifest], dict[str, Draw]]] = {
@@ -94,25 +91,25 @@ def mixture(
             continue
         manifest = manifests[name]
         if manifest is None:
-            raise TripletError(f"{need} triplets of subset {name!r} need its manifest: give it, or set its ratio to 0")
+            raise ManifestError(f"{need} triplets of subset {name!r} need its manifest: give it, or set its ratio to 0")
 
         manifest = _one_split(manifest, split, name)
         pools = builders[name](manifest)
         triplets = _draw(pools, need, per_identity, (seed, name))
         if len(triplets) < need:
-            raise TripletError(
+            raise ManifestError(
                 f"subset {name!r} gives {len(triplets)} of {need} triplets, from {len(pools)} instances; an instance "
                 f"needs {_NEEDS[name]}. Add data, or lower the count or this subset's share"
             )
         parts.append(_written(manifest, triplets, name))
     if not parts:
-        raise TripletError(f"{count} triplets in the ratio {':'.join(f'{r:g}' for r in ratio)} are zero triplets")
+        raise ManifestError(f"{count} triplets in the ratio {':'.join(f'{r:g}' for r in ratio)} are zero triplets")
     splits: set[str | None] = set()
     for part in parts:
         splits.update(part.column("split"))
     names = sorted(name for name in splits if name is not None)
     if len(names) > 1:
-        raise TripletError(f"the subsets have the splits {', '.join(names)}: choose one")
+        raise ManifestError(f"the subsets have the splits {', '.join(names)}: choose one")
     return with_parents_found(merge(parts, shared=True))
 
 
@@ -120,11 +117,11 @@ def _one_split(manifest: Manifest, split: str | None, name: str) -> Manifest:
     """The rows of the split sorted by id, which makes the result independent of their order."""
     splits = sorted({split_name or "(none)" for split_name in manifest.column("split")})
     if split is None and len(splits) > 1:
-        raise TripletError(f"subset {name!r} has the splits {', '.join(splits)}: choose one")
+        raise ManifestError(f"subset {name!r} has the splits {', '.join(splits)}: choose one")
     if split is not None:
         manifest = manifest.filter(split=split)
         if not len(manifest):
-            raise TripletError(f"subset {name!r} has no rows of split {split!r}; its splits: {', '.join(splits)}")
+            raise ManifestError(f"subset {name!r} has no rows of split {split!r}; its splits: {', '.join(splits)}")
     return manifest.take(np.argsort(np.array(manifest.column("id"), dtype=object), kind="stable"))
 
 
@@ -160,7 +157,7 @@ def _real(manifest: Manifest) -> dict[str, Draw]:
         positives = {names[row] for row in slots["positive"]}
         negatives = {names[row] for row in slots["negative"]}
         if positives != {identity} or identity in negatives:
-            raise TripletError(
+            raise ManifestError(
                 f"subset 'real', group {group!r}: a positive of another identity than the anchor's, or a negative of "
                 "the same"
             )

@@ -27,7 +27,7 @@ from idmetric.matching.codes import decode
 from idmetric.matching.video import ClipError, Video
 from idmetric.metric.files.folders import matching
 from idmetric.metric.files.tables import text_lines
-from idmetric.metric.images.masks import SeveralLabels, read_mask
+from idmetric.metric.images.masks import read_mask
 from idmetric.metric.images.paths import natural
 from idmetric.metric.images.read import ImageReadError, read_image
 
@@ -132,7 +132,7 @@ class Footage:
         try:
             return [FrameObject(0, read_mask(mask()).numpy() >= 0.5)]
         except ImageReadError as error:
-            if not isinstance(error.__cause__, SeveralLabels):
+            if not error.has_several_labels:
                 raise
             advice = "save one in masks of 0 and 255, or all as run-length codes of YouTube-VIS"
             raise ClipError(f"{error.source}: the mask shows several objects: {advice}") from error

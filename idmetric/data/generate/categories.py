@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from idmetric.data.generate.weights import GenerateError
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.tables import text_lines
@@ -23,11 +23,11 @@ def read_categories(path: StrPath) -> list[str]:
     try:
         lines = text_lines(json_file.read_text(path))
     except (OSError, ValueError) as error:
-        raise GenerateError(f"{path}: not readable as text: {error}") from error
+        raise RequestError(f"{path}: not readable as text: {error}") from error
     names = [" ".join(line.split()) for line in lines]
     categories = _distinct(name for name in names if not name.startswith("#"))
     if not categories:
-        raise GenerateError(f"{path}: the file has no categories; write one on each line")
+        raise RequestError(f"{path}: the file has no categories; write one on each line")
     return categories
 
 
@@ -66,14 +66,14 @@ class Chat:
         try:
             reply = httpx.post(address, json=body, headers=headers, timeout=300)
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            raise GenerateError(f"{address} gave no answer: {type(error).__name__}: {error}") from error
+            raise RequestError(f"{address} gave no answer: {type(error).__name__}: {error}") from error
         answer = " ".join(reply.text.split())[:300]
         if not reply.is_success:
-            raise GenerateError(f"{address} refuses: status {reply.status_code}: {answer}")
+            raise RequestError(f"{address} refuses: status {reply.status_code}: {answer}")
         try:
             return str(reply.json()["choices"][0]["message"]["content"] or "")
         except (ValueError, LookupError, TypeError) as error:
-            raise GenerateError(f"{address} does not answer as /v1/chat/completions does: {answer}") from error
+            raise RequestError(f"{address} does not answer as /v1/chat/completions does: {answer}") from error
 
     @property
     def openai(self) -> bool:
@@ -117,7 +117,7 @@ def ask_categories(
         ]
 
     if len(categories) < count:
-        raise GenerateError(
+        raise RequestError(
             f"the model gave {len(categories)} different categories of {count}: ask for fewer (--limit), or another "
             "model"
         )

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from idmetric.metric.images.masks import read_mask
-from idmetric.metric.images.read import ImageLike, describe, read_image
+from idmetric.metric.images.read import ImageLike, ImageReadError, describe, read_image
 
 Mode = Literal["small", "large"]
 Parameters = dict[str, Any]  # JSON values by name
@@ -37,10 +37,6 @@ HALF = 0.5 - 1e-6  # coverage is rounded to float32
 WHITE = (255, 255, 255)
 
 
-class ComposeError(ValueError):
-    """A photo and mask that cannot be composed; the message says why."""
-
-
 class Composed(NamedTuple):
     """An image that is ready for editing, the mask of its foreground, and random draws and measurements (JSON)."""
 
@@ -53,14 +49,13 @@ def read_pair(image: ImageLike, mask: ImageLike) -> Pair:
     """A photo, RGB, and its mask, "L", 0 or 255; EXIF orientation is applied, 16 bits are scaled.
 
     Raises:
-        ImageReadError: if one of them cannot be read, or their shapes differ.
-        ComposeError: if the mask is empty or covers everything.
+        ImageReadError: if one of them cannot be read, their shapes differ, or the mask is empty or covers everything.
     """
     photo = read_image(image)
     bits = read_mask(mask, (photo.height, photo.width), image=photo).numpy() >= HALF
     if bits.all() or not bits.any():
         problem = "covers everything" if bits.all() else "is empty"
-        raise ComposeError(f"{describe(mask)}: the mask {problem}; it must select the foreground (white) alone")
+        raise ImageReadError(describe(mask), f"the mask {problem}; it must select the foreground (white) alone")
     return photo, mask_image(bits)
 
 
@@ -169,9 +164,10 @@ def fit(
     cap = longest // multiple
     steps = [min(cap, math.floor(side * scale / multiple + 0.5)) for side in photo.size]
     if not all(steps):
-        raise ComposeError(
+        raise ImageReadError(
+            describe(photo),
             f"{photo.width}x{photo.height} pixels cannot keep their shape with sides of at most {longest} pixels "
-            f"divisible by {multiple}: enlarge or crop the image"
+            f"divisible by {multiple}: enlarge or crop it",
         )
     size = (steps[0] * multiple, steps[1] * multiple)
     return photo.resize(size, Image.Resampling.LANCZOS), scaled_mask(mask, size)
@@ -219,8 +215,9 @@ def partial_mask(
         }
         return mask_image(bits), parameters
 
-    raise ComposeError(
-        f"no row or column cuts {low:.0%} to {high:.0%} off the foreground of {total} pixels; leave the image out"
+    raise ImageReadError(
+        describe(mask),
+        f"no row or column cuts {low:.0%} to {high:.0%} off the mask's {total} pixels; leave the image out",
     )
 
 
@@ -253,7 +250,8 @@ def scaled_mask(
     width, height = size
     bits = read_mask(mask.crop(box), (height, width)).numpy() >= HALF
     if not bits.any():
-        raise ComposeError(f"the foreground is so thin that it vanishes at {width}x{height} pixels: leave it out")
+        reason = f"the foreground is so thin that it vanishes at {width}x{height} pixels: leave it out"
+        raise ImageReadError(describe(mask), reason)
     return mask_image(bits)
 
 

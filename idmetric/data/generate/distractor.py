@@ -6,11 +6,13 @@ import math
 
 from PIL import Image
 
-from idmetric.data.generate.compose import NEARID_SIDE, ComposeError, Size, fit, paste, rounded, scaled_mask
+from idmetric.data.generate.compose import NEARID_SIDE, Size, fit, paste, rounded, scaled_mask
 from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.jobs import Job, Made, Task, edit_jobs, read_source
+from idmetric.data.generate.weights import Rejection
 from idmetric.data.generate.wording import Wording
 from idmetric.data.manifest.table import Manifest
+from idmetric.metric.images.read import ImageReadError
 
 _LONGEST_RATIO = 8  # of sides; engines fail on longer strips
 
@@ -40,7 +42,7 @@ def distractor_task(
     settings = {"task": "distractor", "side": side, "out_side": NEARID_SIDE, "negative": negative}
     jobs = edit_jobs(manifest, engine, words, "distractor", seed, copies, settings)
 
-    def make(job: Job) -> Made:
+    def make(job: Job) -> Made | Rejection:
         image, mask = read_source(manifest, job)
         short, long = sorted(image.size)
         if short > NEARID_SIDE:
@@ -50,7 +52,10 @@ def distractor_task(
         large = image.resize(size, Image.Resampling.LANCZOS)
         large_mask = scaled_mask(mask, size)
         request = Request(job.prompt, job.seed, large, large_mask, negative=negative)
-        pasted = paste(engine.edit(request), image, mask)
+        edited = engine.edit(request)
+        if isinstance(edited, Rejection):
+            return edited
+        pasted = paste(edited, image, mask)
         return Made(pasted, mask, parameters={"size": list(size)})
 
     return Task(jobs, make, [engine])
@@ -59,7 +64,7 @@ def distractor_task(
 def working_size(size: Size, side: int, multiple: int) -> Size:
     """(width, height): the aspect ratio of `size`, the area of a square of that side, divisible by `multiple`."""
     if max(size) > _LONGEST_RATIO * min(size):
-        raise ComposeError(f"an image of {size[0]}x{size[1]} pixels is too long to repaint: crop it")
+        raise ImageReadError(f"of {size[0]}x{size[1]} pixels", "it is too long to repaint: crop it")
     root = math.sqrt(size[0] / size[1])
     width = rounded(side * root / multiple) * multiple
     height = rounded(side / root / multiple) * multiple

@@ -21,7 +21,8 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from idmetric.data.generate.weights import Flat, GenerateError, Options, Place, Weighted, Weights, load_pipeline
+from idmetric.data.generate.weights import Options, Place, Rejection, Weighted, Weights, load_pipeline
+from idmetric.metric.errors import RequestError
 
 
 @dataclass(frozen=True)
@@ -99,12 +100,13 @@ class Engine(Weighted):
         gc.collect()
         torch.cuda.empty_cache()  # does nothing where CUDA was never used
 
-    def edit(self, request: Request) -> Image.Image:
+    def edit(self, request: Request) -> Image.Image | Rejection:
         """The requested image, RGB, in the requested size or else in that of the request's image.
+
+        An image of one color is rejected.
 
         Raises:
             CheckpointError: if its weights cannot be loaded.
-            Flat: if the result is of one color.
         """
         pipe = self.pipe
         with drawing(request, self.place) as generator:
@@ -146,7 +148,7 @@ def drawing(request: Request, place: Place) -> Iterator[Any]:
             torch.manual_seed(request.seed)
             yield torch.Generator("cpu").manual_seed(request.seed)
     except torch.OutOfMemoryError as error:
-        raise GenerateError(
+        raise RequestError(
             f"the memory of {device} is too small: pass --offload, a smaller --resolution, or free the device"
         ) from error
 
@@ -155,11 +157,12 @@ def checked(
     image: Image.Image,
     request: Request,
     name: str,
-) -> Image.Image:
-    """The image in the size that the request wants; it must not be of one color."""
+) -> Image.Image | Rejection:
+    """The image in the size that the request wants; one of one color is rejected."""
     pixels = np.asarray(image)
     if (pixels == pixels[0, 0]).all():
-        raise Flat(f"{name} made an image of one color; if its numbers overflowed, --dtype float32 helps")
+        reason = f"{name} made an image of one color; if its numbers overflowed, --dtype float32 helps"
+        return Rejection(reason, is_flat=True)
 
     size = request.size or (request.image or image).size
     return image.resize(size, Image.Resampling.LANCZOS)

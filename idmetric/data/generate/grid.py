@@ -12,9 +12,10 @@ from PIL import Image
 from idmetric.data.generate.compose import WHITE, Parameters, paste
 from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.jobs import Job, Made, Task, job_from, read_source, require
-from idmetric.data.generate.weights import GenerateError
+from idmetric.data.generate.weights import Rejection
 from idmetric.data.generate.wording import Wording
 from idmetric.data.manifest.table import Manifest
+from idmetric.metric.errors import RequestError
 
 STRENGTHS = (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)  # F.1
 NONE, VIEWPOINT = "none", "viewpoint"  # factors of edits without a change of background or light
@@ -31,7 +32,7 @@ def grid_sources(manifest: Manifest, views: bool = False) -> Manifest:
     for index, identity in enumerate(manifest.column("identity")):
         photos.setdefault(identity, []).append(index)
     if views and len(photos) == len(manifest):
-        raise GenerateError("every identity has one photo, so there are no views: leave --views out")
+        raise RequestError("every identity has one photo, so there are no views: leave --views out")
 
     rows, groups, slots, parameters = [], [], [], []
     for identity, members in photos.items():
@@ -79,12 +80,15 @@ def grid_identity_task(
                 )
             )
 
-    def make(job: Job) -> Made:
+    def make(job: Job) -> Made | Rejection:
         image, mask = read_source(sources, job)
         strength = job.settings["identity_change"]
         request = Request(job.prompt, job.seed, image, mask, strength)
-        edited = paste(engine.edit(request), image, mask)
-        return Made(edited, mask, mask, oracle=0.0)
+        edited = engine.edit(request)
+        if isinstance(edited, Rejection):
+            return edited
+        pasted = paste(edited, image, mask)
+        return Made(pasted, mask, mask, oracle=0.0)
 
     return Task(jobs, make, [engine])
 
@@ -127,13 +131,16 @@ def grid_context_task(
                     )
                 )
 
-    def make(job: Job) -> Made:
+    def make(job: Job) -> Made | Rejection:
         image, mask = read_source(photos, job)
         if job.settings["factor"] == "background":
             white = Image.new("RGB", image.size, WHITE)
             image = Image.composite(image, white, mask)
         request = Request(job.prompt, job.seed, image)
-        return Made(engine.edit(request), mask)
+        edited = engine.edit(request)
+        if isinstance(edited, Rejection):
+            return edited
+        return Made(edited, mask)
 
     return Task(jobs, make, [engine])
 

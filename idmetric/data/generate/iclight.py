@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from idmetric.data.generate.engine import Engine, Request, checked, drawing
-from idmetric.data.generate.weights import NO_CHECKER, Weights, load_pipeline, load_tensors
+from idmetric.data.generate.weights import NO_CHECKER, Rejection, Weights, load_pipeline, load_tensors
 
 GRAY = 127
 
@@ -66,7 +66,7 @@ class ICLight(Engine):
         )
         return self.place.settle(pipe)
 
-    def edit(self, request: Request) -> Image.Image:
+    def edit(self, request: Request) -> Image.Image | Rejection:
         from diffusers import StableDiffusionImg2ImgPipeline
 
         assert request.image is not None

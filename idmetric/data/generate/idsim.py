@@ -26,9 +26,10 @@ from idmetric.data.generate.jobs import (
     require,
     text_seed,
 )
-from idmetric.data.generate.weights import GenerateError
+from idmetric.data.generate.weights import Rejection
 from idmetric.data.generate.wording import Wording
 from idmetric.data.manifest.table import Manifest
+from idmetric.metric.errors import RequestError
 
 CONTEXT_SEED = 0  # "a fixed generator seed ensures determinism"; the paper does not say which
 IDENTITY_SEED = 0  # "the generation step uses a fixed internal seed of zero"
@@ -79,12 +80,14 @@ def contextual_task(
             draw = frame_seed(seed, index, copy)
             jobs.append(job_from(row, index, engine, prompt, draw, settings, "context-edit"))
 
-    def make(job: Job) -> Made:
+    def make(job: Job) -> Made | Rejection:
         image, mask = read_source(manifest, job)
         rng = np.random.default_rng(job.seed)
         canvas = contextual_canvas(image, mask, rng, job.settings["mode"])
         request = Request(job.prompt, CONTEXT_SEED, canvas.image, canvas.mask)
         edited = engine.edit(request)
+        if isinstance(edited, Rejection):
+            return edited
         return Made(edited, canvas.mask, parameters={"canvas": canvas.parameters})
 
     return Task(jobs, make, [engine])
@@ -109,15 +112,17 @@ def identity_task(
     settings = {"task": "identity", "strength": list(STRENGTH), **_FIXED}
     jobs = edit_jobs(manifest, engine, words, "identity-edit", seed, copies, settings)
 
-    def make(job: Job) -> Made:
+    def make(job: Job) -> Made | Rejection:
         image, mask = read_source(manifest, job)
         rng = np.random.default_rng(job.seed)
         strength = rng.uniform(*STRENGTH)
         part, cut = partial_mask(mask, rng)
-        edited, size = _repainted(engine, job, image, part, strength)
-        parameters = {"strength": strength, "partial_mask": cut, "size": size}
+        edited = _repainted(engine, job, image, part, strength)
+        if isinstance(edited, Rejection):
+            return edited
+        parameters = {"strength": strength, "partial_mask": cut, **edited.parameters}
         oracle = 1 - area(part) / area(mask)
-        return Made(edited, mask, part, parameters, oracle)
+        return Made(edited.image, mask, part, parameters, oracle)
 
     return Task(jobs, make, [engine])
 
@@ -145,28 +150,32 @@ def noise_task(
             draw = frame_seed(seed, index)
             jobs.append(job_from(row, index, engine, prompt, draw, settings, row.role))
     if not jobs:
-        raise GenerateError(
+        raise RequestError(
             f"no triplet has a negative edited by {engine.name}: generative noise is for triplets (idmetric data mine "
             "triplets) with such negatives; rendered edits need none"
         )
 
-    def make(job: Job) -> Made:
+    def make(job: Job) -> Made | Rejection:
         assert job.source is not None
         image = manifest.image(job.source)
         everything = Image.new("L", image.size, 255)
-        edited, _ = _repainted(engine, job, image, everything, NOISE)
-        return Made(edited)
+        edited = _repainted(engine, job, image, everything, NOISE)
+        if isinstance(edited, Rejection):
+            return edited
+        return Made(edited.image)
 
     return Task(jobs, make, [engine])
 
 
-def _repainted(
-    engine: Engine, job: Job, image: Image.Image, mask: Image.Image, strength: float
-) -> tuple[Image.Image, list[int]]:
-    """An image, repainted where the mask is 255, and the size at which the engine worked."""
+def _repainted(engine: Engine, job: Job, image: Image.Image, mask: Image.Image, strength: float) -> Made | Rejection:
+    """An image, repainted where the mask is 255; the parameter size is that at which the engine worked."""
     small, small_mask = fit(image, mask, FIT_LONGEST, engine.multiple)
     request = Request(job.prompt, IDENTITY_SEED, small, small_mask, strength, guidance=GUIDANCE)
-    return paste(engine.edit(request), image, mask), list(small.size)
+    edited = engine.edit(request)
+    if isinstance(edited, Rejection):
+        return edited
+    pasted = paste(edited, image, mask)
+    return Made(pasted, parameters={"size": list(small.size)})
 
 
 def noised(

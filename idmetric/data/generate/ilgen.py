@@ -29,6 +29,7 @@ from idmetric.data.generate.jobs import (
     text_seed,
 )
 from idmetric.data.generate.masks import Remover
+from idmetric.data.generate.weights import Rejection
 from idmetric.data.generate.wording import Wording
 from idmetric.data.manifest.table import Manifest
 
@@ -80,11 +81,15 @@ def object_task(
             }
             jobs.append(Job(name, prompt, draw, settings, row))
 
-    def make(job: Job) -> Made:
+    def make(job: Job) -> Made | Rejection:
         image = engine.edit(Request(job.prompt, job.seed))
-        mask = None
-        if remover is not None:
-            mask = remover.mask(image, job.row["category"])
+        if isinstance(image, Rejection):
+            return image
+        if remover is None:
+            return Made(image)
+        mask = remover.mask(image, job.row["category"])
+        if isinstance(mask, Rejection):
+            return mask
         return Made(image, mask)
 
     return Task(jobs, make, models)
@@ -106,7 +111,7 @@ def relight_task(
             draw = text_seed(seed, row.id, number)
             jobs.append(job_from(row, index, engine, prompt, draw, {"task": "relight"}, "context-edit"))
 
-    def make(job: Job) -> Made:
+    def make(job: Job) -> Made | Rejection:
         image, mask = read_source(manifest, job)
         rng = np.random.default_rng(job.seed)
         padded = pad_randomly(image, mask, rng)
@@ -116,6 +121,8 @@ def relight_task(
         small_mask = scaled_mask(padded.mask, size)
         request = Request(job.prompt, job.seed, small, small_mask, size=image.size)
         relit = engine.edit(request)
+        if isinstance(relit, Rejection):
+            return relit
         return Made(relit, padded.mask, parameters={"padded": padded.parameters})
 
     return Task(jobs, make, [engine])

@@ -20,11 +20,12 @@ from typing import Any, Literal
 from PIL import Image
 
 from idmetric.data.curate.masking import missing_masks
-from idmetric.data.generate.compose import ComposeError, Pair, Parameters, read_pair
+from idmetric.data.generate.compose import Pair, Parameters, read_pair
 from idmetric.data.generate.engine import Engine
-from idmetric.data.generate.weights import Flat, GenerateError, Rejected, Weighted
+from idmetric.data.generate.weights import Rejection, Weighted
 from idmetric.data.generate.wording import Wording
 from idmetric.data.manifest.table import Manifest, Row
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.output import replacing
 from idmetric.metric.files.tables import first_few
@@ -71,7 +72,7 @@ class Task:
     """A list of jobs, the function that runs one of them, and the models that it uses."""
 
     jobs: Sequence[Job]
-    make: Callable[[Job], Made]
+    make: Callable[[Job], Made | Rejection]
     models: Sequence[Weighted]
 
 
@@ -107,14 +108,14 @@ def run_jobs(
             images have been made, "skip" leaves them out.
 
     Raises:
-        GenerateError: listing unusable sources, or if the first images are all flat.
+        RequestError: listing unusable sources, or if the first images are all flat.
     """
     root = Path(folder)
     todo = [job for job in task.jobs if _entry(root, job) is None]
     unusable = _run(task, root, todo, progress) if todo else {}
     if unusable and on_error != "skip":
         listed = "".join(f"\n  {source}: {reason}" for source, reason in unusable.items())
-        raise GenerateError(
+        raise RequestError(
             f"{len(unusable)} sources cannot be used; fix them, or leave them out with --on-error skip:{listed}"
         )
 
@@ -145,17 +146,20 @@ def _run(
 
     for job in progress(jobs, len(jobs), "generate"):
         try:
-            entry: Parameters = {"row": _saved(root, job, task)}
-        except Rejected as error:
-            entry = {"rejected": str(error)}
-            flat += isinstance(error, Flat)
-        except (ImageReadError, ComposeError) as error:
+            made = task.make(job)
+        except ImageReadError as error:
             unusable[f"row {job.source + 1} ({job.row['parent']})"] = str(error)
             continue
 
+        if isinstance(made, Rejection):
+            entry: Parameters = {"rejected": made.reason}
+            flat += made.is_flat
+        else:
+            entry = {"row": _saved(root, job, task, made)}
+
         finished += 1
         if finished == flat == _FLAT:
-            raise GenerateError(f"the first {_FLAT} images are all flat, so numbers overflow: pass --dtype float32")
+            raise RequestError(f"the first {_FLAT} images are all flat, so numbers overflow: pass --dtype float32")
         with replacing(root / f"{job.name}.json", parents=True) as temporary:
             text = json.dumps(entry, ensure_ascii=False, sort_keys=True)
             temporary.write_text(text, encoding="utf-8")
@@ -167,9 +171,9 @@ def _saved(
     root: Path,
     job: Job,
     task: Task,
+    made: Made,
 ) -> Parameters:
-    """Make and write the images of a job, and return its row."""
-    made = task.make(job)
+    """Write the images of a job, and return its row."""
     parameters = {**job.settings, **made.parameters, **_provenance(task.models)}
     row = {**job.row, "parameters": parameters, "oracle": made.oracle}
     for column in ("mask", "part_mask", "path"):
@@ -296,7 +300,7 @@ def require(manifest: Manifest, *columns: str) -> None:
             missing = missing_masks(manifest)
         if missing:
             listed = ", ".join(first_few([f"row {index + 1} ({ids[index]})" for index in missing]))
-            raise GenerateError(
+            raise RequestError(
                 f"column {column!r} is empty in {len(missing)} rows: {listed}; fill it in or filter these rows out"
             )
 

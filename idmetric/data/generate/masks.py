@@ -26,7 +26,7 @@ from PIL import Image
 
 from idmetric.data.generate.compose import Bits, mask_image
 from idmetric.data.generate.jobs import Progress, require, short_hash
-from idmetric.data.generate.weights import AUTO, Place, Rejected, Weighted, Weights
+from idmetric.data.generate.weights import AUTO, Place, Rejection, Weighted, Weights
 from idmetric.data.manifest.table import Manifest
 from idmetric.matching.detect_models import GroundingDino, Sam2
 from idmetric.matching.regions import Box
@@ -53,15 +53,15 @@ class Remover(Weighted):
         self,
         image: Image.Image,
         category: str,
-    ) -> Image.Image:
-        """The mask of the object, "L", 0 or 255; raises Rejected without one."""
+    ) -> Image.Image | Rejection:
+        """The mask of the object, "L", 0 or 255."""
         raise NotImplementedError
 
-    def checked(self, body: Bits, what: str) -> Image.Image:
-        """The mask of an object as an image, "L", 0 or 255; it must cover from `least` to `most` of the picture."""
+    def checked(self, body: Bits, what: str) -> Image.Image | Rejection:
+        """The mask of an object as an image, "L", 0 or 255, if it covers from `least` to `most` of the picture."""
         covered = body.mean()
         if not self.least <= covered <= self.most:
-            raise Rejected(f"{what} covers {covered:.1%} of the picture")
+            return Rejection(f"{what} covers {covered:.1%} of the picture")
         return mask_image(body)
 
 
@@ -89,7 +89,7 @@ class CleanBackground(Remover):
         self,
         image: Image.Image,
         category: str,
-    ) -> Image.Image:
+    ) -> Image.Image | Rejection:
         import cv2
 
         pixels = np.asarray(image, np.float64)
@@ -102,7 +102,7 @@ class CleanBackground(Remover):
         is_clean = _distances(pixels, background) <= self.tolerance
         share = is_clean[rim].mean()
         if share < self.clean:
-            raise Rejected(f"the background is not clean: {share:.0%} of the border is of one smooth color")
+            return Rejection(f"the background is not clean: {share:.0%} of the border is of one smooth color")
 
         # the largest region of all pixels that are not connected to the rim by the background's color
         _, regions = cv2.connectedComponents(is_clean.astype(np.uint8), connectivity=4)
@@ -110,7 +110,7 @@ class CleanBackground(Remover):
         _, regions, statistics, _ = cv2.connectedComponentsWithStats(is_object.astype(np.uint8), connectivity=4)
         areas = statistics[1:, cv2.CC_STAT_AREA]  # region 0 is the rest of the picture
         if not len(areas):
-            raise Rejected("the picture shows nothing but background")
+            return Rejection("the picture shows nothing but background")
         return self.checked(regions == areas.argmax() + 1, "the object")
 
 
@@ -204,10 +204,10 @@ class GroundedSam(Remover):
         self,
         image: Image.Image,
         category: str,
-    ) -> Image.Image:
+    ) -> Image.Image | Rejection:
         box, score = self.box(image, category)
         if score < self.threshold:
-            raise Rejected(f"no {category} is found: the most likely box has probability {score:.2f}")
+            return Rejection(f"no {category} is found: the most likely box has probability {score:.2f}")
         body = self.sam.body(image, box)
         return self.checked(body, f"the region found as {category}")
 
@@ -261,9 +261,12 @@ def make_masks(
             path = folder / digest[:2] / f"{digest[:32]}.png"
             if not path.is_file():
                 mask = remover.mask(image, category)
+                if isinstance(mask, Rejection):
+                    problems[ids[index]] = mask.reason
+                    continue
                 with replacing(path, parents=True) as temporary:
                     mask.save(temporary, "PNG")
-        except (ImageReadError, Rejected) as error:
+        except ImageReadError as error:
             problems[ids[index]] = str(error)
         else:
             masks[index], mask_bytes[index] = str(path.absolute()), None

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Self
 
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.hub import Files, Hub, cached_file, downloaded, fetch, fetch_folder
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files.folders import matching
 from idmetric.metric.files.typed import accept, from_text
 
@@ -27,16 +28,17 @@ _READ = {".safetensors", ".json", ".txt", ".model", ".jinja"}  # extensions of f
 _SAMPLE, _SAMPLES = 16 * 1024, 256  # bytes of a sample, and samples of a file
 
 
-class GenerateError(ValueError):
-    """Generation cannot continue; the message says why and what to do."""
+@dataclass(frozen=True)
+class Rejection:
+    """Returned in place of a generated picture that cannot be used. Other pictures are not affected.
 
+    Attributes:
+        reason: why it cannot be used.
+        is_flat: the picture has one color, usually because numbers were not finite.
+    """
 
-class Rejected(ValueError):
-    """A generated picture that cannot be used; the message says why. Other pictures are not affected."""
-
-
-class Flat(Rejected):
-    """A generated picture of one color, usually caused by numbers that are not finite."""
+    reason: str
+    is_flat: bool = False
 
 
 @dataclass(frozen=True)
@@ -182,13 +184,13 @@ class Weighted:
         changes: Options = {}
         for name, location in weights.items():
             if name not in self.weights:
-                raise GenerateError(f"{self.name} has no weights {name!r}; it has {_listed(self.weights)}")
+                raise RequestError(f"{self.name} has no weights {name!r}; it has {_listed(self.weights)}")
             changes[name] = self.weights[name].at(location)
 
         known_settings = self.configuration.keys() - self.weights.keys()
         for name, value in settings.items():
             if name not in known_settings:
-                raise GenerateError(f"{self.name} has no setting {name!r}; it has {_listed(known_settings)}")
+                raise RequestError(f"{self.name} has no setting {name!r}; it has {_listed(known_settings)}")
             kind = type(self.configuration[name])
             if isinstance(value, str):
                 value = from_text(value, kind)

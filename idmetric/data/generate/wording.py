@@ -19,7 +19,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from idmetric.data.generate.weights import GenerateError
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, json_file
 
 FOLDER = Path(__file__).parent / "prompts"
@@ -65,7 +65,7 @@ class Wording:
         """All pairs (background, lighting) that suit a category, in the order of the files."""
         kind = self.categories.get(_key(category or "*")) or self.categories.get("*")
         if kind is None:
-            raise GenerateError(f'categories.json has no supercategory for {category!r}, and none for "*"')
+            raise RequestError(f'categories.json has no supercategory for {category!r}, and none for "*"')
         pairs = []
         for background, scene in self.backgrounds[kind].items():
             pairs += [(background, lighting) for lighting in self.lighting[scene]]
@@ -88,12 +88,12 @@ def read_wording(folder: StrPath | None = None) -> Wording:
             data[name] = {**defaults, **_read(path)}
     if folder is not None and not replaced:
         names = ", ".join(f"{name}.json" for name in data)
-        raise GenerateError(f"{folder}: the folder has none of {names}")
+        raise RequestError(f"{folder}: the folder has none of {names}")
 
     try:
         _check(Wording(**data))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
-        raise GenerateError(f"{' or '.join(replaced)}: {error}") from error
+        raise RequestError(f"{' or '.join(replaced)}: {error}") from error
     data["categories"] = {_key(name): kind for name, kind in data["categories"].items()}
     return Wording(**data)
 
@@ -136,7 +136,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         value = json_file.read(path)
     except (OSError, ValueError) as error:
-        raise GenerateError(f"{path}: not readable as JSON: {error}") from error
+        raise RequestError(f"{path}: not readable as JSON: {error}") from error
     if not isinstance(value, dict):
-        raise GenerateError(f"{path}: it must hold an object {{...}}")
+        raise RequestError(f"{path}: it must hold an object {{...}}")
     return value

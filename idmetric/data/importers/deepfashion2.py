@@ -18,7 +18,8 @@ from PIL import Image
 
 from idmetric.data.importers.images import png
 from idmetric.data.importers.run import Job, as_name, scalars
-from idmetric.data.importers.source import SourceError, read_json
+from idmetric.data.importers.source import read_json
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.split_words import split_word
 from idmetric.data.manifest.table import Row
 from idmetric.matching.annotations import outline_of
@@ -32,14 +33,14 @@ def rows(job: Job) -> Iterator[Row]:
     root = job.folder()
     files = matching(root, "annos/*.json", "*/annos/*.json")
     if not files:
-        raise SourceError(f"{root}: no annos/*.json in it or in its folders train, validation")
+        raise ManifestError(f"{root}: no annos/*.json in it or in its folders train, validation")
     for path in job.limited(files, root.name):
         annotation = read_json(path, dict)
         items = {key: value for key, value in annotation.items() if key.startswith("item")}
         is_complete = all(isinstance(item, dict) and type(item.get("style")) is int for item in items.values())
         pair = as_name(annotation.get("pair_id"), f"{path}: pair_id")
         if pair is None or not is_complete:
-            raise SourceError(f"{path}: not an annotation of DeepFashion2: no pair_id, or an item without style")
+            raise ManifestError(f"{path}: not an annotation of DeepFashion2: no pair_id, or an item without style")
         if len(items) != 1:
             continue
         [(key, item)] = items.items()

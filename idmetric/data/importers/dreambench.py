@@ -19,7 +19,8 @@ from statistics import fmean
 
 from idmetric.data.importers.folders import pictures
 from idmetric.data.importers.run import Columns, Job
-from idmetric.data.importers.source import SourceError, read_json
+from idmetric.data.importers.source import read_json
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 from idmetric.metric.files import json_file
 from idmetric.metric.files.folders import matching
@@ -48,13 +49,13 @@ def rows(job: Job) -> Iterator[Row]:
     if "samples" in job.options:
         yield from _samples(job, Path(job.options["samples"]), references, ratings)
     elif ratings:
-        raise SourceError("ratings need generated images: name their folder with --option samples=FOLDER")
+        raise ManifestError("ratings need generated images: name their folder with --option samples=FOLDER")
 
 
 def _references(job: Job, root: Path) -> Iterator[Row]:
     folder = root / "images"
     if not folder.is_dir():
-        raise SourceError(f"{root}: no folder images/; expected images/CATEGORY/NN.jpg and captions/CATEGORY/NN.txt")
+        raise ManifestError(f"{root}: no folder images/; expected images/CATEGORY/NN.jpg and captions/CATEGORY/NN.txt")
     for picture in job.limited(pictures(folder), root.name):
         category = picture.path.parent.name
         collection = f"{category}_{picture.path.stem}"
@@ -71,12 +72,12 @@ def _references(job: Job, root: Path) -> Iterator[Row]:
 def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Ratings) -> Iterator[Row]:
     files = [*filter(is_image, matching(folder, "*/tgt_image/*/*"))]
     if not files:
-        raise SourceError(f"{folder}: no METHOD/tgt_image/COLLECTION/PROMPT_NUMBER.jpg in the folder")
+        raise ManifestError(f"{folder}: no METHOD/tgt_image/COLLECTION/PROMPT_NUMBER.jpg in the folder")
     for path in job.progress(files, len(files), folder.name):
         run = path.parts[-4]
         match = _SAMPLE.fullmatch(f"{path.parent.name}/{path.name}")
         if match is None or match["collection"] not in references:
-            raise SourceError(f"{path}: no reference of this collection, or not named PROMPT_NUMBER")
+            raise ManifestError(f"{path}: no reference of this collection, or not named PROMPT_NUMBER")
         reference = references[match["collection"]]
         prompt, number = int(match["prompt"]), int(match["number"])
         ratings_of_image = {}
@@ -147,7 +148,7 @@ def read_ratings(folder: Path) -> Ratings:
         if not is_other and not is_merged:
             ratings.setdefault(rater.as_posix(), {})[method] = read_rating_file(path)
     if not ratings:
-        raise SourceError(f"{folder}: no ratings (RATER/METHOD-cp.json) in the folder")
+        raise ManifestError(f"{folder}: no ratings (RATER/METHOD-cp.json) in the folder")
     return ratings
 
 
@@ -159,8 +160,8 @@ def read_rating_file(path: Path) -> dict[tuple[str, int], float]:
             continue
         match = _KEY.fullmatch(name)
         if match is None or not isinstance(value, int | float):
-            raise SourceError(f"{path}: {name!r}: {value!r} is not a rating of COLLECTION-PROMPT")
+            raise ManifestError(f"{path}: {name!r}: {value!r} is not a rating of COLLECTION-PROMPT")
         item = match["collection"], int(match["prompt"])
         if ratings.setdefault(item, float(value)) != value:
-            raise SourceError(f"{path}: {name!r} is rated twice")
+            raise ManifestError(f"{path}: {name!r} is rated twice")
     return ratings

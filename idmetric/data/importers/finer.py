@@ -21,7 +21,8 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
 from idmetric.data.importers.run import Job, scalars
-from idmetric.data.importers.source import Source, SourceError
+from idmetric.data.importers.source import Source
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 
 FILES = {"gallery": "gallery_data.csv", "train": "train_data.csv", "query": "generated_data.csv"}  # by split
@@ -35,7 +36,7 @@ def rows(job: Job) -> Iterator[Row]:
         paths = {split: root / file for split, file in FILES.items()}
         present = [(split, path) for split, path in paths.items() if path.is_file()]
         if not present:
-            raise SourceError(f"{root}: none of {', '.join(FILES.values())} in the folder")
+            raise ManifestError(f"{root}: none of {', '.join(FILES.values())} in the folder")
         tables += present
 
     real: dict[str, tuple[Path, set[tuple[Any, ...]]]] = {}  # the first table of each split, which all methods share
@@ -45,7 +46,7 @@ def rows(job: Job) -> Iterator[Row]:
         if split == "query":
             for method in {str(image.engine) for image in images}:
                 if table_of.setdefault(method, table) != table:
-                    raise SourceError(
+                    raise ManifestError(
                         f"{table} and {table_of[method]} are both of the method {method!r}: rename a folder"
                     )
             yield from images
@@ -57,14 +58,14 @@ def rows(job: Job) -> Iterator[Row]:
             yield from images
         elif keys != real[split][1]:
             _, identity, name = min(keys ^ real[split][1])
-            raise SourceError(
+            raise ManifestError(
                 f"{table}: other images than {real[split][0]}: only one of them has {name} of {identity}; import "
                 "methods with other real images separately, with another --name"
             )
 
     if "gallery" not in real or not (table_of or "train" in real):
         folders = ", ".join(map(str, job.sources))
-        raise SourceError(f"{folders}: needs {FILES['gallery']}, and {FILES['query']} or {FILES['train']}")
+        raise ManifestError(f"{folders}: needs {FILES['gallery']}, and {FILES['query']} or {FILES['train']}")
 
 
 def _images(job: Job, split: str, table: Path) -> Iterator[Row]:

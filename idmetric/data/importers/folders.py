@@ -16,8 +16,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from idmetric.data.importers.run import Job
-from idmetric.data.importers.source import SourceError
 from idmetric.data.importers.split_folders import split_level
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 from idmetric.metric.files.folders import walk
 from idmetric.metric.files.tables import first_few
@@ -52,7 +52,7 @@ def folder(job: Job) -> Iterator[Row]:
         if level is not None:
             columns["split"] = folders.pop(level)
         if not folders:
-            raise SourceError(
+            raise ManifestError(
                 f"{root / picture.path}: the image is not in the folder of an identity; move it to one, such as "
                 f"{root.name}/NAME/{name}"
             )
@@ -65,7 +65,7 @@ def pictures(root: Path) -> list[Picture]:
     """All images in a folder at any depth, sorted, with their masks; hidden files are ignored, links followed.
 
     Raises:
-        SourceError: if there are no images, or one image has two masks.
+        ManifestError: if there are no images, or one image has two masks.
     """
     images = []
     mask_of: dict[PurePosixPath, PurePosixPath] = {}  # by the image's path without extension
@@ -75,10 +75,10 @@ def pictures(root: Path) -> list[Picture]:
         if image is None:
             images.append(path)
         elif mask_of.setdefault(image, path) != path:
-            raise SourceError(f"{root}: two masks of one image: {mask_of[image]} and {path}")
+            raise ManifestError(f"{root}: two masks of one image: {mask_of[image]} and {path}")
 
     if not images:
-        raise SourceError(f"{root}: no images ({', '.join(IMAGE_ENDINGS[:4])}, ...) in the folder or below")
+        raise ManifestError(f"{root}: no images ({', '.join(IMAGE_ENDINGS[:4])}, ...) in the folder or below")
     stems = {path.with_suffix("") for path in images}
     lone = [str(mask) for image, mask in mask_of.items() if image not in stems]
     if lone:
@@ -117,7 +117,7 @@ def cute(job: Job) -> Iterator[Row]:
         scenes = [depth for depth, name in enumerate(folders) if _SCENE.fullmatch(name.lower())]
         depth = stated_depth or min(scenes, default=0)
         if not 0 < depth <= len(folders):
-            raise SourceError(
+            raise ManifestError(
                 f"{root / picture.path}: no folder after the object's names a scene (in_the_wild, studio, lighting, "
                 f"pose, ...); say how many of the {len(folders)} folders name the object: --option depth=1"
             )

@@ -21,7 +21,8 @@ from pathlib import Path, PurePosixPath
 
 from idmetric.data.importers.folders import pictures
 from idmetric.data.importers.run import Columns, Job
-from idmetric.data.importers.source import SourceError, read_json
+from idmetric.data.importers.source import read_json
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 from idmetric.metric.files import json_file
 from idmetric.metric.files.folders import walk
@@ -53,7 +54,7 @@ def rows(job: Job) -> Iterator[Row]:
         file, match = core / picture.path, _IMAGE.fullmatch(str(picture.path))
         if match is None:
             layout = "NAME_xxx/query/Qxxx_yy.jpg and NAME_xxx/pos/Pxxx_yy.jpg"
-            raise SourceError(f"{file}: not the layout of ILIAS, {layout}")
+            raise ManifestError(f"{file}: not the layout of ILIAS, {layout}")
         kind = match["kind"]
         name = str(picture.path.with_suffix(""))
         if kind in listed and name not in listed[kind]:
@@ -79,7 +80,7 @@ def rows(job: Job) -> Iterator[Row]:
         if folder.is_dir():
             files = [*filter(is_image, walk(folder))]
         if not files:
-            raise SourceError(f"{folder}: no images for the option distractors; unpack yfcc100m's archives first")
+            raise ManifestError(f"{folder}: no images for the option distractors; unpack yfcc100m's archives first")
         for file in job.limited(files, folder.name):
             yield job.row(None, file.relative_to(folder).as_posix(), file, split=splits.get("pos"))
 
@@ -98,7 +99,7 @@ def _listed(root: Path) -> dict[str, dict[str, Columns]]:
                     try:
                         columns = {"x_scale": number_of(values[0]), "x_clutter": int(values[1])}
                     except (ValueError, IndexError) as error:
-                        raise SourceError(
+                        raise ManifestError(
                             f"{file}: row {row.number} is not an id, scale and clutter: {error}"
                         ) from error
                 listed[kind][str(PurePosixPath(name).with_suffix(""))] = columns
@@ -118,5 +119,7 @@ def _taxonomy(root: Path, path: str | None) -> dict[str, tuple[str, str, str]]:
                 for fine, names in finest.items():
                     categories |= dict.fromkeys(map(str, names), (coarse, middle, fine))
     except (AttributeError, TypeError):
-        raise SourceError(f"{file}: not ILIAS's taxonomy: categories in three levels, with lists of objects") from None
+        raise ManifestError(
+            f"{file}: not ILIAS's taxonomy: categories in three levels, with lists of objects"
+        ) from None
     return categories

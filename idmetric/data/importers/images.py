@@ -8,7 +8,7 @@ from typing import Any
 
 from PIL import Image
 
-from idmetric.data.importers.source import SourceError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.metric.images.kinds import is_stored_image
 from idmetric.metric.images.opening import open_file
 
@@ -26,7 +26,7 @@ def content(value: Any) -> tuple[bytes | None, str | None]:
         return None, os.fspath(value) or None
     if value is None:
         return None, None
-    raise SourceError(f"a {type(value).__name__} is not an image; give bytes or a path")
+    raise ManifestError(f"a {type(value).__name__} is not an image; give bytes or a path")
 
 
 def ending_of(data: bytes) -> str:

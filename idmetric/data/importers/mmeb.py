@@ -28,7 +28,8 @@ import numpy as np
 
 from idmetric.data.importers.mmeb_sets import target_words
 from idmetric.data.importers.run import Columns, Job, Record, as_list
-from idmetric.data.importers.source import Source, SourceError, locate
+from idmetric.data.importers.source import Source, locate
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 
 TRAIN = ("qry", "qry_image_path", "pos_text", "pos_image_path")
@@ -45,7 +46,7 @@ def rows(job: Job) -> Iterator[Row]:
     source = job.open()
     job.choice("targets", *TARGETS)
     if not _image_dir(job, source).is_dir():
-        raise SourceError(f"option image_dir={job.options['image_dir']}: no such folder")
+        raise ManifestError(f"option image_dir={job.options['image_dir']}: no such folder")
     if set(EVAL).isdisjoint(source.columns):
         source.need(*TRAIN)
         yield from _training(job, source)
@@ -59,7 +60,7 @@ def _training(job: Job, source: Source) -> Iterator[Row]:
     other_variants = {*VARIANTS} - {variant}
     names = {shard.split or shard.stem for shard in source.shards}
     if names <= other_variants:
-        raise SourceError(f"{source.name}: no table of {variant!r}: use --option variant={min(names)}")
+        raise ManifestError(f"{source.name}: no table of {variant!r}: use --option variant={min(names)}")
     most = int(job.options.get("most", MOST)) or math.inf
     counts: Counter[str] = Counter()
 
@@ -78,7 +79,7 @@ def _training(job: Job, source: Source) -> Iterator[Row]:
             for text, path in zip_longest(texts, paths):
                 if text or path:
                     members.append(("negative", _target(record, text, path)))
-        except SourceError as error:
+        except ManifestError as error:
             record.reject(error)
             continue
 
@@ -98,12 +99,12 @@ def _evaluation(job: Job, source: Source) -> Iterator[Row]:
             query = _item(record, values["qry_text"], values["qry_img_path"])
             texts, paths = record.list_in("tgt_text"), record.list_in("tgt_img_path")
             if not texts or not paths or len(texts) != len(paths):
-                raise SourceError("tgt_text and tgt_img_path are not two lists of one length")
+                raise ManifestError("tgt_text and tgt_img_path are not two lists of one length")
             candidates: dict[tuple[str, str], None] = {}  # each once, the right one first
             for text, path in zip(texts, paths, strict=True):
                 candidates[str(text or ""), str(path or "")] = None
             new = {cells: _target(record, *cells) for cells in candidates if cells not in numbers}
-        except SourceError as error:
+        except ManifestError as error:
             record.reject(error)
             continue
 
@@ -144,22 +145,22 @@ def _target(record: Record, text: Any, path: Any) -> Columns:
 
 
 def _item(record: Record, text: Any, path: Any) -> Columns:
-    """Text and image of a query or target; SourceError if it is empty or its image missing or inside the text."""
+    """Text and image of a query or target; ManifestError if it is empty or its image missing or inside the text."""
     text = str(text or "")
     words = text.removeprefix(TOKEN)
     if TOKEN in words:
-        raise SourceError(f"{TOKEN} inside the text {words[:60]!r}: models take one image, before the text")
+        raise ManifestError(f"{TOKEN} inside the text {words[:60]!r}: models take one image, before the text")
     if not path and words != text:
-        raise SourceError(f"the text {words[:60]!r} has {TOKEN} but the row names no image")
+        raise ManifestError(f"the text {words[:60]!r} has {TOKEN} but the row names no image")
     if not path and not words.strip():
-        raise SourceError("a query or target without text and image")
+        raise ManifestError("a query or target without text and image")
     if not path:
         return {"text": words}
 
     image_dir = _image_dir(record.job, record.source)
     file = locate(str(path), image_dir, record.source.name, inside=True)
     if not file.is_file():
-        raise SourceError(f"{file}: no such image: unpack the images there, or name --option image_dir=DIR")
+        raise ManifestError(f"{file}: no such image: unpack the images there, or name --option image_dir=DIR")
     return {"text": words if words.strip() else None, "path": str(file.absolute())}
 
 

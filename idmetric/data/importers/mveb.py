@@ -20,7 +20,7 @@ from itertools import chain
 from typing import Any
 
 from idmetric.data.importers.run import Columns, Job, as_list
-from idmetric.data.importers.source import SourceError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 
 # meaning of a column -> its usual names, the most likely first; --map query=NAME gives another
@@ -78,11 +78,11 @@ def rows(job: Job) -> Iterator[Row]:
 
 
 def discover(columns: Sequence[str], job: Job) -> dict[str, str]:
-    """Meaning -> column of a table; SourceError if they give neither queries nor labeled images."""
+    """Meaning -> column of a table; ManifestError if they give neither queries nor labeled images."""
     column_of = {}
     for meaning, name in job.columns.items():
         if meaning not in NAMES or meaning not in columns:
-            raise SourceError(
+            raise ManifestError(
                 f"--map {meaning}={name}: columns are {', '.join(columns)}, their meanings {', '.join(NAMES)}"
             )
         column_of[meaning] = meaning
@@ -95,7 +95,7 @@ def discover(columns: Sequence[str], job: Job) -> dict[str, str]:
         del column_of["identity"]  # in a table of queries it may be a relevance or a category
     if {"query", "target"} <= column_of.keys() or {"image", "identity"} <= column_of.keys():
         return column_of
-    raise SourceError(
+    raise ManifestError(
         f"unknown columns: {', '.join(columns)}; name a query and its target (--map query=NAME --map target=NAME), or "
         f"an image and its identity; there are {', '.join(NAMES)}"
     )

@@ -19,7 +19,8 @@ import warnings
 from collections.abc import Iterator
 
 from idmetric.data.importers.run import Columns, Job, Record
-from idmetric.data.importers.source import Source, SourceError, read_json
+from idmetric.data.importers.source import Source, read_json
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 
 VIEWS = (1, 2, 3)
@@ -35,7 +36,7 @@ def rows(job: Job) -> Iterator[Row]:
     with_ids = ["id" in source.columns for source in sources]
     if any(with_ids) and not all(with_ids):
         name = sources[with_ids.index(False)].name
-        raise SourceError(f"{name} has no column 'id', but other sets have: name it by --map id=NAME")
+        raise ManifestError(f"{name} has no column 'id', but other sets have: name it by --map id=NAME")
     for source in sources:
         if "nimg1" not in source.columns:
             source.need("images1")
@@ -138,7 +139,7 @@ def _positions(source: Source) -> dict[int, str]:
         for position in read_json(file, list):
             is_position = isinstance(position, int) and position in range(source.count)
             if not is_position or position in split_of:
-                raise SourceError(
+                raise ManifestError(
                     f"{file.parent}: its lists are not positions of {source.count} rows, each of one split"
                 )
             split_of[position] = split

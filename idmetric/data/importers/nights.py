@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from idmetric.data.importers.run import Job
-from idmetric.data.importers.source import SourceError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 
 MIN_VOTES = 6  # the published benchmark has triplets with at least six votes
@@ -38,7 +38,7 @@ def rows(job: Job) -> Iterator[Row]:
                 right = 1 - left if cells[2] is None else record.number_in("right_vote")
             labels = {"left": left / (left + right), "right": right / (left + right)}  # of counts, or of 0 and 1
         except (TypeError, ValueError, ZeroDivisionError) as error:
-            raise SourceError(f"{record.where}: votes, left_vote and right_vote {cells} give no shares") from error
+            raise ManifestError(f"{record.where}: votes, left_vote and right_vote {cells} give no shares") from error
 
         about = {"votes": values.get("votes"), "x_imagenet": None}
         if values.get("is_imagenet") is not None:

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from idmetric.data.importers.folders import pictures
 from idmetric.data.importers.run import Columns, Job
-from idmetric.data.importers.source import SourceError, read_json
+from idmetric.data.importers.source import read_json
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.split_words import split_name
 from idmetric.data.manifest.table import Row
 from idmetric.metric.files.folders import matching
@@ -39,7 +40,7 @@ def _of_folders(job: Job, root: Path) -> Iterator[Row]:
         part = _part(part)
         if part not in PARTS or len(folders) != 1:
             layout = f"{'/, '.join(PARTS)}/ and one folder for each object"
-            raise SourceError(f"{root / picture.path}: expected {layout}")
+            raise ManifestError(f"{root / picture.path}: expected {layout}")
         yield picture.row(job, root, folders[0], parameters={"x_part": part}, **about(folders[0]))
 
 

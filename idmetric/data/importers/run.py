@@ -16,9 +16,9 @@ from typing import Any
 
 from idmetric.data.importers import KINDS, PACKAGE
 from idmetric.data.importers.images import content, ending_of
-from idmetric.data.importers.source import Shard, Source, SourceError, open_source
+from idmetric.data.importers.source import Shard, Source, open_source
 from idmetric.data.manifest.check import Progress
-from idmetric.data.manifest.schema import COLUMNS, text_of
+from idmetric.data.manifest.schema import COLUMNS, ManifestError, text_of
 from idmetric.data.manifest.table import Manifest, Row, warn_of_twins
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.output import replacing
@@ -63,11 +63,11 @@ class Record:
         return as_name(self.values.get(column), f"{self.where}, column {column!r}")
 
     def number_in(self, column: str) -> float:
-        """The number in a column; SourceError for another value, or none."""
+        """The number in a column; ManifestError for another value, or none."""
         return self._number(self.values.get(column), column)
 
     def list_in(self, column: str) -> list[Any]:
-        """The list in a column, in CSV as JSON; empty without one. SourceError for other values."""
+        """The list in a column, in CSV as JSON; empty without one. ManifestError for other values."""
         cell = self.values.get(column)
         values = cell
         if isinstance(cell, str) and cell.startswith("["):
@@ -76,7 +76,7 @@ class Record:
         if values is None:
             return []
         if not isinstance(values, list):
-            raise SourceError(f"{self.where}, column {column!r}: {shown(cell)} is not a list")
+            raise ManifestError(f"{self.where}, column {column!r}: {shown(cell)} is not a list")
         return values
 
     def numbers_in(self, column: str) -> list[float]:
@@ -87,7 +87,7 @@ class Record:
         try:
             return number_of(value) if isinstance(value, str) else float(value)
         except (TypeError, ValueError) as error:
-            raise SourceError(f"{self.where}, column {column!r}: {shown(value)} is not a number") from error
+            raise ManifestError(f"{self.where}, column {column!r}: {shown(value)} is not a number") from error
 
     def reject(self, reason: object) -> None:
         """Leave the row out."""
@@ -137,7 +137,7 @@ class Job:
         written: files of images, which are named by their content.
 
     Raises:
-        SourceError: for an unknown importer or option.
+        ManifestError: for an unknown importer or option.
     """
 
     kind: str
@@ -157,16 +157,16 @@ class Job:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise SourceError(f"unknown importer {self.kind!r}; there are {', '.join(KINDS)}")
+            raise ManifestError(f"unknown importer {self.kind!r}; there are {', '.join(KINDS)}")
         kind = KINDS[self.kind]
         if len(self.sources) > 1 and not kind.several:
-            raise SourceError(
+            raise ManifestError(
                 f"{self.kind}: it takes one source; import each with its own --name, and merge the manifests"
             )
         for option in self.options:
             if option not in kind.options:
                 options = ", ".join(kind.options) or "none"
-                raise SourceError(f"unknown option {option!r} of {self.kind}; there are {options}")
+                raise ManifestError(f"unknown option {option!r} of {self.kind}; there are {options}")
 
         self.named = bool(self.name)
         if not self.named and self.kind in ("folder", "table"):
@@ -191,10 +191,10 @@ class Job:
         return table
 
     def folder(self, source: StrPath | None = None) -> Path:
-        """The path of a source, by default the first one; SourceError if it is not a folder."""
+        """The path of a source, by default the first one; ManifestError if it is not a folder."""
         path = Path(source or self.sources[0])
         if not path.is_dir():
-            raise SourceError(f"{path}: no such folder; {KINDS[self.kind].line}")
+            raise ManifestError(f"{path}: no such folder; {KINDS[self.kind].line}")
         return path
 
     def limited(self, items: Sequence[Any], what: str) -> Iterable[Any]:
@@ -212,10 +212,10 @@ class Job:
             counts[shard.split] += 1
 
     def choice(self, option: str, *words: str) -> str:
-        """The value of an option that is one of several words, the first of which is the default, else SourceError."""
+        """The value of an option that is one of several words, by default the first; ManifestError for others."""
         word = self.options.get(option, words[0])
         if word not in words:
-            raise SourceError(f"option {option}={word}: one of {', '.join(words)}")
+            raise ManifestError(f"option {option}={word}: one of {', '.join(words)}")
         return word
 
     # Writing
@@ -229,7 +229,7 @@ class Job:
             locate: returns the file of a path, such as `Source.locate`.
 
         Raises:
-            SourceError: for a value of another type, or a forbidden path.
+            ManifestError: for a value of another type, or a forbidden path.
             OutputError: if a file cannot be written.
         """
         data, path = content(value)
@@ -269,7 +269,7 @@ class Job:
         manifest = Manifest.from_rows(_without_free(rows(self), free), name=self.name)
         if not len(manifest):
             reason = f"; {self.rejected[0]}" if self.rejected else ""
-            raise SourceError(f"{', '.join(map(str, self.sources))}: nothing to import ({kind.line}){reason}")
+            raise ManifestError(f"{', '.join(map(str, self.sources))}: nothing to import ({kind.line}){reason}")
         for name, values in sorted(free.items()):
             manifest = manifest.replace(**{name: [values.get(row) for row in range(len(manifest))]})
         return manifest
@@ -295,7 +295,7 @@ def import_dataset(
             them, "skip" leaves them out.
 
     Raises:
-        SourceError: naming the columns or folders of the source, if they do not fit the importer.
+        ManifestError: naming the columns or folders of the source, if they do not fit the importer.
         ManifestError: if values of the source break the rules of a manifest.
     """
     if isinstance(sources, str | os.PathLike):
@@ -304,7 +304,7 @@ def import_dataset(
     manifest = job.run()
     if job.rejected and on_error != "skip":
         lines = "\n  ".join(first_few(job.rejected))
-        raise SourceError(
+        raise ManifestError(
             f"{len(job.rejected)} rows cannot be imported; fix them, or leave them out (--on-error skip):\n  {lines}"
         )
     warn_of_twins(manifest)
@@ -312,11 +312,11 @@ def import_dataset(
 
 
 def as_name(value: Any, where: str) -> str | None:
-    """The text of a name or id, see `text_of`; SourceError, which says where it stands, for other values."""
+    """The text of a name or id, see `text_of`; ManifestError, which says where it stands, for other values."""
     try:
         return text_of(value)
     except (TypeError, UnicodeEncodeError) as error:
-        raise SourceError(f"{where}: {shown(value)} is not a name; give text or a whole number") from error
+        raise ManifestError(f"{where}: {shown(value)} is not a name; give text or a whole number") from error
 
 
 def scalars(values: Columns, *used: str) -> Columns:

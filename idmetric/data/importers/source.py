@@ -19,6 +19,7 @@ from pathlib import Path, PureWindowsPath
 from posixpath import normpath
 from typing import Any
 
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.split_words import split_word
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.folders import walk
@@ -31,10 +32,6 @@ _BATCH = 16  # rows read at once: rows may hold several images of megabytes
 _STATE = "state.json"  # of `datasets.Dataset.save_to_disk`
 _OF_ALL_SPLITS = ("index", "database")  # tables of these names hold all splits, unlike folders
 _SHARD = re.compile(r"-\d{3,}-of-\d{3,}(-[0-9a-f]+)?$")
-
-
-class SourceError(ValueError):
-    """A dataset that cannot be imported; the message names file, row or column, and says what to do."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +106,7 @@ class Source:
         return sum(count for _, count in self._heads)
 
     def need(self, *columns: str) -> None:
-        """Check that it has these columns; the SourceError names its columns and the option to map them."""
+        """Check that it has these columns; the ManifestError names its columns and the option to map them."""
         for column in columns:
             if column in self.columns:
                 continue
@@ -119,7 +116,7 @@ class Source:
                     "its first row should name the columns; images in a folder for each identity, such as CUB's, are "
                     "imported by `idmetric data import folder`"
                 )
-            raise SourceError(
+            raise ManifestError(
                 f"{self.name}: no column {self.renamed.get(column, column)!r}; there are "
                 f"{', '.join(self.columns) or 'none'} ({advice})"
             )
@@ -142,16 +139,16 @@ class Source:
 
 
 def locate(path: str, root: Path, name: str, inside: bool) -> Path:
-    """The file that a table of this name names, relative to the root; SourceError for a URL or a forbidden path.
+    """The file that a table of this name names, relative to the root; ManifestError for a URL or a forbidden path.
 
     Args:
         inside: refuse paths outside the root: a table of the Hub must not get access to other local files.
     """
     if is_address(path):
-        raise SourceError(f"{name}: {path[:100]}: URLs are not downloaded; download the images and name their files")
+        raise ManifestError(f"{name}: {path[:100]}: URLs are not downloaded; download the images and name their files")
     windows_path = PureWindowsPath(path)  # it recognizes both kinds of slashes, drives and servers
     if inside and (windows_path.anchor or normpath(windows_path.as_posix()).split("/")[0] == ".."):
-        raise SourceError(f"{name}: {path!r} is outside the dataset's folder, which a table of the Hub may not use")
+        raise ManifestError(f"{name}: {path!r} is outside the dataset's folder, which a table of the Hub may not use")
     if windows_path.anchor:
         return root / path
     return Path(with_slashes(str(root / path)))
@@ -173,7 +170,7 @@ def open_source(
         known: see `Source`.
 
     Raises:
-        SourceError: if it does not exist, or holds no table.
+        ManifestError: if it does not exist, or holds no table.
     """
     root = Path(source)
     matched = [Path(path) for path in matches(os.fspath(source))]
@@ -183,7 +180,7 @@ def open_source(
     elif root.exists():
         name, commit = root.resolve().name, None
         if revision is not None:
-            raise SourceError(f"{root} is a local {'folder' if root.is_dir() else 'file'}, which has no revision")
+            raise ManifestError(f"{root} is a local {'folder' if root.is_dir() else 'file'}, which has no revision")
     else:
         name = os.fspath(source)
         commit, sizes = hub_files(name, revision, files)
@@ -199,7 +196,7 @@ def open_source(
         shards += tuple(replace(shard, split=shard.split or split) for shard in _shards(path, files))
     if not shards:
         matching = f" that matches {files!r}" if files else ""
-        raise SourceError(
+        raise ManifestError(
             f"{source}: no {', '.join(ENDINGS)} file and no folder of save_to_disk{matching}; unpack archives, or on "
             "the Hub try --revision refs/convert/parquet"
         )
@@ -210,7 +207,7 @@ def open_source(
 def hub_files(repo: str, revision: str | None = None, files: str | None = None) -> tuple[str, dict[str, int]]:
     """Commit of a Hub dataset, and name -> bytes of the files that `open_source` would download."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
-        raise SourceError(f"{repo}: no such file or folder, and not the name of a Hub dataset (owner/name)")
+        raise ManifestError(f"{repo}: no such file or folder, and not the name of a Hub dataset (owner/name)")
     with _hub_errors(repo):
         from huggingface_hub import HfApi, constants
 
@@ -233,7 +230,7 @@ def _hub_errors(repo: str) -> Iterator[None]:
         yield
     except Exception as error:  # the client raises OSError, ValueError and its HTTP library's own errors
         first = (str(error).splitlines() or [""])[0]
-        raise SourceError(
+        raise ManifestError(
             f"{repo}: neither a local path, nor a dataset that the Hub gives ({type(error).__name__}: {first}); check "
             "name and revision, and log in if it is gated or private (hf auth login)"
         ) from error
@@ -273,13 +270,13 @@ def _split_of(name: Path) -> str | None:
 
 
 def read_json(path: Path, kind: type = object) -> Any:
-    """The content of a JSON file that comes with a dataset; SourceError for another kind than list or dict."""
+    """The content of a JSON file that comes with a dataset; ManifestError for another kind than list or dict."""
     try:
         value = json_file.read(path)
     except (OSError, ValueError) as error:
-        raise SourceError(f"{path}: not readable as JSON: {error}") from error
+        raise ManifestError(f"{path}: not readable as JSON: {error}") from error
     if not isinstance(value, kind):
-        raise SourceError(f"{path}: it must hold {'a list' if kind is list else 'an object'}")
+        raise ManifestError(f"{path}: it must hold {'a list' if kind is list else 'an object'}")
     return value
 
 
@@ -288,11 +285,11 @@ def read_json(path: Path, kind: type = object) -> Any:
 
 @contextmanager
 def _readable(path: Path) -> Iterator[None]:
-    """Errors of readers become a `SourceError` that names the file."""
+    """Errors of readers become a `ManifestError` that names the file."""
     try:
         yield
     except (OSError, ValueError, IndexError) as error:  # pyarrow's errors are among them
-        raise SourceError(f"{path}: not readable: {error}; correct it, or fetch it again") from error
+        raise ManifestError(f"{path}: not readable: {error}; correct it, or fetch it again") from error
 
 
 def _rows(path: Path, spellings: frozenset[str]) -> Iterator[dict[str, Any]]:

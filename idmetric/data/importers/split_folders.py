@@ -16,7 +16,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
-from idmetric.data.importers.source import SourceError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.split_words import split_word
 from idmetric.metric.files.tables import first_few
 
@@ -28,7 +28,7 @@ def split_level(root: Path, images: Sequence[PurePosixPath]) -> int | None:
         images: paths relative to `root`.
 
     Raises:
-        SourceError: naming a folder called like a split that is neither the split of its images nor an identity.
+        ManifestError: naming a folder called like a split that is neither the split of its images nor an identity.
     """
     folders_of_images = [path.parts[:-1] for path in images]
     shortest = min(map(len, folders_of_images), default=0)
@@ -55,7 +55,7 @@ def _check_identities(root: Path, folders_of_images: Sequence[tuple[str, ...]]) 
             others = sorted(names - {*splits})
             if (*above, name) in names_in or not others:
                 advice = "sort all images into folders of splits with a folder of each identity in them, or rename it"
-                raise SourceError(
+                raise ManifestError(
                     f"{root / folder}: this name is that of a split, but not every image lies below a split "
                     f"and an identity: {advice}"
                 )

@@ -21,7 +21,8 @@ from PIL import Image
 
 from idmetric.data.importers.images import png
 from idmetric.data.importers.run import Job
-from idmetric.data.importers.source import SourceError, locate, read_json
+from idmetric.data.importers.source import locate, read_json
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 from idmetric.metric.images.kinds import ImageReadError
 from idmetric.metric.images.opening import open_image
@@ -34,15 +35,15 @@ def rows(job: Job) -> Iterator[Row]:
     root = job.folder()
     table = root / _TABLE
     if not table.is_file():
-        raise SourceError(f"{root}: no {_TABLE}; download nupurkmr9/syncd and unpack its archives there")
+        raise ManifestError(f"{root}: no {_TABLE}; download nupurkmr9/syncd and unpack its archives there")
     for number, record in enumerate(job.limited(read_json(table, list), root.name), 1):
         where = f"{table}: record {number}"
         files = record.get("filenames") if isinstance(record, dict) else None
         if not isinstance(files, list) or not files or not all(isinstance(file, str) for file in files):
-            raise SourceError(f"{where}: 'filenames' must be a list of paths")
+            raise ManifestError(f"{where}: 'filenames' must be a list of paths")
         prompts = record.get("prompts") or []
         if not isinstance(prompts, list) or 0 < len(prompts) < len(files):
-            raise SourceError(f"{where}: 'prompts' must be a list of texts, one for each file")
+            raise ManifestError(f"{where}: 'prompts' must be a list of texts, one for each file")
         if len(files) < 2:
             continue
         try:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from idmetric.data.importers.run import Columns, Job, scalars
-from idmetric.data.importers.source import SourceError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import PATHS, Row
 
 _TEXT = ("dataset", "split", "domain", "category", "role", "background", "engine", "text", "group", "slot", "parent")
@@ -25,7 +25,7 @@ def rows(job: Job) -> Iterator[Row]:
     """One manifest row for each row of the table."""
     for column in job.columns:
         if column not in TARGETS and not column.startswith("x_"):
-            raise SourceError(
+            raise ManifestError(
                 f"--map {column}=...: no column of a manifest that can be mapped ({', '.join(TARGETS)}, x_...)"
             )
     source = job.open(known=("image",))
@@ -52,7 +52,7 @@ def rows(job: Job) -> Iterator[Row]:
             except (TypeError, ValueError) as error:
                 if column in job.columns:  # a column `label` that nobody mapped may hold names
                     message = f"{record.where}, column {column!r}: {values[column]!r} is not a number"
-                    raise SourceError(message) from error
+                    raise ManifestError(message) from error
         free = {column: values.get(column) for column in job.columns if column.startswith("x_")}
         columns["parameters"] = {**record.origin, **scalars(values, "id", "identity", *PATHS, *columns), **free}
         columns.setdefault("split", record.shard.split)

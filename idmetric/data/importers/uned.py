@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from idmetric.data.importers.run import Job, as_list, as_name
-from idmetric.data.importers.source import SourceError, locate, read_json
+from idmetric.data.importers.source import locate, read_json
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 
 # folder -> name of the dataset, and ILGen's domain (Real-S and Real-ALL, section 4.1)
@@ -31,7 +32,7 @@ def rows(job: Job) -> Iterator[Row]:
             try:
                 path, classes = str(entry["path"]), entry["class_id"]
             except (KeyError, TypeError) as error:
-                raise SourceError(
+                raise ManifestError(
                     f'{info}: an image must have a "path" and a "class_id", not {str(entry)[:60]}'
                 ) from error
             file = locate(path, root / "images", name, inside=True)

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from idmetric.data.manifest.errors import ManifestError as ManifestError  # part of this module
 from idmetric.data.manifest.split_words import split_name
 from idmetric.metric.files.tables import first_few, number_of
 from idmetric.metric.files.typed import shown
@@ -88,10 +89,6 @@ SCHEMA = pa.schema(TYPES.items(), metadata={"idmetric.manifest": "1"})
 COLUMNS = tuple(SCHEMA.names)
 PATHS = {"path": "image_bytes", "mask": "mask_bytes", "part_mask": "part_mask_bytes"}  # column -> that of its bytes
 _EXPECTED = {pa.string(): "text", pa.int64(): "a whole number", pa.float64(): "a number", pa.large_binary(): "bytes"}
-
-
-class ManifestError(ValueError):
-    """A manifest that cannot be used; the message names file, row and column, and says how to fix it."""
 
 
 # Values to Arrow

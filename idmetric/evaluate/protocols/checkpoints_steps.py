@@ -232,7 +232,7 @@ def run(
 
     Raises:
         ValueError: for an unknown drift prompt, or a model that gives no similarities of all pairs.
-        UnreadableError: see `scorers.bind`.
+        ManifestError: see `scorers.bind`.
     """
     models = with_clip(models, options, settings)
     refuse_judges(models)

@@ -299,7 +299,7 @@ def run(
     Raises:
         ValueError: for an unknown method or column, or a model that gives no similarities of all pairs.
         CalibrationError: for a calibration of another model or distance.
-        UnreadableError: see `scorers.bind`.
+        ManifestError: see `scorers.bind`.
     """
     models = with_clip(models, options, settings)
     refuse_judges(models)

@@ -55,7 +55,7 @@ def run(
 
     Raises:
         ValueError: if there are no questions, a model does not read text, or settings ask for patches or masks.
-        UnreadableError: naming all images that cannot be used, unless `settings.on_error` is "skip".
+        ManifestError: naming all images that cannot be used, unless `settings.on_error` is "skip".
     """
     if settings.distance != "cls" or settings.look.masked:
         raise ValueError("MMEB compares whole images and texts, which have no patches: use the distance cls, no masks")

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.revision import commit_of
-from idmetric.metric.checkpoints.watched import StalledError, watched
+from idmetric.metric.checkpoints.watched import watched
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.folders import matching
 
@@ -164,7 +164,7 @@ def fetch_folder(files: Files, patterns: Sequence[str]) -> Path:
 
 
 def downloaded(repo: str, download: Callable[[], T], hub: Hub = Hub()) -> T:
-    """What `download` returns, which fetches files of a repository; StalledError if the server sends too slowly."""
+    """What `download` returns, which fetches files of a repository; TimeoutError if the server sends too slowly."""
     return watched(download, _PATIENCE, lambda: _written(repo, hub))
 
 
@@ -275,7 +275,7 @@ def _reason(error: BaseException, repo: str, hub: Hub) -> str:
         advice = _ADVICE.get(status, "an error of the server: try again later")
         return f"HTTP {status} for {page}, {advice}"
     text = " ".join(str(error).split())[:200]
-    if isinstance(error, StalledError):
+    if isinstance(error, TimeoutError):
         return f"{constants.ENDPOINT} is too slow ({text}): check the network, HTTPS_PROXY and HF_ENDPOINT"
     if isinstance(error, ValueError):
         return text

@@ -14,15 +14,11 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-class StalledError(OSError):
-    """Work made no progress for too long."""
-
-
 def watched(work: Callable[[], T], patience: float, progress: Callable[[], object] | None = None) -> T:
     """Return the result of `work`, which runs in a thread of its own.
 
     Args:
-        patience: seconds without progress after which StalledError is raised; the thread keeps running until its work
+        patience: seconds without progress after which TimeoutError is raised; the thread keeps running until its work
             or the process ends.
         progress: a value that changes whenever there is progress; None: there is none until the work is done.
     """
@@ -44,5 +40,5 @@ def watched(work: Callable[[], T], patience: float, progress: Callable[[], objec
             last_value = value
             last_change = now
         elif now - last_change > patience:
-            raise StalledError(f"no progress in {patience:g} s")
+            raise TimeoutError(f"no progress in {patience:g} s")
     return outcome.result()

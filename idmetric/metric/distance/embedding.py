@@ -125,7 +125,7 @@ class Embedding:
                 rows.append(row)
         if rows:
             bad_names = shown([names[row] for row in rows])
-            raise NonFiniteError(f"{bad_names}: {reason(dtype)}", rows, self)
+            raise NonFiniteError(f"{bad_names}: {reason(dtype)}", rows)
 
     def check_maker(self, model_id: str) -> None:
         """Refuse an Embedding of another model than the one with this `Embedder.model_id`: ValueError."""

@@ -6,7 +6,7 @@ They would otherwise scramble a ranking silently, since NaN compares false with 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from idmetric.metric.files.tables import first_few
 
@@ -20,13 +20,11 @@ class NonFiniteError(ValueError):
 
     Attributes:
         rows: the images concerned, by their place in the batch.
-        embedding: of the whole batch, from `Embedder.embed` on one batch, for callers that leave out some images.
     """
 
-    def __init__(self, message: str, rows: Sequence[int] = (), embedding: Any = None) -> None:
+    def __init__(self, message: str, rows: Sequence[int] = ()) -> None:
         super().__init__(message)
         self.rows = list(rows)
-        self.embedding = embedding
 
 
 def is_finite(tensor: Tensor) -> bool:

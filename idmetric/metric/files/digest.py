@@ -3,7 +3,7 @@
     save_sealed(tensors, path, metadata)    # a safetensors file
     content = {**BLANK, **content}          # in the JSON of a file
     seal(path)                              # writes the digest over the zeros
-    check_seal(path)                        # DigestError if any byte has changed since
+    seal_problem(path)                      # "", or that a byte has changed since
 
 They protect from damage, not from a forger, who can compute them.
 """
@@ -28,10 +28,6 @@ BLANK = {"digest": "0" * DIGITS}
 _FIELD = re.compile(rb'"digest": ?"([0-9a-f]{%d})"' % DIGITS)  # within a text of JSON, its quotes have backslashes
 
 
-class DigestError(ValueError):
-    """A file with bytes that do not match the digest in it, or without a digest."""
-
-
 def new_digest() -> hashlib.blake2b:
     """An empty digest; its text has `DIGITS` hexadecimal digits."""
     return hashlib.blake2b(digest_size=DIGITS // 2)
@@ -39,7 +35,10 @@ def new_digest() -> hashlib.blake2b:
 
 def seal(path: Path) -> None:
     """Write the digest of a file over the zeros of `BLANK` in it."""
-    start, _, digest = _digests(path)
+    digests = _digests(path)
+    if digests is None:
+        raise ValueError(f"{path} has no place for a digest")
+    start, _, digest = digests
     with path.open("r+b") as file:
         file.seek(start)
         file.write(digest)
@@ -61,26 +60,33 @@ def save_sealed(tensors: dict[str, Tensor], path: Path, metadata: Mapping[str, s
     seal(path)
 
 
-def check_seal(path: Path) -> None:
-    """Compare a file's bytes with the digest in it.
+def seal_problem(path: Path) -> str:
+    """Compare a file's bytes with the digest in it: why they do not match, or "".
 
     Raises:
-        DigestError: if they differ, or the file has no digest. OSError: if it cannot be read.
+        OSError: if the file cannot be read.
     """
-    _, stored, digest = _digests(path)
-    if stored != digest:
-        raise DigestError("its bytes do not match the digest in it")
-
-
-def _digests(path: Path) -> tuple[int, bytes, bytes]:
-    """The position of the digest in a file, that digest, and the digest of its bytes with zeros in that place."""
     refuse_irregular(path)
     if not path.stat().st_size:
-        raise DigestError("it is empty")
+        return "it is empty"
+    digests = _digests(path)
+    if digests is None:
+        return "it has no digest of its bytes, as files of earlier versions"
+    _, stored, digest = digests
+    if stored != digest:
+        return "its bytes do not match the digest in it"
+    return ""
+
+
+def _digests(path: Path) -> tuple[int, bytes, bytes] | None:
+    """The position of the digest in a file, that digest, and the digest of its bytes with zeros in that place.
+
+    None for a file without a digest.
+    """
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
         field = _FIELD.search(data)
         if field is None:
-            raise DigestError("it has no digest of its bytes, as files of earlier versions")
+            return None
         start, end = field.span(1)
         del field  # a match keeps the memory open
 

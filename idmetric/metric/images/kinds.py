@@ -45,12 +45,18 @@ SLACK = 1e-4  # float rounding beyond [0, 1] that is not worth an error
 
 
 class ImageReadError(ValueError):
-    """An image that cannot be used. `source` names it, `reason` says why and what to do."""
+    """An image that cannot be used.
 
-    def __init__(self, source: str, reason: str) -> None:
-        super().__init__(source, reason)  # the arguments, by which data-loader workers send it
+    Attributes:
+        source: its name. reason: why it cannot be used, and what to do.
+        has_several_labels: it is a mask with several labels, of which none was chosen.
+    """
+
+    def __init__(self, source: str, reason: str, has_several_labels: bool = False) -> None:
+        super().__init__(source, reason, has_several_labels)  # the arguments, by which data-loader workers send it
         self.source = source
         self.reason = reason
+        self.has_several_labels = has_several_labels
 
     def __str__(self) -> str:
         return f"cannot read image {self.source}: {self.reason}"
@@ -73,8 +79,10 @@ def naming(source: Any) -> Iterator[None]:
     """Turn an error about an image into an ImageReadError that names it."""
     try:
         yield
-    except ImageReadError:
-        raise
+    except ImageReadError as error:
+        if error.source:
+            raise
+        raise ImageReadError(describe(source), error.reason, error.has_several_labels) from error
     except ValueError as error:
         raise ImageReadError(describe(source), str(error)) from error
     except MemoryError as error:

@@ -73,10 +73,6 @@ class MaskWarning(UserWarning):
     """A mask that can be used, but probably selects something else than was meant."""
 
 
-class SeveralLabels(ValueError):
-    """A mask of several objects, of which none was chosen; the cause of `read_mask`'s error."""
-
-
 @dataclass(frozen=True)
 class Labeled:
     """A mask and the label of its subject: takes the place of a mask wherever one is given."""
@@ -379,11 +375,12 @@ def _label(parse: Callable[[MaskId], Any], mask_id: MaskId | None, labels: list[
         return labels[0]
     if mask_id is None:
         example = labels[0] if isinstance(labels[0], int) else _shown(labels[0])
-        raise SeveralLabels(
+        reason = (
             f"it holds {len(labels)} {kind} ({_listed(labels)}), and any may be the subject: choose one with "
             f"mask_id={example!r} (--mask-id '{example}'), or save a mask of 0 and 255 (rescaled to "
             "the format's maximum, if it is soft)"
         )
+        raise ImageReadError("", reason, has_several_labels=True)  # `naming` adds the mask's name
 
     content = f"the mask's {kind} are {_listed(labels)}" if labels else "the mask is empty"
     try:

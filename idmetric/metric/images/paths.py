@@ -21,6 +21,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.folders import is_hidden, walk
 from idmetric.metric.files.output import file_id, is_same_file
@@ -46,18 +47,6 @@ VIDEO_ENDINGS = (".mp4", ".mov", ".m4v", ".mkv", ".webm", ".avi", ".mpg", ".mpeg
 _NUMBERS = re.compile("([0-9]+)")
 ABSENT = "the file does not exist: check the path and the working directory"
 _ADDRESS = re.compile(r"data:|[a-z][a-z0-9+.-]+://", re.IGNORECASE)  # two letters: C:// is a path
-
-
-class InputError(ValueError):
-    """A path, folder or pattern that cannot be used. `source` names it, `reason` says why and how to fix it."""
-
-    def __init__(self, source: str, reason: str) -> None:
-        super().__init__(source, reason)  # the arguments, by which an exception is copied
-        self.source = source
-        self.reason = reason
-
-    def __str__(self) -> str:
-        return f"{self.source!r}: {self.reason}"
 
 
 def is_address(path: str) -> bool:
@@ -110,7 +99,7 @@ def listed(source: StrPath) -> list[str]:
     Files with other endings are listed only where a pattern matches no other.
 
     Raises:
-        InputError: for a folder without images, or a pattern that matches none.
+        RequestError: for a folder without images, or a pattern that matches none.
     """
     path = os.fspath(source)
     if not names_several(path):
@@ -128,13 +117,15 @@ def listed(source: StrPath) -> list[str]:
             else:
                 files.append(match)
     except OSError as error:
-        raise InputError(str(error.filename or path), _unlisted(error)) from error
+        raise RequestError(_unlisted(error), str(error.filename or path)) from error
 
     if not files and is_folder:
         endings = " ".join(IMAGE_ENDINGS)
-        raise InputError(path, f"the folder holds no images (files ending in {endings}; hidden files are left out)")
+        reason = f"the folder holds no images (files ending in {endings}; hidden files are left out)"
+        raise RequestError(reason, path)
     if not files:
-        raise InputError(path, "nothing matches this pattern (hidden files are left out), and no file has this name")
+        reason = "nothing matches this pattern (hidden files are left out), and no file has this name"
+        raise RequestError(reason, path)
     images = [file for file in files if is_image(file)]
     return sorted(set(images or files), key=natural)
 
@@ -250,7 +241,7 @@ def mask_of(folder: StrPath, image: StrPath) -> str | None:
 
     For photos/candle/04.jpg it is the first of masks/photos/candle/04.png, masks/candle/04.png and masks/04.png that
     exists, with any ending of images. Of several in one folder, 04.jpg.png comes before 04.jpg, and both before other
-    endings. InputError for two that are as good.
+    endings. RequestError for two that are as good.
     """
     path = os.path.abspath(image)
     *above, name = Path(path).parts[1:]
@@ -270,7 +261,8 @@ def mask_of(folder: StrPath, image: StrPath) -> str | None:
                 if is_image(mask_name) and not is_this_image:
                     masks.append(mask)
             if len(masks) > 1:
-                raise InputError(os.fspath(image), f"both {masks[0]} and {masks[1]} may be its mask: keep one of them")
+                reason = f"both {masks[0]} and {masks[1]} may be its mask: keep one of them"
+                raise RequestError(reason, os.fspath(image))
             if masks:
                 return masks[0]
     return None
@@ -295,7 +287,7 @@ def masks_of(folder: StrPath, images: Iterable[str]) -> list[str | None]:
 
 
 def claim(taken: dict[str, str], image: str, mask: str, folder: StrPath) -> None:
-    """Note in `taken` that an image has this mask; InputError if another image has it."""
+    """Note in `taken` that an image has this mask; RequestError if another image has it."""
     owner = taken.setdefault(os.path.realpath(mask), image)
     if owner == image or is_same_file(owner, image):
         return
@@ -306,7 +298,7 @@ def claim(taken: dict[str, str], image: str, mask: str, folder: StrPath) -> None
         end = Path(path).parts[-2:]
         names.append(os.path.join(folder, *end) + ".png")
     advice = f"name their masks {names[0]} and {names[1]}"
-    raise InputError(mask, f"it would be the mask of both {owner} and {image}: {advice}")
+    raise RequestError(f"it would be the mask of both {owner} and {image}: {advice}", mask)
 
 
 def _entries(folder: str) -> dict[str, list[str]]:
@@ -320,7 +312,7 @@ def _entries(folder: str) -> dict[str, list[str]]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
-        raise InputError(path, _unlisted(error)) from error
+        raise RequestError(_unlisted(error), path) from error
 
 
 @lru_cache(256)

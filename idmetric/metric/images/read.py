@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import numpy as np
 from PIL import Image
 
+from idmetric.metric.errors import RequestError
 from idmetric.metric.images import arrays
 from idmetric.metric.images import paths as inputs
 from idmetric.metric.images.arrays import convert, float_pixels, image_of_pixels, is_float
@@ -247,7 +248,7 @@ def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:
     if inputs.names_several(images):
         try:
             return list(inputs.listed(images))  # type: ignore[arg-type]  # a path, then
-        except inputs.InputError as error:
+        except RequestError as error:
             raise ImageReadError(error.source, error.reason) from error
     if is_image_like(images):
         return [images]  # type: ignore[list-item]  # is_image_like says so

@@ -15,14 +15,11 @@ import numpy as np
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from idmetric.metric.errors import RequestError
 from idmetric.train.visme.config import Config
 
 Rows = NDArray[np.int64]
 _TRIES = 500  # draws of a batch before it counts as impossible
-
-
-class ScheduleError(ValueError):
-    """Batches that cannot be drawn from this data."""
 
 
 @dataclass(frozen=True)
@@ -102,13 +99,13 @@ def check(data: Data, config: Config) -> None:
     too_small = {name: count for name, count in counts.items() if count < config.samples}
     if too_small:
         listed = "; ".join(f"dataset {name!r} has {count}" for name, count in too_small.items())
-        raise ScheduleError(
+        raise RequestError(
             f"{listed}: fewer {what} than the {config.samples} samples of a block. Lower --samples to at most "
             f"{max(1, min(too_small.values()))}, leave these out, or give them one name in column dataset"
         )
     most_blocks = int(_most_blocks(data, config).sum())
     if most_blocks < config.blocks:
-        raise ScheduleError(
+        raise RequestError(
             f"a batch of {config.batch_size} takes {config.blocks} blocks of {config.samples} samples, and the "
             f"datasets' {what} fill {most_blocks}: {counts}. Lower --batch-size to {most_blocks * config.samples}, or "
             "--samples"
@@ -205,7 +202,7 @@ def _aware(
     dataset = datasets[block]
     name = data.pools[dataset].name
     other_names = sorted({data.pools[number].name for number in datasets} - {name})
-    raise ScheduleError(
+    raise RequestError(
         f"step {step}: dataset {name!r} cannot fill {datasets.count(dataset)} blocks of {config.samples} samples: it "
         f"has {data.identities[dataset]} identities, and the batch's other datasets show too many of them as well "
         f"({', '.join(other_names) or 'none'}). Lower --samples or --batch-size, or give datasets that share "

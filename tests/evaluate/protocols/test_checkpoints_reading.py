@@ -8,7 +8,7 @@ import pytest
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.checkpoints.reading import fields_by, read
-from idmetric.evaluate.protocols.generator.pattern import OutputsError
+from idmetric.metric.errors import RequestError
 from tests.evaluate.protocols.test_generator_outputs import files, listed
 
 
@@ -64,13 +64,13 @@ def test_diffusers(tmp_path: Path, refs: str) -> None:
 
 
 def test_names_of_no_trainer_and_of_two_kinds_are_refused(tmp_path: Path, refs: str) -> None:
-    with pytest.raises(OutputsError, match=r"such as a\.png, are not named as samples of kohya, ai-toolkit"):
+    with pytest.raises(RequestError, match=r"such as a\.png, are not named as samples of kohya, ai-toolkit"):
         read(files(tmp_path / "a", "a.png"), references=refs)
     out = files(tmp_path / "b", "x_000500_00_20240101120000.png", "x_e000001_00_20240101120000.png", "grid.png")
-    with pytest.raises(OutputsError, match=r"1 images do not match .*names of kohya"):
+    with pytest.raises(RequestError, match=r"1 images do not match .*names of kohya"):
         read(out, references=refs)
     (out / "grid.png").unlink()
-    with pytest.raises(OutputsError, match="1 images are samples of epochs"):
+    with pytest.raises(RequestError, match="1 images are samples of epochs"):
         read(out, references=refs)
     with pytest.warns(UserWarning, match="1 images"):
         data = read(out, "x_e{step}_{prompt}_{ignore}.png", references=refs, skip=True)
@@ -84,10 +84,10 @@ def test_steps_are_in_the_order_of_their_numbers(tmp_path: Path, refs: str) -> N
     out = files(tmp_path / "out", *(f"s{step}/x_0.png" for step in ("900", "1000", "0020", "3")))
     data = read(out, "s{step}/{prompt}_{seed}.png", references=refs)
     assert [step for step, _, _ in samples(data)] == ["3", "20", "900", "1000"]
-    with pytest.raises(OutputsError, match=r"needs a field \{step\}"):
+    with pytest.raises(RequestError, match=r"needs a field \{step\}"):
         read(out, "{method}/{prompt}_{seed}.png", references=refs)
     files(out, "s03/x_0.png")
-    with pytest.raises(OutputsError, match="are both of step '3'"):
+    with pytest.raises(RequestError, match="are both of step '3'"):
         read(out, "s{step}/{prompt}_{seed}.png", references=refs)
 
 
@@ -96,12 +96,12 @@ def test_a_table_has_a_column_step(tmp_path: Path, refs: str) -> None:
     table = tmp_path / "t.csv"
     table.write_text("path,step,prompt,seed\na.png,1000,p,1\nb.png,200,p,1\n")
     assert samples(read(table, references=refs)) == [("200", "p", "1"), ("1000", "p", "1")]
-    with pytest.raises(OutputsError, match="--base is for folders"):
+    with pytest.raises(RequestError, match="--base is for folders"):
         read(table, references=refs, base=tmp_path)
     table.write_text("path,step,prompt,role\nb.png,,,reference\na.png,200.0,p,generated\n")  # as pandas writes it
     assert samples(read(table)) == [("200", "p", "0")]
     table.write_text("path,step\na.png,last\n")
-    with pytest.raises(OutputsError, match=r"a\.png: the step 'last' is not a whole number"):
+    with pytest.raises(RequestError, match=r"a\.png: the step 'last' is not a whole number"):
         read(table, references=refs)
 
 
@@ -114,7 +114,7 @@ def test_images_of_the_base_model_are_step_0(tmp_path: Path, refs: str, base: st
     expected = [("0", "x", "0"), ("500", "x", "0")]
     assert samples(read(out, references=refs, base=folder)) == expected
     assert samples(read(out, "checkpoint-{step}/{prompt}_{seed}.png", references=refs, base=folder)) == expected
-    with pytest.raises(OutputsError, match="has images of the base model already, as step 0"):
+    with pytest.raises(RequestError, match="has images of the base model already, as step 0"):
         read(files(out, "checkpoint-0/x_0.png"), references=refs, base=folder)
 
 
@@ -126,7 +126,7 @@ def test_prompts_are_read_in_words(tmp_path: Path, refs: str) -> None:
     assert data.column("text")[:2] == ["a photo of sks dog", "sks dog, in-line"]
     assert read(out, references=refs).column("text")[:2] == [None, None]
     lines.write_text("one\n")
-    with pytest.raises(OutputsError, match=r"prompts\.txt has 1 prompts, and none of number 1"):
+    with pytest.raises(RequestError, match=r"prompts\.txt has 1 prompts, and none of number 1"):
         read(out, references=refs, prompts=lines)
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import nn
 
 from idmetric import IDSim, ImageReadError
-from idmetric.data.look import UnreadableError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.evaluate.protocols.checkpoints.reading import read
 from idmetric.evaluate.protocols.checkpoints.tracker import Tracker
 from idmetric.evaluate.protocols.checkpoints_steps import CheckpointsOptions, run
@@ -167,7 +167,7 @@ def test_images_of_drift_prompts_alone_may_come_first(folder: Path, metric: IDSi
 def test_what_does_not_fit_is_refused(folder: Path, metric: IDSim, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no references"):
         Tracker(metric, [])
-    with pytest.raises(UnreadableError, match=r"none\.png"):
+    with pytest.raises(ManifestError, match=r"none\.png"):
         Tracker(metric, [str(tmp_path / "none.png")])
     with pytest.raises(TypeError, match="got Linear"):
         Tracker(nn.Linear(1, 1), str(folder / "refs"))  # type: ignore[arg-type]

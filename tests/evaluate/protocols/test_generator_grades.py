@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from idmetric.cli import eval as cli
-from idmetric.data.importers.source import SourceError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.generator.grades import Grades, read_grades
 from idmetric.evaluate.protocols.generator.images import Images
@@ -178,7 +178,7 @@ def test_multibanana_grades_are_means_of_five(tmp_path: Path) -> None:
     assert column(grades, images, "grade") == [6.0, None]
     assert column(grades, images, "consistency") == [4.0, 4.0]
     (folder / "006_gpt_judge.txt").write_text("Error during evaluation: 429")
-    with pytest.raises(SourceError, match=r"answers of 2 models, gemini, gpt: choose one by a pattern"):
+    with pytest.raises(ManifestError, match=r"answers of 2 models, gemini, gpt: choose one by a pattern"):
         graded(tmp_path, "{task}/{subject}_generated.png", tmp_path / "results")
     grades, images = graded(tmp_path, "{task}/{subject}_generated.png", f"{tmp_path}/results/*/*_gemini_judge.txt")
     assert column(grades, images, "grade") == [6.0, None]
@@ -203,7 +203,7 @@ def test_dreambench_ratings_are_grades_by_collection_and_prompt(tmp_path: Path) 
 def test_a_grade_that_fits_two_images_is_refused(results: Path) -> None:
     row = omnicontext_row("another", "0001", 4, 9)
     file = write_lines(results / "score.jsonl", row)
-    with pytest.raises(SourceError, match=r"would be that of both .*omnigen2.* and .*uno.*"):
+    with pytest.raises(ManifestError, match=r"would be that of both .*omnigen2.* and .*uno.*"):
         graded(results, OMNICONTEXT, file)
 
 
@@ -223,11 +223,11 @@ def test_files_that_do_not_fit_are_named(results: Path) -> None:
         "absent.csv": "absent.csv",
         "empty": "no result files of a benchmark",
     }.items():
-        with pytest.raises(SourceError, match=reason):
+        with pytest.raises(ManifestError, match=reason):
             graded(results, OMNICONTEXT, results / name)
     first = write_lines(results / "score.jsonl", omnicontext_row("uno", "0001", 4, 9))
     (results / "uno_vie_score.csv").write_text("edited_image,sementics_score,quality_score\n0001.png,1,2\n")
-    with pytest.raises(SourceError, match="grades of two benchmarks, on different scales"):
+    with pytest.raises(ManifestError, match="grades of two benchmarks, on different scales"):
         graded(results, OMNICONTEXT, first, results / "uno_vie_score.csv")
 
 

@@ -11,10 +11,11 @@ import pyarrow.parquet
 import pytest
 from PIL import Image, ImageColor
 
-from idmetric.data.importers.source import SourceError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.generator.outputs import read
-from idmetric.evaluate.protocols.generator.pattern import OutputsError, fields_of, split
+from idmetric.evaluate.protocols.generator.pattern import fields_of, split
+from idmetric.metric.errors import RequestError
 from tests.evaluate.protocols.parts import picture
 
 PLACE = "{method}/{subject}/{prompt}_{seed}.png"
@@ -56,7 +57,7 @@ def test_a_pattern_gives_the_fields_of_a_path(pattern: str, path: str, fields: d
 
 @pytest.mark.parametrize("pattern", ["", "{}", "{a", "a}b", "{a}{b}", "{a b}", "/x/{a}", "../{a}", "{1a}"])
 def test_patterns_without_meaning_are_refused(pattern: str) -> None:
-    with pytest.raises(OutputsError, match="pattern "):
+    with pytest.raises(RequestError, match="pattern "):
         fields_of(pattern)
 
 
@@ -87,7 +88,7 @@ def test_images_that_do_not_match_are_listed(tmp_path: Path) -> None:
     files(tmp_path / "out", "a/dog/run_1.png", "a/grid.png", "a/dog/last.png")
     (tmp_path / "out" / "a" / "log.txt").write_text("no image")
     files(tmp_path / "refs", "dog/1.jpg")
-    with pytest.raises(OutputsError, match=r"2 images do not match[\s\S]*last\.png[\s\S]*grid\.png") as caught:
+    with pytest.raises(RequestError, match=r"2 images do not match[\s\S]*last\.png[\s\S]*grid\.png") as caught:
         read(tmp_path / "out", PLACE, references=str(tmp_path / "refs"))
     assert "log.txt" not in str(caught.value)
     with pytest.warns(UserWarning, match="2 images"):
@@ -97,15 +98,15 @@ def test_images_that_do_not_match_are_listed(tmp_path: Path) -> None:
 
 def test_what_is_missing_or_twice_there_is_named(tmp_path: Path) -> None:
     out, refs = files(tmp_path / "out", "a/dog/run_1.png", "a/cat/run_1.png"), files(tmp_path / "refs", "dog/1.jpg")
-    with pytest.raises(OutputsError, match="no references of cat; there are references of dog"):
+    with pytest.raises(RequestError, match="no references of cat; there are references of dog"):
         read(out, PLACE, references=str(refs))
-    with pytest.raises(OutputsError, match="no references: name their folder"):
+    with pytest.raises(RequestError, match="no references: name their folder"):
         read(out, PLACE)
-    with pytest.raises(OutputsError, match="--pattern, such as"):
+    with pytest.raises(RequestError, match="--pattern, such as"):
         read(out, references=str(refs))
-    with pytest.raises(OutputsError, match="are both of method 'a', subject 'subject', prompt '', seed '1'"):
+    with pytest.raises(RequestError, match="are both of method 'a', subject 'subject', prompt '', seed '1'"):
         read(out, "{method}/{ignore}/run_{seed}.png", references=str(refs / "dog"))
-    with pytest.raises(OutputsError, match="absent: no such images"):
+    with pytest.raises(RequestError, match="absent: no such images"):
         read(out, PLACE, references=str(tmp_path / "absent"))
 
 
@@ -155,7 +156,7 @@ def test_faults_of_a_table_are_named_by_row(tmp_path: Path) -> None:
         ("path,held_out\nx.png,perhaps\n", "column 'held_out': 'perhaps'"),
     ):
         table.write_text(text)
-        with pytest.raises(SourceError, match=message):
+        with pytest.raises(ManifestError, match=message):
             read(table)
 
 
@@ -197,14 +198,14 @@ def test_uno(tmp_path: Path) -> None:
         ["uno", "can", "a can on a beach", "0"],
     ]  # fmt: skip
     assert listed(data, "reference", "subject") == [["backpack"], ["can"]]
-    with pytest.raises(OutputsError, match="needs --benchmark"):
+    with pytest.raises(RequestError, match="needs --benchmark"):
         read(tmp_path / "uno", layout="uno")
     picture(tmp_path / "uno" / "2_0.png", 9)
-    with pytest.raises(OutputsError, match="has no entry 2"):
+    with pytest.raises(RequestError, match="has no entry 2"):
         read(tmp_path / "uno", layout="uno", benchmark=benchmark)
     (tmp_path / "uno" / "2_0.png").unlink()
     (tmp_path / "datasets" / "dreambooth" / "dataset" / "can" / "00.jpg").unlink()
-    with pytest.raises(OutputsError, match=r"no file .*can/00\.jpg; paths are relative"):
+    with pytest.raises(RequestError, match=r"no file .*can/00\.jpg; paths are relative"):
         read(tmp_path / "uno", layout="uno", benchmark=benchmark)
 
 
@@ -216,7 +217,7 @@ def test_uno(tmp_path: Path) -> None:
 def test_a_benchmark_of_another_form_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "b.json").write_text(content)
     out = files(tmp_path / "out", "m/0_0.png")
-    with pytest.raises(OutputsError, match=r"b\.json:.* not as the layout's project writes it"):
+    with pytest.raises(RequestError, match=r"b\.json:.* not as the layout's project writes it"):
         read(out, layout="uno", benchmark=tmp_path / "b.json")
 
 
@@ -310,7 +311,7 @@ def test_multiid_bench(tmp_path: Path) -> None:
     assert listed(data, "training", "subject") == [["0001"], ["0001"], ["0002"]]
     assert listed(read(tmp_path / "withanyone", layout="multiid-bench"), "training") == [[], [], []]
     meta.write_text("[]")
-    with pytest.raises(OutputsError, match=r"meta\.json: no prompt"):
+    with pytest.raises(RequestError, match=r"meta\.json: no prompt"):
         read(tmp_path, layout="multiid-bench")
 
 
@@ -382,11 +383,11 @@ def test_psrbench_finds_outputs_by_their_result_path_and_names_a_missing_file(tm
     data = read(tmp_path / "outputs", layout="psrbench", benchmark=benchmark / "Action.json")
     assert [prompt for [prompt] in listed(data, "generated", "prompt")] == ["a dog and a cat"] * 2
     picture(tmp_path / "outputs" / "m" / "Four" / "0.png", 1)
-    with pytest.raises(OutputsError, match=r"0\.png: .*Four\.json, which should hold its prompt"):
+    with pytest.raises(RequestError, match=r"0\.png: .*Four\.json, which should hold its prompt"):
         read(tmp_path / "outputs", layout="psrbench", benchmark=benchmark)
     (tmp_path / "outputs" / "m" / "Four" / "0.png").unlink()
     (benchmark / "animals" / "cat.jpg").unlink()
-    with pytest.raises(OutputsError, match=r"Action\.json: no file .*animals/cat\.jpg"):
+    with pytest.raises(RequestError, match=r"Action\.json: no file .*animals/cat\.jpg"):
         read(tmp_path / "outputs", layout="psrbench", benchmark=benchmark)
 
 
@@ -402,7 +403,7 @@ def test_people_of_multiid_bench_are_subjects_in_regions(tmp_path: Path) -> None
     assert listed(data, "training") == []
     for name in ("ref_1", "ref_2"):
         (tmp_path / "m" / "01" / f"{name}.jpg").unlink()
-    with pytest.raises(OutputsError, match=r"output_0\.jpg: there are no photos ref_1\.jpg, .* of the people of 01"):
+    with pytest.raises(RequestError, match=r"output_0\.jpg: there are no photos ref_1\.jpg, .* of the people of 01"):
         read(tmp_path, layout="multiid-bench", in_regions=True)
 
 
@@ -421,9 +422,9 @@ def test_images_of_the_floor_have_the_names_of_outputs(tmp_path: Path) -> None:
     assert listed(in_one_folder, "floor", "subject", "prompt", "seed") == [["dog", "run", "1"]]
 
     picture(floor / "n" / "dog" / "run_1.png", 8)
-    with pytest.raises(OutputsError, match=r"m/dog/run_1\.png and .*n/dog/run_1\.png are both of method"):
+    with pytest.raises(RequestError, match=r"m/dog/run_1\.png and .*n/dog/run_1\.png are both of method"):
         read(out, PLACE, references=str(refs), floor=floor)
-    with pytest.raises(OutputsError, match="absent: no file or folder has this name"):
+    with pytest.raises(RequestError, match="absent: no file or folder has this name"):
         read(out, PLACE, references=str(refs), floor=tmp_path / "absent")
 
     lines = ["path,subject,prompt,role", "out/m/dog/run_1.png,dog,run,", "floor/m/dog/run_1.png,dog,run,floor"]

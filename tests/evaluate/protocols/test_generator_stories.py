@@ -19,8 +19,8 @@ from idmetric.data.manifest.table import Manifest
 from idmetric.data.painter import Badge, random_badge
 from idmetric.evaluate.protocols.common.result import Result
 from idmetric.evaluate.protocols.generator.outputs import read
-from idmetric.evaluate.protocols.generator.pattern import OutputsError
 from idmetric.evaluate.protocols.generator_methods import GeneratorOptions, run
+from idmetric.metric.errors import RequestError
 from tests.evaluate.protocols.parts import PLAIN, values
 from tests.matching.scenes import ANN, REX, STRANGER, panel, references, scene
 from tests.runner import Runner
@@ -182,7 +182,7 @@ def test_runs_in_two_languages_are_two_methods(tmp_path: Path) -> None:
 
 def test_what_is_not_a_story_is_named(stories: Path) -> None:
     def fails(message: str) -> None:
-        with pytest.raises(OutputsError, match=message):
+        with pytest.raises(RequestError, match=message):
             open_stories(stories)
 
     folder = stories / "out" / "perfect" / RUN / "01" / "shots"
@@ -212,9 +212,9 @@ def test_what_is_not_a_story_is_named(stories: Path) -> None:
     (stories / "ViStory" / "02" / "story.json").write_text("[]")
     fails(r"02/story\.json: not a story as ViStoryBench writes it")
 
-    with pytest.raises(OutputsError, match="needs --benchmark FOLDER: its stories"):
+    with pytest.raises(RequestError, match="needs --benchmark FOLDER: its stories"):
         read(stories / "out", layout="vistorybench")
-    with pytest.raises(OutputsError, match=r"no story STORY/story\.json"):
+    with pytest.raises(RequestError, match=r"no story STORY/story\.json"):
         read(stories / "out", layout="vistorybench", benchmark=stories / "out")
 
 

@@ -19,15 +19,16 @@ import pytest
 from PIL import Image
 
 from idmetric.cli.eval import main as eval_command
-from idmetric.data.look import UnreadableError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common.scorers import EvalSettings as Protocol
 from idmetric.evaluate.protocols.common.scorers import bind
 from idmetric.evaluate.protocols.judges import judge as module
-from idmetric.evaluate.protocols.judges.endpoint import Endpoint, JudgeError
+from idmetric.evaluate.protocols.judges.endpoint import Endpoint
 from idmetric.evaluate.protocols.judges.judge import Judge
 from idmetric.evaluate.protocols.judges.questions import as_question, named_question, question_names
 from idmetric.evaluate.protocols.judges.scorer import JudgeModel, open_judge
+from idmetric.metric.errors import RequestError
 from idmetric.metric.images.masks import MaskWarning
 from idmetric.stream.item import Look
 
@@ -179,7 +180,7 @@ def test_the_key_is_sent_and_shown_nowhere(
         asked = Judge(Endpoint(server.url, "fake", key="MY_KEY"), **QUICK, store=tmp_path)
         verdicts = asked.ask(pairs(4))
         assert server.headers[0]["Authorization"] == f"Bearer {SECRET}"
-        with pytest.raises(JudgeError, match="HTTP 401") as caught:
+        with pytest.raises(RequestError, match="HTTP 401") as caught:
             asked.ask(pairs(5)[4:])
     [path] = tmp_path.rglob("*.json")
     texts = [str(caught.value), repr(asked.backend), str(verdicts), asked.report(), caplog.text, path.read_text()]
@@ -202,7 +203,7 @@ def test_a_server_on_this_machine_is_reached_without_the_proxy(
 
 def test_a_missing_key_or_wrong_address_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MY_KEY", raising=False)
-    with serving(says(GOOD)) as server, pytest.raises(JudgeError, match="MY_KEY is empty"):
+    with serving(says(GOOD)) as server, pytest.raises(RequestError, match="MY_KEY is empty"):
         Judge(Endpoint(server.url, "fake", key="MY_KEY"), **QUICK).ask(pairs(1))
     assert server.count == 0
     for url in ("api.openai.com/v1", "ftp://x/v1", "https://user:pw@x/v1"):
@@ -308,7 +309,7 @@ def test_a_question_of_your_own_is_a_file_next_to_the_judge(tmp_path: Path) -> N
     question = open_judge(tmp_path / "judge.json").judge.question
     assert question.similarity(question.parse("Reason: 2 cats\nFidelity: 4/5")) == 0.75
     (tmp_path / "judge.json").write_text(json.dumps({**about, "question": "yours.json"}))
-    with pytest.raises(JudgeError, match=r"yours\.json"):
+    with pytest.raises(RequestError, match=r"yours\.json"):
         open_judge(tmp_path / "judge.json")
 
 
@@ -388,7 +389,7 @@ def test_what_a_server_breaks_is_asked_again(act: Act, unread: bool) -> None:
 def test_many_failures_in_a_row_stop_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_GIVE_UP_AFTER", 3)
     reason = "3 pairs in a row had no answer, the last because: HTTP 400"
-    with serving(says(GOOD), fails(400)) as server, pytest.raises(JudgeError, match=reason):
+    with serving(says(GOOD), fails(400)) as server, pytest.raises(RequestError, match=reason):
         judge(server).ask(pairs(50))
     assert server.count < 50  # on a busy machine, requests run ahead of their count
 
@@ -398,7 +399,7 @@ def test_many_failures_in_a_row_stop_the_run(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_stopped_run_resumes(tmp_path: Path) -> None:
     with serving(says(GOOD), says({**GOOD, "score": 3}), fails(402)) as server:
-        with pytest.raises(JudgeError, match="HTTP 402"):
+        with pytest.raises(RequestError, match="HTTP 402"):
             judge(server, store=tmp_path).ask(pairs(5))
         assert server.count == 3
         server.script[:] = [says({**GOOD, "score": 5})]
@@ -514,7 +515,7 @@ def test_a_judge_is_a_model_of_protocols_that_scores_pairs(tmp_path: Path) -> No
         with pytest.raises(ValueError, match="no row has a mask"):
             bind(some.take([2]), {"judge": JudgeModel(judge(server))}, Protocol(look=Look(True)))
         missing = Manifest.from_rows([*rows, Row("x", "none.png")], tmp_path)
-        with pytest.raises(UnreadableError, match=r"none\.png"):
+        with pytest.raises(ManifestError, match=r"none\.png"):
             bind(missing, {"judge": JudgeModel(judge(server))}, Protocol())
 
 
@@ -586,7 +587,7 @@ def test_the_command_takes_a_judge_from_a_file_and_reports_its_work(
 def test_a_wrong_file_is_named_with_its_error(tmp_path: Path, given: Any, reason: str) -> None:
     path = tmp_path / "judge.json"
     path.write_text(json.dumps(given))
-    with pytest.raises(JudgeError, match=reason) as caught:
+    with pytest.raises(RequestError, match=reason) as caught:
         open_judge(path)
     assert str(path) in str(caught.value)
 
@@ -598,7 +599,7 @@ def test_a_file_from_a_stranger_cannot_choose_who_gets_the_images_and_the_key(
     monkeypatch.setenv("OPENAI_API_KEY", SECRET)
     path.write_text(json.dumps({"url": "https://judge.example/v1", "model": "m", "key": "OPENAI_API_KEY"}))
     for source in (path, f"{path}@api.openai.com"):
-        with pytest.raises(JudgeError, match=rf"name it, as in judge:{re.escape(str(path))}@judge\.example"):
+        with pytest.raises(RequestError, match=rf"name it, as in judge:{re.escape(str(path))}@judge\.example"):
             open_judge(source)
     opened = open_judge(f"{path}@judge.example").judge.backend
     assert isinstance(opened, Endpoint)
@@ -609,5 +610,5 @@ def test_a_file_from_a_stranger_cannot_choose_who_gets_the_images_and_the_key(
 def test_a_file_from_a_stranger_cannot_send_any_variable_of_the_environment(tmp_path: Path, name: str) -> None:
     path = tmp_path / "judge.json"
     path.write_text(json.dumps({"url": "https://judge.example/v1", "model": "m", "key": name}))
-    with pytest.raises(JudgeError, match=f"the variable '{name}' is not sent"):
+    with pytest.raises(RequestError, match=f"the variable '{name}' is not sent"):
         open_judge(f"{path}@judge.example")

@@ -13,12 +13,13 @@ from pathlib import Path
 import pytest
 
 from idmetric.evaluate.protocols.common import tables
-from idmetric.evaluate.protocols.common.grids import TableError, View, grids
+from idmetric.evaluate.protocols.common.grids import View, grids
 from idmetric.evaluate.protocols.common.latex import latex
 from idmetric.evaluate.protocols.common.protocol import column_of, find, modules
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.table_columns import SHARED
 from idmetric.evaluate.report.evaluation import PLOT_CAPTIONS
+from idmetric.metric.errors import RequestError
 
 IDENTITY = {"few": 0.86, "drift": 0.334, "good": 0.756, "swap_2": 0.018}
 COPIES = {"few": 0.5, "drift": 0.0, "good": 0.0, "swap_2": 0.0}
@@ -65,20 +66,20 @@ def test_show_chooses_and_orders_columns_by_any_spelling() -> None:
     )
     [grid] = grids([result], View(show=("IDENTITY", "clip_t")))
     assert grid.metrics == ["identity", "CLIP-T"]
-    with pytest.raises(TableError, match=r"no column vendi: there are CLIP-T, identity"):
+    with pytest.raises(RequestError, match=r"no column vendi: there are CLIP-T, identity"):
         grids([result], View(show=("vendi",)))
 
 
 def test_no_column_is_shown_by_an_empty_name() -> None:
     result = Result("dreambench", "tiny", [{"method": "few", "M-H": value(0.5), "±": value(0.1)}])
     assert grids([result], View(show=("±", "mh")))[0].metrics == ["±", "M-H"]
-    with pytest.raises(TableError, match="no column : there are M-H, ±"):
+    with pytest.raises(RequestError, match="no column : there are M-H, ±"):
         grids([result], View(show=("M-H", "")))
 
 
 @pytest.mark.parametrize("view", [View(rows="method"), View(columns="subject")])
 def test_half_a_pivot_is_refused(view: View) -> None:
-    with pytest.raises(TableError, match="belong together"):
+    with pytest.raises(RequestError, match="belong together"):
         grids([generator()], view)
 
 
@@ -103,7 +104,7 @@ def test_models_and_metrics_are_dimensions_too() -> None:
     assert metrics.labels == ["model", "metric"]
     assert [labels for labels, _ in metrics.lines][:2] == [["tiny", "identity"], ["tiny", "copies"]]
     for rows, columns, words in (("method", "class", "no row has a class"), ("method", "method", "are both method")):
-        with pytest.raises(TableError, match=words):
+        with pytest.raises(RequestError, match=words):
             grids(results, View(rows, columns))
 
 
@@ -279,7 +280,7 @@ def test_a_number_that_rounds_to_zero_has_no_sign() -> None:
 
 def test_an_empty_pivot_is_an_error() -> None:
     rows: list[Row] = [{"a": "x", "mAP": value(0.5)}, {"b": "y", "mAP": value(0.6)}]
-    with pytest.raises(TableError, match="no row has both a a and a b"):
+    with pytest.raises(RequestError, match="no row has both a a and a b"):
         grids([Result("folder", "m", rows)], View("a", "b"))
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from idmetric import IDSim, NonFiniteError, load
 from idmetric.cli import score
 from idmetric.data.embed import embed_rows
-from idmetric.data.look import UnreadableError
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Manifest, Row
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
 from idmetric.gallery import Gallery
@@ -153,7 +153,7 @@ def test_no_store_takes_what_is_not_finite(overflowing: Path, tmp_path: Path) ->
         "--dtype float32" in reason
         for reason in Gallery(tmp_path / "g", half).update(tmp_path / "photos").unreadable.values()
     )
-    with pytest.raises(UnreadableError, match="in float16 is not finite"):
+    with pytest.raises(ManifestError, match="in float16 is not finite"):
         bind(manifest, {"large": half}, EvalSettings())
 
 

@@ -23,9 +23,10 @@ from idmetric.evaluate.settings import from_file
 from idmetric.metric.calibration import apply as calibration
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.format import read_json
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files import json_file
 from idmetric.metric.files.output import OutputError, replacing, writing
-from idmetric.metric.images.paths import InputError, listed
+from idmetric.metric.images.paths import listed
 from idmetric.stream.keys import folder_name as gallery_folder
 from idmetric.train.loop import TrainSettings
 from tests.hub_server import COMMIT, HubServer
@@ -78,7 +79,7 @@ def test_folders_may_be_a_thousand_deep_and_too_long_paths_are_named(
         os.mkdir("e" * 200)
         os.chdir("e" * 200)
     os.chdir(tmp_path)
-    with pytest.raises(InputError, match="the folder cannot be listed: File name too long"):
+    with pytest.raises(RequestError, match="the folder cannot be listed: File name too long"):
         listed(".")
     subprocess.run(["rm", "-r", str(tmp_path / "d")], check=True)  # which pytest cannot
 

@@ -29,7 +29,7 @@ from idmetric.gallery.sources import GalleryError, Source, entries
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files.output import OutputError, file_id
 from idmetric.metric.files.tables import four, rounded
-from idmetric.metric.images.paths import InputError, listed, mask_of, masks_of
+from idmetric.metric.images.paths import listed, mask_of, masks_of
 from idmetric.metric.images.read import ImageReadError
 from idmetric.scoring.pairs import read_pairs
 from idmetric.scoring.scores import COLUMNS
@@ -104,7 +104,7 @@ def test_a_folder_and_a_pattern_are_the_same_list_in_natural_order(tmp_path: Pat
     assert listed(f"{tmp_path}/h [1]/*.png") == [f"{tmp_path}/h [1]/x.png"]  # brackets of a folder that is there
     assert listed("absent.png") == ["absent.png"]
     assert listed("https://example.org/a*.png") == ["https://example.org/a*.png"]
-    with pytest.raises(InputError, match="nothing matches"):
+    with pytest.raises(RequestError, match="nothing matches"):
         listed(tmp_path / "no*.png")
 
 
@@ -126,7 +126,7 @@ def test_hidden_files_and_linked_folders_are_treated_alike_everywhere(tmp_path: 
     assert listed(root / "who" / "._a.png") == [str(root / "who" / "._a.png")]  # named: read
 
     touch(tmp_path / "mac", "._a.png")
-    with pytest.raises(InputError, match=r"no images .*hidden files are left out"):
+    with pytest.raises(RequestError, match=r"no images .*hidden files are left out"):
         listed(tmp_path / "mac")
 
 
@@ -227,7 +227,7 @@ def test_one_mask_for_two_images_is_refused(run: Run, folder: Path, saved: Path)
     assert run("--pairs", "p.csv", "--mask-dir", "masks")[0] == 2
     with pytest.raises(GalleryError, match="would be the mask of both"):
         list(entries([Source(str(folder / "gen"), str(folder / "masks"))], masked=True))
-    with pytest.raises(InputError, match="would be the mask of both"):
+    with pytest.raises(RequestError, match="would be the mask of both"):
         load(saved, device="cpu").embed([str(folder / name) for name in images], masks=folder / "masks")
     os.link(folder / "gen/a/0.png", folder / "gen/again.png")
     (folder / "masks/again.png").symlink_to("0.png")
@@ -245,7 +245,7 @@ def test_two_masks_that_are_as_specific_are_refused(run: Run, folder: Path) -> N
         mask(folder / "masks" / name, (2, 2, 20, 20))
     (folder / "gen/a/0.png").rename(folder / "gen/a/0.webp")
     says = f"both {Path('masks/0.jpg')} and {Path('masks/0.png')} may be its mask"
-    with pytest.raises(InputError, match=re.escape(says)):
+    with pytest.raises(RequestError, match=re.escape(says)):
         mask_of("masks", "gen/a/0.webp")
     status, _, err = run("refs/10.png", "gen/a/0.webp", "--mask-dir", "masks")
     assert (status, says in err) == (2, True)
@@ -255,7 +255,7 @@ def test_the_advice_for_one_mask_of_two_images_works(folder: Path) -> None:
     Image.new("RGB", (40, 30)).save(folder / "gen/a/0.jpg")
     images = [str(folder / "gen/a/0.png"), str(folder / "gen/a/0.jpg")]
     mask(folder / "masks/0.png", (2, 2, 20, 20))
-    with pytest.raises(InputError, match="name their masks") as caught:
+    with pytest.raises(RequestError, match="name their masks") as caught:
         masks_of(folder / "masks", images)
     advised = str(caught.value).partition("name their masks ")[2].split(" and ")
     assert advised == [str(folder / "masks/a/0.png.png"), str(folder / "masks/a/0.jpg.png")]

@@ -15,11 +15,12 @@ from PIL import Image
 
 import idmetric
 from idmetric import IDSim, ImageReadError
-from idmetric.adapters.export import ExportError, export
+from idmetric.adapters.export import export
 from idmetric.cli.main import main
 from idmetric.cli.options import DECODES
 from idmetric.matching.heatmaps import heatmaps
 from idmetric.metric.calibration.apply import CalibrationError
+from idmetric.metric.errors import RequestError
 from idmetric.metric.images.fit import SQUASH, Fit
 from idmetric.metric.images.opening import LEAST, MARGIN, checked
 from idmetric.metric.images.read import read_image, to_image, to_pixels
@@ -293,7 +294,7 @@ def test_a_calibration_of_exact_scores_is_not_used_for_fast_ones() -> None:
 
 
 def test_a_fast_model_is_not_exported(fast: IDSim, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="without decode="):
+    with pytest.raises(RequestError, match="without decode="):
         export(fast, tmp_path / "fast.onnx")
 
 

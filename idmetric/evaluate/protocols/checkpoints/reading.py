@@ -21,14 +21,8 @@ from idmetric.evaluate.protocols.generator.outputs import (
     refuse_unmatched,
     with_photos,
 )
-from idmetric.evaluate.protocols.generator.pattern import (
-    GENERATED,
-    ONLY,
-    Fields,
-    OutputsError,
-    Picture,
-    fields_of,
-)
+from idmetric.evaluate.protocols.generator.pattern import GENERATED, ONLY, Fields, Picture, fields_of
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files import json_file
 from idmetric.metric.files.tables import text_lines
 
@@ -92,12 +86,12 @@ def read(
         skip: leave images out that do not match, with a warning.
 
     Raises:
-        OutputsError: if images do not match, occur twice, or have no reference.
-        SourceError: for a table that cannot be used.
+        RequestError: if images do not match, occur twice, or have no reference.
+        ManifestError: for a table that cannot be used.
     """
     if data.is_file():
         if base is not None:
-            raise OutputsError("--base is for folders: give the base model's images in the table, as step 0")
+            raise RequestError("--base is for folders: give the base model's images in the table, as step 0")
         pictures = read_table(data)
     else:
         pictures = _of_folder(data, pattern, base, skip)
@@ -115,7 +109,7 @@ def _at_step(picture: Picture) -> Picture:
     """The picture with its step as its method."""
     step = re.sub(r"\.0+$", "", picture.fields.get("step", ""))  # as data frames write it, where rows have none
     if not (step.isascii() and step.isdigit()):
-        raise OutputsError(f"{picture.path}: the step {step!r} is not a whole number: fill the column step")
+        raise RequestError(f"{picture.path}: the step {step!r} is not a whole number: fill the column step")
     fields = {**picture.fields, "method": str(int(step))}
     fields.pop("step")
     fields.pop("epoch", None)
@@ -131,7 +125,7 @@ def _of_folder(data: Path, pattern: str | None, base: Path | None, skip: bool) -
         below: Fields = lambda path: sample(f"checkpoint-{BASE}/{path}")  # noqa: E731
     else:
         if "{step}" not in pattern:
-            raise OutputsError(f"--pattern {pattern!r}: it needs a field {{step}}, such as {_EXAMPLE}")
+            raise RequestError(f"--pattern {pattern!r}: it needs a field {{step}}, such as {_EXAMPLE}")
         about, sample = repr(pattern), fields_of(pattern)
         parts = [part for part in pattern.split("/") if "{step}" not in part]
         below = fields_of("/".join(parts) or pattern)
@@ -139,7 +133,7 @@ def _of_folder(data: Path, pattern: str | None, base: Path | None, skip: bool) -
     refuse_unmatched(rest, f"{data} and {about}", skip)
     epochs = sum("epoch" in picture.fields for picture in pictures)
     if 0 < epochs < len(pictures):  # they cannot be put into one order
-        raise OutputsError(
+        raise RequestError(
             f"{data}: {epochs} images are samples of epochs (e000003), {len(pictures) - epochs} of steps (000500): "
             "keep one kind, by a --pattern and --on-error skip, or in another folder"
         )
@@ -147,7 +141,7 @@ def _of_folder(data: Path, pattern: str | None, base: Path | None, skip: bool) -
         return pictures
 
     if any(int(picture.fields["step"]) == BASE for picture in pictures):
-        raise OutputsError(f"--base {base}: {data} has images of the base model already, as step 0")
+        raise RequestError(f"--base {base}: {data} has images of the base model already, as step 0")
     files = images_below(base)
     base_pictures, rest = matched(base, files, GENERATED, lambda path: sample(path) or below(path))
     refuse_unmatched(rest, f"--base {base} and {about}", skip)
@@ -160,7 +154,7 @@ def _trainer(folder: Path, files: Sequence[Path]) -> str:
         if any(fields_by(trainer, file.relative_to(folder).as_posix()) for file in files):
             return trainer
     name = files[0].relative_to(folder).as_posix()
-    raise OutputsError(
+    raise RequestError(
         f"{folder}: its images, such as {name}, are not named as samples of {', '.join(TRAINERS)}: give their "
         f"--pattern, such as {_EXAMPLE}"
     )
@@ -181,7 +175,7 @@ def _in_words(pictures: Sequence[Picture], path: Path) -> list[Picture]:
         if picture.role == GENERATED and digits.isdigit():
             number = int(digits)
             if number >= len(prompts):
-                raise OutputsError(f"{picture.path}: {path} has {len(prompts)} prompts, and none of number {number}")
+                raise RequestError(f"{picture.path}: {path} has {len(prompts)} prompts, and none of number {number}")
             picture = replace(picture, text=prompts[number])
         in_words.append(picture)
     return in_words

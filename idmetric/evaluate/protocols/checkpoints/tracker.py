@@ -66,7 +66,7 @@ class Tracker:
 
     Raises:
         TypeError: for a metric or writer of another kind.
-        UnreadableError, ImageReadError: naming photos that cannot be read.
+        ManifestError, ImageReadError: naming photos that cannot be read.
         ValueError: without references.
     """
 

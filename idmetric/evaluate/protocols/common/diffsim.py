@@ -144,13 +144,13 @@ class DiffSim(PairBaseline):
 
         def stop(module: Any, arguments: tuple[Tensor, ...]) -> None:
             inputs.append(arguments[0])
-            raise _ReachedError
+            raise StopIteration
 
         twice = torch.cat([noisy, noisy])
         scaled = self.pipe.scheduler.scale_model_input(twice, self.time)
         words = self._words.repeat_interleave(len(noisy), 0)
         hook = self.attention.register_forward_pre_hook(stop)
-        with hook, suppress(_ReachedError):
+        with hook, suppress(StopIteration):
             self.pipe.unet(scaled, self.time, encoder_hidden_states=words)
         return inputs[0]
 
@@ -160,10 +160,6 @@ class DiffSim(PairBaseline):
         heads = self.attention.heads
         split = tokens.view(2, -1, count, heads, width // heads)
         return split.permute(1, 0, 3, 2, 4).flatten(1, 2)
-
-
-class _ReachedError(Exception):
-    """The U-Net has reached the layer that is read."""
 
 
 def _aligned(a: Sequence[Tensor], b: Sequence[Tensor]) -> Tensor:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from idmetric.evaluate.protocols.common.protocol import column_of
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.table_columns import Column
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files.tables import printable
 
 PAPER = " (paper)"  # ends the heads of the papers' numbers
@@ -66,10 +67,6 @@ class View:
     caption: str = "short"
 
 
-class TableError(ValueError):
-    """A table that the results do not allow; the message lists what they have."""
-
-
 class Line(NamedTuple):
     """A row of results: its labels, the model among them, its numbers, and the property that its images share."""
 
@@ -82,10 +79,10 @@ def grids(results: Sequence[Result], view: View = View()) -> list[Grid]:
     """The tables of a view.
 
     Raises:
-        TableError: for a dimension or column that no row has, or a view with rows or columns alone.
+        RequestError: for a dimension or column that no row has, or a view with rows or columns alone.
     """
     if (view.rows is None) != (view.columns is None):
-        raise TableError("rows and columns belong together: give both, such as rows method and columns subject")
+        raise RequestError("rows and columns belong together: give both, such as rows method and columns subject")
     protocol = results[0].protocol
     lines = _lines(results)
     rows = [line for line in lines if "p" not in line.numbers]
@@ -142,7 +139,7 @@ def _shown(lines: Sequence[Line], show: Sequence[str] = ()) -> list[str]:
     by_plain_name = {_plain(name): name for name in metrics}
     for name in show:
         if _plain(name) not in by_plain_name:
-            raise TableError(f"no column {name}: there are {', '.join(metrics)}")
+            raise RequestError(f"no column {name}: there are {', '.join(metrics)}")
     return [by_plain_name[_plain(name)] for name in show]
 
 
@@ -156,15 +153,15 @@ def _pivots(protocol: str, lines: Sequence[Line], rows: str, columns: str, show:
     dimensions = [*_names(line.labels for line in lines), "metric"]
     for name in (rows, columns):
         if name not in dimensions:
-            raise TableError(f"no row has a {name}: rows and columns can be {', '.join(dimensions)}")
+            raise RequestError(f"no row has a {name}: rows and columns can be {', '.join(dimensions)}")
     if rows == columns:
-        raise TableError(f"rows and columns are both {rows}: choose two of {', '.join(dimensions)}")
+        raise RequestError(f"rows and columns are both {rows}: choose two of {', '.join(dimensions)}")
 
     wanted = {rows, columns} - {"metric"}
     groups = ("", rows, columns)
     lines = [line for line in lines if wanted <= line.labels.keys() and line.group in groups]
     if not lines:
-        raise TableError(f"no row has both a {rows} and a {columns}")
+        raise RequestError(f"no row has both a {rows} and a {columns}")
 
     metrics = _shown(lines, show)
     if "metric" in (rows, columns):

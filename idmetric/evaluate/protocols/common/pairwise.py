@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from idmetric.data.embed import items_of
-from idmetric.data.look import UnreadableError
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, Ints
 from idmetric.stream.encoders import ImageModel, PlainModel
@@ -42,19 +41,18 @@ def prepare(
     look: Look = Look(),
     workers: int | None = None,
     progress: Progress | None = None,
-) -> dict[str, Prepared]:
+) -> tuple[dict[str, Prepared], dict[int, str]]:
     """Read rows (default all) for each metric, equal images once.
+
+    If some images cannot be used, nothing is prepared: row -> reason is returned, for all of them.
 
     Args:
         models: name -> metric.
         progress: called with (images read, images to read).
-
-    Raises:
-        UnreadableError: naming all images that cannot be used.
     """
     items, problems = items_of(manifest, rows, look)
     if problems:
-        raise UnreadableError.of(manifest, problems)
+        return {}, problems
     claims: dict[tuple[int, str], object] = {}  # of the item that is prepared for all with equal content
 
     def is_repeated(number: int, key: str) -> bool:
@@ -88,9 +86,9 @@ def prepare(
         if key in broken:
             problems.setdefault(row, broken[key])
     if problems:
-        raise UnreadableError.of(manifest, dict(sorted(problems.items())))
+        return {}, problems
     number_of_row = {row: numbers[key] for row, key in keys.items()}
-    return {name: (torch.stack(images), number_of_row) for name, images in pixels.items()}
+    return {name: (torch.stack(images), number_of_row) for name, images in pixels.items()}, {}
 
 
 class PairModel(PlainModel):

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_che
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.data.look import UnreadableError
 from idmetric.data.manifest.twins import twins_note
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.paper_numbers import missing_rows, open_points
@@ -120,12 +119,19 @@ class Scorer(Protocol):
         """Similarities (P,) of a's rows to b's, one by one."""
 
 
+class JudgeScorer(Scorer, Protocol):
+    """A judge that is bound to a manifest."""
+
+    def problems(self, rows: Rows | None = None) -> dict[int, str]:
+        """Row -> reason of all images (or some rows) that cannot be used."""
+
+
 @runtime_checkable
 class Judge(Protocol):
     """A model that is asked about pairs of images, and binds itself to a manifest; see `judges.scorer`."""
 
-    def bind(self, manifest: Manifest, settings: EvalSettings, rows: Rows | None = None) -> Scorer:
-        """The judge for a manifest's rows (default all)."""
+    def bind(self, manifest: Manifest, settings: EvalSettings) -> JudgeScorer:
+        """The judge for a manifest."""
 
     def report(self) -> str:
         """Its cost so far."""
@@ -176,13 +182,13 @@ def bind(
         words_of: row -> the text that goes with its image, for models that read; see `idmetric.data.embed.embed`.
 
     Raises:
-        UnreadableError: naming all images that cannot be used, unless `settings.on_error` is "skip", which leaves them
+        ManifestError: naming all images that cannot be used, unless `settings.on_error` is "skip", which leaves them
             and the rows that depend on them out of the result's manifest, with a note.
         ValueError: if a model has no patches, and the distance needs them.
     """
-    from idmetric.data.embed import embed
+    from idmetric.data.embed import unusable
     from idmetric.data.manifest.check import without
-    from idmetric.evaluate.protocols.common.pairwise import PairModel, PairScorer, prepare
+    from idmetric.evaluate.protocols.common.pairwise import PairModel
     from idmetric.metric.models.embedder import Embedder
 
     vector_models: dict[str, VectorModel] = {}
@@ -196,63 +202,103 @@ def bind(
         else:
             judges[name] = model
 
-    patches = needs_patches(settings.distance)
     with_patches = {name for name, model in vector_models.items() if model.has_patches}
     lacking = [name for name in models if name not in with_patches]
-    if patches and lacking:
+    if needs_patches(settings.distance) and lacking:
         raise ValueError(f"models without patches: {', '.join(lacking)}; leave them out, or use the distance cls")
 
     alike = twins_note(manifest.column("identity"))
     notes = [] if alike is None else [alike]
     while True:
-        scorers: dict[str, Scorer] = {}
         rows = rows_of(manifest) if rows_of else None
-        words = words_of(manifest) if words_of else None
-        try:
-            if vector_models:
-                stored = embed(
-                    manifest,
-                    vector_models,
-                    rows,
-                    store=settings.store,
-                    patches=patches,
-                    look=settings.look,
-                    words=words,
-                    batch_size=settings.batch_size,
-                    workers=settings.workers,
-                    progress=settings.progress,
-                )
-                for name, vector_model in vector_models.items():
-                    scorers[name] = VectorScorer(vector_model, stored[name], settings.distance)
-            if pair_models:
-                images = prepare(
-                    manifest,
-                    pair_models,
-                    rows,
-                    look=settings.look,
-                    workers=settings.workers,
-                    progress=settings.progress,
-                )
-                for name, model in pair_models.items():
-                    scorers[name] = PairScorer(
-                        model,
-                        images[name],
-                        batch_size=settings.batch_size,
-                        max_pairs=settings.max_pairs,
-                        progress=settings.pair_progress,
-                    )
-            for name, judge in judges.items():
-                scorers[name] = judge.bind(manifest, settings, rows)
+        words = words_of(manifest) if words_of else {}
+        scorers: dict[str, Scorer] = {}
+        problems: dict[int, str] = {}
+        if vector_models:
+            bound, problems = _bound_vectors(manifest, vector_models, settings, rows, words)
+            scorers |= bound
+        if pair_models and not problems:
+            bound, problems = _bound_pairs(manifest, pair_models, settings, rows)
+            scorers |= bound
+        for name, judge in judges.items():
+            if not problems:
+                judge_scorer = judge.bind(manifest, settings)
+                problems = judge_scorer.problems(rows)
+                scorers[name] = judge_scorer
+        if not problems:
             return Bound(manifest, {name: scorers[name] for name in models}, notes)
-        except UnreadableError as error:
-            usable = without(manifest, set(error.problems))
-            if settings.on_error != "skip" or not len(usable):
-                raise
-            lost = len(manifest) - len(usable)
-            notes.append(
-                f"{len(error.problems)} images could not be used ({lost} rows that depend on them are left out)"
-            )
-            manifest = usable
+
+        usable = without(manifest, set(problems))
+        if settings.on_error != "skip" or not len(usable):
+            raise unusable(manifest, problems)
+        lost = len(manifest) - len(usable)
+        notes.append(f"{len(problems)} images could not be used ({lost} rows that depend on them are left out)")
+        manifest = usable
+
+
+def _bound_vectors(
+    manifest: Manifest,
+    models: Mapping[str, VectorModel],
+    settings: EvalSettings,
+    rows: Rows | None,
+    words: Mapping[int, str],
+) -> tuple[dict[str, Scorer], dict[int, str]]:
+    """Models bound to the embeddings of rows, and row -> reason of images that cannot be used.
+
+    If files are missing, which is cheap to find out, nothing is embedded.
+    """
+    from idmetric.data.embed import embed, items_of
+
+    all_read_words = all(model.reads_words for model in models.values())
+    _, missing = items_of(manifest, rows, settings.look, words, all_read_words)
+    if missing:
+        return {}, missing
+
+    stored = embed(
+        manifest,
+        models,
+        rows,
+        store=settings.store,
+        patches=needs_patches(settings.distance),
+        look=settings.look,
+        words=words,
+        batch_size=settings.batch_size,
+        workers=settings.workers,
+        progress=settings.progress,
+        skip=True,
+    )
+    scorers: dict[str, Scorer] = {}
+    problems: dict[int, str] = {}
+    for name, model in models.items():
+        problems.update(stored[name].problems)
+        scorers[name] = VectorScorer(model, stored[name], settings.distance)
+    return scorers, problems
+
+
+def _bound_pairs(
+    manifest: Manifest, models: Mapping[str, PairModel], settings: EvalSettings, rows: Rows | None
+) -> tuple[dict[str, Scorer], dict[int, str]]:
+    """Metrics of pairs bound to the images of rows, and row -> reason of images that cannot be used."""
+    from idmetric.evaluate.protocols.common.pairwise import PairScorer, prepare
+
+    images, problems = prepare(
+        manifest,
+        models,
+        rows,
+        look=settings.look,
+        workers=settings.workers,
+        progress=settings.progress,
+    )
+    scorers: dict[str, Scorer] = {}
+    for name, prepared in images.items():
+        scorers[name] = PairScorer(
+            models[name],
+            prepared,
+            batch_size=settings.batch_size,
+            max_pairs=settings.max_pairs,
+            progress=settings.pair_progress,
+        )
+    return scorers, problems
 
 
 def is_embedder(model: Any) -> TypeIs[Embedder]:

@@ -138,7 +138,7 @@ def write(results: Sequence[Result], out: Path, name: str, view: View = View()) 
     The items go to `name`.MODEL.TABLE.parquet.
 
     Raises:
-        TableError: see `grids`.
+        RequestError: see `grids`.
     """
     texts = {
         "md": markdown(results, view),

@@ -29,7 +29,8 @@ from typing import Any
 
 import numpy as np
 
-from idmetric.data.importers.source import SourceError, read_json
+from idmetric.data.importers.source import read_json
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.evaluate.protocols.common.columns import Array, listed
 from idmetric.evaluate.protocols.generator.images import Images
 from idmetric.evaluate.protocols.judges.answers import grades_in_lines
@@ -128,8 +129,8 @@ def read_grades(sources: Sequence[str], images: Images) -> Grades:
     """The grades of these images in the files, in the files of folders, or in the files of patterns with `*`.
 
     Raises:
-        SourceError: for a file that no benchmark writes, files of several benchmarks or judges, and grades of which it
-            is not clear to which image they belong.
+        ManifestError: for a file that no benchmark writes, files of several benchmarks or judges, and grades of which
+            it is not clear to which image they belong.
     """
     files = [file for source in sources for file in _files_of(source)]
     schemes: dict[GradingScheme, Path] = {}
@@ -140,7 +141,7 @@ def read_grades(sources: Sequence[str], images: Images) -> Grades:
         answers += answers_of_file
     if len(schemes) > 1:
         first, second, *_ = schemes.values()
-        raise SourceError(f"{first} and {second} are grades of two benchmarks, on different scales: name one of them")
+        raise ManifestError(f"{first} and {second} are grades of two benchmarks, on different scales: name one of them")
     _refuse_several_judges(files)
 
     [benchmark] = schemes
@@ -150,7 +151,7 @@ def read_grades(sources: Sequence[str], images: Images) -> Grades:
     else:
         answers_of, nearer = _by_path(answers, images.file)
     if not answers_of:
-        raise SourceError(
+        raise ManifestError(
             f"{sources[0]}: none of its grades belongs to an image of --data: it names {answers[0].image}, "
             f"and there is {images.file[0]}"
         )
@@ -174,7 +175,7 @@ def _files_of(source: str) -> list[Path]:
         root = Path(path.anchor)
         files = matching(root, str(path.relative_to(root)))
     if not files:
-        raise SourceError(f"{source}: no result files of a benchmark ({', '.join(_FOLDER_PATTERNS)}, METHOD.json)")
+        raise ManifestError(f"{source}: no result files of a benchmark ({', '.join(_FOLDER_PATTERNS)}, METHOD.json)")
     return files
 
 
@@ -185,7 +186,7 @@ def _refuse_several_judges(files: Sequence[Path]) -> None:
         if match is not None:
             judges[match["judge"]] = None
     if len(judges) > 1:
-        raise SourceError(
+        raise ManifestError(
             f"these are answers of {len(judges)} models, {listed(judges)}: choose one by a pattern, such as "
             f"'{files[0].parent.parent}/*/*_{next(iter(judges))}_judge.txt'"
         )
@@ -232,7 +233,7 @@ def _by_path(answers: Iterable[Answer], files: Iterable[str]) -> tuple[dict[str,
         Also the images of answers that have a shorter end in common: they are about other methods or tasks.
 
     Raises:
-        SourceError: if two images have equally long ends.
+        ManifestError: if two images have equally long ends.
     """
     parts_of_files: dict[str, tuple[str, ...]] = {}
     files_of_name: dict[str, list[str]] = {}
@@ -250,7 +251,7 @@ def _by_path(answers: Iterable[Answer], files: Iterable[str]) -> tuple[dict[str,
         lengths = [_common_end(parts_of_files[file], parts) for file in candidates]
         nearest = [file for file, length in zip(candidates, lengths, strict=True) if length == max(lengths)]
         if len(nearest) > 1:
-            raise SourceError(
+            raise ManifestError(
                 f"the grade of {answer.image} would be that of both {nearest[0]} and {nearest[1]}: "
                 "the benchmark's folders (METHOD, TASK) should be in the paths of both"
             )
@@ -309,11 +310,11 @@ def _read_file(path: Path) -> tuple[GradingScheme, list[Answer]]:
             return GEDIT, list(_of_table(path))
         if ending == ".json":
             return _of_json(path)
-    except SourceError:
+    except ManifestError:
         raise
     except (OSError, ValueError) as error:
-        raise SourceError(f"{path}: {error}") from error
-    raise SourceError(f"{path}: no result file of a benchmark: {', '.join(_FOLDER_PATTERNS)}, METHOD.json")
+        raise ManifestError(f"{path}: {error}") from error
+    raise ManifestError(f"{path}: no result file of a benchmark: {', '.join(_FOLDER_PATTERNS)}, METHOD.json")
 
 
 def _of_lines(path: Path) -> Iterator[Answer]:
@@ -321,7 +322,9 @@ def _of_lines(path: Path) -> Iterator[Answer]:
     for number, row in json_lines(path):
         missing = [key for key in ("output_image_path", "PF_score", "SC_score") if key not in row]
         if missing:
-            raise SourceError(f"{path}, line {number}: no {', '.join(missing)}, which OmniContext and SconeEval write")
+            raise ManifestError(
+                f"{path}, line {number}: no {', '.join(missing)}, which OmniContext and SconeEval write"
+            )
         parts = {}
         problem = ""
         for part in ("PF", "SC"):
@@ -335,7 +338,7 @@ def _of_lines(path: Path) -> Iterator[Answer]:
         if "DIS_acc" in row and "DIS_f1" in row:
             scores = (row["DIS_acc"], row["DIS_f1"])
             if not all(isinstance(score, int | float) for score in scores):
-                raise SourceError(f"{path}, line {number}: DIS_acc and DIS_f1 are {shown(scores)}, not numbers")
+                raise ManifestError(f"{path}, line {number}: DIS_acc and DIS_f1 are {shown(scores)}, not numbers")
             parts["DIS"] = sum(scores) / 2
         yield Answer(_image_of(row["output_image_path"]), parts, _geometric_mean(parts, "PF", "SC"), problem)
 
@@ -346,7 +349,7 @@ def _of_table(path: Path) -> Iterator[Answer]:
     table = read_table(path, needed=("edited_image", *columns.values()))
     for number, row in table.records():
         if row["edited_image"] is None:
-            raise SourceError(f"{path}: {cell_name(number, 'edited_image')} is empty")
+            raise ManifestError(f"{path}: {cell_name(number, 'edited_image')} is empty")
         parts = {}
         for part, column in columns.items():
             value = _number(row[column], GEDIT)
@@ -363,7 +366,7 @@ def _of_json(path: Path) -> tuple[GradingScheme, list[Answer]]:
     content: dict[str, Any] = read_json(path, dict)
     is_rating = [re.fullmatch(r".+_\d+_.+-\d+(_0)?", key) is not None for key in content]
     if not content:
-        raise SourceError(f"{path}: it has no grades")
+        raise ManifestError(f"{path}: it has no grades")
     if all(is_rating):
         method = path.stem.removesuffix("-cp")
         ratings = []
@@ -386,7 +389,7 @@ def _of_json(path: Path) -> tuple[GradingScheme, list[Answer]]:
         elif not isinstance(value, dict):  # a dict holds an error
             grade = _number(value, IMGEDIT)
             if grade is None:
-                raise SourceError(
+                raise ManifestError(
                     f"{path}: {key!r}: {value!r} is neither an answer of ImgEdit-Bench nor a mean of its grades"
                 )
         answers.append(Answer(str(folder / key), parts, grade, "with an answer that cannot be read"))
@@ -397,7 +400,7 @@ def _of_text(path: Path) -> Answer:
     """The answer in a file of MultiBanana, which lies next to the image."""
     match = _JUDGE_FILE.fullmatch(path.stem)
     if match is None:
-        raise SourceError(f"{path}: MultiBanana names its answers NUMBER_MODEL_judge.txt")
+        raise ManifestError(f"{path}: MultiBanana names its answers NUMBER_MODEL_judge.txt")
     image = str(path.parent / f"{match['image']}_generated")
     grades = grades_in_lines(json_file.read_text(path))
     parts = {}

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from idmetric.evaluate.protocols.generator.pattern import GENERATED, REFERENCE, TRAINING, OutputsError, Picture
+from idmetric.evaluate.protocols.generator.pattern import GENERATED, REFERENCE, TRAINING, Picture
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files import json_file
 
 
@@ -73,7 +74,7 @@ def indexed(pictures: Sequence[Picture], benchmark: Path, reader: Reader) -> lis
         benchmark: a file of entries, or a folder with a file for each `task` of the pictures.
 
     Raises:
-        OutputsError: for a file of another form, an output without an entry, or a reference that does not exist.
+        RequestError: for a file of another form, an output without an entry, or a reference that does not exist.
     """
     file_of = {picture.path: _entries_file(picture, benchmark) for picture in pictures}
     entries: dict[tuple[Path, str], tuple[str, Sequence[Subject]]] = {}
@@ -93,7 +94,7 @@ def indexed(pictures: Sequence[Picture], benchmark: Path, reader: Reader) -> lis
         file = file_of[picture.path]
         index = str(int(picture.fields["index"]))
         if (file, index) not in entries:
-            raise OutputsError(f"{picture.path}: {file} has no entry {index}")
+            raise RequestError(f"{picture.path}: {file} has no entry {index}")
         prompt, subjects = entries[file, index]
         by_name = {subject.name: subject for subject in subjects}
         fields = {**picture.fields, "prompt": prompt}
@@ -117,7 +118,7 @@ def _entries_file(picture: Picture, benchmark: Path) -> Path:
         return benchmark
     file = benchmark / f"{picture.fields.get('task', '')}.json"
     if not file.is_file():
-        raise OutputsError(f"{picture.path}: {file}, which should hold its prompt and references, does not exist")
+        raise RequestError(f"{picture.path}: {file}, which should hold its prompt and references, does not exist")
     return file
 
 
@@ -135,7 +136,7 @@ def _entries(path: Path, reader: Reader) -> dict[str, tuple[str, Sequence[Subjec
                 raise ValueError("no subject, or the index of an earlier entry")
             entries[index] = entry["instruction" if "instruction" in entry else "prompt"], subjects
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
-        raise OutputsError(f"{path}:{where} not as the layout's project writes it: {error!r}") from error
+        raise RequestError(f"{path}:{where} not as the layout's project writes it: {error!r}") from error
     return entries
 
 
@@ -143,13 +144,13 @@ def _file_of(path: Path, image: str) -> Path:
     """An image's file; its path is relative to the benchmark's folder or to one above, such as the repository.
 
     Raises:
-        OutputsError: if there is none.
+        RequestError: if there is none.
     """
     folders = path.absolute().parents
     for folder in folders:
         if (folder / image).is_file():
             return folder / image
-    raise OutputsError(f"{path}: no file {folders[0] / image}; paths are relative to its folder or to one above")
+    raise RequestError(f"{path}: no file {folders[0] / image}; paths are relative to its folder or to one above")
 
 
 # Layouts
@@ -231,7 +232,7 @@ def prompted(picture: Picture, name: str) -> Picture:
         meta = json_file.read(path)
         prompt = str(meta["caption_en" if "caption_en" in meta else "prompt"])
     except (ValueError, KeyError, TypeError) as error:
-        raise OutputsError(f'{path}: no prompt: {error!r}; it should hold {{"prompt": ...}}') from error
+        raise RequestError(f'{path}: no prompt: {error!r}; it should hold {{"prompt": ...}}') from error
     return replace(picture.having(prompt=prompt), text=prompt)
 
 
@@ -241,7 +242,7 @@ def people(pictures: Sequence[Picture]) -> list[Picture]:
     A person has the name of sample and file, such as "0001 ref_1"; the sample is in the field `sample`.
 
     Raises:
-        OutputsError: for an output of a sample without such images.
+        RequestError: for an output of a sample without such images.
     """
     names: dict[str, list[str]] = {}
     references = []
@@ -258,7 +259,7 @@ def people(pictures: Sequence[Picture]) -> list[Picture]:
             continue
         sample = picture.fields["subject"]
         if sample not in names:
-            raise OutputsError(
+            raise RequestError(
                 f"{picture.path}: there are no photos ref_1.jpg, ref_2.jpg, ... of the people of {sample}"
             )
         for name in dict.fromkeys(names[sample]):

@@ -16,7 +16,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.data.importers.source import ENDINGS, SourceError, open_source
+from idmetric.data.importers.source import ENDINGS, open_source
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.evaluate.protocols.common.columns import listed
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.generator.layouts import LAYOUTS, Layout, indexed, people, prompted
@@ -28,12 +29,12 @@ from idmetric.evaluate.protocols.generator.pattern import (
     REFERENCE,
     TRAINING,
     Fields,
-    OutputsError,
     Picture,
     fields_of,
     split,
 )
 from idmetric.evaluate.protocols.generator.stories import in_stories
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files.output import replacing
 from idmetric.metric.images import paths
 from idmetric.metric.images.read import read_image
@@ -75,8 +76,8 @@ def read(
         in_regions: whether subjects will be compared in regions, where a layout's people are subjects.
 
     Raises:
-        OutputsError: if images do not match, occur twice, or have no reference.
-        SourceError: for a table that cannot be used.
+        RequestError: if images do not match, occur twice, or have no reference.
+        ManifestError: for a table that cannot be used.
     """
     chosen: Layout | None = None
     if pattern is not None and layout is None:
@@ -107,9 +108,9 @@ def _outputs(
     if data.is_file():
         return read_table(data)
     if not data.is_dir():
-        raise OutputsError(f"{data}: no file or folder has this name")
+        raise RequestError(f"{data}: no file or folder has this name")
     if layout is None:
-        raise OutputsError(
+        raise RequestError(
             f"{data} is a folder: name its layout by --pattern, such as "
             f"'{{method}}/{{subject}}/{{prompt}}_{{seed}}.png', or by --layout ({', '.join(LAYOUTS)})"
         )
@@ -123,7 +124,7 @@ def _matched(pattern: Path) -> tuple[Path, list[Path]]:
         return next(iter(sources), pattern), []
     folders = [source for source in sources if source.is_dir()]
     if folders:
-        raise OutputsError(
+        raise RequestError(
             f"{pattern} matches {len(sources)} folders, such as {folders[0]}: name the folder above them, and their "
             "names in --pattern, such as '{method}/{subject}/{prompt}_{seed}.png'"
         )
@@ -159,10 +160,10 @@ def open_outputs(
 def read_table(path: Path) -> list[Picture]:
     """The pictures of a .csv, .parquet or .jsonl file, with their columns as fields."""
     if path.suffix.lower() not in ENDINGS:
-        raise OutputsError(f"{path}: a table ends in {', '.join(ENDINGS)}")
+        raise RequestError(f"{path}: a table ends in {', '.join(ENDINGS)}")
     table = open_source(path, known=(*KNOWN, "path", "text", "mask"))
     if "path" not in table.columns:
-        raise SourceError(f"{path}: no column 'path'; there are {', '.join(table.columns)}")
+        raise ManifestError(f"{path}: no column 'path'; there are {', '.join(table.columns)}")
 
     pictures = []
     for number, (_, row) in enumerate(table.rows(), 1):
@@ -170,15 +171,15 @@ def read_table(path: Path) -> list[Picture]:
         file, role = fields.pop("path", ""), fields.pop("role", GENERATED)
         text, mask = fields.pop("text", ""), fields.pop("mask", "")
         if not file:
-            raise SourceError(f"{path}: row {number} has no path")
+            raise ManifestError(f"{path}: row {number} has no path")
         if role not in (GENERATED, REFERENCE, TRAINING, FLOOR):
-            raise SourceError(
+            raise ManifestError(
                 f"{path}: row {number}, column 'role': {role!r} is not generated, reference, training or floor"
             )
         if "held_out" in fields:
             answer = fields["held_out"].lower()
             if answer not in _YES + _NO:
-                raise SourceError(f"{path}: row {number}, column 'held_out': {fields['held_out']!r} is not yes or no")
+                raise ManifestError(f"{path}: row {number}, column 'held_out': {fields['held_out']!r} is not yes or no")
             fields["held_out"] = "yes" if answer in _YES else "no"
         fields.setdefault("subject", ONLY)
         if role == GENERATED:
@@ -202,11 +203,11 @@ def _text(value: Any) -> str:
 
 def _of_layout(data: Path, layout: Layout, benchmark: Path | None, cells: Path | None, skip: bool) -> list[Picture]:
     if layout.benchmark and benchmark is None:
-        raise OutputsError("this layout needs --benchmark FILE.json: its prompts and references")
+        raise RequestError("this layout needs --benchmark FILE.json: its prompts and references")
     if layout.stories and benchmark is None:
-        raise OutputsError("this layout needs --benchmark FOLDER: its stories, STORY/story.json and STORY/image/")
+        raise RequestError("this layout needs --benchmark FOLDER: its stories, STORY/story.json and STORY/image/")
     if layout.grid and cells is None:
-        raise OutputsError("this layout needs --out DIR: the four images of each file are kept there")
+        raise RequestError("this layout needs --out DIR: the four images of each file are kept there")
 
     data = Path(os.path.abspath(data))
     files = images_below(data)
@@ -260,7 +261,7 @@ def _cells(grid: Picture, folder: Path) -> list[Picture]:
 def images_below(folder: Path) -> list[Path]:
     """The images in and below a folder, in natural order."""
     if not folder.is_dir():
-        raise OutputsError(f"{folder}: no such file or folder")
+        raise RequestError(f"{folder}: no such file or folder")
     return [Path(path) for path in paths.listed(folder)]
 
 
@@ -310,7 +311,7 @@ def _photos(source: str, role: str, skip: bool, alone: bool) -> list[Picture]:
         pictures, rest = matched(folder, files, role, fields_of(pattern))
         refuse_unmatched(rest if pictures else [], f"{folder} and {pattern!r}", skip)
     if not pictures:
-        raise OutputsError(f"{source}: no such images")
+        raise RequestError(f"{source}: no such images")
     return pictures
 
 
@@ -324,7 +325,7 @@ def refuse_unmatched(rest: Sequence[Path], where: str, skip: bool) -> None:
     names = "".join(lines)
     problem = f"{len(rest)} images do not match ({where})"
     if not skip:
-        raise OutputsError(
+        raise RequestError(
             f"{problem}; change the pattern ({{ignore}} and * match any text), or leave them out (--on-error skip):"
             f"{names}"
         )
@@ -341,7 +342,7 @@ def as_manifest(pictures: Sequence[Picture], noun: str = "method", outputs: bool
         noun: what the field `method` holds, for messages. outputs: refuse references alone.
 
     Raises:
-        OutputsError: if a place occurs twice, or images have no reference.
+        RequestError: if a place occurs twice, or images have no reference.
     """
     from idmetric.data.manifest.table import Manifest, Row
 
@@ -377,11 +378,11 @@ def _check_subjects(pictures: Sequence[Picture], outputs: bool) -> None:
     generated = {picture.fields["subject"] for picture in pictures if picture.role in (GENERATED, FLOOR)}
     shown = {picture.fields["subject"] for picture in pictures if picture.role == REFERENCE}
     if outputs and not generated:
-        raise OutputsError("no generated images")
+        raise RequestError("no generated images")
     if not shown:
-        raise OutputsError("no references: name their folder by --references, or give rows the role reference")
+        raise RequestError("no references: name their folder by --references, or give rows the role reference")
     if generated - shown:
-        raise OutputsError(
+        raise RequestError(
             f"no references of {listed(sorted(generated - shown))}; there are references of {listed(sorted(shown))}"
         )
 
@@ -412,7 +413,7 @@ def _numbered(pictures: Sequence[Picture], noun: str) -> list[Picture]:
             counts[cell] += 1
             picture = picture.having(seed=seed)
             if (*cell, seed) in paths:
-                raise OutputsError(
+                raise RequestError(
                     f"{paths[*cell, seed]} and {picture.path} are both of {noun} {method!r}, subject {subject!r}, "
                     f"prompt {prompt!r}, seed {seed!r}: a field or column that separates them is missing"
                 )

@@ -17,16 +17,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from idmetric.metric.errors import RequestError
+
 GENERATED, REFERENCE, TRAINING = "generated", "reference", "training"
 FLOOR = "floor"  # generated from the prompt alone, without references
 ONLY = "subject"  # the subject of a pattern or table without one
 Fields = Callable[[str], dict[str, str] | None]  # of a path with forward slashes; None if it is another one
 _DIGITS = ("seed", "step", "index")
 _PART = re.compile(r"(\{[A-Za-z]\w*\}|\*)", re.ASCII)
-
-
-class OutputsError(ValueError):
-    """Images that cannot be read as outputs of generators; the message names them, and says how to fix it."""
 
 
 @dataclass(frozen=True)
@@ -51,14 +49,14 @@ def fields_of(pattern: str) -> Fields:
     {'method': 'lora', 'subject': 'dog', 'prompt': 'on_the_beach', 'seed': '2'}
 
     Raises:
-        OutputsError: for braces without a name in them, two fields without text between them, or a path that leads out
+        RequestError: for braces without a name in them, two fields without text between them, or a path that leads out
             of the folder.
     """
     parts = _PART.split(pattern)  # text, mark, text, ..., text
     if not pattern or any("{" in text or "}" in text for text in parts[::2]) or "}{" in pattern:
-        raise OutputsError(f"pattern {pattern!r}: write names in braces, with text between them: {{subject}}_{{seed}}")
+        raise RequestError(f"pattern {pattern!r}: write names in braces, with text between them: {{subject}}_{{seed}}")
     if pattern.startswith("/") or ".." in pattern.split("/"):
-        raise OutputsError(f"pattern {pattern!r}: it is relative to its folder")
+        raise RequestError(f"pattern {pattern!r}: it is relative to its folder")
 
     expression = ""
     for index, part in enumerate(parts):

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idmetric.evaluate.protocols.generator.pattern import GENERATED, REFERENCE, OutputsError, Picture
+from idmetric.evaluate.protocols.generator.pattern import GENERATED, REFERENCE, Picture
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files import json_file
 from idmetric.metric.files.folders import matching
 from idmetric.metric.images import paths
@@ -59,13 +60,13 @@ def in_stories(folder: Path, files: Sequence[Path], benchmark: Path) -> tuple[li
         folder: above the methods. files: images in it, in natural order. benchmark: the folder of stories.
 
     Raises:
-        OutputsError: for a story that cannot be read, an image without a shot, or a shot that is missing in between.
+        RequestError: for a story that cannot be read, an image without a shot, or a shot that is missing in between.
     """
     stories: dict[str, Story] = {}
     for path in matching(benchmark, "*/story.json"):
         stories[path.parent.name] = _read_story(path.parent)
     if not stories:
-        raise OutputsError(f"{benchmark}: no story STORY/story.json; --benchmark is the folder of stories")
+        raise RequestError(f"{benchmark}: no story STORY/story.json; --benchmark is the folder of stories")
 
     images: dict[tuple[str, Run], list[Path]] = {}
     rest = []
@@ -112,7 +113,7 @@ def _cast(name: str, story: Story, run: Run, images: Sequence[Path]) -> list[Pic
     for number, path in enumerate(images, start=1):
         shot = story.shots.get(number)
         if shot is None:
-            raise OutputsError(f"{path}: the story.json of {name} has no shot {number}")
+            raise RequestError(f"{path}: the story.json of {name} has no shot {number}")
         description = shot.description.get(language)
         fields = {"story": name, "prompt": f"{name} shot {number}", "subjects": str(len(shot.characters))}
         for character in shot.characters:
@@ -125,7 +126,7 @@ def _check_order(images: Sequence[Path]) -> None:
     """Refuse images of several folders, and numbers with a gap, after which shots would have the cast of another."""
     folders = dict.fromkeys(image.parent for image in images)
     if len(folders) > 1:
-        raise OutputsError(f"{' and '.join(map(str, folders))} both have shots of one story: leave one of them out")
+        raise RequestError(f"{' and '.join(map(str, folders))} both have shots of one story: leave one of them out")
     numbers = []
     for image in images:
         digits = _NUMBER.findall(image.stem)
@@ -138,7 +139,7 @@ def _check_order(images: Sequence[Path]) -> None:
     expected = min(numbers[0], 1)
     for number, image in zip(numbers, images, strict=True):
         if number != expected:
-            raise OutputsError(
+            raise RequestError(
                 f"{image}: shots are counted in natural order, and the one before it, number {expected}, is "
                 "missing: without it all later ones have the cast of another shot"
             )
@@ -156,9 +157,9 @@ def _read_story(folder: Path) -> Story:
         for entry in content["Shots"]:
             shots[int(entry["index"])] = _shot(entry, tags)
     except OSError as error:
-        raise OutputsError(f"{path}: {error.strerror or error}; --benchmark is the folder of stories") from error
+        raise RequestError(f"{path}: {error.strerror or error}; --benchmark is the folder of stories") from error
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise OutputsError(f"{path}: not a story as ViStoryBench writes it: {error!r}") from error
+        raise RequestError(f"{path}: not a story as ViStoryBench writes it: {error!r}") from error
     photos = {name: _files_below(folder / "image" / name) for name in tags}
     return Story(shots, tags, photos)
 

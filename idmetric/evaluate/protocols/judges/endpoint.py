@@ -13,10 +13,11 @@ import os
 import urllib.parse
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files.hints import need
 from idmetric.version import __version__
 
@@ -28,16 +29,13 @@ _AGAIN = (408, 409, 425, 429)  # and 5xx
 _HOPELESS = (401, 402, 403, 404, 405)  # all further pairs would fail too
 
 
-class JudgeError(ValueError):
-    """The judge cannot work at all; the message gives the reason and how to fix it."""
+@dataclass(frozen=True)
+class FailedCall:
+    """A request without an answer; `again`: it may succeed later, after `wait` seconds if the server says so."""
 
-
-class CallError(Exception):
-    """One request failed; `again`: it may succeed later, after `wait` seconds if the server says so."""
-
-    def __init__(self, reason: str, again: bool = True, wait: float | None = None) -> None:
-        super().__init__(reason)
-        self.again, self.wait = again, wait
+    reason: str
+    again: bool = True
+    wait: float | None = None
 
 
 @dataclass(frozen=True)
@@ -121,14 +119,14 @@ class Endpoint:
         max_tokens: int,
         temperature: float,
         seed: int,
-    ) -> Reply:
+    ) -> Reply | FailedCall:
         """Ask one question about two JPEG images.
 
         Args:
             reply: what the model is said to have answered to the prompt, before it sees the images; "": nothing.
 
         Raises:
-            CallError: if it failed. JudgeError: if all questions would.
+            RequestError: if all questions would fail.
         """
         messages: list[dict[str, Any]] = []
         content: list[dict[str, Any]] = []
@@ -156,9 +154,10 @@ class Endpoint:
 
         try:
             received = self._post(body, secret)
-        except (CallError, JudgeError) as error:
-            error.args = (_hidden(str(error), secret)[:_SHOWN],)
-            raise
+        except RequestError as error:
+            raise RequestError(_hidden(str(error), secret)[:_SHOWN]) from None
+        if isinstance(received, FailedCall):
+            return replace(received, reason=_hidden(received.reason, secret)[:_SHOWN])
         return Reply(
             text=_hidden(received.text, secret),
             problem=_hidden(received.problem, secret),
@@ -166,7 +165,7 @@ class Endpoint:
             model=_hidden(received.model, secret) or self.model,
         )
 
-    def _post(self, body: Mapping[str, Any], secret: str) -> Reply:
+    def _post(self, body: Mapping[str, Any], secret: str) -> Reply | FailedCall:
         import httpx
 
         headers = {"User-Agent": f"idmetric/{__version__}"}
@@ -175,25 +174,25 @@ class Endpoint:
         try:
             response = self._client.post(f"{self.address}/chat/completions", json=body, headers=headers)
         except httpx.TimeoutException:
-            raise CallError(f"timed out: no reply after {self.timeout:g} s") from None
+            return FailedCall(f"timed out: no reply after {self.timeout:g} s")
         except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
-            raise CallError(f"{type(error).__name__}: {error}") from None
+            return FailedCall(f"{type(error).__name__}: {error}")
 
         status = response.status_code
         if not response.is_success:
             reason = f"HTTP {status} {response.reason_phrase}: {' '.join(response.text.split())}"
             if status in _HOPELESS or status < 400:
-                raise JudgeError(f"{self.url}: check address, model name and key: {reason}")
+                raise RequestError(f"{self.url}: check address, model name and key: {reason}")
             wait = None
             with suppress(ValueError):  # a date
                 wait = float(response.headers.get("Retry-After", ""))
-            raise CallError(reason, again=status in _AGAIN or status >= 500, wait=wait)
+            return FailedCall(reason, again=status in _AGAIN or status >= 500, wait=wait)
         try:
             return _reply(response.json())
         except (ValueError, RecursionError) as error:
-            raise CallError(f"the reply is not JSON ({error})") from None
+            return FailedCall(f"the reply is not JSON ({error})")
         except (KeyError, IndexError, TypeError, AttributeError):
-            raise CallError("the reply has no choices[0].message.content") from None
+            return FailedCall("the reply has no choices[0].message.content")
 
     @cached_property
     def _client(self) -> httpx.Client:
@@ -202,7 +201,7 @@ class Endpoint:
         try:
             return httpx.Client(timeout=self.timeout, follow_redirects=False, trust_env=not self.is_local)
         except (ImportError, ValueError) as error:  # a proxy that httpx does not support
-            raise JudgeError(f"a proxy in the environment cannot be used: {error}") from None
+            raise RequestError(f"a proxy in the environment cannot be used: {error}") from None
 
     def _key(self) -> str:
         """The key, "" for none."""
@@ -210,7 +209,7 @@ class Endpoint:
             return ""
         secret = os.environ.get(self.key, "").strip()
         if not secret or not (secret.isascii() and secret.isprintable()):
-            raise JudgeError(f"the environment variable {self.key} is empty, or no key: put the API key there")
+            raise RequestError(f"the environment variable {self.key} is empty, or no key: put the API key there")
         return secret
 
 

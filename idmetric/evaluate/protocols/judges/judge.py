@@ -25,8 +25,9 @@ from typing import Any
 
 from PIL import Image
 
-from idmetric.evaluate.protocols.judges.endpoint import CallError, Endpoint, JudgeError
+from idmetric.evaluate.protocols.judges.endpoint import Endpoint, FailedCall
 from idmetric.evaluate.protocols.judges.questions import Question, named_question
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files import json_file
 from idmetric.metric.files.output import replacing
 from idmetric.metric.images.read import read_image
@@ -124,7 +125,7 @@ class Judge:
 
         Raises:
             ImageReadError: naming an image that cannot be read.
-            JudgeError: if no pair can be judged (key, address), or too many failed in a row. Answers so far are kept.
+            RequestError: if no pair can be judged (key, address), or too many failed in a row. Answers so far are kept.
         """
         start = time.monotonic()
         failed = 0  # in a row
@@ -141,7 +142,7 @@ class Judge:
                 else:
                     failed = 0
                 if failed >= _GIVE_UP_AFTER:
-                    raise JudgeError(f"{failed} pairs in a row had no answer, the last because: {verdict.reason}")
+                    raise RequestError(f"{failed} pairs in a row had no answer, the last because: {verdict.reason}")
                 if progress is not None:
                     progress(done, len(pairs))
         finally:  # wait for requests in flight and keep their answers: they are paid for
@@ -181,35 +182,35 @@ class Judge:
             if self._stop.is_set():
                 break
             wait = _PAUSE * 2**attempt
-            try:
-                reply = self.backend.ask(
-                    about["prompt"],
-                    images,
-                    reply=self.question.reply,
-                    max_tokens=self.max_tokens,
-                    seed=_SEED + unreadable,
-                    temperature=_TEMPERATURE_AGAIN if unreadable else 0.0,
-                )
-                self._count(reply.tokens)
-                if reply.problem:
-                    raise ValueError(reply.problem)
-                answer = self.question.parse(reply.text)
-            except CallError as error:
+            reply = self.backend.ask(
+                about["prompt"],
+                images,
+                reply=self.question.reply,
+                max_tokens=self.max_tokens,
+                seed=_SEED + unreadable,
+                temperature=_TEMPERATURE_AGAIN if unreadable else 0.0,
+            )
+            if isinstance(reply, FailedCall):
                 self._count((0, 0))
-                reason = str(error)
-                if not error.again:
+                reason = reply.reason
+                if not reply.again:
                     break
-                if error.wait is not None:
-                    wait = error.wait
-            except JudgeError:
-                raise
-            except ValueError as error:
-                unreadable += 1
-                reason = f"unreadable answer: {error}"
+                if reply.wait is not None:
+                    wait = reply.wait
             else:
-                facts = {"by": reply.model, "usage": reply.tokens, "tries": attempt + 1}
-                self._store(key, {"answer": answer, **facts, **about})
-                return Verdict(self.question.similarity(answer))
+                self._count(reply.tokens)
+                problem = reply.problem
+                if not problem:
+                    try:
+                        answer = self.question.parse(reply.text)
+                    except ValueError as error:
+                        problem = str(error)
+                if not problem:
+                    facts = {"by": reply.model, "usage": reply.tokens, "tries": attempt + 1}
+                    self._store(key, {"answer": answer, **facts, **about})
+                    return Verdict(self.question.similarity(answer))
+                unreadable += 1
+                reason = f"unreadable answer: {problem}"
             if attempt + 1 < _TRIES:
                 self._stop.wait(min(wait, _LONGEST_PAUSE))
         return Verdict(None, reason=reason)

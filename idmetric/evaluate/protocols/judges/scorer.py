@@ -21,13 +21,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.look import UnreadableError, check_masks, mask_of
+from idmetric.data.look import check_masks, mask_of
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.protocols.judges.endpoint import Endpoint, JudgeError
+from idmetric.evaluate.protocols.judges.endpoint import Endpoint
 from idmetric.evaluate.protocols.judges.judge import Judge
 from idmetric.evaluate.protocols.judges.questions import open_question
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files import json_file
 from idmetric.metric.images.read import ImageReadError, read_image
 from idmetric.metric.images.regions import cut_out
@@ -52,24 +53,23 @@ class JudgeModel:
         """Questions so far, and their tokens."""
         return self.judge.report()
 
-    def bind(self, manifest: Manifest, settings: EvalSettings, rows: Rows | None = None) -> JudgeModel:
-        """The judge for a manifest's rows (default all).
+    def bind(self, manifest: Manifest, settings: EvalSettings) -> JudgeModel:
+        """The judge for a manifest.
 
         Raises:
-            UnreadableError: naming all images that cannot be used, before anything is asked.
             ValueError: if subjects are to be seen, and no image has a mask.
         """
         if self.judge.store is None and settings.store is not None:
             self.judge.store = settings.store.parent / "judge"
         check_masks(settings.look, manifest)
-        scorer = JudgeModel(self.judge, manifest, settings)
-        chosen = np.arange(len(manifest)) if rows is None else np.unique(rows)
-        with ThreadPoolExecutor(threads(settings.workers)) as pool:
-            reasons = zip(chosen.tolist(), pool.map(scorer.problem, chosen.tolist()), strict=True)
-            problems = {row: reason for row, reason in reasons if reason}
-        if problems:
-            raise UnreadableError.of(manifest, problems)
-        return scorer
+        return JudgeModel(self.judge, manifest, settings)
+
+    def problems(self, rows: Rows | None = None) -> dict[int, str]:
+        """Row -> reason of all images (or some rows) that cannot be used; to be read before anything is asked."""
+        chosen = np.arange(len(self.manifest)) if rows is None else np.unique(rows)
+        with ThreadPoolExecutor(threads(self.settings.workers)) as pool:
+            reasons = zip(chosen.tolist(), pool.map(self.problem, chosen.tolist()), strict=True)
+            return {row: reason for row, reason in reasons if reason}
 
     def signature(self) -> dict[str, str]:
         """See `scorers.Scorer`."""
@@ -127,7 +127,7 @@ def open_judge(source: str | Path) -> JudgeModel:
             server gets the images and the key: so the user names it, not the file alone.
 
     Raises:
-        JudgeError: naming the file and the error in it, or the host that has to be named.
+        RequestError: naming the file and the error in it, or the host that has to be named.
     """
     path, host = str(source), ""
     if not Path(path).is_file() and "@" in path:
@@ -142,7 +142,7 @@ def open_judge(source: str | Path) -> JudgeModel:
         _check_server(endpoint, path, host)
         return JudgeModel(Judge(endpoint, question, **judge_options))
     except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise JudgeError(f"{path}: {error}") from error
+        raise RequestError(f"{path}: {error}") from error
 
 
 def _check_server(endpoint: Endpoint, path: str, host: str) -> None:

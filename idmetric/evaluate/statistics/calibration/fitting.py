@@ -21,13 +21,6 @@ Method = Literal["isotonic", "platt"]
 METHODS: tuple[Method, ...] = ("isotonic", "platt")
 
 
-_FLAT = "the scores do not rise with the share of pairs of one identity: nothing to calibrate"
-
-
-class Flat(ValueError):
-    """The scores do not rise with the share of pairs of one identity."""
-
-
 def fit(scores: ArrayLike, same: ArrayLike, method: Method = "isotonic", limit: float | None = None) -> Curve:
     """Fit a strictly increasing curve from a score to the probability of one identity.
 
@@ -50,6 +43,14 @@ def fit(scores: ArrayLike, same: ArrayLike, method: Method = "isotonic", limit: 
         ImportError: without scikit-learn.
     """
     s, is_same = both_kinds(scores, same)
+    curve = _rising_curve(s, is_same, method, limit)
+    if curve is None:
+        raise ValueError("the scores do not rise with the share of pairs of one identity: nothing to calibrate")
+    return curve
+
+
+def _rising_curve(s: Array, is_same: Truths, method: Method, limit: float | None) -> Curve | None:
+    """The curve of `fit`; None if the scores do not rise with the share of pairs of one identity."""
     need("eval", "fitting a calibration", sklearn="scikit-learn")
     if method == "platt":
         return _platt(s, is_same)
@@ -58,7 +59,7 @@ def fit(scores: ArrayLike, same: ArrayLike, method: Method = "isotonic", limit: 
     return _isotonic(s, is_same, limit)
 
 
-def _isotonic(s: Array, is_same: Truths, limit: float) -> Isotonic:
+def _isotonic(s: Array, is_same: Truths, limit: float) -> Isotonic | None:
     from sklearn.isotonic import IsotonicRegression
 
     # the share of pairs of one identity among neighbors in score
@@ -75,7 +76,7 @@ def _isotonic(s: Array, is_same: Truths, limit: float) -> Isotonic:
     clipped = rising.clip(limit, 1 - limit)
     levels, number = np.unique(clipped, return_inverse=True)
     if len(levels) < 2:
-        raise Flat(_FLAT)
+        return None
     sums = np.bincount(number, np.multiply(centers, sizes))
     knots = sums / np.bincount(number, sizes)
 
@@ -88,7 +89,7 @@ def _isotonic(s: Array, is_same: Truths, limit: float) -> Isotonic:
     )
 
 
-def _platt(s: Array, is_same: Truths) -> Platt:
+def _platt(s: Array, is_same: Truths) -> Platt | None:
     from sklearn.linear_model import LogisticRegression
 
     different, same = np.bincount(is_same)
@@ -107,7 +108,7 @@ def _platt(s: Array, is_same: Truths) -> Platt:
     model.fit(features, labels, sample_weight=pair_weights)
     slope = float(model.coef_[0, 0]) / scale
     if slope <= 0:
-        raise Flat(_FLAT)
+        return None
 
     intercept = float(model.intercept_[0])
     return Platt(slope, intercept - slope * center)
@@ -154,10 +155,10 @@ def held_out(
                 f"without the identities of two of {folds} folds no pairs of both kinds are left: more identities than "
                 f"{len(names)} are needed"
             )
-        try:
-            curve = fit(s[rest], is_same[rest], method, limit)
-            probabilities[unseen] = from_log_odds(curve.log_odds(s[unseen]))
-        except Flat:  # few identities may show no slope; their share is the best constant
+        curve = _rising_curve(s[rest], is_same[rest], method, limit)
+        if curve is None:  # few identities may show no slope; their share is the best constant
             probabilities[unseen] = is_same[rest].mean()
+        else:
+            probabilities[unseen] = from_log_odds(curve.log_odds(s[unseen]))
 
     return probabilities
