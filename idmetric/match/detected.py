@@ -21,7 +21,8 @@ from idmetric.match.regions import Picture, Region
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.digest import BLANK, check_seal, seal
 from idmetric.metric.files.output import replacing
-from idmetric.metric.images.masks import Images, Masks, read_mask
+from idmetric.metric.images.coverage import read_mask
+from idmetric.metric.images.masks import Images, Masks
 from idmetric.metric.images.read import read_image
 from idmetric.stream.keys import content_key, settings_digest
 

@@ -62,7 +62,7 @@ class ModelEncoder:
 
     def load(self, picture: Picture, cover: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """See `Encoder.load`."""
-        return self.metric.load_image(picture, cover, "keep")
+        return self.metric.preprocessor.load_image(picture, cover, "keep")
 
     def embed(self, loaded: Sequence[tuple[Tensor, Tensor | None]]) -> Embedding:
         """See `Encoder.embed`; the graph of pixels that require grad is kept."""

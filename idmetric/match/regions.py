@@ -18,6 +18,7 @@ from torch import Tensor
 
 from idmetric.match.codes import Polygons, RunLengths
 from idmetric.metric.errors import RequestError
+from idmetric.metric.images.coverage import same_shape
 from idmetric.metric.images.kinds import (
     STORED,
     WHITE,
@@ -28,7 +29,7 @@ from idmetric.metric.images.kinds import (
     is_array,
     is_image_like,
 )
-from idmetric.metric.images.masks import Labeled, MaskLike, same_shape
+from idmetric.metric.images.masks import Labeled, MaskLike
 from idmetric.metric.images.regions import box_of, cut_out
 
 Box = tuple[float, float, float, float]

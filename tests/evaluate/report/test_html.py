@@ -28,7 +28,7 @@ from idmetric.match.page.pictures import data_uri, room
 from idmetric.match.patches import Layout
 from idmetric.metric.calibration import apply as calibrations
 from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.images.masks import read_mask
+from idmetric.metric.images.coverage import read_mask
 from tests.report_parts import EVERYTHING, NAMES, make_folder, make_photos, picture, score
 
 pytest.importorskip("jinja2")
