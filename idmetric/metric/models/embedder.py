@@ -422,9 +422,9 @@ class Embedder(nn.Module):
         """
         facts = {
             **self.signature(),
-            **self.preprocessor.about(),
             "weights": self.weights.exact,
             "settings": json.dumps(self.config(), sort_keys=True, default=str),
+            **self.preprocessor.about(),
             "outside": outside or "all",
         }
         return facts if mask_id is None else {**facts, "mask_id": str(mask_id)}

@@ -124,16 +124,12 @@ class IDSim(Embedder):
         if preprocessing is not None:
             config = replace(config, preprocessing=preprocessing)
 
-        mean, std = config.mean, config.std
-        if mean is None or std is None:
-            pretrained = encoders.pretrained_config(config.backbone)
-            mean, std = mean or pretrained.mean, std or pretrained.std
         super().__init__(
             name=name,
             revision=saved.revision,
             image_size=(config.image_size, config.image_size),
-            mean=mean,
-            std=std,
+            mean=config.mean or encoders.pretrained_config(config.backbone).mean,
+            std=config.std or encoders.pretrained_config(config.backbone).std,
             interpolation=config.interpolation,
             background=background,
             preprocessing=config.preprocessing,
