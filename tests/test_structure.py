@@ -14,7 +14,7 @@ import pytest
 from torch import nn
 
 import idmetric
-from benchmarks.modules_loaded import loaded_by
+from benchmarks.modules_loaded import LoadedModule, loaded_by
 from idmetric import Backbone, Embedder, IDSim, NearID, VisIDEmbed
 from tests.conftest import CORE
 
@@ -37,6 +37,21 @@ OF_LIBRARIES = {"_C", "_functorch", "_version", "_context"}
 PARTS = ("errors", "files", "images", "distance", "checkpoints", "calibration", "models", "subject", "loss")
 # what `IDSim("tiny")(a, b)` may load of the package
 PAIR = {"modules": 50, "lines": 5500, "nodes": 34_000}
+
+# what the modules of a pair import late, inside functions, and why
+LATE = {
+    "metric.checkpoints.hub": "huggingface_hub",
+    "metric.files.progress": "tqdm",
+    "metric.distance.cosine": "torch",
+    "metric.distance.sinkhorn": "torch",
+    "metric.images.resize": "torch",
+    "metric.checkpoints.pickled": "a received format: .pth",
+    "metric.models.released_idsim": "a received format: released checkpoints",
+    "metric.models.names": "the names of released checkpoints, beside which a folder's is told apart",
+    "metric.images.regions": "a received format: masks in any encoding",
+    "metric.calibration.calibrated": "calibration",
+    "match": "the door of `Embedder.match`",
+}
 
 # the twenty-minute path, from the vectors of an image to the command: read in this order
 PATH = {
@@ -188,9 +203,15 @@ def test_the_metric_is_closed_inside() -> None:
     assert checked > 100
 
 
+@cache
+def pair() -> tuple[LoadedModule, ...]:
+    """What `IDSim("tiny")(a, b)` loads of the package."""
+    return tuple(loaded_by())
+
+
 def test_a_pair_loads_few_modules_lines_and_nodes() -> None:
     """At most 50 modules, 5,500 lines and 34,000 nodes of the package (63; 8,190; 47,184 before)."""
-    loaded = loaded_by()
+    loaded = pair()
     assert len(loaded) > 20
     sizes = {
         "modules": len(loaded),
@@ -201,9 +222,27 @@ def test_a_pair_loads_few_modules_lines_and_nodes() -> None:
 
 
 def test_a_pair_loads_neither_tables_nor_keys_nor_published_scores() -> None:
-    names = {module.name.removeprefix("idmetric.metric.") for module in loaded_by()}
+    names = {module.name.removeprefix("idmetric.metric.") for module in pair()}
     later = {"files.tables", "calibration.apply", "checkpoints.hub", "checkpoints.released", "models.named"}
     assert names.isdisjoint(later)
+
+
+def test_a_pair_puts_off_only_heavy_packages_received_formats_and_calibration() -> None:
+    known = modules()
+    late = set()
+    for module in pair():
+        path = known.get(module.name.removeprefix("idmetric."))
+        if path is None:  # idmetric itself
+            continue
+        for function in nodes_of(path):
+            if isinstance(function, ast.FunctionDef):
+                imports = [node for node in ast.walk(function) if isinstance(node, ast.ImportFrom)]
+                late |= {str(node.module).removeprefix("idmetric.") for node in imports if is_ours(node)}
+    assert late == set(LATE)
+
+
+def is_ours(node: ast.ImportFrom) -> bool:
+    return str(node.module).startswith("idmetric.")
 
 
 @pytest.mark.parametrize("kind", [IDSim, NearID, VisIDEmbed, Backbone])

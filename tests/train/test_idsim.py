@@ -23,7 +23,7 @@ from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.models import timm_encoders as encoders
 from idmetric.metric.models import tokens as token_features
 from idmetric.metric.models.idsim import IDSimConfig
-from idmetric.metric.models.tokens import resample_positions
+from idmetric.metric.models.timm_weights import resample_positions
 from idmetric.train import augment, state
 from idmetric.train.batches import TRAINING, VALIDATION, generator
 from idmetric.train.idsim.config import SMOKE, Config

@@ -23,8 +23,8 @@ from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.models.named import NAMED
 from idmetric.metric.models.names import tell_apart
 from idmetric.metric.models.timm_encoders import build, is_timm
-from idmetric.metric.models.timm_weights import fitted, pretrained_state, read_weights
-from idmetric.metric.models.tokens import Pool, final_tokens, resample_positions
+from idmetric.metric.models.timm_weights import fitted, pretrained_state, read_weights, resample_positions
+from idmetric.metric.models.tokens import Pool, final_tokens
 
 
 class Backbone(Embedder):

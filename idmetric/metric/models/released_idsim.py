@@ -30,7 +30,7 @@ from idmetric.metric.checkpoints.revision import Hub, revision_of
 from idmetric.metric.checkpoints.weights import read_finite
 from idmetric.metric.files import StrPath
 from idmetric.metric.models import timm_encoders, timm_weights
-from idmetric.metric.models.tokens import resample_positions
+from idmetric.metric.models.timm_weights import resample_positions
 
 _SIDE = 448  # of the release's input, in pixels
 _PREFIX = "base_model.model."

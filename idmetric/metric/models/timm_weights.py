@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idmetric.metric.checkpoints import format as checkpoint
@@ -107,6 +108,28 @@ def read_weights(weights: StrPath) -> dict[str, Tensor]:
     if "storage_tokens" in state:
         return dinov3_names(state)
     return state
+
+
+def resample_positions(table: Tensor, grid: tuple[int, int], offset: float = 0.0) -> Tensor:
+    """A ViT's position embedding (1, 1 + n * n, D) for a grid of patches, bicubic and without antialiasing.
+
+    Args:
+        offset: added to the grid's sides in the scale factors (side + offset) / n, as DINO's and DINOv2's own code
+            does with 0.1.
+    """
+    n = round((table.shape[1] - 1) ** 0.5)
+    if grid == (n, n):
+        return table
+    class_position = table[:, :1].float()
+    positions = table[:, 1:].float()
+    square = positions.mT.reshape(1, -1, n, n)
+    if offset:
+        scales = [(side + offset) / n for side in grid]
+        resampled = F.interpolate(square, scale_factor=scales, mode="bicubic", align_corners=False)
+    else:
+        resampled = F.interpolate(square, grid, mode="bicubic", align_corners=False)
+    patch_positions = resampled.flatten(2).mT
+    return torch.cat([class_position, patch_positions], 1).to(table.dtype)
 
 
 # DINOv3

@@ -21,7 +21,7 @@ from idmetric.metric.images.masks import MaskId, MaskLike
 from idmetric.metric.images.read import ImageLike, ImageReadError, Outside, describe, to_pixels
 from idmetric.metric.models.backbone import Backbone
 from idmetric.metric.models.preprocessing import LoadedImage, Preprocessor
-from idmetric.metric.models.tokens import resample_positions
+from idmetric.metric.models.timm_weights import resample_positions
 
 SIDE = 224
 PATCH = 16

@@ -30,7 +30,7 @@ from idmetric.metric.checkpoints.revision import revision_of
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.models import timm_weights
 from idmetric.metric.models.idsim import IDSim, IDSimConfig
-from idmetric.metric.models.tokens import resample_positions
+from idmetric.metric.models.timm_weights import resample_positions
 from idmetric.train import augment, lora
 from idmetric.train.batches import TRAINING, VALIDATION, Pictures, check_held_out, rows_in, share, steps_per_epoch
 from idmetric.train.idsim.config import SMOKE as SMOKE
