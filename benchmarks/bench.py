@@ -142,7 +142,7 @@ def prepared(metric: Embedder, photos: list[Any]) -> Tensor:
 
 def pixels_of(metric: Embedder, photos: list[Any]) -> Tensor:
     """Turn decoded images into the model's pixels (B, 3, *image_size) in [0, 1], on its device."""
-    pixels = [to_pixels(photo, metric.image_size, **metric.reading) for photo in photos]
+    pixels = [to_pixels(photo, metric.image_size, **metric.preprocessor.reading) for photo in photos]
     return torch.stack(pixels).to(metric.device)
 
 
@@ -213,7 +213,7 @@ def open_model(name: str, *, random_weights: bool = False, **options: Any) -> Em
     else:
         names = ", ".join([*released.IDSIM, *released.NEARID])
         raise ValueError(f"no random weights for {name!r}: they can be made for {names} and timm:NAME")
-    model.name = model.short_name = f"{name}, random weights"
+    model.weights.name = model.weights.short_name = f"{name}, random weights"
     return model
 
 

@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.models.preprocessing import Preprocessor
 from idmetric.stream.store import Store
 
 
@@ -42,7 +43,8 @@ class Live:
     def __init__(self, metric: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = self.most = self.made = 0
         lock = threading.Lock()
-        loaders = {"load_image": metric.load_image, "fitted": metric.fitted}
+        target: Any = Preprocessor if isinstance(metric, type) else metric.preprocessor
+        loaders = {"load_image": target.load_image, "fitted": target.fitted}
 
         def gone() -> None:
             with lock:
@@ -63,4 +65,4 @@ class Live:
             return load
 
         for name, original in loaders.items():
-            monkeypatch.setattr(metric, name, counting(original))
+            monkeypatch.setattr(target, name, counting(original))

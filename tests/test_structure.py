@@ -12,8 +12,11 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+from torch import nn
 
 import idmetric
+from benchmarks.modules_loaded import LoadedModule, loaded_by
+from idmetric import Backbone, Embedder, IDSim, NearID, VisIDEmbed
 from tests.conftest import CORE
 
 PACKAGE = Path(idmetric.__file__).parent
@@ -29,19 +32,38 @@ HELPERS = ("evaluate.statistics", "train.losses", "metric.files", "metric.distan
 # private attributes of torch and filelock that some modules have to read
 OF_LIBRARIES = {"_C", "_functorch", "_version", "_context"}
 
+# the parts of the room metric: a part may import itself and the parts before it
+PARTS = ("errors", "files", "images", "distance", "checkpoints", "calibration", "models", "subject", "loss")
+# what `IDSim("tiny")(a, b)` may load of the package
+PAIR = {"modules": 50, "lines": 5500, "nodes": 34_000}
+
+# what the modules of a pair import late, inside functions, and why
+LATE = {
+    "metric.checkpoints.hub": "huggingface_hub",
+    "metric.files.progress": "tqdm",
+    "metric.distance.cosine": "torch",
+    "metric.distance.sinkhorn": "torch",
+    "metric.images.resize": "torch",
+    "metric.checkpoints.pickled": "a received format: .pth",
+    "metric.models.released_idsim": "a received format: released checkpoints",
+    "metric.models.names": "the names of released checkpoints, beside which a folder's is told apart",
+    "metric.images.regions": "a received format: masks in any encoding",
+    "metric.calibration.calibrated": "calibration",
+}
+
 # the twenty-minute path, from the vectors of an image to the command: read in this order
 PATH = {
     "metric/distance/embedding.py": 300,
     "metric/distance/matrix.py": 200,
     "metric/images/read.py": 300,
-    "metric/models/embedder.py": 280,
+    "metric/models/embedder.py": 560,
     "metric/models/idsim.py": 200,
     "stream/stream.py": 440,
     "scoring/rows.py": 250,
     "scoring/score.py": 200,
     "cli/score.py": 250,
 }
-PATH_LINES = 2200  # together
+PATH_LINES = 2480  # together
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -175,6 +197,68 @@ def test_the_metric_loads_nothing_of_the_other_rooms() -> None:
     )
     loaded = {name for name in loaded_after(code) if name.startswith("idmetric.")}
     assert {name for name in loaded if name.split(".")[1] not in ("metric", "version")} == set()
+
+
+def test_the_metric_is_closed_inside() -> None:
+    """Checkpoints know no model, models no loss and no subject: no exception."""
+    checked = 0
+    for name, path in modules().items():
+        room, _, inside = name.partition(".")
+        if room != "metric" or not inside:
+            continue
+        part = PARTS.index(inside.split(".")[0])
+        for imported in imports_of(path):
+            if imported.startswith("metric."):
+                checked += 1
+                assert PARTS.index(imported.split(".")[1]) <= part, f"{name} imports {imported}, from a later part"
+    assert checked > 100
+
+
+@cache
+def pair() -> tuple[LoadedModule, ...]:
+    """What `IDSim("tiny")(a, b)` loads of the package."""
+    return tuple(loaded_by())
+
+
+def test_a_pair_loads_few_modules_lines_and_nodes() -> None:
+    """At most 50 modules, 5,500 lines and 34,000 nodes of the package (63; 8,190; 47,184 before)."""
+    loaded = pair()
+    assert len(loaded) > 20
+    sizes = {
+        "modules": len(loaded),
+        "lines": sum(module.lines for module in loaded),
+        "nodes": sum(module.nodes for module in loaded),
+    }
+    assert {name: size for name, size in sizes.items() if size > PAIR[name]} == {}
+
+
+def test_a_pair_loads_neither_tables_nor_keys_nor_published_scores() -> None:
+    names = {module.name.removeprefix("idmetric.metric.") for module in pair()}
+    later = {"files.tables", "calibration.apply", "checkpoints.hub", "checkpoints.released", "models.named"}
+    assert names.isdisjoint(later)
+
+
+def test_a_pair_puts_off_only_heavy_packages_received_formats_and_calibration() -> None:
+    known = modules()
+    late = set()
+    for module in pair():
+        path = known.get(module.name.removeprefix("idmetric."))
+        if path is None:  # idmetric itself
+            continue
+        for function in nodes_of(path):
+            if isinstance(function, ast.FunctionDef):
+                imports = [node for node in ast.walk(function) if isinstance(node, ast.ImportFrom)]
+                late |= {str(node.module).removeprefix("idmetric.") for node in imports if is_ours(node)}
+    assert late == set(LATE)
+
+
+def is_ours(node: ast.ImportFrom) -> bool:
+    return str(node.module).startswith("idmetric.")
+
+
+@pytest.mark.parametrize("kind", [IDSim, NearID, VisIDEmbed, Backbone])
+def test_a_model_inherits_from_embedder_and_torch_alone(kind: type) -> None:
+    assert kind.__mro__ == (kind, Embedder, nn.Module, object)
 
 
 def test_the_path_that_a_newcomer_reads_first_stays_short_and_documented() -> None:

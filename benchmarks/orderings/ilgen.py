@@ -27,7 +27,7 @@ from world.write import WorldPlan
 
 from idmetric import Backbone
 from idmetric.data.manifest.table import Manifest
-from idmetric.metric.images.masks import read_mask
+from idmetric.metric.images.coverage import read_mask
 from idmetric.train.batches import generator
 from idmetric.train.ilgen import recipe as ilgen
 from idmetric.train.validate import validation

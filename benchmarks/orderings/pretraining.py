@@ -26,7 +26,7 @@ from torch import Tensor, nn
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.metric.checkpoints.format import CONFIG
-from idmetric.metric.images.masks import read_mask
+from idmetric.metric.images.coverage import read_mask
 from idmetric.metric.models.embedder import Embedder
 from idmetric.train.batches import Pictures, batch_rows
 from idmetric.train.loader import seed_all

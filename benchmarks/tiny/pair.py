@@ -23,7 +23,7 @@ def write_pair(first: IDSim, second: IDSim, size: int, share: float, folder: Pat
     names = [model.settings.backbone for model in (first, second)]
     settings = replace(
         first.settings, backbone=names[0] + FOLDED, second=names[1] + FOLDED, second_size=size, second_share=share,
-        mean=first.mean, std=first.std,
+        mean=first.preprocessor.mean, std=first.preprocessor.std,
     )  # fmt: skip
     state = {}
     for prefix, model in (("backbone.", first), ("second.", second)):

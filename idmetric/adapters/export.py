@@ -122,8 +122,10 @@ def _check_model(metric: Embedder) -> None:
     if type(metric) not in (IDSim, NearID, Backbone):  # subclasses may see images in a way of their own
         kind = type(metric).__name__
         raise RequestError(f"{metric.label} is a {kind}: only IDSim, NearID and Backbone are exported")
-    if metric.fit != SQUASH:
-        raise RequestError(f"{metric.label} crops or pads images ({metric.fit}); only models that squash are exported")
+    if metric.preprocessor.fit != SQUASH:
+        raise RequestError(
+            f"{metric.label} crops or pads images ({metric.preprocessor.fit}); only models that squash are exported"
+        )
     if metric.decode != "exact":
         raise RequestError(
             f"{metric.label}: decode= is chosen when an exported file is opened; open it without decode="
@@ -145,7 +147,11 @@ class _Graph(nn.Module):
     def forward(self, pixels: Tensor) -> tuple[Tensor, ...]:
         # not by `fit_pixels`, in which a graph would keep only the branch of its example's size
         resized = F.interpolate(
-            pixels, self.metric.image_size, mode=self.metric.interpolation, align_corners=False, antialias=True
+            pixels,
+            self.metric.image_size,
+            mode=self.metric.preprocessor.interpolation,
+            align_corners=False,
+            antialias=True,
         )
         embedding = self.metric.embed_pixels(resized.clamp(0, 1))
         if embedding.patches is None:
@@ -163,7 +169,7 @@ def _batches(metric: Embedder, images: Sequence[ImageLike]) -> Iterator[dict[str
     """Batches of images as inputs of the graph, read and resized as the metric reads them."""
     for start in range(0, len(images), _BATCH):
         batch = images[start : start + _BATCH]
-        pixels = [to_pixels(image, metric.image_size, **metric.reading) for image in batch]
+        pixels = [to_pixels(image, metric.image_size, **metric.preprocessor.reading) for image in batch]
         yield {"pixels": torch.stack(pixels).numpy()}
 
 
@@ -172,9 +178,20 @@ def _facts(metric: Embedder) -> dict[str, Any]:
     pixels = torch.rand(1, 3, *metric.image_size)
     with torch.no_grad():
         grid = metric.embed_pixels(pixels).grid
-    names = ("revision", "image_size", "mean", "std", "interpolation", "background", "preprocessing")
-    facts = {name: getattr(metric, name) for name in names}
-    return {"model": metric.label, "weights": weights_digest(metric), "grid": grid, "idmetric": __version__, **facts}
+    seen = metric.preprocessor
+    return {
+        "model": metric.label,
+        "weights": weights_digest(metric),
+        "grid": grid,
+        "idmetric": __version__,
+        "revision": metric.revision,
+        "image_size": seen.image_size,
+        "mean": seen.mean,
+        "std": seen.std,
+        "interpolation": seen.interpolation,
+        "background": seen.background,
+        "preprocessing": seen.preprocessing,
+    }
 
 
 def _program(metric: Embedder, graph: _Graph) -> Any:

@@ -7,7 +7,8 @@ import json
 from idmetric.cli.command import check_output, write
 from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.format import CONFIG, WEIGHTS, read_json
-from idmetric.metric.checkpoints.hub import Hub, cached_file
+from idmetric.metric.checkpoints.hub import cached_file
+from idmetric.metric.checkpoints.revision import Hub
 from idmetric.metric.files.tables import aligned
 from idmetric.metric.models.named import FROZEN, NAMED
 from idmetric.metric.models.tiny import TINY

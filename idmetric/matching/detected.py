@@ -21,8 +21,9 @@ from idmetric.matching.regions import Region
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.digest import BLANK, seal, seal_problem
 from idmetric.metric.files.output import replacing
+from idmetric.metric.images.coverage import read_mask
 from idmetric.metric.images.kinds import Picture
-from idmetric.metric.images.masks import Images, Masks, read_mask
+from idmetric.metric.images.masks import Images, Masks
 from idmetric.metric.images.read import read_image
 from idmetric.stream.keys import content_key, settings_digest
 

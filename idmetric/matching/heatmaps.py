@@ -15,9 +15,10 @@ from torch import Tensor
 from idmetric.matching.patches import Layout, Match, patch_similarity, patch_tokens
 from idmetric.matching.regions import size_of
 from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.images.coverage import read_mask
 from idmetric.metric.images.fit import SQUASH
 from idmetric.metric.images.kinds import Picture
-from idmetric.metric.images.masks import Images, MaskId, Masks, labeled, read_mask
+from idmetric.metric.images.masks import Images, MaskId, Masks, labeled
 from idmetric.metric.images.read import ImageLike, Outside, split_images
 from idmetric.metric.models.embedder import Embedder
 
@@ -86,9 +87,9 @@ def layout(metric: Embedder, height: int, width: int, embedded: Embedding) -> La
     Raises:
         ValueError: for a model that crops or pads images, as patches would lie elsewhere.
     """
-    if metric.fit != SQUASH:
+    if metric.preprocessor.fit != SQUASH:
         raise ValueError(f"{metric.label} does not see the whole image at its shape: load it with resize='squash'")
-    size = metric.size_for(height, width)
+    size = metric.preprocessor.size_for(height, width)
     if embedded.grid is None:  # VisIDEmbed: square cells, as many as have weight
         count = patch_tokens(embedded).shape[1]
         if embedded.weights is not None:

@@ -15,8 +15,9 @@ from PIL import Image
 
 from idmetric.matching.codes import Polygons, RunLengths
 from idmetric.matching.regions import Box, Region, are_fractions
+from idmetric.metric.images.coverage import read_mask, same_shape
 from idmetric.metric.images.kinds import STORED, ImageReadError, Picture, is_array, stored_orientation
-from idmetric.metric.images.masks import Labeled, read_mask, same_shape
+from idmetric.metric.images.masks import Labeled
 from idmetric.metric.images.opening import open_image
 
 Drawn = Literal["upright", "stored"]

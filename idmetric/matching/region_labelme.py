@@ -16,8 +16,8 @@ from idmetric.matching.codes import Polygons, RunLengths
 from idmetric.matching.regions import Box, Region
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import json_file
+from idmetric.metric.images.coverage import read_mask
 from idmetric.metric.images.kinds import MAX_PIXELS, ImageReadError
-from idmetric.metric.images.masks import read_mask
 
 _MOST = 2**26  # bytes of a file, which may hold the image
 _OUTLINES = ("polygon", "oriented_rectangle", "rotation")  # shapes by their corners

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from idmetric.matching.codes import Polygons, RunLengths
 from idmetric.metric.errors import RequestError
+from idmetric.metric.images.coverage import same_shape
 from idmetric.metric.images.kinds import (
     STORED,
     WHITE,
@@ -30,7 +31,7 @@ from idmetric.metric.images.kinds import (
     is_array,
     is_image_like,
 )
-from idmetric.metric.images.masks import Labeled, MaskLike, same_shape
+from idmetric.metric.images.masks import Labeled, MaskLike
 from idmetric.metric.images.regions import box_of, cut_out
 from idmetric.stream.keys import settings_digest
 

@@ -87,7 +87,7 @@ def calibrated_limit(
     stored = _stored(metric, distance)
     if rate is not None and stored is None:
         raise RequestError(
-            f"rate chooses a threshold of a calibration, and {metric.short_name} has none for the distance "
+            f"rate chooses a threshold of a calibration, and {metric.weights.short_name} has none for the distance "
             f"{distance!r}: give calibration= as well"
         )
     return limit_of(metric.calibration_source or STORED, stored, rate)

@@ -121,7 +121,7 @@ class Subject:
         """Refuse the embeddings of another model, or without the patches that a distance compares: RequestError.
 
         Args:
-            model_id: model, revision and resolution, see `Named.model_id`.
+            model_id: model, revision and resolution, see `Embedder.model_id`.
         """
         if not same_model(self.embedding.model, model_id):
             raise RequestError(

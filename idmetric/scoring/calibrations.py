@@ -25,7 +25,8 @@ def calibration_of(metric: Embedder, calibration: PathLike | Calibration | None,
         chosen = metric.calibration
         if chosen is None:
             raise RequestError(
-                f"{metric.short_name} has no calibration next to its weights: make one, `idmetric eval calibrate`"
+                f"{metric.weights.short_name} has no calibration next to its weights: make one, "
+                "`idmetric eval calibrate`"
             )
     else:
         chosen = calibration if isinstance(calibration, Calibration) else calibrations.read(calibration)

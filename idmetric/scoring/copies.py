@@ -27,7 +27,8 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.metric.files.threads import in_order, one_thread
+from idmetric.metric.files.blas import one_thread
+from idmetric.metric.files.threads import in_order
 from idmetric.metric.images.small import SIZE
 
 Array = NDArray[np.float64]

@@ -103,7 +103,7 @@ def score(
         workers=workers,
     )
     work = cross(references, images, include_references)
-    check_masks(work, mask_dir, mask_id is not None, metric.preprocessing)
+    check_masks(work, mask_dir, mask_id is not None, metric.preprocessor.preprocessing)
     return compare(metric, work, settings, progress=progress)
 
 
@@ -132,7 +132,7 @@ def score_pairs(
     limit = limit_of(calibration, chosen, settings.get("rate"))
     options = ScoreSettings(calibration=chosen, calibrated=limit, **settings)
     work = read_pairs(Path(pairs), options.on_error) if isinstance(pairs, str | os.PathLike) else pairs_of(pairs)
-    check_masks(work, options.mask_dir, options.mask_id is not None, metric.preprocessing)
+    check_masks(work, options.mask_dir, options.mask_id is not None, metric.preprocessor.preprocessing)
     return compare(metric, work, options, progress=progress)
 
 

@@ -21,13 +21,15 @@ class ImageModel(Protocol):
     """A model of images that the stream prepares: an `Embedder`, which describes these members, or a baseline.
 
     Attributes:
-        background: behind transparent images.
         reads_words: whether words change an image's embedding. has_patches: whether embeddings may have patches.
     """
 
-    background: Color
     reads_words: bool
     has_patches: bool
+
+    @property
+    def background(self) -> Color:
+        """The color behind transparent images."""
 
     def signature(self) -> dict[str, str]:
         """Facts to report with a score."""

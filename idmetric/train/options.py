@@ -40,14 +40,14 @@ def weights_file(backbone: str, source: str, revision: str | None = None) -> str
     """
     from idmetric.metric.checkpoints import format as checkpoint
     from idmetric.metric.checkpoints.errors import CheckpointError
-    from idmetric.metric.checkpoints.hub import Hub
-    from idmetric.metric.models import timm_encoders as encoders
+    from idmetric.metric.checkpoints.revision import Hub
+    from idmetric.metric.models.timm_weights import pretrained_file
 
     if source == RANDOM:
         return ""
     if not source:
         try:
-            return encoders.pretrained_file(backbone, Hub(revision))  # locked: processes of a machine fetch it once
+            return pretrained_file(backbone, Hub(revision))  # locked: processes of a machine fetch it once
         except CheckpointError as error:
             raise CheckpointError(f"{error}. To train, name a local file or folder: --backbone-weights PATH") from error
 

@@ -21,7 +21,7 @@ from idmetric.data.generate.compose import (
     read_pair,
     scale_mode,
 )
-from idmetric.metric.images.masks import read_mask
+from idmetric.metric.images.coverage import read_mask
 from idmetric.metric.images.read import ImageReadError
 
 

@@ -24,6 +24,7 @@ import idmetric
 from idmetric import IdentityLoss, IDSim, load
 from idmetric.cli.main import main
 from idmetric.metric.checkpoints import hub
+from idmetric.metric.checkpoints.revision import Hub
 from idmetric.metric.distance.finite import reason
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.kinds import MultiFrameWarning
@@ -123,15 +124,15 @@ def given(tmp_path: Path, patch: pytest.MonkeyPatch, said: Callable[[], str]) ->
     ]
     for error, status, offline in answers:
         with hub_that(patch, error, status, offline):
-            options = hub.Hub(cache_dir=str(tmp_path), token="hf_old")
+            options = Hub(cache_dir=str(tmp_path), token="hf_old")
             yield message(lambda options=options: hub.fetch(REPO, "config.json", options))  # type: ignore[misc]
     with patch.context() as login_page:
         page = SimpleNamespace(commit_hash=None, etag=None)
         login_page.setattr(huggingface_hub, "get_hf_file_metadata", lambda *_, **__: page)
-        yield message(lambda: hub.fetch(REPO, "config.json", hub.Hub(cache_dir=str(tmp_path))))
+        yield message(lambda: hub.fetch(REPO, "config.json", Hub(cache_dir=str(tmp_path))))
     with patch.context() as slow:
         slow.setattr(huggingface_hub, "get_hf_file_metadata", refused(TimeoutError("no progress in 30 s")))
-        yield message(lambda: hub.fetch(REPO, "config.json", hub.Hub(cache_dir=str(tmp_path))))
+        yield message(lambda: hub.fetch(REPO, "config.json", Hub(cache_dir=str(tmp_path))))
     yield message(lambda: load("no model"))
     yield message(lambda: IDSim(str(tmp_path)))
     metric.save_pretrained(tmp_path / "damaged")

@@ -306,7 +306,7 @@ def test_the_threshold_is_that_of_the_calibration(gallery: Gallery, monkeypatch:
     with pytest.raises(ValueError, match=r"0\.005 or less, only at 0\.01, 0\.1"):
         identities(gallery, rate=0.005)
     monkeypatch.setattr(gallery.metric, "_calibration", None)
-    monkeypatch.setattr(gallery.metric, "_files", None)
+    monkeypatch.setattr(gallery.metric.weights, "files", None)
     with pytest.raises(ValueError, match="has no calibration"):
         identities(gallery)
 

@@ -477,7 +477,7 @@ def test_blocks_of_a_metric_may_be_sharded_by_fsdp(offload: bool, reshard: bool)
     from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard
 
     model = random_model("dinov3")
-    model.take_revision("abc")
+    model.weights.take_revision("abc")
     plain, sharded = (IdentityLoss(model, REFERENCES, distance="joint") for _ in range(2))
     policy = CPUOffloadPolicy(pin_memory=False) if offload else OffloadPolicy()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)

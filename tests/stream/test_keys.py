@@ -90,7 +90,7 @@ def test_the_version_of_the_package_is_no_part_of_a_key(
 
     count, files = embedded()
     assert count == 2
-    monkeypatch.setattr("idmetric.metric.checkpoints.naming.__version__", "99")
+    monkeypatch.setattr("idmetric.metric.models.embedder.__version__", "99")
     assert metric.signature()["idmetric"] == "99"
     assert embedded() == [0, files]
 

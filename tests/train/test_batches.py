@@ -104,7 +104,7 @@ def test_pixels_are_those_that_the_model_sees(photos: Manifest, metric: IDSim) -
     assert pixels.shape == (6, 3, 64, 64)
     assert pixels.dtype == torch.float32
     for row in range(len(photos)):
-        wanted, _ = metric.load_image(photos.source(row))  # type: ignore[arg-type]
+        wanted, _ = metric.preprocessor.load_image(photos.source(row))  # type: ignore[arg-type]
         assert pixels[row].equal(wanted)
     assert metric(pixels).cls.equal(metric.embed(photos.sources(), patches=False).cls)  # type: ignore[arg-type]
 
@@ -113,7 +113,7 @@ def test_foregrounds_are_those_that_the_model_sees(photos: Manifest, metric: IDS
     pictures = Pictures.of(metric, photos)
     for row in range(3):
         image, mask = photos.source(row), photos.source(row, "mask")
-        wanted, _ = metric.load_image(image, mask, "black")  # type: ignore[arg-type]
+        wanted, _ = metric.preprocessor.load_image(image, mask, "black")  # type: ignore[arg-type]
         assert pictures.read(row, foreground=True).equal(wanted)
     # the subject as it was, the rest black
     plain, cut = pictures.read(0), pictures.read(0, foreground=True)

@@ -23,7 +23,7 @@ from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.models import timm_encoders as encoders
 from idmetric.metric.models import tokens as token_features
 from idmetric.metric.models.idsim import IDSimConfig
-from idmetric.metric.models.tokens import resample_positions
+from idmetric.metric.models.timm_weights import resample_positions
 from idmetric.train import augment, state
 from idmetric.train.batches import TRAINING, VALIDATION, generator
 from idmetric.train.idsim.config import SMOKE, Config
@@ -280,7 +280,8 @@ def by_hand(found: IDSimRecipe, data: Manifest, step: int = 0) -> dict[str, floa
         found.model.eval()
         for part in found.load(step):
             one = [
-                [found.model(found.model.load_image(data.image(row))[0][None]) for row in slot] for slot in part.rows
+                [found.model(found.model.preprocessor.load_image(data.image(row))[0][None]) for row in slot]
+                for slot in part.rows
             ]
             names = [[data[row].identity for row in slot] for slot in part.rows]
             for kind in terms:
@@ -449,7 +450,7 @@ def test_weights_are_fetched_and_never_random_unasked(data: Manifest, monkeypatc
         asked.append((name, hub.revision))
         raise CheckpointError("the network is switched off")
 
-    monkeypatch.setattr(encoders, "pretrained_file", fetch)
+    monkeypatch.setattr("idmetric.metric.models.timm_weights.pretrained_file", fetch)
     with pytest.raises(CheckpointError, match=r"switched off.*--backbone-weights PATH"):
         recipe(replace(PLAIN, backbone_weights="", revision="abc"), data)
     assert asked == [(PLAIN.backbone, "abc")]

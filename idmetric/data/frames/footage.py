@@ -27,7 +27,7 @@ from idmetric.matching.codes import decode
 from idmetric.matching.video import ClipError, Video
 from idmetric.metric.files.folders import matching
 from idmetric.metric.files.tables import text_lines
-from idmetric.metric.images.masks import read_mask
+from idmetric.metric.images.coverage import read_mask
 from idmetric.metric.images.paths import natural
 from idmetric.metric.images.read import ImageReadError, read_image
 

@@ -15,7 +15,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.metric.images.masks import read_mask
+from idmetric.metric.images.coverage import read_mask
 from idmetric.metric.images.read import ImageLike, ImageReadError, describe, read_image
 
 Mode = Literal["small", "large"]

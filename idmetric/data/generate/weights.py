@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.checkpoints.hub import Files, Hub, cached_file, downloaded, fetch, fetch_folder
+from idmetric.metric.checkpoints.folder import Files, fetch_folder
+from idmetric.metric.checkpoints.hub import cached_file, downloaded, fetch
+from idmetric.metric.checkpoints.revision import Hub
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files.folders import matching
 from idmetric.metric.files.typed import accept, from_text
@@ -258,8 +260,14 @@ def _is_model(entry: Any) -> bool:
 
 def _filled(library: str, class_name: str, folder: Path, place: Place) -> Any:
     """A model of diffusers or transformers, each tensor of which is in its files; they may hold more."""
-    from idmetric.metric.checkpoints.pretrained import check_settings, open_model, read_shards, weight_files
-    from idmetric.metric.checkpoints.weights import check_loaded, check_report, check_types
+    from idmetric.metric.checkpoints.pretrained import (
+        check_report,
+        check_settings,
+        open_model,
+        read_shards,
+        weight_files,
+    )
+    from idmetric.metric.checkpoints.weights import check_loaded, check_types
 
     if library == "transformers":
         return open_model(class_name, folder, dtype=place.torch_dtype(), is_exact=False)

@@ -13,7 +13,7 @@ import torch
 
 from idmetric.data.importers.run import Columns, Job, Record
 from idmetric.data.manifest.table import Row
-from idmetric.metric.images.masks import read_mask
+from idmetric.metric.images.coverage import read_mask
 from idmetric.metric.images.read import ImageReadError
 
 ENGINE = "SDXL"  # "part-level inpaintings from a single source (SDXL)" (NearID, section 3.3)

@@ -41,7 +41,7 @@ class Row:
         split: such as train, val, test.
         domain: such as animals, products.
         category: such as dog, mug.
-        mask, mask_bytes: mask of the object, see `idmetric.metric.images.masks`.
+        mask, mask_bytes: mask of the object, see `idmetric.metric.images.coverage`.
         part_mask, part_mask_bytes: mask of its edited part.
         role: one of `ROLES`: real (a photo or a rendering), context-edit (the parent's identity in another context),
             identity-edit and distractor (another identity in the parent's context), part-edit (a part is changed).

@@ -190,7 +190,7 @@ class Manifest:
 
     def mask(self, index: int, size: tuple[int, int] | None = None, column: str = "mask") -> Tensor | None:
         """The mask of a row, (H, W) coverage in [0, 1], scaled to `size` (height, width); None if it is empty."""
-        from idmetric.metric.images.masks import read_mask
+        from idmetric.metric.images.coverage import read_mask
 
         source = self.source(index, column)
         return None if source is None else read_mask(source, size)

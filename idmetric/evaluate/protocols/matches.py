@@ -135,7 +135,7 @@ def _tokens(scorer: VectorScorer, data: Manifest, row: int) -> tuple[Tokens, Tru
     """An image's patch tokens, and which of them (P,) its mask covers by half."""
     from idmetric.evaluate.patch_matches import tokens_of
     from idmetric.matching.heatmaps import coverage, layout
-    from idmetric.metric.images.masks import read_mask
+    from idmetric.metric.images.coverage import read_mask
 
     embedding = scorer.stored.embedding([row])
     picture = data.image(row)

@@ -71,7 +71,7 @@ class Album:
 
     def tokens(self, file: File, masked: bool, embedding: Embedding) -> Tokens | None:
         """Return the tokens for an image's matches; None if its model has no patches, or they cannot be placed."""
-        if self._metric.fit != SQUASH:
+        if self._metric.preprocessor.fit != SQUASH:
             return None  # patches do not lie on a grid over the whole image
         if not self.details or embedding.patches is None:
             return None

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterator
 
 from idmetric.metric.files import StrPath
-from idmetric.metric.files.tables import printable
+from idmetric.metric.files.typed import printable
 
 _MOST = 1000  # characters of a message
 

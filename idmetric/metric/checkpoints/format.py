@@ -14,7 +14,7 @@ from torch import Tensor
 
 from idmetric.metric.checkpoints import config as configs
 from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.checkpoints.hub import Files
+from idmetric.metric.checkpoints.folder import Files
 from idmetric.metric.checkpoints.revision import content_digest, revision_of
 from idmetric.metric.checkpoints.weights import read_finite
 from idmetric.metric.files import StrPath, json_file

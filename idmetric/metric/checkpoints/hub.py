@@ -1,113 +1,35 @@
-"""Files of model folders and Hub repositories, each fetched once."""
+"""Files of Hub repositories, each fetched once.
+
+Work without progress is given up: every byte restarts the timeout of an HTTP client, so a server that sends one now and
+then would hold it forever.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from fnmatch import fnmatch
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, wait
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TypeVar
 
 from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.checkpoints.revision import commit_of
-from idmetric.metric.checkpoints.watched import watched
+from idmetric.metric.checkpoints.revision import ADVICE, Hub
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.folders import matching
 
 T = TypeVar("T")
 
-_CONFIG = "config.json"  # of each repository that is fetched as a folder
 _COMMIT = "[0-9a-f]{40}"
 _PATIENCE = 300.0  # seconds for the next 10 MB, which the Hub client writes at once, or for a smaller file
 _ANSWERS = 3  # times HF_HUB_ETAG_TIMEOUT, for a whole answer without a file
-_TINY = "or choose the model in the package: IDSim('tiny') in Python, --model tiny in the shell"
 
 
-@dataclass(frozen=True)
-class Hub:
-    """How to fetch from the Hub; the environment's HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE count as well.
-
-    Args:
-        revision: commit, branch or tag; default the repository's main branch.
-        cache_dir: where files are kept; default the Hub client's cache.
-        token: access token for gated and private repositories; default the one `hf auth login` stored.
-        local_files_only: never go to the network; a file that is not in the cache is an error.
-    """
-
-    revision: str | None = None
-    cache_dir: str | None = None
-    token: str | None = None
-    local_files_only: bool = False
-
-
-class Files:
-    """The files of a model folder, or of the Hub repository `owner/name`, each fetched when first asked for.
-
-    >>> path = Files("folder")["config.json"]  # doctest: +SKIP
-
-    All files of a repository come from one commit: that of the first one fetched.
-
-    Args:
-        source: the folder or `owner/name`.
-        published: it is a repository, even if there is a folder of that name.
-        advice: alternative to a local folder, for messages.
-
-    Raises:
-        CheckpointError: if a folder lacks the file, or has no such revision, or the repository cannot be reached.
-    """
-
-    def __init__(self, source: StrPath, hub: Hub = Hub(), *, published: bool = False, advice: str = _TINY) -> None:
-        self.name = os.fspath(source)
-        self.advice = advice
-        self.local = not published and Path(self.name).is_dir()
-        if self.local and hub.revision is not None:
-            raise CheckpointError(f"{self.name!r} is a local folder, which has no revision {hub.revision!r}")
-        self.hub = hub
-
-    def __getitem__(self, filename: str) -> Path:
-        if not self.local:
-            path = fetch(self.name, filename, self.hub, self.advice)
-            revision = commit_of(path) or self.hub.revision
-            self.hub = replace(self.hub, revision=revision)
-            return path
-
-        path = Path(self.name, filename)
-        if path.is_file():
-            return path
-        advice = ""
-        if Path(self.name, "snapshots").is_dir():
-            advice = "; give the folder of one commit in its snapshots/"
-        elif Path(self.name, f"{filename}.index.json").is_file():
-            advice = f", but a {filename}.index.json: save the model again, with all weights in one file"
-        raise CheckpointError(f"{self.name!r} is not a model folder: it has no {filename}{advice}")
-
-    def optional(self, filename: str) -> Path | None:
-        """The file, or None if it does not exist (without a network: if it is not in the cache).
-
-        Raises:
-            CheckpointError: if the repository cannot be reached for another reason.
-        """
-        if self.local:
-            path = Path(self.name, filename)
-            if path.is_file():
-                return path
-            return None
-        from huggingface_hub import errors
-
-        try:
-            return self[filename]
-        except CheckpointError as error:
-            cause = error.__cause__
-            if isinstance(cause, errors.EntryNotFoundError) or _status(cause) == 404:  # which a mirror gives alone
-                return None
-            raise
-
-
-def fetch(repo: str, filename: str, hub: Hub = Hub(), advice: str = _TINY) -> Path:
+def fetch(repo: str, filename: str, hub: Hub = Hub(), advice: str = ADVICE) -> Path:
     """Path of one file of a Hub repository, downloaded once into the Hub cache.
 
     A file of a commit that is in the cache is returned at once. For a branch or tag the Hub is asked once which commit
@@ -130,37 +52,34 @@ def fetch(repo: str, filename: str, hub: Hub = Hub(), advice: str = _TINY) -> Pa
         raise problem
 
 
-def fetch_folder(files: Files, patterns: Sequence[str]) -> Path:
-    """A local folder as it is, or that of a Hub repository with the files that match `patterns`, downloaded once.
-
-    Without a network the folder in the cache is returned as it is.
+def file_names(repo: str, hub: Hub, advice: str, folder: Path) -> list[str]:
+    """Names of the files of a Hub repository; none without a network, if `folder` in the cache has weights.
 
     Raises:
-        CheckpointError: as `Files`.
+        CheckpointError: as `fetch`.
     """
-    if files.local:
-        return Path(files.name)
-    folder = files[_CONFIG].parent
     import huggingface_hub
     from huggingface_hub import constants
 
-    if _is_offline(files.hub):
-        return folder
-    with _explained(files.name, files.name, files.hub, files.advice):
-        api = huggingface_hub.HfApi(token=files.hub.token)
+    if _is_offline(hub):
+        return []
+    with _explained(repo, repo, hub, advice):
+        api = huggingface_hub.HfApi(token=hub.token)
         timeout = constants.HF_HUB_ETAG_TIMEOUT
         try:
-            info = watched(
-                lambda: api.model_info(files.name, revision=files.hub.revision, timeout=timeout), _ANSWERS * timeout
-            )
+            info = watched(lambda: api.model_info(repo, revision=hub.revision, timeout=timeout), _ANSWERS * timeout)
         except Exception as error:
             if _is_unreachable(error) and matching(folder, "*.safetensors"):
-                return folder
+                return []
             raise
-    for sibling in info.siblings or []:
-        if any(fnmatch(sibling.rfilename, pattern) for pattern in patterns):
-            _ = files[sibling.rfilename]
-    return folder
+    return [sibling.rfilename for sibling in info.siblings or []]
+
+
+def is_absent(error: BaseException | None) -> bool:
+    """Whether the Hub answered that there is no such file."""
+    from huggingface_hub import errors
+
+    return isinstance(error, errors.EntryNotFoundError) or _status(error) == 404  # which a mirror gives alone
 
 
 def downloaded(repo: str, download: Callable[[], T], hub: Hub = Hub()) -> T:
@@ -319,3 +238,36 @@ def hub_name(folder: StrPath) -> str | None:
     if match is None or path.parent.name != "snapshots":
         return None
     return f"{match[1]}/{match[2]}"
+
+
+# Work that is given up when it makes no progress
+
+
+def watched(work: Callable[[], T], patience: float, progress: Callable[[], object] | None = None) -> T:
+    """Return the result of `work`, which runs in a thread of its own.
+
+    Args:
+        patience: seconds without progress after which TimeoutError is raised; the thread keeps running until its work
+            or the process ends.
+        progress: a value that changes whenever there is progress; None: there is none until the work is done.
+    """
+    outcome: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:  # raised again below
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, name="idmetric download", daemon=True).start()
+    last_value: object = None
+    last_change = time.monotonic()
+    while not wait([outcome], timeout=min(patience / 4, 1)).done:
+        value = progress() if progress is not None else None
+        now = time.monotonic()
+        if value != last_value:
+            last_value = value
+            last_change = now
+        elif now - last_change > patience:
+            raise TimeoutError(f"no progress in {patience:g} s")
+    return outcome.result()

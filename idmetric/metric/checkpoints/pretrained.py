@@ -23,11 +23,11 @@ from idmetric.metric.checkpoints.released import ADAPTER_CONFIG, PROCESSOR
 from idmetric.metric.checkpoints.revision import revision_of
 from idmetric.metric.checkpoints.weights import (
     check_loaded,
-    check_report,
     check_types,
     is_table,
     last_part,
     read_mapped,
+    refuse,
 )
 from idmetric.metric.files.folders import matching
 from idmetric.metric.files.quiet import quiet
@@ -138,6 +138,23 @@ def _filled(class_name: str, folder: Path, state: Mapping[str, Tensor], dtype: t
     except Exception as error:  # of many kinds, for damaged files
         raise _cannot_open(class_name, folder, error) from error
     return model, report
+
+
+def check_report(report: Mapping[str, Any], name: str, unused: Sequence[str] = ()) -> None:
+    """Check that transformers found exactly a model's tensors in its files: the ones that it did not stay random.
+
+    Args:
+        report: from `from_pretrained(..., output_loading_info=True)`.
+        unused: what names of tensors begin with that may be missing or unexpected. So may tables of positions, which
+            classes of transformers compute.
+    """
+    faults = {}
+    for fault in ("missing", "unexpected"):
+        names = sorted(report[f"{fault}_keys"])
+        faults[fault] = [key[:80] for key in names if not key.startswith(tuple(unused)) and not is_table(key)]
+    faults["wrong shape"] = [str(fault)[:300] for fault in report["mismatched_keys"]]
+    faults["error"] = [str(error)[:300] for error in report.get("error_msgs", ())]
+    refuse(faults, name)
 
 
 def _check_all_used(stored: Mapping[str, Tensor], filled: Mapping[str, Tensor], folder: Path) -> None:

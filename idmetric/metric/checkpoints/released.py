@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from idmetric.metric.checkpoints.hub import Files, Hub, hub_name
+from idmetric.metric.checkpoints.folder import Files
+from idmetric.metric.checkpoints.hub import hub_name
+from idmetric.metric.checkpoints.revision import Hub
 from idmetric.metric.files import StrPath
 
 

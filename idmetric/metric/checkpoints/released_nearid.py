@@ -14,8 +14,8 @@ from torch import Tensor
 
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints.errors import CheckpointError, understanding
+from idmetric.metric.checkpoints.folder import Files
 from idmetric.metric.checkpoints.format import Checkpoint
-from idmetric.metric.checkpoints.hub import Files
 from idmetric.metric.checkpoints.released import NEARID, PROCESSOR
 from idmetric.metric.checkpoints.revision import revision_of
 from idmetric.metric.checkpoints.weights import check_finite, read_tensors

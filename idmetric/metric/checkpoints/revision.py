@@ -1,13 +1,33 @@
-"""The name of exact weights: the commit of the Hub repository, or a hash of the files."""
+"""Revisions: which one is asked of the Hub, and the name of exact weights: their commit, or a hash of the files."""
 
 from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import dataclass
 from pathlib import Path
 
 from idmetric.metric.checkpoints.errors import check_file
 from idmetric.metric.files import StrPath
+
+ADVICE = "or choose the model in the package: IDSim('tiny') in Python, --model tiny in the shell"
+
+
+@dataclass(frozen=True)
+class Hub:
+    """How to fetch from the Hub; the environment's HF_ENDPOINT, HF_TOKEN, HF_HOME and HF_HUB_OFFLINE count as well.
+
+    Args:
+        revision: commit, branch or tag; default the repository's main branch.
+        cache_dir: where files are kept; default the Hub client's cache.
+        token: access token for gated and private repositories; default the one `hf auth login` stored.
+        local_files_only: never go to the network; a file that is not in the cache is an error.
+    """
+
+    revision: str | None = None
+    cache_dir: str | None = None
+    token: str | None = None
+    local_files_only: bool = False
 
 
 def revision_of(*files: StrPath) -> str:

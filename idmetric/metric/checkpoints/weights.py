@@ -1,7 +1,8 @@
 """The gate of all weights: tensors of safetensors files and of published `.pth` files, and models filled with them.
 
 Whatever fills a model has passed here: it is stored as floats (`check_types`), fits the model exactly in names and
-shapes (`check_state`, `check_report`), and is finite as read and after every cast (`check_finite`, `check_loaded`).
+shapes (`check_state`, `pretrained.check_report`), and is finite as read and after every cast (`check_finite`,
+`check_loaded`).
 
 All functions raise CheckpointError, which names the file and the tensors.
 """
@@ -9,11 +10,9 @@ All functions raise CheckpointError, which names the file and the tensors.
 from __future__ import annotations
 
 import os
-import pickle
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -42,7 +41,12 @@ def read_finite(path: StrPath, *, packed: bool = False) -> dict[str, Tensor]:
     Args:
         packed: tensors may be `unpacked`, as in this package's own model folders.
     """
-    tensors = _read_pickled(path) if is_pickled(path) else read_mapped(path)
+    if is_pickled(path):
+        from idmetric.metric.checkpoints.pickled import read_pickled
+
+        tensors = read_pickled(path)
+    else:
+        tensors = read_mapped(path)
     if packed:
         tensors = unpacked(tensors, path)
     check_types(tensors, path)
@@ -91,7 +95,7 @@ def unpacked(state: Mapping[str, Tensor], name: StrPath) -> dict[str, Tensor]:
             rest = [1] * (value.ndim - 1)
             value = value.float() * scale.float().view(-1, *rest)
         tensors[key] = value
-    _refuse({"wrong scale": faults}, name)
+    refuse({"wrong scale": faults}, name)
     return tensors
 
 
@@ -109,30 +113,6 @@ def _begins(path: StrPath, *starts: bytes) -> bool:
         return False  # whoever reads it names the reason
 
 
-def _read_pickled(path: StrPath) -> dict[str, Tensor]:
-    """The tensors of a file that `torch.save(state_dict, path)` wrote, on the CPU; no code of the file is run."""
-    try:
-        with open(path, "rb") as file:  # of a path, torch goes by the ending
-            tensors = torch.load(file, map_location="cpu", weights_only=True)
-    except pickle.UnpicklingError:  # torch's own message advises to run the file's code
-        tensors = None
-    except Exception as error:  # of many kinds, for damaged files
-        raise CheckpointError(f"cannot read weights {os.fspath(path)!r}: {error}") from error
-
-    is_table = isinstance(tensors, dict)
-    if not is_table or not all(isinstance(key, str) and _has_values(value) for key, value in tensors.items()):
-        raise CheckpointError(
-            f"cannot read weights {os.fspath(path)!r}: it does not hold a table of tensors alone; write one by "
-            "torch.save(model.state_dict(), path)"
-        )
-    return dict(tensors)
-
-
-def _has_values(value: object) -> bool:
-    """Whether this is a plain tensor, neither sparse nor one without memory (torch's device "meta")."""
-    return isinstance(value, Tensor) and value.layout is torch.strided and not value.is_meta
-
-
 def check_types(tensors: Mapping[str, Tensor], name: StrPath) -> None:
     """Refuse weights that are not stored as floats, before renaming or merging casts them.
 
@@ -148,7 +128,7 @@ def check_types(tensors: Mapping[str, Tensor], name: StrPath) -> None:
             types = (torch.int64,)
         if tensor.dtype not in types:
             faults.append(f"{key[:80]} {tensor.dtype}")
-    _refuse({"wrong type": faults}, name)
+    refuse({"wrong type": faults}, name)
 
 
 def check_finite(tensors: Mapping[str, Tensor], path: StrPath) -> None:
@@ -222,24 +202,7 @@ def check_state(module: torch.nn.Module, state: Mapping[str, Tensor], name: str)
         types = _FLOATS if parameter.is_floating_point() else (parameter.dtype,)
         if tensor.dtype not in types:
             faults["wrong type"].append(f"{key} {tensor.dtype} instead of {parameter.dtype}")
-    _refuse(faults, name)
-
-
-def check_report(report: Mapping[str, Any], name: str, unused: Sequence[str] = ()) -> None:
-    """Check that transformers found exactly a model's tensors in its files: the ones that it did not stay random.
-
-    Args:
-        report: from `from_pretrained(..., output_loading_info=True)`.
-        unused: what names of tensors begin with that may be missing or unexpected. So may tables of positions, which
-            classes of transformers compute.
-    """
-    faults = {}
-    for fault in ("missing", "unexpected"):
-        names = sorted(report[f"{fault}_keys"])
-        faults[fault] = [key[:80] for key in names if not key.startswith(tuple(unused)) and not is_table(key)]
-    faults["wrong shape"] = [str(fault)[:300] for fault in report["mismatched_keys"]]
-    faults["error"] = [str(error)[:300] for error in report.get("error_msgs", ())]
-    _refuse(faults, name)
+    refuse(faults, name)
 
 
 def is_table(key: str) -> bool:
@@ -252,7 +215,8 @@ def last_part(key: str) -> str:
     return key.rpartition(".")[2]
 
 
-def _refuse(faults: Mapping[str, list[str]], name: StrPath) -> None:
+def refuse(faults: Mapping[str, list[str]], name: StrPath) -> None:
+    """Raise a CheckpointError with the faults that have names of tensors, of weights from `name`."""
     messages = []
     for fault, keys in faults.items():
         if keys:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from idmetric.metric.files.tables import first_few
+from idmetric.metric.files.typed import first_few
 
 if TYPE_CHECKING:
     import torch

@@ -26,6 +26,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from idmetric.metric.files import StrPath, json_file
+from idmetric.metric.files.typed import first_few as first_few  # part of this module
+from idmetric.metric.files.typed import printable as printable
 from idmetric.metric.files.typed import shown
 
 DIGITS = 9  # any two float32 numbers differ in these
@@ -68,18 +70,6 @@ def in_csv(row: dict[str, Any]) -> dict[str, Any]:
     return cells
 
 
-_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
-
-
-def printable(text: str) -> str:
-    r"""Text in one line for a terminal or Markdown: characters that control them or turn the direction are escaped.
-
-    >>> printable("a\x1b[2J\n")
-    'a\\x1b[2J\\n'
-    """
-    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
-
-
 def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[str]:
     """Each row of cells as a line, the columns two spaces apart.
 
@@ -100,18 +90,6 @@ def aligned(rows: Sequence[Sequence[str]], right: Container[int] = ()) -> list[s
         line = "  ".join(row)
         lines.append(line.rstrip())
     return lines
-
-
-def first_few(lines: Sequence[str], shown: int = 10) -> list[str]:
-    """The first lines and, if there are more, a line with their number.
-
-    >>> first_few(["a", "b", "c"], shown=2)
-    ['a', 'b', 'and 1 more']
-    """
-    more = len(lines) - shown
-    if more <= 0:
-        return list(lines)
-    return [*lines[:shown], f"and {more} more"]
 
 
 _FORMULA = "=+\\-@\uff1d\uff0b\uff0d\uff20"  # the last: full-width

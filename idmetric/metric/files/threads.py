@@ -1,14 +1,11 @@
-"""Threads: work done ahead while its results are used in order, and NumPy's matrix products on one thread."""
+"""Threads: work done ahead while its results are used in order."""
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cache
-from typing import Any, TypeVar
+from typing import TypeVar
 
 Item = TypeVar("Item")
 Done = TypeVar("Done")
@@ -40,29 +37,3 @@ def in_order(
                 yield ahead.popleft().result()
         finally:  # also where nobody wants the rest
             pool.shutdown(cancel_futures=True)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Limit BLAS to one thread in the block, if the main thread runs it: OpenBLAS may ignore the limits of others.
-
-    For products too small to be shared out: on threads they take as long, and the threads that wait for each other keep
-    the cores from threads that decode images.
-
-    Without threadpoolctl, which scikit-learn brings along, nothing is limited.
-    """
-    limit: AbstractContextManager[Any] = nullcontext()
-    if threading.current_thread() is threading.main_thread() and _pools() is not None:
-        limit = _pools().limit(limits=1, user_api="blas")
-    with limit:
-        yield
-
-
-@cache
-def _pools() -> Any:
-    """The thread pools of the libraries that are loaded, found once: NumPy is loaded where a block is entered."""
-    try:
-        from threadpoolctl import ThreadpoolController
-    except ImportError:
-        return None
-    return ThreadpoolController()

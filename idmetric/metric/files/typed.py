@@ -1,10 +1,11 @@
-"""Values of JSON files and command lines, checked against type hints. Loads no torch."""
+"""Values of JSON files and command lines, checked against type hints, and as messages show them. Loads no torch."""
 
 from __future__ import annotations
 
 import math
+import re
 import types
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -19,6 +20,9 @@ _WORDS = {
     dict: "an object",
     Mapping: "an object",
 }
+
+
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
 
 def accept(name: str, value: Any, hint: Any) -> Any:
@@ -68,6 +72,27 @@ def shown(value: Any) -> str:
     if len(text) <= 80:
         return text
     return text[:77] + "..."
+
+
+def printable(text: str) -> str:
+    r"""Text in one line for a terminal or Markdown: characters that control them or turn the direction are escaped.
+
+    >>> printable("a\x1b[2J\n")
+    'a\\x1b[2J\\n'
+    """
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+
+
+def first_few(lines: Sequence[str], shown: int = 10) -> list[str]:
+    """The first lines and, if there are more, a line with their number.
+
+    >>> first_few(["a", "b", "c"], shown=2)
+    ['a', 'b', 'and 1 more']
+    """
+    more = len(lines) - shown
+    if more <= 0:
+        return list(lines)
+    return [*lines[:shown], f"and {more} more"]
 
 
 def _converted(value: Any, hint: Any) -> Any:

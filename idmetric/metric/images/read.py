@@ -1,4 +1,4 @@
-"""Images of any kind to RGB pixels in [0, 1]; masks are read by `idmetric.metric.images.masks`.
+"""Images of any kind to RGB pixels in [0, 1]; masks are read by `idmetric.metric.images.coverage`.
 
 Files and 8-bit images are resized by Pillow on 8-bit values (as torchvision's `Resize` does with PIL images); float
 tensors and arrays by torch's antialiased interpolation, differentiably. The two agree to well under 1/255 on photos.

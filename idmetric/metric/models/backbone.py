@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from idmetric.metric.checkpoints.errors import understanding
-from idmetric.metric.checkpoints.hub import Hub
 from idmetric.metric.checkpoints.released import source_name
+from idmetric.metric.checkpoints.revision import Hub
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.files import StrPath
 from idmetric.metric.images.fit import CROPS, Fit, Resize
@@ -21,8 +21,10 @@ from idmetric.metric.models.backbone_sources import Choices, resolve
 from idmetric.metric.models.devices import opening
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.models.named import NAMED
-from idmetric.metric.models.timm_encoders import build, fitted, is_timm, pretrained_state, read_weights
-from idmetric.metric.models.tokens import Pool, final_tokens, resample_positions
+from idmetric.metric.models.names import tell_apart
+from idmetric.metric.models.timm_encoders import build, is_timm
+from idmetric.metric.models.timm_weights import fitted, pretrained_state, read_weights, resample_positions
+from idmetric.metric.models.tokens import Pool, final_tokens
 
 
 class Backbone(Embedder):
@@ -94,9 +96,10 @@ class Backbone(Embedder):
             files=opened.files,
         )
         self.settings = config
+        tell_apart(self.weights)
         is_folder = opened.files is not None and opened.files.local
-        if is_folder and is_timm(self.short_name):
-            self.short_name = f"./{self.short_name}"
+        if is_folder and is_timm(self.weights.short_name):
+            self.weights.short_name = f"./{self.weights.short_name}"
         if opened.score is not None and opened.score.references != "none":
             self.named = opened.score
         self._has_other_filter = interpolation is not None and config.resize == "squash"
@@ -133,8 +136,8 @@ class Backbone(Embedder):
         """See `Embedder.label`: with a filter or pooling that is not the model's own, and the color of padding."""
         label = super().label
         if self._has_other_filter:
-            label += f"[{self.interpolation}]"
-        if self.settings.pool != "auto" and self.short_name not in NAMED:
+            label += f"[{self.preprocessor.interpolation}]"
+        if self.settings.pool != "auto" and self.weights.short_name not in NAMED:
             label += f"[{self.settings.pool}]"
         if self.settings.resize == "pad" and tuple(self.background) != WHITE:
             label += f"[on {tuple(self.background)}]"

@@ -11,15 +11,16 @@ from torch import Tensor
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints.config import check, check_arguments, check_view
 from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.checkpoints.hub import Files, Hub
-from idmetric.metric.checkpoints.revision import revision_of
+from idmetric.metric.checkpoints.folder import Files
+from idmetric.metric.checkpoints.revision import Hub, revision_of
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.lazy import LazyModule
 from idmetric.metric.images.fit import CROPS, Fit, Resize
 from idmetric.metric.images.kinds import check_interpolation
 from idmetric.metric.models import efficientnet_lite
 from idmetric.metric.models.named import NAMED, NamedScore
-from idmetric.metric.models.timm_encoders import build, is_timm, pretrained_config, pretrained_file
+from idmetric.metric.models.timm_encoders import build, is_timm, pretrained_config
+from idmetric.metric.models.timm_weights import pretrained_file
 from idmetric.metric.models.tokens import Pool
 
 timm: Any = LazyModule("timm")

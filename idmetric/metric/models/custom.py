@@ -60,8 +60,6 @@ class Custom(Embedder):
         CheckpointError: if it lacks a label or `embed`.
     """
 
-    scales_files = False  # its object gets images at their own size
-
     def __init__(self, name: str, model: Any) -> None:
         label = getattr(model, "label", None) or getattr(model, "model_id", None)
         if not isinstance(label, str):
@@ -69,12 +67,14 @@ class Custom(Embedder):
         if not callable(getattr(model, "embed", None)):
             raise CheckpointError(f"{name} needs `embed(images)`: PIL images to an Embedding or a tensor (N, D)")
         super().__init__(name=name, revision="", image_size=(0, 0), mean=(0, 0, 0), std=(1, 1, 1))
+        self.preprocessor.sizes = _own_size
+        self.preprocessor.scales_files = False  # its object gets images at their own size
         self._label = label
         self.model = model
         if next(self.parameters(), None) is None:  # an object without weights has a device too
             self.place = nn.Parameter(torch.zeros(1))
         self.requires_grad_(False).eval()  # weights stay on the device where the user has put them
-        self.take_revision("")
+        self.weights.take_loaded()
 
     @property
     def label(self) -> str:
@@ -89,10 +89,6 @@ class Custom(Embedder):
     def config(self) -> dict[str, Any]:
         """See `Embedder.config`."""
         return {"class": self.name, "label": self._label}
-
-    def size_for(self, height: int, width: int) -> tuple[int, int]:
-        """See `Embedder.size_for`."""
-        return height, width
 
     def embed_prepared(self, batch: Sequence[LoadedImage], patches: bool = True) -> Embedding:
         """See `Embedder.embed_prepared`."""
@@ -115,3 +111,8 @@ class Custom(Embedder):
             embedding = replace(output, cls=features, model=self._maker())
             return embedding if patches else embedding.without_patches()
         return Embedding(features, model=self._maker())
+
+
+def _own_size(height: int, width: int) -> tuple[int, int]:
+    """The size at which an image is seen: its own."""
+    return height, width

@@ -2,33 +2,49 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import Any, overload
+import copy
+import json
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Any, Self, overload
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
+from idmetric.metric.checkpoints import format as checkpoint
+from idmetric.metric.checkpoints.fingerprint import Weights
+from idmetric.metric.checkpoints.folder import Files
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.finite import checked_distances
 from idmetric.metric.distance.matrix import distance as embedding_distance
 from idmetric.metric.distance.matrix import distance_matrix, needs_patches
+from idmetric.metric.files import StrPath
 from idmetric.metric.images.arrays import check_pixels
-from idmetric.metric.images.kinds import MaskId, Outside, naming
-from idmetric.metric.images.masks import Images, Masks, labeled, split_masks
+from idmetric.metric.images.fit import SQUASH, Fit
+from idmetric.metric.images.kinds import WHITE, Color, ImageLike, MaskId, Outside, Preprocessing, naming
+from idmetric.metric.images.masks import Images, MaskLike, Masks, labeled, split_masks
+from idmetric.metric.images.opening import checked
 from idmetric.metric.images.paths import check_partners
 from idmetric.metric.images.read import split_images
 from idmetric.metric.images.resize import place
 from idmetric.metric.models.batches import OnProgress, in_batches, patch_weights, wants_grad, warn_of_lost_graph
-from idmetric.metric.models.devices import at_least_float32
-from idmetric.metric.models.encode import SentenceEncoder
-from idmetric.metric.models.named import NamedScore
-from idmetric.metric.models.preprocessing import LoadedImage
+from idmetric.metric.models.devices import at_least_float32, auto_device
+from idmetric.metric.models.encode import sentence_features
+from idmetric.metric.models.preprocessing import LoadedImage, Preprocessor
+from idmetric.version import __version__
+
+if TYPE_CHECKING:
+    from idmetric.metric.calibration.apply import Calibration, Model
+    from idmetric.metric.models.named import NamedScore
+
+_USUAL = {"preprocessing": "standard", "resize": "squash"}  # values that config.json leaves out
 
 
-class Embedder(SentenceEncoder):
-    """A model that embeds images, bound to its own preprocessing (`Preprocessed` lists the arguments).
+class Embedder(nn.Module):
+    """A model that embeds images, bound to its own preprocessing (`Preprocessor` and `Weights` list the arguments).
 
     A subclass calls this constructor and defines `forward_features` and `settings`, or `config`.
 
@@ -36,11 +52,33 @@ class Embedder(SentenceEncoder):
     still flow to the pixels.
     """
 
+    model_type = ""  # in config.json; models without one cannot be saved
+    settings: Any  # the dataclass that is saved in config.json
     named: NamedScore | None = None  # the published score that it was opened by
     reads_words = False  # whether text changes an image's embedding
     has_patches = True  # whether embeddings may have patches
     may_see_nothing = False  # whether rows of NaN are no errors
+    calibration_source: StrPath | Calibration | None = None  # what `calibrate_with` was given
+    _calibration: Calibration | None = None
     _compiled: Callable[..., Any] | None = None
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        revision: str,
+        image_size: tuple[int, int],
+        mean: Sequence[float],
+        std: Sequence[float],
+        interpolation: str = "bicubic",
+        background: Color = WHITE,
+        preprocessing: Preprocessing = "standard",
+        fit: Fit = SQUASH,
+        files: Files | None = None,
+    ) -> None:
+        super().__init__()
+        self.weights = Weights(self, name, revision, files)
+        self.preprocessor = Preprocessor(image_size, mean, std, interpolation, background, preprocessing, fit)
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, Tensor | None, tuple[int, int] | None]:
         """Normalized pixels (B, 3, *image_size) to global features (B, D), patches (B, P, D') and their grid."""
@@ -57,7 +95,7 @@ class Embedder(SentenceEncoder):
         """Embed pixels, differentiably.
 
         Args:
-            pixels: shape (B, 3, H, W), RGB in [0, 1], any size (see `fit_pixels`).
+            pixels: shape (B, 3, H, W), RGB in [0, 1], any size (see `Preprocessor.fit_pixels`).
 
         Raises:
             ImageReadError: if the values leave [0, 1]; the message gives the range found.
@@ -65,7 +103,7 @@ class Embedder(SentenceEncoder):
         if not torch.compiler.is_compiling():
             with naming(pixels):
                 check_pixels(pixels)
-        return self.embed_pixels(self.fit_pixels(pixels))
+        return self.embed_pixels(self.preprocessor.fit_pixels(pixels))
 
     def embed_pixels(self, pixels: Tensor) -> Embedding:
         x = self.normalize(pixels).to(self.dtype)
@@ -127,7 +165,7 @@ class Embedder(SentenceEncoder):
         single_masks = split_masks(masks, singles)
 
         def load(number: int) -> LoadedImage:
-            return self.load_image(singles[number], single_masks[number], outside)
+            return self.preprocessor.load_image(singles[number], single_masks[number], outside)
 
         return in_batches(load, self.embed_prepared, singles, self.dtype, **batching)
 
@@ -135,12 +173,12 @@ class Embedder(SentenceEncoder):
         """An element of a batch for `embed_prepared`; may run in a thread.
 
         Args:
-            picture, cover: see `fitted`; no picture for a text alone, of models that read words.
+            picture, cover: see `Preprocessor.fitted`; no picture for a text alone, of models that read words.
             words: for models that read them (`reads_words`) the text to embed with the image; None: the default.
         """
         if picture is None:
             raise ValueError(f"{self.name} reads no text: a text alone has no embedding")
-        return self.fitted(picture, cover)
+        return self.preprocessor.fitted(picture, cover)
 
     def embed_prepared(self, batch: Sequence[Any], patches: bool = True) -> Embedding:
         """Embed what `prepare` gave, in one pass; it is not checked for numbers that are not finite.
@@ -260,3 +298,252 @@ class Embedder(SentenceEncoder):
             return images
         with torch.set_grad_enabled(torch.is_grad_enabled() and wants_grad(images)):
             return self._embed(images, masks, outside, batch_size=batch_size, patches=patches)
+
+    # The meaning of a distance
+
+    def similarity(self, a: Images | Embedding, b: Images | Embedding, distance: str = "cls", **options: Any) -> Tensor:
+        """1 - distance (ID-Sim Eq. 4): 1 for the same image, for `cls` the cosine. Arguments as for a distance."""
+        result: Tensor = 1 - self(a, b, distance, **options)
+        return result
+
+    def probability(
+        self,
+        a: Images | Embedding,
+        b: Images | Embedding,
+        distance: str | None = None,
+        *,
+        prior: float | None = None,
+        **options: Any,
+    ) -> Tensor:
+        """Probability that each image of a shows the same identity as its partner in b.
+
+        It holds for pairs like those of `calibration`: see `idmetric eval calibrate`. A
+        `CalibrationWarning` says so if these were not photos; `calibration.basis` is the same sentence.
+
+        Args:
+            a, b, options: as for a distance, such as mask_a= and outside=.
+            distance: default the one that the calibration is for; another is refused.
+            prior: share of same-identity pairs among your pairs; default the calibration's.
+
+        Returns:
+            Shape (B,), in (0, 1), without graph.
+
+        Raises:
+            CalibrationError: if there is no calibration, or it was made for another model, distance or way of masking.
+        """
+        from idmetric.metric.calibration.calibrated import probability
+
+        return probability(self, self.label, self.calibration, a, b, distance, prior, **options)
+
+    @property
+    def calibration(self) -> Calibration | None:
+        """The calibration that `probability` uses: from `calibrate_with`, else the folder's calibration.json, or None.
+
+        Raises:
+            CalibrationError: if the file is damaged, or was made for other weights.
+        """
+        from idmetric.metric.calibration.calibrated import calibration_of
+
+        self._calibration = calibration_of(self._calibration, self.weights, self.label, self.resolution)
+        return self._calibration
+
+    def calibrate_with(self, calibration: StrPath | Calibration) -> Self:
+        """Use this calibration (a file, or one in memory) from now on; returns the metric.
+
+        Raises:
+            CalibrationError: if it cannot be read, or was made for another model.
+        """
+        from idmetric.metric.calibration.calibrated import checked_calibration
+
+        self._calibration = checked_calibration(calibration, self.weights, self.label, self.resolution)
+        self.calibration_source = calibration
+        return self
+
+    def calibrated_model(self, files: bool = True) -> Model:
+        """The model that a calibration is bound to; with `files`, also their hash (a second for each gigabyte)."""
+        from idmetric.metric.calibration.calibrated import model_of
+
+        return model_of(self.weights, self.label, self.resolution, files)
+
+    # Names: see `Weights`
+
+    @property
+    def name(self) -> str:
+        """The name by which the user opened it, e.g. "tiny"."""
+        return self.weights.name
+
+    @property
+    def label(self) -> str:
+        """Class and name, and every other setting that changes scores."""
+        return f"{type(self).__name__}:{self.weights.short_name}{self.preprocessor.mark}"
+
+    @property
+    def revision(self) -> str:
+        """Which exact weights: the checkpoint's revision, followed by "+changed" after writes; "" for new ones."""
+        return self.weights.revision
+
+    @property
+    def resolution(self) -> str:
+        """Height x width in pixels at which images are seen."""
+        height, width = self.image_size
+        return f"{height}x{width}"
+
+    @property
+    def model_id(self) -> str:
+        """Model, exact weights (new ones by 12 digits of their hash) and resolution, which every Embedding carries."""
+        return f"{self.label}@{self.weights.revision_or_digest}/{self.resolution}"
+
+    @property
+    def device(self) -> torch.device:
+        """Where the weights are."""
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Floating type of the weights; images are cast to it."""
+        return next(self.parameters()).dtype
+
+    def signature(self, distance: str = "cls") -> dict[str, str]:
+        """Model, revision, distance, resolution, dtype, version: reported with a score, they make it reproducible."""
+        return {
+            "model": self.label,
+            "revision": self.revision,
+            "distance": distance,
+            "resolution": self.resolution,
+            "dtype": str(self.dtype).removeprefix("torch."),
+            "idmetric": __version__,
+        }
+
+    def about(self, outside: Outside | None = None, mask_id: MaskId | None = None) -> dict[str, str]:
+        """Everything that this model's embeddings depend on, the exact weights in memory included.
+
+        Args:
+            outside: what becomes of pixels outside masks; None for whole images. mask_id: see `embed`.
+        """
+        facts = {
+            **self.signature(),
+            "weights": self.weights.exact,
+            "settings": json.dumps(self.config(), sort_keys=True, default=str),
+            **self.preprocessor.about(),
+            "outside": outside or "all",
+        }
+        return facts if mask_id is None else {**facts, "mask_id": str(mask_id)}
+
+    def config(self) -> dict[str, Any]:
+        """The settings that config.json needs to rebuild this model, as plain JSON values: fields of `settings`."""
+        config = asdict(self.settings)
+        return {name: value for name, value in config.items() if (name, value) not in _USUAL.items()}
+
+    def __repr__(self) -> str:
+        """One line; `print(metric.backbone)` shows the layers."""
+        kind, _, name = self.label.partition(":")
+        dtype = str(self.dtype).removeprefix("torch.")
+        return f"{kind}({name!r}, revision {self.revision or 'none'}, {self.resolution}, {dtype} on {self.device})"
+
+    def _maker(self) -> str:
+        """The `model_id` that marks an Embedding made now.
+
+        Empty inside `torch.compile` and the transforms of torch.func, which cannot trace a hash, and while the weights
+        are trained, as every step would be another model.
+        """
+        if torch.compiler.is_compiling() or torch._C._functorch.peek_interpreter_stack() is not None:
+            return ""
+        is_training = torch.is_grad_enabled() and any(p.requires_grad for p in self.parameters())
+        return "" if is_training else self.model_id
+
+    # Weights
+
+    def save_pretrained(self, folder: StrPath) -> None:
+        """Write config.json and model.safetensors; `idmetric.load(folder)` opens them again."""
+        if not self.model_type:
+            raise NotImplementedError(f"{self.name} is opened by its name and cannot be saved")
+        checkpoint.write(folder, {"model_type": self.model_type, **self.config()}, self.state_dict())
+        self.weights.take_folder(Files(folder), checkpoint.revision)
+
+    @classmethod
+    def from_pretrained(cls, source: StrPath, **options: Any) -> Self:
+        """The same as calling the class: `IDSim.from_pretrained("run/")` is `IDSim("run/")`."""
+        return cls(source, **options)  # type: ignore[call-arg,arg-type]  # subclasses take the source first
+
+    def train(self, mode: bool = True) -> Self:
+        """As `nn.Module.train`, except that a frozen model, as one kept inside a larger module, stays in eval mode."""
+        return super().train(mode and any(p.requires_grad for p in self.parameters()))
+
+    def _finish(self, device: torch.device | str | None, dtype: torch.dtype | None) -> None:
+        """Freeze weights that were just loaded, move them, and call them by the revision that they were loaded as."""
+        self.requires_grad_(False).eval()
+        self.to(auto_device() if device is None else device, dtype)
+        self.weights.take_loaded()
+
+    def _apply(self, *args: Any, **options: Any) -> Self:
+        self.weights.have_changed()
+        moved: Self = super()._apply(*args, **options)  # type: ignore[no-untyped-call]  # torch's
+        self.weights.recount()  # to move weights is no change of them
+        return moved
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]  # torch's
+        self.weights = self.weights.copied_for(self)
+        self.preprocessor = copy.copy(self.preprocessor)
+
+    # Preprocessing: see `Preprocessor`
+
+    @property
+    def image_size(self) -> tuple[int, int]:
+        """Height and width of the encoder's input."""
+        return self.preprocessor.image_size
+
+    @property
+    def background(self) -> Color:
+        """The color that shows through transparent images."""
+        return self.preprocessor.background
+
+    @property
+    def decode(self) -> str:  # not Decode, on which jedi fails: IPython would complete no name of a metric
+        """How files are decoded, a setting that `idmetric.load` takes too.
+
+        "exact" decodes all pixels; "fast" decodes large JPEG files at a smaller size, which moves distances a little
+        (`idmetric.metric.images.opening`). Images with a mask, other formats, and decoded images keep all pixels.
+
+        Raises:
+            ValueError: for another name, or "fast" where the model needs all pixels.
+        """
+        return self.preprocessor.decode
+
+    @decode.setter
+    def decode(self, decode: str) -> None:
+        if checked(decode) == "fast" and not self.preprocessor.scales_files:
+            raise ValueError(f"{self.name!r} needs all pixels of a file: leave out --decode fast (decode='fast')")
+        self.preprocessor.decode = checked(decode)
+
+    def normalize(self, pixels: Tensor) -> Tensor:
+        """(pixels - mean) / std of (..., 3, H, W) on the model's device, in float32 or better whatever its dtype."""
+        return self.preprocessor.normalize(pixels, self.device, self.dtype)
+
+    def decoding(self, whole: bool) -> Hashable:
+        """What the pixels of `read_image` depend on: models with equal values share a decoded image."""
+        return self.preprocessor.decoding(whole)
+
+    def read_image(self, image: ImageLike, *, whole: bool = True) -> Image.Image:
+        """One image as 8-bit RGB at its own size, see `Preprocessor.read_image`."""
+        return self.preprocessor.read_image(image, whole=whole)
+
+    def check_mask(self, mask: MaskLike) -> None:
+        """Refuse a mask if this model takes none: ImageReadError."""
+        self.preprocessor.check_mask(mask)
+
+    # Other interfaces
+
+    def encode(
+        self,
+        images: Images,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        normalize_embeddings: bool = False,
+        **options: Any,
+    ) -> NDArray[np.float32] | Tensor | list[Tensor]:
+        """Global features under the name and with the arguments of sentence-transformers' `encode`."""
+        layout = (show_progress_bar, convert_to_numpy, convert_to_tensor, normalize_embeddings)
+        return sentence_features(self.embed, self.image_size, images, batch_size, *layout, **options)

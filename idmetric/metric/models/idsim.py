@@ -18,10 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from idmetric.metric.checkpoints import format as checkpoint
-from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.errors import understanding
+from idmetric.metric.checkpoints.folder import Files
 from idmetric.metric.checkpoints.format import Checkpoint
-from idmetric.metric.checkpoints.hub import Hub
+from idmetric.metric.checkpoints.revision import Hub
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.files import StrPath
 from idmetric.metric.images.kinds import WHITE, Color, Preprocessing
@@ -30,7 +30,6 @@ from idmetric.metric.models import tiny
 from idmetric.metric.models.devices import opening
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.models.idsim_config import IDSimConfig
-from idmetric.metric.models.idsim_files import read_checkpoint
 from idmetric.metric.models.tiny import TinyConfig
 from idmetric.metric.models.tokens import Features, final_tokens, last_tokens
 
@@ -84,7 +83,7 @@ class IDSim(Embedder):
         backbone_weights: local file with the backbone, for a release without Hub access: safetensors in timm's format,
             or Meta's .pth.
         backbone_args: more arguments of `timm.create_model`, for a release.
-        cache_dir, token, local_files_only: see `checkpoints.hub.Hub`.
+        cache_dir, token, local_files_only: see `checkpoints.revision.Hub`.
 
     Raises:
         CheckpointError: if the weights cannot be found, fetched or understood. No other model is ever loaded instead.
@@ -114,30 +113,33 @@ class IDSim(Embedder):
             config, name = source, "untrained"
             saved = Checkpoint(config={}, state={}, name=name, revision="")
         else:
-            source = released.source_name(source)
-            name = released.short_name(source)
             hub = Hub(revision, cache_dir, token, local_files_only)
-            saved = read_checkpoint(source, hub, variant, backbone_weights, backbone_args)
+            if source == "tiny":
+                name, saved = "tiny", checkpoint.read(Files(tiny.TINY, hub))
+            else:
+                from idmetric.metric.models.released_idsim import read_checkpoint
+
+                name, saved = read_checkpoint(source, hub, variant, backbone_weights, backbone_args)
             config = checkpoint.parse(tiny.config_class(saved.config), saved, self.model_type)
         if preprocessing is not None:
             config = replace(config, preprocessing=preprocessing)
 
-        mean, std = config.mean, config.std
-        if mean is None or std is None:
-            pretrained = encoders.pretrained_config(config.backbone)
-            mean, std = mean or pretrained.mean, std or pretrained.std
         super().__init__(
             name=name,
             revision=saved.revision,
             image_size=(config.image_size, config.image_size),
-            mean=mean,
-            std=std,
+            mean=config.mean or encoders.pretrained_config(config.backbone).mean,
+            std=config.std or encoders.pretrained_config(config.backbone).std,
             interpolation=config.interpolation,
             background=background,
             preprocessing=config.preprocessing,
             files=saved.files,
         )
         self.settings = config
+        if self.weights.is_folder:
+            from idmetric.metric.models.names import tell_apart
+
+            tell_apart(self.weights)
         if is_new:
             self._build(config, empty=False)
         else:

@@ -62,8 +62,9 @@ def load(source: StrPath, **options: Any) -> Embedder:
 
 def _load(kind: str, name: str, options: dict[str, Any]) -> Embedder:
     from idmetric.metric.checkpoints import format as checkpoint
-    from idmetric.metric.checkpoints.hub import Files, Hub
+    from idmetric.metric.checkpoints.folder import Files
     from idmetric.metric.checkpoints.released import ADAPTER_CONFIG
+    from idmetric.metric.checkpoints.revision import Hub
 
     if kind == "timm":
         kind, name = "backbone", name.removeprefix("timm:")

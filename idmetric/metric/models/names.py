@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.errors import CheckpointError
@@ -13,6 +14,9 @@ from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import did_you_mean
 from idmetric.metric.models.efficientnet_lite import FILES as EFFICIENTNET_LITE
 from idmetric.metric.models.named import FROZEN, NAMED
+
+if TYPE_CHECKING:
+    from idmetric.metric.checkpoints.fingerprint import Weights
 
 TIMM = ("timm:", "hf-hub:")
 _CLASS = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
@@ -57,6 +61,12 @@ def known(name: str) -> str:
     if released.find(name, released.VISID):
         return "qwen2_5_vl"
     return ""
+
+
+def tell_apart(weights: Weights) -> None:
+    """Put "./" before the short name of a folder's weights if a published model has that name."""
+    if weights.is_folder and known(weights.short_name):
+        weights.short_name = f"./{weights.short_name}"
 
 
 def is_class(name: str) -> bool:

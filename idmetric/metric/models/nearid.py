@@ -20,13 +20,14 @@ from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.errors import understanding
 from idmetric.metric.checkpoints.format import Checkpoint
-from idmetric.metric.checkpoints.hub import Hub
 from idmetric.metric.checkpoints.released_nearid import read_nearid
+from idmetric.metric.checkpoints.revision import Hub
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.files import StrPath
 from idmetric.metric.images.kinds import WHITE, Color, Preprocessing, check_interpolation
 from idmetric.metric.models.devices import opening
 from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.models.names import tell_apart
 from idmetric.metric.models.timm_encoders import build
 from idmetric.metric.models.tokens import Features, final_tokens
 
@@ -103,6 +104,7 @@ class NearID(Embedder):
             files=saved.files,
         )
         self.settings = config
+        tell_apart(self.weights)
         with nullcontext() if is_new else understanding(saved.name):
             self.backbone: Any = build(
                 config.backbone, image_size=config.image_size, args=config.backbone_args, empty=not is_new

@@ -1,20 +1,18 @@
-"""A model bound to its own preprocessing: images and masks of any kind become the pixels that it sees."""
+"""A model's own preprocessing: images and masks of any kind become the pixels that it sees."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import get_args
 
 import torch
 from PIL import Image
 from torch import Tensor
 
-from idmetric.metric.calibration.calibrated import Calibrated
-from idmetric.metric.checkpoints.hub import Files
 from idmetric.metric.images.fit import SQUASH, Fit
-from idmetric.metric.images.kinds import WHITE, Color
+from idmetric.metric.images.kinds import WHITE, Color, Sides
 from idmetric.metric.images.masks import MaskId, MaskLike
-from idmetric.metric.images.opening import Decode, checked, mark_of
+from idmetric.metric.images.opening import Decode, mark_of
 from idmetric.metric.images.read import (
     ImageLike,
     ImageReadError,
@@ -26,34 +24,31 @@ from idmetric.metric.images.read import (
     read_image,
     to_pixels,
 )
-from idmetric.metric.images.regions import cut_out
 
 LoadedImage = tuple[Tensor, Tensor | None]  # pixels (3, h, w), and how much of each the subject's mask covers (h, w)
 
 
-class Preprocessed(Calibrated):
-    """A model that reads images in its own way.
+class Preprocessor:
+    """How a model sees images: their size, decoding and normalization.
 
     Args:
-        name: the name by which the user opened it, e.g. "tiny".
-        revision: which exact weights (`Checkpoint.revision`).
         image_size: height and width of the encoder's input.
         mean, std: per-channel normalization of pixels in [0, 1].
         interpolation: "bicubic" or "bilinear", antialiased.
         background: RGB color (0-255) that shows through transparent images.
         preprocessing: how files and PIL images become RGB, "standard" or "release" (see `idmetric.metric.images`).
         fit: how images of other shapes are brought to `image_size`; squashed by default, not cropped.
-        files: the folder or repository that it was loaded from, perhaps with a calibration.
+
+    Attributes:
+        sizes: from an image's height and width to those at which the model sees it; None: always `image_size`.
+        scales_files: whether images are resized with antialiasing, before which files may be scaled.
+        decode: how files are decoded, see `Embedder.decode`.
     """
 
-    scales_files = True  # whether images are resized with antialiasing, before which files may be scaled
-    _decode: Decode = "exact"
+    scales_files = True
 
     def __init__(
         self,
-        *,
-        name: str,
-        revision: str,
         image_size: tuple[int, int],
         mean: Sequence[float],
         std: Sequence[float],
@@ -61,71 +56,46 @@ class Preprocessed(Calibrated):
         background: Color = WHITE,
         preprocessing: Preprocessing = "standard",
         fit: Fit = SQUASH,
-        files: Files | None = None,
     ) -> None:
         if preprocessing not in get_args(Preprocessing):
             raise ValueError(f"unknown preprocessing {preprocessing!r}: choose {' or '.join(get_args(Preprocessing))}")
-        super().__init__(name, revision, image_size, files)
+        self.image_size = image_size
         self.mean = tuple(float(value) for value in mean)
         self.std = tuple(float(value) for value in std)
         self.interpolation = interpolation
         self.background = background
         self.preprocessing = preprocessing
         self.fit = fit
-
-    # Names
+        self.sizes: Callable[[int, int], Sides] | None = None
+        self.decode: Decode = "exact"
 
     @property
-    def label(self) -> str:
-        """Class and name, and every other setting of a model that changes its scores."""
-        label = super().label
+    def mark(self) -> str:
+        """The part of a model's label with the settings that are not the usual ones."""
+        mark = ""
         if self.preprocessing != "standard":
-            label += f"[{self.preprocessing} preprocessing]"
-        label += mark_of(self._decode)
+            mark += f"[{self.preprocessing} preprocessing]"
+        mark += mark_of(self.decode)
         if self.fit != SQUASH:
-            label += f"[{self.fit}, {self.interpolation}]"
-        return label
+            mark += f"[{self.fit}, {self.interpolation}]"
+        return mark
 
-    def about(self, outside: Outside | None = None, mask_id: MaskId | None = None) -> dict[str, str]:
-        """Everything that this model's embeddings depend on, the exact weights in memory included.
-
-        Args:
-            outside: what becomes of pixels outside masks; None for whole images.
-            mask_id: which label of the masks is the subject, if one was chosen.
-        """
-        facts = super().about()
-        facts["seen"] = f"{self.image_size} {self.mean} {self.std} {self.interpolation} {self.background}"
+    def about(self) -> dict[str, str]:
+        """The settings on which embeddings depend, for keys of caches."""
+        seen = f"{self.image_size} {self.mean} {self.std} {self.interpolation} {self.background}"
         if self.fit != SQUASH:
-            facts["seen"] += f" {self.fit}"
-        facts["outside"] = outside or "all"
+            seen += f" {self.fit}"
+        facts = {"seen": seen}
         if self.decode != "exact":
             facts["decode"] = self.decode
-        if mask_id is not None:
-            facts["mask_id"] = str(mask_id)
         return facts
-
-    @property
-    def decode(self) -> str:  # not Decode, on which jedi fails: IPython would complete no name of a metric
-        """How files are decoded, a setting that `idmetric.load` takes too.
-
-        "exact" decodes all pixels; "fast" decodes large JPEG files at a smaller size, which moves distances a little
-        (`idmetric.metric.images.opening`). Images with a mask, other formats, and decoded images keep all pixels.
-
-        Raises:
-            ValueError: for another name, or "fast" where the model needs all pixels.
-        """
-        return self._decode
-
-    @decode.setter
-    def decode(self, decode: str) -> None:
-        if checked(decode) == "fast" and not self.scales_files:
-            raise ValueError(f"{self.name!r} needs all pixels of a file: leave out --decode fast (decode='fast')")
-        self._decode = checked(decode)
 
     # Pixels
 
     def size_for(self, height: int, width: int) -> tuple[int, int]:
         """Height and width at which this model sees an image of that size; ValueError if it cannot."""
+        if self.sizes is not None:
+            return self.sizes(height, width)
         return self.image_size
 
     def fit_pixels(self, pixels: Tensor) -> Tensor:
@@ -133,11 +103,11 @@ class Preprocessed(Calibrated):
         size = self.size_for(pixels.shape[-2], pixels.shape[-1])
         return self.fit.pixels(pixels, size, self.interpolation, self.background)
 
-    def normalize(self, pixels: Tensor) -> Tensor:
-        """(pixels - mean) / std of (..., 3, H, W) on the model's device, in float32 or better whatever its dtype."""
-        dtype = torch.promote_types(self.dtype, torch.float32)
-        dtype = torch.promote_types(dtype, pixels.dtype)
-        x = pixels.to(self.device, dtype)
+    def normalize(self, pixels: Tensor, device: torch.device, dtype: torch.dtype) -> Tensor:
+        """(pixels - mean) / std of (..., 3, H, W) on the device of a model, in float32 or better whatever its dtype."""
+        computed = torch.promote_types(dtype, torch.float32)
+        computed = torch.promote_types(computed, pixels.dtype)
+        x = pixels.to(device, computed)
         mean = x.new_tensor(self.mean).view(3, 1, 1)
         std = x.new_tensor(self.std).view(3, 1, 1)
         return (x - mean).div_(std)
@@ -159,7 +129,7 @@ class Preprocessed(Calibrated):
             "interpolation": self.interpolation,
             "preprocessing": self.preprocessing,
             "fit": self.fit,
-            "decode": self._decode,
+            "decode": self.decode,
         }
 
     def read_image(self, image: ImageLike, *, whole: bool = True) -> Image.Image:
@@ -200,6 +170,8 @@ class Preprocessed(Calibrated):
         """
         if mask is None:
             return to_pixels(image, self.size_for, **self.reading), None
+        from idmetric.metric.images.regions import cut_out  # masks of any format
+
         self.check_mask(mask)
         subject, cover = cut_out(image, mask, outside, mask_id=mask_id, background=self.background)
         try:

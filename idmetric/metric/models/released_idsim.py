@@ -1,4 +1,4 @@
-"""Reader of the ID-Sim release's checkpoints: a PEFT adapter and two heads over a frozen backbone."""
+"""ID-Sim models in folders and Hub repositories; as released, a PEFT adapter and two heads over a frozen backbone."""
 
 from __future__ import annotations
 
@@ -11,20 +11,59 @@ from torch import Tensor
 
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints.errors import CheckpointError, understanding
+from idmetric.metric.checkpoints.folder import Files
 from idmetric.metric.checkpoints.format import Checkpoint
-from idmetric.metric.checkpoints.hub import Files
 from idmetric.metric.checkpoints.lora import check_lora, merge_lora
-from idmetric.metric.checkpoints.released import ADAPTER, ADAPTER_CONFIG, HEADS, Release
-from idmetric.metric.checkpoints.revision import revision_of
+from idmetric.metric.checkpoints.released import (
+    ADAPTER,
+    ADAPTER_CONFIG,
+    HEADS,
+    IDSIM,
+    Release,
+    files_of,
+    find,
+    idsim_variant,
+    short_name,
+    source_name,
+)
+from idmetric.metric.checkpoints.revision import Hub, revision_of
 from idmetric.metric.checkpoints.weights import read_finite
 from idmetric.metric.files import StrPath
-from idmetric.metric.models import dinov3
-from idmetric.metric.models import timm_encoders as encoders
-from idmetric.metric.models.tokens import resample_positions
+from idmetric.metric.models import timm_encoders, timm_weights
+from idmetric.metric.models.timm_weights import resample_positions
 
 _SIDE = 448  # of the release's input, in pixels
 _PREFIX = "base_model.model."
 _TRUNK = "extractor.model."
+
+
+def read_checkpoint(
+    source: StrPath,
+    hub: Hub,
+    variant: str | None,
+    backbone_weights: StrPath | None,
+    backbone_args: Mapping[str, Any] | None,
+) -> tuple[str, Checkpoint]:
+    """Read the `source` of an `IDSim` other than "tiny", and give its name; the other arguments as there.
+
+    Raises:
+        CheckpointError: if the weights cannot be found, fetched or understood.
+    """
+    name = source_name(source)
+    release = find(name, IDSIM)
+    if release is None and Path(name, ADAPTER_CONFIG).is_file():
+        release = IDSIM.get(variant or idsim_variant(name) or "")
+        if release is None:
+            raise CheckpointError(
+                f"{name!r} holds an ID-Sim adapter, but its name does not show for which backbone: pass variant=, one "
+                f"of {', '.join(IDSIM)}"
+            )
+    files = files_of(name, IDSIM, hub)
+    if release is not None:
+        saved = read_idsim(release, files, backbone_weights=backbone_weights, backbone_args=backbone_args)
+    else:
+        saved = checkpoint.read(files)
+    return short_name(name), saved
 
 
 def read_idsim(
@@ -64,15 +103,15 @@ def read_idsim(
 
     # the backbone
     hub = replace(files.hub, revision=None)  # the revision is the adapter's, not the backbone's
-    weights = backbone_weights or encoders.pretrained_file(release.backbone, hub)
+    weights = backbone_weights or timm_weights.pretrained_file(release.backbone, hub)
     with understanding(weights):
         name = release.backbone
-        published = encoders.read_weights(weights)
+        published = timm_weights.read_weights(weights)
         if "dinov3" in name:
-            adapter = dinov3.timm_names(adapter)
-            name = dinov3.with_biases(name, published, adapter)
-        model = encoders.build(name, args=backbone_args, empty=True)
-        trunk = encoders.fitted(published, model, name, weights)
+            adapter = timm_weights.dinov3_names(adapter)
+            name = timm_weights.with_biases(name, published, adapter)
+        model = timm_encoders.build(name, args=backbone_args, empty=True)
+        trunk = timm_weights.fitted(published, model, name, weights)
         if "dinov2" in name:
             # Meta's DINOv2 resamples its position embedding without antialiasing and with a slightly larger factor;
             # timm's resampling differs, so it is done here on the table of the pretrained size

@@ -1,29 +1,19 @@
-"""timm's encoders: built without classifier, and filled with weights from files.
-
-Functions raise CheckpointError for what timm or a file does not have, or cannot be read.
-"""
+"""timm's encoders, built without classifier; CheckpointError for what timm does not have."""
 
 from __future__ import annotations
 
 import contextlib
-import os
-import re
-import sys
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints.config import check_arguments
-from idmetric.metric.checkpoints.errors import CheckpointError, understanding
-from idmetric.metric.checkpoints.hub import Hub, fetch
-from idmetric.metric.checkpoints.weights import check_state, read_finite
-from idmetric.metric.files import StrPath
+from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.files.lazy import LazyModule
 from idmetric.metric.files.typed import shown
-from idmetric.metric.models import dinov3, lite_trunk
+from idmetric.metric.models import lite_trunk
 
 timm: Any = LazyModule("timm")  # it takes longer to import than torch, and `lite_trunk` does without
 
@@ -105,83 +95,3 @@ def pretrained_config(name: str) -> Any:
     if not is_timm(name):
         raise CheckpointError(f"timm has no model {name!r}: timm.list_models() lists them")
     return timm.get_pretrained_cfg(name)
-
-
-def pretrained_file(name: str, hub: Hub) -> str:
-    """The pretrained weights of a timm model, downloaded once from its Hub repository."""
-    config = pretrained_config(name)
-    if not config.hf_hub_id:
-        raise CheckpointError(f"timm knows no pretrained weights on the Hub for {name!r}")
-    return str(fetch(config.hf_hub_id, checkpoint.WEIGHTS, hub))
-
-
-def pretrained_state(name: str, weights: StrPath, args: Mapping[str, Any] | None = None) -> dict[str, Tensor]:
-    """The tensors of a file with a timm model's pretrained weights, under the names of that model, at its own size.
-
-    They stay mapped to the file, without a copy; each is read once, to check that it is finite.
-
-    Args:
-        name: the model. args: more arguments of `timm.create_model`.
-        weights: a safetensors file in timm's format, or a .pth file as the authors of DINOv2 and DINOv3 publish it.
-    """
-    return fitted(read_weights(weights), build(name, args=args, empty=True), name, weights)
-
-
-def fitted(state: Mapping[str, Tensor], model: nn.Module, name: str, weights: StrPath) -> dict[str, Tensor]:
-    """Tensors from `read_weights(weights)` as exactly those of a timm model, renamed and resampled by timm's filter.
-
-    Only these may differ: tensors of a classifier that the model lacks are left out, DINOv3's query and value biases
-    may be absent from the file, or from the model if they are zero, and so may BatchNorm's counts of training steps.
-
-    Args:
-        model: from `build`; its own tensors are not read.
-        name: timm's name of the model.
-        weights: the file, for messages.
-    """
-    architecture = name.split(".")[0]
-    expected = model.state_dict()
-    tensors = dict(state)
-    if "dinov3" in architecture:
-        tensors = dinov3.fit_biases(tensors, model)
-
-    # the names of the authors' files, and the grid of the position embedding
-    module = sys.modules[timm.model_entrypoint(architecture).__module__]
-    rename = getattr(module, "checkpoint_filter_fn", None)
-    if rename is not None:
-        with understanding(weights):
-            tensors = dict(rename(tensors, model, **_resampling(architecture)))
-
-    # the classifier, which `build` leaves out: "head", or a layer in it ("head.fc")
-    classifiers = pretrained_config(name).classifier or ()
-    for classifier in [classifiers] if isinstance(classifiers, str) else classifiers:
-        head = classifier.rpartition(".")[0] or classifier
-        for key in list(tensors):
-            if key.startswith(f"{head}.") and key not in expected:
-                del tensors[key]
-
-    # files of older versions of torch lack the counts, which no score depends on
-    for key, value in expected.items():
-        if key.endswith(".num_batches_tracked"):
-            tensors.setdefault(key, torch.zeros(value.shape, dtype=value.dtype))
-
-    check_state(model, tensors, os.fspath(weights))
-    return tensors
-
-
-def _resampling(architecture: str) -> dict[str, Any]:
-    """How timm resamples a position embedding, where it is not by its filter's defaults."""
-    bilinear = {"interpolation": "bilinear", "antialias": False}
-    if architecture.startswith("flexivit_"):
-        return bilinear
-    if re.match("vit_.*_radio_", architecture):
-        aligned = ("vit_base_patch16_radio_v3", "vit_huge_patch16_radio_v3")
-        return {**bilinear, "align_corners": architecture in aligned}
-    return {}
-
-
-def read_weights(weights: StrPath) -> dict[str, Tensor]:
-    """The tensors of a safetensors or .pth file; those of Meta's DINOv3 under timm's names."""
-    state = read_finite(weights)
-    if "storage_tokens" in state:
-        return dinov3.timm_names(state)
-    return state

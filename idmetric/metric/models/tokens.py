@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 Pool = Literal["auto", "cls", "avg", "head"]
@@ -78,25 +77,3 @@ def _token_grid(model: Any, x: Tensor) -> tuple[int, int]:
     if hasattr(embed, "dynamic_feat_size"):
         return tuple(embed.dynamic_feat_size(x.shape[-2:]))
     return tuple(embed.grid_size)
-
-
-def resample_positions(table: Tensor, grid: tuple[int, int], offset: float = 0.0) -> Tensor:
-    """A ViT's position embedding (1, 1 + n * n, D) for a grid of patches, bicubic and without antialiasing.
-
-    Args:
-        offset: added to the grid's sides in the scale factors (side + offset) / n, as DINO's and DINOv2's own code
-            does with 0.1.
-    """
-    n = round((table.shape[1] - 1) ** 0.5)
-    if grid == (n, n):
-        return table
-    class_position = table[:, :1].float()
-    positions = table[:, 1:].float()
-    square = positions.mT.reshape(1, -1, n, n)
-    if offset:
-        scales = [(side + offset) / n for side in grid]
-        resampled = F.interpolate(square, scale_factor=scales, mode="bicubic", align_corners=False)
-    else:
-        resampled = F.interpolate(square, grid, mode="bicubic", align_corners=False)
-    patch_positions = resampled.flatten(2).mT
-    return torch.cat([class_position, patch_positions], 1).to(table.dtype)

@@ -20,40 +20,26 @@ from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.images.masks import MaskId, MaskLike
 from idmetric.metric.images.read import ImageLike, ImageReadError, Outside, describe, to_pixels
 from idmetric.metric.models.backbone import Backbone
-from idmetric.metric.models.preprocessing import LoadedImage
-from idmetric.metric.models.tokens import resample_positions
+from idmetric.metric.models.preprocessing import LoadedImage, Preprocessor
+from idmetric.metric.models.timm_weights import resample_positions
 
 SIDE = 224
 PATCH = 16
 _MOST_RATIO = 20  # of a frame's sides: longer ones would take gigabytes
 
 
-class VBenchDino(Backbone):
-    """The encoder of `dino:vbench`: frames keep their shape; only the class token is compared.
+class FramePreprocessor(Preprocessor):
+    """Frames keep their shape, and have no masks."""
 
-    Args:
-        source: "dino:vbench". options: those of `Backbone` that do not change the transform.
-    """
-
-    model_type = ""  # a folder holds no such transform
     scales_files = False  # without antialiasing, fewer pixels would be other pixels
 
-    def __init__(self, source: str = "dino:vbench", **options: Any) -> None:
-        super().__init__(source, **options)
-        self.interpolation = "bilinear"
-
-    @property
-    def resolution(self) -> str:
-        """The shorter side."""
-        return f"shorter {SIDE}"
-
     def size_for(self, height: int, width: int) -> tuple[int, int]:
-        """See `Embedder.size_for`: whole patches, as DINO's embedding drops the rest."""
+        """See `Preprocessor.size_for`: whole patches, as DINO's embedding drops the rest."""
         rows, columns = _resized(height, width)
         return rows // PATCH * PATCH, columns // PATCH * PATCH
 
     def fit_pixels(self, pixels: Tensor) -> Tensor:
-        """See `Embedder.fit_pixels`."""
+        """See `Preprocessor.fit_pixels`."""
         height, width = pixels.shape[-2:]
         rows, columns = self.size_for(height, width)
         size = _resized(height, width)
@@ -68,17 +54,17 @@ class VBenchDino(Backbone):
         *,
         mask_id: MaskId | None = None,
     ) -> LoadedImage:
-        """See `Embedder.load_image`; masks are refused."""
+        """See `Preprocessor.load_image`; masks are refused."""
         if mask is not None:
             self.check_mask(mask)
         return self._frame(image, to_pixels(image, None, background=self.background))
 
     def check_mask(self, mask: MaskLike) -> None:
-        """See `Embedder.check_mask`."""
+        """See `Preprocessor.check_mask`."""
         raise ImageReadError(describe(mask), "dino:vbench compares whole frames and takes no masks")
 
     def fitted(self, picture: Image.Image | Tensor, cover: Tensor | None = None) -> LoadedImage:
-        """See `Embedder.fitted`."""
+        """See `Preprocessor.fitted`."""
         if isinstance(picture, Tensor):
             return self._frame(picture, to_pixels(picture, None, background=self.background))
         return self._frame(picture, to_pixels(picture, None))
@@ -89,6 +75,26 @@ class VBenchDino(Backbone):
             raise ImageReadError(describe(image), f"its sides differ by over {_MOST_RATIO} to 1: it is not a frame")
         [frame] = self.fit_pixels(pixels[None])
         return frame, None
+
+
+class VBenchDino(Backbone):
+    """The encoder of `dino:vbench`: frames keep their shape; only the class token is compared.
+
+    Args:
+        source: "dino:vbench". options: those of `Backbone` that do not change the transform.
+    """
+
+    model_type = ""  # a folder holds no such transform
+
+    def __init__(self, source: str = "dino:vbench", **options: Any) -> None:
+        super().__init__(source, **options)
+        usual = self.preprocessor
+        self.preprocessor = FramePreprocessor(usual.image_size, usual.mean, usual.std, "bilinear", usual.background)
+
+    @property
+    def resolution(self) -> str:
+        """The shorter side."""
+        return f"shorter {SIDE}"
 
     def forward_features(self, x: Tensor) -> tuple[Tensor, None, None]:
         """See `Embedder.forward_features`."""

@@ -30,8 +30,9 @@ from idmetric.metric.checkpoints import config as configs
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.errors import CheckpointError, understanding
-from idmetric.metric.checkpoints.hub import Files, Hub, fetch_folder
+from idmetric.metric.checkpoints.folder import Files, fetch_folder
 from idmetric.metric.checkpoints.pretrained import FILES, folder_revision
+from idmetric.metric.checkpoints.revision import Hub
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import need
@@ -43,6 +44,7 @@ from idmetric.metric.images.resize import place
 from idmetric.metric.models.batches import OnProgress, in_batches, warn_of_lost_graph
 from idmetric.metric.models.devices import at_least_float32, auto_device, opening
 from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.models.names import tell_apart
 from idmetric.metric.models.visid_config import CANDIDATE, IMAGE, MOST_RATIO, STEP, TASKS, VisIDConfig
 from idmetric.metric.models.visid_files import (
     CLASSES,
@@ -124,6 +126,8 @@ class VisIDEmbed(Embedder):
             files=files,
         )
         self.settings = settings
+        self.preprocessor.sizes = settings.size_for
+        tell_apart(self.weights)
         self.backbone, self.tokenizer = open_model(kind, folder, dtype, device or auto_device())
         vision = self.backbone.config.vision_config
         if (vision.patch_size, vision.spatial_merge_size, vision.temporal_patch_size) != (14, 2, 2):
@@ -153,10 +157,6 @@ class VisIDEmbed(Embedder):
         if self.settings.prompt_style == "vlm2vec":
             return "sequential"
         return "vision"
-
-    def size_for(self, height: int, width: int) -> tuple[int, int]:
-        """See `VisIDConfig.size_for`."""
-        return self.settings.size_for(height, width)
 
     def embed_pixels(self, pixels: Tensor) -> Embedding:
         """Embed pixels (B, 3, h, w) at their final size under the default instruction."""
@@ -241,7 +241,7 @@ class VisIDEmbed(Embedder):
             words = self.settings.joiner.join(parts)
             if image is None:
                 return Item(words)
-            pixels, cover = self.load_image(image, single_masks[number], outside)
+            pixels, cover = self.preprocessor.load_image(image, single_masks[number], outside)
             return Item(words, pixels, cover)
 
         if any(image is None for image in singles):  # a text alone has no patches
@@ -257,7 +257,7 @@ class VisIDEmbed(Embedder):
             words = self._default_instruction(picture)
         if picture is None:
             return Item(words)
-        pixels, pixel_cover = self.fitted(picture, cover)
+        pixels, pixel_cover = self.preprocessor.fitted(picture, cover)
         return Item(words, pixels, pixel_cover)
 
     def encode_items(self, pixels: Sequence[Tensor | None], words: Sequence[str]) -> Tensor:
@@ -365,13 +365,13 @@ class VisIDEmbed(Embedder):
         target = Path(folder)
         self.backbone.save_pretrained(target)
         self.tokenizer.save_pretrained(target)
-        processor = {"image_mean": self.mean, "image_std": self.std}
+        processor = {"image_mean": self.preprocessor.mean, "image_std": self.preprocessor.std}
         with replacing(target / released.PROCESSOR) as path:
             path.write_text(json.dumps(processor), encoding="utf-8")
         settings = json.dumps(self.config(), indent=2, sort_keys=True)
         with replacing(target / SETTINGS) as path:
             path.write_text(settings + "\n", encoding="utf-8")
-        self._name_saved(target, folder_revision)
+        self.weights.take_folder(Files(target), folder_revision)
 
 
 def _singles(images: Any) -> list[ImageLike | None]:

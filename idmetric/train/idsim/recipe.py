@@ -28,9 +28,9 @@ from torch import Tensor
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.metric.checkpoints.revision import revision_of
 from idmetric.metric.checkpoints.weights import load_state
-from idmetric.metric.models import timm_encoders as encoders
+from idmetric.metric.models import timm_weights
 from idmetric.metric.models.idsim import IDSim, IDSimConfig
-from idmetric.metric.models.tokens import resample_positions
+from idmetric.metric.models.timm_weights import resample_positions
 from idmetric.train import augment, lora
 from idmetric.train.batches import TRAINING, VALIDATION, Pictures, check_held_out, rows_in, share, steps_per_epoch
 from idmetric.train.idsim.config import SMOKE as SMOKE
@@ -63,7 +63,9 @@ class IDSimRecipe(Recipe):
             check_held_out(data, triplets.used, validated.used)
             self.held_out = data.take(validated.used)
         self.model = _model(config, processes)
-        augmentation = partial(augment.idsim, size=self.model.image_size, interpolation=self.model.interpolation)
+        augmentation = partial(
+            augment.idsim, size=self.model.image_size, interpolation=self.model.preprocessor.interpolation
+        )
         pictures = Pictures.of(self.model, data, augmentation if config.augment else None)
         self.loader = Loader(triplets, pictures, config.batch_size, config.accumulation, config.seed)
         # class features are compared, which patches alone do not train
@@ -182,17 +184,17 @@ def untrained(settings: IDSimConfig, weights: str, seed: int) -> IDSim:
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         model = IDSim(settings, device="cpu")
-    model.name = model.short_name = settings.backbone
+    model.weights.name = model.weights.short_name = settings.backbone
     if not weights:
         return model
-    state = encoders.fitted(encoders.read_weights(weights), model.backbone, settings.backbone, weights)
+    state = timm_weights.fitted(timm_weights.read_weights(weights), model.backbone, settings.backbone, weights)
     if "patch14_dinov2" in settings.backbone:  # positions are resampled as by Meta, and as in the release
-        table = encoders.pretrained_state(settings.backbone, weights, settings.backbone_args)["pos_embed"]
+        table = timm_weights.pretrained_state(settings.backbone, weights, settings.backbone_args)["pos_embed"]
         side = settings.image_size // state["patch_embed.proj.weight"].shape[-1]
         state["pos_embed"] = resample_positions(table, (side, side), 0.1)
     load_state(model.backbone, state, weights)
     model.requires_grad_(False)
-    model.take_revision(revision_of(weights))
+    model.weights.take_revision(revision_of(weights))
     return model
 
 

@@ -197,7 +197,7 @@ def _batches(config: Config, data: Manifest, classes: Classes, model: Backbone) 
         scale=config.crop,
         gray_p=config.gray,
         jitter=config.jitter,
-        interpolation=model.interpolation,
+        interpolation=model.preprocessor.interpolation,
     )
     pictures = Pictures.of(model, data, augmentation if config.augment else None)
     count = classes.rows.size

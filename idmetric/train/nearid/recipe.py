@@ -77,7 +77,9 @@ class Recipe(Interface):
             )
 
         self.model = siglip.start(config).to(processes.device)
-        augmentation = partial(augment.nearid, size=self.model.image_size, interpolation=self.model.interpolation)
+        augmentation = partial(
+            augment.nearid, size=self.model.image_size, interpolation=self.model.preprocessor.interpolation
+        )
         self.batches = Batches(
             Pictures.of(self.model, data, augmentation if config.augment else None),
             identities,

@@ -10,11 +10,12 @@ from torch import nn
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.checkpoints.hub import Files, Hub
+from idmetric.metric.checkpoints.folder import Files
 from idmetric.metric.checkpoints.released_nearid import read_tower
-from idmetric.metric.checkpoints.revision import revision_of
+from idmetric.metric.checkpoints.revision import Hub, revision_of
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.models import timm_encoders as encoders
+from idmetric.metric.models import timm_weights
 from idmetric.metric.models.nearid import NearID, NearIDConfig
 from idmetric.train.nearid.config import Config
 from idmetric.train.options import weights_file
@@ -34,7 +35,7 @@ def start(config: Config) -> NearID:
             )
         else:
             model = _of_files(source, config.revision)
-    model.name = model.short_name = source
+    model.weights.name = model.weights.short_name = source
     only_the_head_trains(model)
     return model
 
@@ -49,7 +50,7 @@ def _of_files(source: str, revision: str | None) -> NearID:
     siglip = _read_siglip(files)
     model = NearID(checkpoint.parse(NearIDConfig, siglip, NearID.model_type), device="cpu")
     load_state(model, siglip.state, siglip.name, torch.float32)
-    model.take_revision(siglip.revision)
+    model.weights.take_revision(siglip.revision)
     return model
 
 
@@ -70,9 +71,9 @@ def _of_timm(config: Config) -> NearID:
     file = weights_file(name, config.backbone_weights, config.revision)
     model = NearID(settings, device="cpu")
     if file:
-        trunk = encoders.fitted(encoders.read_weights(file), model.backbone, name, file)
+        trunk = timm_weights.fitted(timm_weights.read_weights(file), model.backbone, name, file)
         load_state(model.backbone, trunk, file)
-        model.take_revision(revision_of(file))
+        model.weights.take_revision(revision_of(file))
     return model
 
 

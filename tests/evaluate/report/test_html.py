@@ -27,7 +27,7 @@ from idmetric.matching.heatmaps import coverage
 from idmetric.matching.patches import Layout
 from idmetric.metric.calibration import apply as calibrations
 from idmetric.metric.distance.embedding import Embedding
-from idmetric.metric.images.masks import read_mask
+from idmetric.metric.images.coverage import read_mask
 from idmetric.pages.pictures import data_uri, room
 from tests.report_parts import EVERYTHING, NAMES, make_folder, make_photos, picture, score
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import pickle
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -206,6 +208,32 @@ def test_a_copy_that_is_trained_at_once_does_not_keep_the_name(named: IDSim, cop
     step(model)
     assert model.revision == f"{named.revision}+changed"
     assert model.about()["weights"] == weights_digest(model) != named.about()["weights"]
+
+
+def test_a_shallow_copy_has_names_and_settings_of_its_own(named: IDSim) -> None:
+    revision = named.revision
+    shallow = copy.copy(named)
+    shallow.weights.take_revision("other")
+    shallow.decode = "fast"
+    assert (named.revision, named.decode) == (revision, "exact")
+    assert shallow.revision == "other"
+    del shallow
+    assert named.revision == revision
+
+
+def test_names_do_not_keep_a_model_in_memory(model: IDSim) -> None:
+    """It goes with its last reference, as the memory of a GPU is wanted at once, not when Python looks for circles."""
+    copied = copy.deepcopy(model)
+    gone = weakref.ref(copied)
+    weights = copied.weights
+    gc.disable()
+    try:
+        del copied
+        assert gone() is None
+    finally:
+        gc.enable()
+    with pytest.raises(RuntimeError, match="keep the model itself"):
+        _ = weights.revision
 
 
 def test_saving_names_weights_that_are_new_or_changed(model: IDSim, named: IDSim, tmp_path: Path) -> None:

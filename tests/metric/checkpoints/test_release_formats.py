@@ -18,7 +18,7 @@ from safetensors.torch import save_file
 from idmetric import CheckpointError, IDSim, load
 from idmetric.metric.checkpoints.released import IDSIM, find, short_name
 from idmetric.metric.models.idsim import IDSimConfig
-from idmetric.metric.models.timm_encoders import pretrained_state
+from idmetric.metric.models.timm_weights import pretrained_state
 from idmetric.train.idsim.recipe import untrained
 from tests.conftest import random_model
 from tests.published import PublishedIDSim, randomize, shape_of

@@ -185,7 +185,7 @@ def test_score_skips_one_image_and_keeps_the_others(
 
     def encode(self: IDSim, pixels: Tensor) -> Embedding:
         found = original(self, pixels)
-        found.cls[(pixels - metric.load_image(paths[3])[0]).flatten(1).abs().amax(1) < 1e-6] = NAN
+        found.cls[(pixels - metric.preprocessor.load_image(paths[3])[0]).flatten(1).abs().amax(1) < 1e-6] = NAN
         return found
 
     metric.save_pretrained(tmp_path / "run")

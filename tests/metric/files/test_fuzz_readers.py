@@ -37,7 +37,7 @@ from idmetric.matching.regions import Cut
 from idmetric.matching.video import ClipError
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files.digest import BLANK, seal
-from idmetric.metric.images.masks import read_mask
+from idmetric.metric.images.coverage import read_mask
 from idmetric.metric.images.read import ImageReadError, read_image, to_pixels
 from idmetric.metric.images.regions import cut_out
 from idmetric.metric.subject import Subject

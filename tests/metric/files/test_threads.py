@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 from threadpoolctl import ThreadpoolController
 
-from idmetric.metric.files.threads import in_order, one_thread
+from idmetric.metric.files.blas import one_thread
+from idmetric.metric.files.threads import in_order
 from idmetric.scoring import copies
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (96, 96, 3), dtype=np.uint8)

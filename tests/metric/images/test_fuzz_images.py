@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from idmetric.metric.images.masks import read_mask
+from idmetric.metric.images.coverage import read_mask
 from idmetric.metric.images.read import ImageReadError, read_image
 from tests.fuzz import chunk, forget_peak, png, status
 

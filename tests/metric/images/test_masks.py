@@ -20,7 +20,8 @@ from PIL import Image, ImageDraw, ImageFilter, ImageOps
 import idmetric
 from idmetric.data.manifest.check import faults
 from idmetric.data.manifest.table import Manifest, Row
-from idmetric.metric.images.masks import Labeled, MaskWarning, read_mask, same_shape
+from idmetric.metric.images.coverage import read_mask, same_shape
+from idmetric.metric.images.masks import Labeled, MaskWarning
 from idmetric.metric.images.read import ImageReadError, describe, read_image
 from idmetric.metric.images.regions import cut_out
 from idmetric.metric.images.resize import average_to
@@ -272,7 +273,7 @@ def test_jpeg_masks_are_soft_and_score_as_the_mask_they_were(metric: Embedder) -
     tinted = saved(plain.convert("RGB"), "WEBP", quality=80)
     assert (read_mask(tinted) - torch.from_numpy(on).float()).abs().mean() < 0.02
     photo = Image.open(EXAMPLES / "mug_a.png").resize((96, 64))
-    cover = [metric.load_image(photo, mask, "keep")[1] for mask in (plain, jpeg, tinted)]
+    cover = [metric.preprocessor.load_image(photo, mask, "keep")[1] for mask in (plain, jpeg, tinted)]
     assert all(one is not None and cover[0] is not None and (one - cover[0]).abs().mean() < 0.02 for one in cover)
 
 
@@ -454,7 +455,7 @@ def test_a_mask_of_the_stored_pixels_is_turned_as_its_photo(orientation: int, me
     manifest = Manifest.from_rows([Row(identity="a", path=str(path), mask=str(mask_path))])
     assert not faults(manifest)
     black = Pictures.of(metric, manifest).read(0, foreground=True)
-    assert torch.equal(black, metric.load_image(upright, standing, "black")[0])
+    assert torch.equal(black, metric.preprocessor.load_image(upright, standing, "black")[0])
     with pytest.raises(
         ImageReadError, match=r"its image 64x96 .stored as 96x64, EXIF turns it., another shape: resize it to that"
     ):
@@ -534,13 +535,13 @@ from idmetric.metric.images.read import read_image
 from tests.fuzz import forget_peak, status
 ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # no huge pages, which the kernel gives when it has some
 metric = IDSim("tiny", device="cpu")
-metric.load_image("small.png", "small.png")
+metric.preprocessor.load_image("small.png", "small.png")
 for line in sys.stdin.read().splitlines():
     image, *mask = line.split()
     peaks = []
     for _ in range(2):  # others add to a peak, and take nothing from it
         before = forget_peak()
-        metric.load_image(image, *mask) if mask else read_image(image)
+        metric.preprocessor.load_image(image, *mask) if mask else read_image(image)
         peaks.append(status("VmHWM") - before)
     print(line, min(peaks) / 1500**2, sep=",")
 """

@@ -24,8 +24,8 @@ from PIL.PngImagePlugin import PngInfo
 
 import idmetric
 from idmetric.metric.images.arrays import check_pixels
+from idmetric.metric.images.coverage import read_mask
 from idmetric.metric.images.kinds import MAX_PIXELS
-from idmetric.metric.images.masks import read_mask
 from idmetric.metric.images.read import (
     ImageReadError,
     MultiFrameWarning,

@@ -25,7 +25,7 @@ from idmetric.metric.images.fit import SQUASH, Fit
 from idmetric.metric.images.opening import LEAST, MARGIN, checked
 from idmetric.metric.images.read import read_image, to_image, to_pixels
 from idmetric.metric.images.small import small_picture
-from idmetric.metric.models.vbench import VBenchDino
+from idmetric.metric.models.vbench import FramePreprocessor
 from idmetric.stream.keys import folder_name
 from tests.conftest import random_model
 from tests.metric.images.batches import load_batch
@@ -179,7 +179,7 @@ def test_fast_embeds_the_smaller_picture_everywhere(fast: IDSim, tmp_path: Path)
     expected = fast.embed(picture).cls
     assert torch.equal(fast.embed(tmp_path / "a.jpg").cls, expected)
     assert torch.equal(fast.embed([data], workers=2).cls, expected)
-    assert torch.equal(fast.load_image(data)[0], fast.load_image(picture)[0])
+    assert torch.equal(fast.preprocessor.load_image(data)[0], fast.preprocessor.load_image(picture)[0])
 
 
 def test_heatmaps_see_references_and_targets_alike(fast: IDSim) -> None:
@@ -193,8 +193,8 @@ def test_a_masked_image_keeps_all_pixels(exact: IDSim, fast: IDSim) -> None:
     data, mask = jpeg(photo(1000, 800), exif=turned(6)), np.zeros((800, 1000), np.uint8)
     mask[100:180, 600:690] = 255
     for outside in ("black", "crop"):
-        pixels, cover = fast.load_image(data, mask, outside)  # type: ignore[arg-type]  # a literal
-        expected, expected_cover = exact.load_image(data, mask, outside)  # type: ignore[arg-type]  # a literal
+        pixels, cover = fast.preprocessor.load_image(data, mask, outside)  # type: ignore[arg-type]  # a literal
+        expected, expected_cover = exact.preprocessor.load_image(data, mask, outside)  # type: ignore[arg-type]  # a literal
         assert torch.equal(pixels, expected)
         assert cover is not None
         assert expected_cover is not None
@@ -218,11 +218,12 @@ def test_an_unknown_way_and_a_model_that_needs_all_pixels_are_refused(fast: IDSi
     with pytest.raises(ValueError, match=r"'package\.module:Class' needs all pixels"):
         idmetric.load("package.module:Class", decode="fast")
     assert idmetric.load("tiny", device="cpu", decode="fast").decode == "fast"
-    assert not VBenchDino.scales_files
+    assert not FramePreprocessor.scales_files
     model = copy.copy(fast)
-    model.__class__ = type("Frames", (IDSim,), {"scales_files": False})
+    model.preprocessor.scales_files = False  # of the copy alone
     with pytest.raises(ValueError, match="needs all pixels"):
         model.decode = "fast"
+    assert fast.preprocessor.scales_files
 
 
 # Commands

@@ -24,7 +24,7 @@ from idmetric.cli.score import main
 from idmetric.metric.models.custom import Custom
 from idmetric.metric.models.load import imports_module
 from idmetric.metric.models.named import FROZEN, NAMED, NamedScore
-from idmetric.metric.models.tokens import resample_positions
+from idmetric.metric.models.timm_weights import resample_positions
 from tests.hub_server import COMMIT, HubServer
 from tests.metric.models import timm_names
 

@@ -12,7 +12,7 @@ from idmetric.cli.gallery import main as gallery_main
 from idmetric.cli.score import main
 from idmetric.gallery import Gallery
 from idmetric.metric.checkpoints import released
-from idmetric.metric.checkpoints.hub import Hub
+from idmetric.metric.checkpoints.revision import Hub
 from idmetric.metric.models import names
 from idmetric.metric.models.timm_encoders import is_timm
 from tests.conftest import random_model

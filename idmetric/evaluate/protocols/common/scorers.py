@@ -315,7 +315,7 @@ def facts_of(model: VectorModel) -> dict[str, str]:
     facts = model.about()
     return {
         **model.signature(),
-        "interpolation": model.interpolation,
+        "interpolation": model.preprocessor.interpolation,
         "weights": facts["weights"],
         "settings": settings_digest({key: facts[key] for key in ("settings", "seen")}),
     }

@@ -1,0 +1,98 @@
+"""The files of a model folder or a Hub repository, fetched when they are asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from fnmatch import fnmatch
+from pathlib import Path
+
+from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.checkpoints.revision import ADVICE, Hub, commit_of
+from idmetric.metric.files import StrPath
+
+_CONFIG = "config.json"  # of each repository that is fetched as a folder
+
+
+class Files:
+    """The files of a model folder, or of the Hub repository `owner/name`, each fetched when first asked for.
+
+    >>> path = Files("folder")["config.json"]  # doctest: +SKIP
+
+    All files of a repository come from one commit: that of the first one fetched.
+
+    Args:
+        source: the folder or `owner/name`.
+        published: it is a repository, even if there is a folder of that name.
+        advice: alternative to a local folder, for messages.
+
+    Raises:
+        CheckpointError: if a folder lacks the file, or has no such revision, or the repository cannot be reached.
+    """
+
+    def __init__(self, source: StrPath, hub: Hub = Hub(), *, published: bool = False, advice: str = ADVICE) -> None:
+        self.name = os.fspath(source)
+        self.advice = advice
+        self.local = not published and Path(self.name).is_dir()
+        if self.local and hub.revision is not None:
+            raise CheckpointError(f"{self.name!r} is a local folder, which has no revision {hub.revision!r}")
+        self.hub = hub
+
+    def __getitem__(self, filename: str) -> Path:
+        if not self.local:
+            from idmetric.metric.checkpoints.hub import fetch
+
+            path = fetch(self.name, filename, self.hub, self.advice)
+            revision = commit_of(path) or self.hub.revision
+            self.hub = replace(self.hub, revision=revision)
+            return path
+
+        path = Path(self.name, filename)
+        if path.is_file():
+            return path
+        advice = ""
+        if Path(self.name, "snapshots").is_dir():
+            advice = "; give the folder of one commit in its snapshots/"
+        elif Path(self.name, f"{filename}.index.json").is_file():
+            advice = f", but a {filename}.index.json: save the model again, with all weights in one file"
+        raise CheckpointError(f"{self.name!r} is not a model folder: it has no {filename}{advice}")
+
+    def optional(self, filename: str) -> Path | None:
+        """The file, or None if it does not exist (without a network: if it is not in the cache).
+
+        Raises:
+            CheckpointError: if the repository cannot be reached for another reason.
+        """
+        if self.local:
+            path = Path(self.name, filename)
+            if path.is_file():
+                return path
+            return None
+        from idmetric.metric.checkpoints.hub import is_absent
+
+        try:
+            return self[filename]
+        except CheckpointError as error:
+            if is_absent(error.__cause__):
+                return None
+            raise
+
+
+def fetch_folder(files: Files, patterns: Sequence[str]) -> Path:
+    """A local folder as it is, or that of a Hub repository with the files that match `patterns`, downloaded once.
+
+    Without a network the folder in the cache is returned as it is.
+
+    Raises:
+        CheckpointError: as `Files`.
+    """
+    if files.local:
+        return Path(files.name)
+    from idmetric.metric.checkpoints.hub import file_names
+
+    folder = files[_CONFIG].parent
+    for name in file_names(files.name, files.hub, files.advice, folder):
+        if any(fnmatch(name, pattern) for pattern in patterns):
+            _ = files[name]
+    return folder
