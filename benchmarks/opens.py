@@ -5,15 +5,14 @@
 
 Each command runs in a new process, on generated photos, with the packaged model and one reading thread.
 
-- opened: for each image file, the events "open" of Python's audit hook (`sys.addaudithook`), for reading. Files that the
-  command itself makes are left out.
+- opened: for each image file of the input, the events "open" of Python's audit hook (`sys.addaudithook`).
 - looked at: for each image file, the calls of `os.stat`, `os.lstat` and what builds on them, such as `Path.is_file`.
 - modules, lines, nodes: the modules of `idmetric` in `sys.modules` in the end, their lines, and the nodes of their
   syntax trees (`ast.walk`).
-- calls: for one candidate of `idmetric.score`, the calls of functions of `idmetric` that `sys.setprofile` reports, with
-  workers=0: those with 64 candidates less those with 32, over 32. Candidates are JPEG files; there is one reference, and
-  copies are looked for. Comprehensions and generator expressions are left out, as Python 3.12 does not call them; other
-  generators count each time that they resume.
+- calls: for one candidate of `idmetric.score`, the calls of functions of `idmetric` that `sys.setprofile` reports,
+  with workers=0: those with 64 candidates less those with 32, over 32. Candidates are JPEG files; there is one
+  reference, and copies are looked for. Comprehensions and generator expressions are left out, as Python 3.12 does not
+  call them; other generators count each time that they resume.
 """
 
 from __future__ import annotations
@@ -53,8 +52,7 @@ COMMANDS = {
     "gallery build": "gallery build {in}/photos --gallery {out}/index",
     "gallery dedupe": "gallery dedupe {in}/photos --output {out}/duplicates.csv",
     "match --html": (
-        "match {in}/photos/box --subject mug={in}/photos/mug/0.jpg --subject can={in}/photos/can "
-        "--html {out}/page.html"
+        "match {in}/photos/box --subject mug={in}/photos/mug/0.jpg --subject can={in}/photos/can --html {out}/page.html"
     ),
     "eval checkpoints": (
         "eval checkpoints --data {in}/samples --pattern {{step}}/{{prompt}}_{{seed}}.jpg "

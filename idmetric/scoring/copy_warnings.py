@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from idmetric.metric.files.output import is_same_file
 from idmetric.metric.files.tables import first_few
-from idmetric.scoring.copies import Copy, Print, compare
+from idmetric.scoring.copies import Copy, Print, compare_prints
 from idmetric.scoring.records import Record
 
 _TINT = 3  # of 255: channels of a gray picture differ by no more; those of photos of gray things do (by 7 or more)
@@ -25,11 +25,12 @@ class GrayWarning(UserWarning):
     """Gray images are compared with references in color."""
 
 
-def mark_copy(row: Record, path: str, image: Print | None, references: Mapping[str, Print | None]) -> None:
-    """Add `copy` and `copy_agreement` to a row, if prints were taken; a `CopyWarning` names an image that is a copy."""
-    name, copy = _closest(image, references)
-    if copy is None:
-        return
+def mark_copy(row: Record, path: str, name: str, copy: Copy) -> None:
+    """Add `copy` and `copy_agreement` to a row; a `CopyWarning` names an image that is a copy.
+
+    Args:
+        name: of the reference that the image agrees with most. copy: their agreement.
+    """
     row["copy"] = copy.found
     row["copy_agreement"] = copy.agreement
     if copy.found and not is_same_file(path, name):  # a reference among the candidates is expected
@@ -52,16 +53,14 @@ def warn_of_repeated_references(repeated: Mapping[str, str]) -> None:
         warnings.warn(message, CopyWarning, stacklevel=2)
 
 
-def _closest(image: Print | None, references: Mapping[str, Print | None]) -> tuple[str, Copy | None]:
-    """Find the reference with the highest agreement; None without references or prints."""
-    closest, copy = "", None
-    for name, reference in references.items():
-        if image is None or reference is None:
-            continue
-        comparison = compare(reference, image)
-        if copy is None or comparison.agreement > copy.agreement:
-            closest, copy = name, comparison
-    return closest, copy
+def closest(references: Sequence[Print], images: Sequence[Print]) -> list[tuple[int, Copy]]:
+    """For each image the number of the reference with the highest agreement, and their agreement."""
+    agreement, mirrored = compare_prints(references, images)
+    copies = []
+    for column, reference in enumerate(agreement.argmax(0).tolist()):
+        copy = Copy(float(agreement[reference, column]), bool(mirrored[reference, column]))
+        copies.append((reference, copy))
+    return copies
 
 
 def is_gray(small: NDArray[np.uint8] | None) -> bool | None:

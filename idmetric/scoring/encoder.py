@@ -19,6 +19,7 @@ from idmetric.metric.images import paths
 from idmetric.metric.images.masks import MaskLike, labeled
 from idmetric.metric.images.read import ImageReadError, Outside
 from idmetric.metric.images.small import small_picture
+from idmetric.scoring.copies import Print, take_print
 from idmetric.scoring.files import mask_path
 from idmetric.scoring.in_memory import source_of
 from idmetric.scoring.pairs import Pair, Pairs
@@ -57,10 +58,17 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class Pictured:
-    """An embedded image. `small`: the picture from which copies are found. `tokens`: what the watcher wants of it."""
+    """An embedded image.
+
+    Attributes:
+        small: the picture in which copies are found; None if they are not looked for.
+        print: of the same picture, if prints are taken.
+        tokens: what the watcher wants of the image.
+    """
 
     embedding: Embedding
     small: NDArray[np.uint8] | None
+    print: Print | None = None
     tokens: Any = None
 
 
@@ -69,15 +77,19 @@ class RequestImages:
 
     Args:
         watcher: sees pictures and embeddings as they come, or None.
+        prints: whether to take prints of images, half a megabyte each, where copies are looked for.
 
     Attributes:
         skipped: files that could not be used, with the reasons; only with on_error="skip".
     """
 
-    def __init__(self, metric: Embedder, settings: ScoreSettings, watcher: Watcher | None) -> None:
+    def __init__(
+        self, metric: Embedder, settings: ScoreSettings, watcher: Watcher | None, *, prints: bool = False
+    ) -> None:
         self._metric = metric
         self._settings = settings
         self._watcher = watcher
+        self._prints = prints
         self._scores_patches = needs_patches(settings.distance)
         self._patches = self._scores_patches or (watcher is not None and watcher.details > 0)
         self._look = Look(True, settings.outside, settings.mask_id)
@@ -118,7 +130,9 @@ class RequestImages:
             if self._watcher is not None:
                 picture = Image.fromarray(thumbnail)
                 self._watcher.add_picture(file, picture, None, "keep")
-            small = thumbnail if self._settings.copies else None
+            small: NDArray[np.uint8] | Print | None = None
+            if self._settings.copies:
+                small = take_print(thumbnail) if self._prints else thumbnail
             images[file] = self._pictured(file, small, False, subject.embedding[[row]])
         return images
 
@@ -159,7 +173,7 @@ class RequestImages:
         """What to take of each picture while it is decoded."""
         wants: list[Want] = []
         if self._settings.copies:
-            wants.append(_small_picture)
+            wants.append(_print if self._prints else _small_picture)
         if self._watcher is not None:
             wants.append(self._show)
         return wants
@@ -169,14 +183,22 @@ class RequestImages:
             mask = labeled(item.mask, self._settings.mask_id)
             self._watcher.add_picture(item.source, picture, mask, self._settings.outside)
 
-    def _pictured(self, file: File, small: NDArray[np.uint8] | None, is_masked: bool, embedding: Embedding) -> Pictured:
+    def _pictured(
+        self, file: File, small: NDArray[np.uint8] | Print | None, is_masked: bool, embedding: Embedding
+    ) -> Pictured:
         tokens = None
         if self._watcher is not None:
             tokens = self._watcher.tokens(file, is_masked, embedding)
         if not self._scores_patches:  # kept no longer than the watcher needs them
             embedding = embedding.without_patches()
-        return Pictured(embedding, small, tokens)
+        if isinstance(small, Print):
+            return Pictured(embedding, small.pixels, small, tokens)
+        return Pictured(embedding, small, None, tokens)
 
 
 def _small_picture(item: Item, picture: Image.Image) -> NDArray[np.uint8]:
     return small_picture(picture)
+
+
+def _print(item: Item, picture: Image.Image) -> Print:
+    return take_print(small_picture(picture))
