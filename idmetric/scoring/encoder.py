@@ -77,19 +77,15 @@ class RequestImages:
 
     Args:
         watcher: sees pictures and embeddings as they come, or None.
-        prints: whether to take prints of images, half a megabyte each, where copies are looked for.
 
     Attributes:
         skipped: files that could not be used, with the reasons; only with on_error="skip".
     """
 
-    def __init__(
-        self, metric: Embedder, settings: ScoreSettings, watcher: Watcher | None, *, prints: bool = False
-    ) -> None:
+    def __init__(self, metric: Embedder, settings: ScoreSettings, watcher: Watcher | None) -> None:
         self._metric = metric
         self._settings = settings
         self._watcher = watcher
-        self._prints = prints
         self._scores_patches = needs_patches(settings.distance)
         self._patches = self._scores_patches or (watcher is not None and watcher.details > 0)
         self._look = Look(True, settings.outside, settings.mask_id)
@@ -98,8 +94,14 @@ class RequestImages:
         if settings.cache is not None:
             self._cache = Cache(Path(settings.cache), [metric], self._look, patches=self._patches)
 
-    def images(self, files: Iterable[File]) -> Generator[tuple[File, Pictured | None], None, None]:
-        """Yield each file in order, embedded; None for one that is skipped."""
+    def images(
+        self, files: Iterable[File], *, prints: bool = False
+    ) -> Generator[tuple[File, Pictured | None], None, None]:
+        """Yield each file in order, embedded; None for one that is skipped.
+
+        Args:
+            prints: take prints, half a megabyte each, where copies are looked for.
+        """
         stream = embedded(
             map(self._item, files),
             [self._metric],
@@ -109,7 +111,7 @@ class RequestImages:
             batch_size=self._settings.batch_size,
             workers=self._settings.workers,
             on_error=self._settings.on_error,
-            wants=self._wants(),
+            wants=self._wants(prints),
         )
         with closing(stream):
             for result in stream:
@@ -130,10 +132,8 @@ class RequestImages:
             if self._watcher is not None:
                 picture = Image.fromarray(thumbnail)
                 self._watcher.add_picture(file, picture, None, "keep")
-            small: NDArray[np.uint8] | Print | None = None
-            if self._settings.copies:
-                small = take_print(thumbnail) if self._prints else thumbnail
-            images[file] = self._pictured(file, small, False, subject.embedding[[row]])
+            taken = take_print(thumbnail) if self._settings.copies else None
+            images[file] = self._pictured(file, taken, False, subject.embedding[[row]])
         return images
 
     def pairs(self, pairs: Pairs) -> Iterator[tuple[Pair, Pictured | None, Pictured | None]]:
@@ -169,11 +169,11 @@ class RequestImages:
             return Item(path, path, problem=problem, source=file)
         return Item(path, source_of(path), source_of(mask), source=file)
 
-    def _wants(self) -> list[Want]:
+    def _wants(self, prints: bool) -> list[Want]:
         """What to take of each picture while it is decoded."""
         wants: list[Want] = []
         if self._settings.copies:
-            wants.append(_print if self._prints else _small_picture)
+            wants.append(_print if prints else _small_picture)
         if self._watcher is not None:
             wants.append(self._show)
         return wants

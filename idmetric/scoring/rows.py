@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from itertools import chain, islice
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,8 +17,15 @@ from idmetric.metric.distance.matrix import distance_matrix
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.files.tables import rounded
 from idmetric.metric.files.threads import one_thread
-from idmetric.scoring.copies import Copy, compare_pairs
-from idmetric.scoring.copy_warnings import closest, is_gray, mark_copy, warn_of_gray, warn_of_repeated_references
+from idmetric.scoring.copies import Copy
+from idmetric.scoring.copy_warnings import (
+    closest,
+    copies_of_pairs,
+    is_gray,
+    mark_copy,
+    warn_of_gray,
+    warn_of_repeated_references,
+)
 from idmetric.scoring.encoder import Pictured, RequestImages, Watcher
 from idmetric.scoring.files import Cross
 from idmetric.scoring.limits import Limit, limit_of_subject
@@ -38,7 +45,7 @@ class RowMaker:
 
     Args:
         metric: the model.
-        settings: of the request. work: what it compares.
+        settings: of the request.
         watcher: sees images and rows as they come, or None.
         progress: called with (images or pairs done, in all).
 
@@ -50,19 +57,12 @@ class RowMaker:
         consecutive: for scores of videos, distance of each image to the one before, or to the first reference.
     """
 
-    def __init__(
-        self,
-        metric: Embedder,
-        settings: ScoreSettings,
-        work: Cross | Pairs,
-        watcher: Watcher | None,
-        progress: Progress,
-    ) -> None:
+    def __init__(self, metric: Embedder, settings: ScoreSettings, watcher: Watcher | None, progress: Progress) -> None:
         self.metric = metric
         self.settings = settings
         self.watcher = watcher
         self.progress = progress
-        self.images = RequestImages(metric, settings, watcher, prints=isinstance(work, Cross))
+        self.images = RequestImages(metric, settings, watcher)
         self.baseline: Baseline | None = None
         self.limit: Limit | None = settings.calibrated
         if settings.threshold is not None:
@@ -74,9 +74,8 @@ class RowMaker:
         self._signature = {"distance_name" if key == "distance" else key: value for key, value in signature.items()}
 
     def cross(self, work: Cross) -> list[Record]:
-        """Make a row for each readable candidate."""
-        # one stream, whose first batch holds references and candidates
-        with one_thread(), closing(self.images.images(work.files)) as images:
+        """Make a row for each readable candidate; the first batch holds references and candidates."""
+        with one_thread(), closing(self.images.images(work.files, prints=True)) as images:
             return self._cross(work, images)
 
     def _cross(self, work: Cross, images: Images) -> list[Record]:
@@ -188,7 +187,7 @@ class RowMaker:
         pictured_pairs = self.images.pairs(pairs)
         while batch := list(islice(pictured_pairs, self.settings.batch_size)):
             usable = [(pair, a, b) for pair, a, b in batch if a is not None and b is not None]
-            copies = _copies([(a, b) for _, a, b in usable])
+            copies = copies_of_pairs([(a.small, b.small) for _, a, b in usable])
             for (pair, a, b), copy in zip(usable, copies, strict=True):
                 rows.append(self._pair(pair, a, b, copy))
                 is_reference_in_color = is_gray(a.small) is False
@@ -248,21 +247,3 @@ class RowMaker:
         if score.references == "frames":
             return NamedValue(name, value, f"of {count + 1} frames in the order given; {score.source}")
         return NamedValue(name, value, f"from {count} x {len(similarities[0])} cosines; {score.source}")
-
-
-def _copies(pairs: Sequence[tuple[Pictured, Pictured]]) -> list[Copy | None]:
-    """Whether the images of pairs are copies of each other; None if copies are not looked for."""
-    number: dict[int, int] = {}  # of each different image, which may stand in several pairs
-    pictures = []
-    for image in chain.from_iterable(pairs):
-        if image.small is None:
-            return [None] * len(pairs)
-        if id(image) not in number:
-            number[id(image)] = len(pictures)
-            pictures.append(image.small)
-    if not pairs:
-        return []
-    references = np.array([number[id(a)] for a, _ in pairs])
-    images = np.array([number[id(b)] for _, b in pairs])
-    agreement, mirrored = compare_pairs(np.stack(pictures), references, images)
-    return list(map(Copy, agreement.tolist(), mirrored.tolist()))

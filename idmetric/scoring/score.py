@@ -150,7 +150,7 @@ def compare(
         for has_mask in has_masks:
             settings.calibration.check_outside(settings.outside if has_mask else "all")
 
-    maker = RowMaker(metric, settings, work, watcher, progress or (lambda done, total: None))
+    maker = RowMaker(metric, settings, watcher, progress or (lambda done, total: None))
     try:
         rows = maker.pairs(work) if isinstance(work, Pairs) else maker.cross(work)
     finally:

@@ -8,9 +8,6 @@ import pytest
 
 from benchmarks import opens
 
-# those that open files again
-REPEATED = {"eval generator --html", "gallery dedupe", "eval checkpoints"}
-
 
 @pytest.fixture(scope="module")
 def counts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, opens.Counts]:
@@ -19,7 +16,7 @@ def counts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, opens.Counts]:
     return opens.counts_of(list(opens.COMMANDS), folder)
 
 
-@pytest.mark.parametrize("name", [name for name in opens.COMMANDS if name not in REPEATED])
+@pytest.mark.parametrize("name", opens.COMMANDS)
 def test_each_command_opens_each_file_once(name: str, counts: dict[str, opens.Counts]) -> None:
     opened = counts[name].opened
     assert len(opened) >= 5  # a reference and four images, at least

@@ -28,7 +28,7 @@ from idmetric.metric.distance.matrix import distance, distance_matrix, needs_pat
 from idmetric.scoring.calibrations import STORED, limit_of
 from idmetric.scoring.limits import Limit
 from idmetric.stream.encoders import PlainVectorModel, VectorModel
-from idmetric.stream.item import Look
+from idmetric.stream.item import Head, Look, Want
 from idmetric.stream.keys import settings_digest
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ class EvalSettings:
         out: folder for files that a protocol writes itself; None: it writes none.
         data_name: the data's name, for these files.
         device: of models that a protocol opens itself, such as a CLIP; None: the best one.
+        wants: functions that take what they need of each image while it is read for the models.
     """
 
     distance: str = "cls"
@@ -84,6 +85,7 @@ class EvalSettings:
     out: Path | None = None
     data_name: str = ""
     device: str | None = None
+    wants: tuple[Want, ...] = ()
 
     def __post_init__(self) -> None:
         needs_patches(self.distance)  # raises for an unknown one
@@ -167,6 +169,9 @@ def bind(
     settings: EvalSettings,
     rows_of: Callable[[Manifest], Rows] | None = None,
     words_of: Callable[[Manifest], Mapping[int, str]] | None = None,
+    *,
+    head: Head | None = None,
+    wants: Sequence[Want] = (),
 ) -> Bound:
     """Read and embed the images of a manifest (or of some rows) for all models.
 
@@ -174,6 +179,7 @@ def bind(
         models: name -> an `Embedder`, or a result of `models.open_model`.
         rows_of: the rows of a manifest that are needed; default all.
         words_of: row -> the text that goes with its image, for models that read; see `idmetric.data.embed.embed`.
+        head, wants: see `idmetric.data.embed.embed`; in addition to the settings' own.
 
     Raises:
         UnreadableError: naming all images that cannot be used, unless `settings.on_error` is "skip", which leaves them
@@ -202,6 +208,8 @@ def bind(
     if patches and lacking:
         raise ValueError(f"models without patches: {', '.join(lacking)}; leave them out, or use the distance cls")
 
+    wants = (*settings.wants, *wants)
+    wants_of_pair_models = () if vector_models else wants  # once is enough
     alike = twins_note(manifest.column("identity"))
     notes = [] if alike is None else [alike]
     while True:
@@ -221,6 +229,8 @@ def bind(
                     batch_size=settings.batch_size,
                     workers=settings.workers,
                     progress=settings.progress,
+                    head=head,
+                    wants=wants,
                 )
                 for name, vector_model in vector_models.items():
                     scorers[name] = VectorScorer(vector_model, stored[name], settings.distance)
@@ -232,6 +242,8 @@ def bind(
                     look=settings.look,
                     workers=settings.workers,
                     progress=settings.progress,
+                    head=head,
+                    wants=wants_of_pair_models,
                 )
                 for name, model in pair_models.items():
                     scorers[name] = PairScorer(
