@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from idmetric.evaluate.protocols.common.grids import View
     from idmetric.evaluate.protocols.common.result import Result
     from idmetric.evaluate.protocols.common.scorers import EvalSettings, Judge, Models
+    from idmetric.evaluate.report.page_pictures import PagePictures
 
 ALL_NAMED = "named"  # a --model that stands for all published scores of images
 PROTOCOLS = modules()
@@ -203,7 +204,7 @@ def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
     view_error = None
     with warnings_as_lines():
         with fixable(), counting_embeddings(args.quiet), ExitStack() as stack:
-            data, results = _measured(protocol, protocol_options, sources, args, stack)
+            data, results, pictures = _measured(protocol, protocol_options, sources, args, stack)
             try:
                 text = _text(results, protocol.name, args, view)
             except RequestError as error:  # the numbers are kept
@@ -211,7 +212,7 @@ def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
                 text = _text(results, protocol.name, args, view)
         try:
             with fixable():
-                written = _write_files(results, data, args, protocol.name, view)
+                written = _write_files(results, data, pictures, args, protocol.name, view)
         except CommandError as error:  # such as a disk that is full by now
             raise CommandError(f"{error}; the result is on stdout") from error
         finally:  # whatever happens, hours of work are printed
@@ -300,8 +301,8 @@ def _measured(
     sources: Mapping[str, str],
     args: argparse.Namespace,
     stack: ExitStack,
-) -> tuple[Manifest, list[Result]]:
-    """Open data and models, and run the protocol."""
+) -> tuple[Manifest, list[Result], PagePictures | None]:
+    """Open data and models, and run the protocol; with --html pictures are kept for the page."""
     from idmetric.evaluate.protocols.common.scorers import Judge
 
     _check_files(protocol, args)
@@ -312,13 +313,19 @@ def _measured(
     for name, model in models.items():
         if isinstance(model, Judge):  # its cost is printed however the run ends
             stack.callback(_print_cost, name, model)
+    pictures = None
+    if args.html is not None:
+        from idmetric.evaluate.report.page_pictures import PagePictures
+
+        pictures = PagePictures(len(data))
+        settings = replace(settings, wants=(pictures.take,))
     results = protocol.run(data, models, settings, protocol_options)
 
     names_of_data = {"data": args.data, "split": args.split}
     for name in protocol.data_options:
         names_of_data[name] = getattr(protocol_options, name)
     traced = {name: value for name, value in names_of_data.items() if value is not None}
-    return data, [replace(result, settings={**result.settings, **traced}) for result in results]
+    return data, [replace(result, settings={**result.settings, **traced}) for result in results], pictures
 
 
 def _store(args: argparse.Namespace) -> Path | None:
@@ -409,7 +416,14 @@ def _text(results: list[Result], name: str, args: argparse.Namespace, view: View
     return text
 
 
-def _write_files(results: list[Result], data: Manifest, args: argparse.Namespace, name: str, view: View) -> list[Path]:
+def _write_files(
+    results: list[Result],
+    data: Manifest,
+    pictures: PagePictures | None,
+    args: argparse.Namespace,
+    name: str,
+    view: View,
+) -> list[Path]:
     """Write the files of --out, --plots and --html; returns them."""
     from idmetric.evaluate.protocols.common.tables import write
 
@@ -424,7 +438,7 @@ def _write_files(results: list[Result], data: Manifest, args: argparse.Namespace
         from idmetric.evaluate.report.evaluation import eval_page
         from idmetric.pages.render import write_page
 
-        write_page(eval_page(results, data), args.html)
+        write_page(eval_page(results, data, pictures), args.html)
         written.append(args.html)
     return written
 

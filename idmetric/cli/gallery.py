@@ -415,6 +415,7 @@ def _update(args: Namespace, gallery: Gallery) -> int:
             workers=args.workers,
             progress=progress,
             cluster=cluster,
+            looks=args.command in ("dedupe", "report"),
         )
     for image, reason in update.unreadable.items():
         say(f"left out {image}: {reason}")

@@ -30,7 +30,7 @@ from idmetric.metric.images.kinds import describe
 from idmetric.metric.models.embedder import Embedder
 from idmetric.stream.cache import Cache, Tally
 from idmetric.stream.encoders import VectorModel
-from idmetric.stream.item import Item, Look
+from idmetric.stream.item import Head, Item, Look, Want
 from idmetric.stream.keys import cache_folder
 from idmetric.stream.stream import embedded
 
@@ -75,6 +75,8 @@ def embed(
     workers: int | None = None,
     progress: Progress | None = None,
     skip: bool = False,
+    head: Head | None = None,
+    wants: Sequence[Want] = (),
 ) -> dict[str, Stored]:
     """Embed rows (default: all) with each model, except images that the store already holds.
 
@@ -86,6 +88,7 @@ def embed(
         batch_size: images per pass. workers: threads that read images (default: one per core, at most 8).
         progress: called with (images done, images).
         skip: leave out images that cannot be used, see `Stored.problems`.
+        head, wants: functions that take what they need of each image while it is read, see `stream.embedded`.
 
     Raises:
         ManifestError: without `skip`, naming all images that are missing (before anything is embedded), or that
@@ -116,6 +119,8 @@ def embed(
         batch_size=batch_size,
         workers=workers,
         on_error="skip",
+        head=head,
+        wants=wants,
     )
     try:
         with closing(stream):

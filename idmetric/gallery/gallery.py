@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from idmetric.data.look import check_share
 from idmetric.gallery.index import IMAGES, LOCK, locked_store, write_index
+from idmetric.gallery.look_files import LooksWriter, looks_folder, write_looks
 from idmetric.gallery.prune import Pruned, prune_shards, remove_store, size_of
 from idmetric.gallery.search import Searchable
 from idmetric.gallery.sources import MANIFESTS, GalleryError, Source, entries
@@ -49,6 +50,7 @@ class Gallery(Searchable):
         workers: int | None = None,
         progress: Callable[[int, int], None] | None = None,
         cluster: Cluster | None = None,
+        looks: bool = False,
     ) -> Update:
         """Make this the gallery of the images in the sources; only images with new content are embedded.
 
@@ -62,6 +64,7 @@ class Gallery(Searchable):
             batch_size: images per pass. workers: threads that read images (default: one per core, at most 8).
             progress: called with (images done, images in all).
             cluster: embeds the images on many machines, with the same result.
+            looks: also keep what `near_duplicates` needs of the images that are read; without, it reads them again.
 
         Raises:
             GalleryError: if a source is missing. OutputError: if the gallery cannot be written. ValueError: if subjects
@@ -91,7 +94,8 @@ class Gallery(Searchable):
                 self._shards.check()
             damaged = self._shards.drop_damaged()
             try:
-                embed_entries = partial(current_items, self.metric) if cluster is None else cluster.current_items
+                writer = LooksWriter(partial(write_looks, looks_folder(self.store))) if looks else None
+                embed_entries = cluster.current_items if cluster else partial(current_items, self.metric, looks=writer)
                 after = embed_entries(
                     self._shards,
                     wanted,
@@ -101,6 +105,8 @@ class Gallery(Searchable):
                     workers=workers,
                     progress=progress,
                 )
+                if writer is not None:
+                    writer.save()
             finally:  # also if the update is stopped
                 self._shards.save()
 

@@ -17,26 +17,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 from safetensors import safe_open
-from safetensors.numpy import save
 
-from idmetric.data.sharpness import blur_score
-from idmetric.gallery.prune import LOOKS, PICTURES
+from idmetric.gallery.look_files import IMAGES_IN_FILE, Look, LooksWriter, look_of, looks_folder, write_looks
+from idmetric.gallery.prune import PICTURES
 from idmetric.metric.files.output import OutputError
 from idmetric.metric.files.threads import in_order
 from idmetric.metric.images.opening import Named, is_animated, open_file
-from idmetric.metric.images.small import SIZE, small_picture
+from idmetric.metric.images.small import SIZE
 from idmetric.scoring.copies import THRESHOLD, compare_pairs
 from idmetric.stream.pipeline import threads
-from idmetric.stream.shards import ShardError, check, remove, shards_in, write
+from idmetric.stream.shards import ShardError, check, remove, shards_in
 
 if TYPE_CHECKING:
     from idmetric.gallery import Gallery, Item
 
-_SHARPNESS_SIDE = 256  # longer side at which sharpness is measured, for any size of image
-_THUMB_SIDE = 192
-_IMAGES, _PAIRS = 1024, 2**15  # in a file; a killed run loses about so many
+_PAIRS = 2**15  # in a file; a killed run loses about so many
 
 Progress = Callable[[int, int], None]
 Agreement = tuple[float, bool]  # and whether the mirrored image fits best
@@ -60,7 +56,7 @@ class Looks:
         items: Sequence[Item],
         progress: Progress | None = None,
     ) -> None:
-        self.gallery, self.folder = gallery, gallery.store / LOOKS
+        self.gallery, self.folder = gallery, looks_folder(gallery.store)
         self.progress = progress or (lambda done, count: None)
         self.sharpness: dict[str, float] = {}
         self.animated: dict[str, bool] = {}
@@ -81,8 +77,8 @@ class Looks:
 
         by_key = {item.key: item for item in items}
         missing = [item for key, item in by_key.items() if key not in self._where]
-        for begin in range(0, len(missing), _IMAGES):
-            self._read(missing[begin : begin + _IMAGES], begin, len(missing))
+        for begin in range(0, len(missing), IMAGES_IN_FILE):
+            self._read(missing[begin : begin + IMAGES_IN_FILE], begin, len(missing))
 
     # Files
 
@@ -107,16 +103,15 @@ class Looks:
         tensors: dict[str, NDArray[np.generic]],
     ) -> None:
         """Write a file, for this run alone if the gallery cannot be written."""
-        data = save(tensors, {"keys": " ".join(keys)})
         try:
-            path = write(self.folder, kind, data)
+            path = write_looks(self.folder, kind, keys, tensors)
         except OutputError as error:
             if self._temporary is not None:
                 raise
             warnings.warn(f"{error}: pictures are kept for this run alone", stacklevel=2)
             self._temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
             self.folder = Path(self._temporary.name)
-            path = write(self.folder, kind, data)
+            path = write_looks(self.folder, kind, keys, tensors)
         self._load(path)
 
     def _by_file(self, keys: Sequence[str]) -> Iterator[tuple[Any, list[tuple[int, int]]]]:
@@ -139,35 +134,20 @@ class Looks:
     ) -> None:
         """Read images, and write what they show."""
         self.gallery.read(items[0])  # here, not in each thread, manifests are read
-        pictures = np.empty((len(items), SIZE, SIZE, 3), np.uint8)
-        sharpnesses, animated, thumbs = [], [], []
+        writer = LooksWriter(self._write)
         looks = in_order(self._look, items, threads=threads(None), waiting=64)
-        for row, (picture, sharp, is_animation, thumb) in enumerate(looks):
-            pictures[row] = picture
-            sharpnesses.append(sharp)
-            animated.append(is_animation)
-            thumbs.append(np.frombuffer(thumb, np.uint8))
-            self.progress(begin + row + 1, count)
-        tensors = {
-            "pictures": pictures,
-            "sharpness": np.array(sharpnesses),
-            "animated": np.array(animated),
-            "thumbs": np.concatenate(thumbs),
-            "ends": np.cumsum(list(map(len, thumbs))),
-        }
-        self._write("pictures", [item.key for item in items], tensors)
+        for done, (item, (look, is_animation)) in enumerate(zip(items, looks, strict=True), begin + 1):
+            writer.add(item.key, look, is_animation)
+            self.progress(done, count)
+        writer.save()
 
-    def _look(self, item: Item) -> tuple[NDArray[np.uint8], float, bool, bytes]:
-        """Return an image's small picture, its sharpness, whether it has several frames, and its thumbnail."""
+    def _look(self, item: Item) -> tuple[Look, bool]:
+        """What an image shows, and whether it has several frames."""
         data, _ = self.gallery.read(item)
         image = self.gallery.metric.read_image(Named(data, item.place))
-        picture, sharp = small_picture(image), sharpness(image)
         with open_file(io.BytesIO(data)) as file:
             is_animation = is_animated(file)
-        image.thumbnail((_THUMB_SIDE, _THUMB_SIDE))
-        thumb = io.BytesIO()
-        image.save(thumb, "webp", quality=70, method=1)
-        return picture, sharp, is_animation, thumb.getvalue()
+        return look_of(item, image), is_animation
 
     def _pictures(self, keys: Sequence[str]) -> NDArray[np.uint8]:
         pictures = np.empty((len(keys), SIZE, SIZE, 3), np.uint8)
@@ -242,15 +222,3 @@ def _numbered(pairs: Sequence[Pair]) -> tuple[list[str], NDArray[np.int64], NDAr
     number = {key: position for position, key in enumerate(keys)}
     rows = np.array([(number[a], number[b]) for a, b in pairs])
     return keys, rows[:, 0].copy(), rows[:, 1].copy()
-
-
-def sharpness(image: Image.Image) -> float:
-    """`blur_score` over the variance of the grays, at 256 pixels; 0 for an image of a single gray.
-
-    The division is ours: without it, a brighter copy would count as sharper.
-    """
-    scale = _SHARPNESS_SIDE / max(image.size)
-    width, height = (max(3, round(side * scale)) for side in image.size)
-    gray = image.convert("L").resize((width, height), Image.Resampling.LANCZOS)
-    variance = float(np.asarray(gray).var(dtype=np.float64))
-    return blur_score(gray) / variance if variance else 0.0

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from idmetric.gallery.index import Item
 from idmetric.metric.images.masks import MaskId
-from idmetric.metric.images.opening import Named, open_file
+from idmetric.metric.images.opening import Named, is_animated, open_file
 from idmetric.metric.images.read import ImageReadError, Outside
 from idmetric.stream.item import Item as StreamItem
 from idmetric.stream.item import Look
@@ -66,9 +66,18 @@ def _bytes(read: Callable[[], bytes], name: str, place: str) -> Named:
         raise ImageReadError(place, f"{other_file}{error.strerror or error}") from error
 
 
-def size_of(item: StreamItem, data: bytes) -> tuple[int, int, int]:
-    """Width and height of an image as stored, 0 if its head cannot be read, and its bytes."""
-    width, height = 0, 0
+@dataclass(frozen=True)
+class FileHead:
+    """Facts about a file: width and height as stored, 0 if its head cannot be read; its bytes; several frames."""
+
+    width: int = 0
+    height: int = 0
+    size: int = 0
+    is_animation: bool = False
+
+
+def head_of(item: StreamItem, data: bytes) -> FileHead:
+    """Read the head of an image's file."""
     with suppress(Exception), open_file(io.BytesIO(data)) as opened:  # decoding reports the reason
-        width, height = opened.size
-    return width, height, len(data)
+        return FileHead(*opened.size, len(data), is_animated(opened))
+    return FileHead(size=len(data))

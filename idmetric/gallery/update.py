@@ -8,7 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from idmetric.gallery.index import Item, Where, files_of, stamp_of
-from idmetric.gallery.read import Masking, size_of, to_embed
+from idmetric.gallery.look_files import LooksWriter, look_of
+from idmetric.gallery.read import FileHead, Masking, head_of, to_embed
 from idmetric.stream.cache import Cache
 from idmetric.stream.item import Item as StreamItem
 from idmetric.stream.keys import MASKED
@@ -99,11 +100,13 @@ def current_items(
     batch_size: int,
     workers: int | None,
     progress: Callable[[int, int], None] | None = None,
+    looks: LooksWriter | None = None,
 ) -> list[Item]:
     """Return the current items of the entries; content that the store lacks is embedded, or gets a problem.
 
     Args:
         before: items of the previous update; files that have not changed since are not read.
+        looks: keeps what the pixels of the images that are read show.
     """
 
     items: dict[int, Item] = {}  # by the number of the entry
@@ -130,16 +133,24 @@ def current_items(
         batch_size=batch_size,
         workers=workers,
         on_error="skip",
-        head=size_of,
+        head=head_of,
+        wants=[] if looks is None else [look_of],
     )
     with closing(stream):
         for result in stream:
             number = result.item.source
-            width, height, size = result.head or (0, 0, 0)
+            head: FileHead = result.head or FileHead()
             problem = "" if result.problem is None else problem_of(result.problem, result.item.name)
             items[number] = replace(
-                items[number], key=result.keys[0], width=width, height=height, size=size, problem=problem
+                items[number],
+                key=result.keys[0],
+                width=head.width,
+                height=head.height,
+                size=head.size,
+                problem=problem,
             )
+            if looks is not None and result.wanted:
+                looks.add(result.keys[0], result.wanted[0], head.is_animation)
             if progress is not None:
                 progress(number + 1, len(entries))
     cache.save()

@@ -42,6 +42,23 @@ def data_uri(picture: Image.Image, limit: int) -> str:
         side = max(_LEAST, int(side * shrink))
 
 
+def jpeg_uri(picture: Image.Image, limit: int) -> str:
+    """As `data_uri`, a JPEG of an RGB picture in a third of the time."""
+    small = picture
+    side = max(_LEAST, round(math.sqrt(limit / _DENSITY)))
+    while True:
+        scale = min(1, side / max(small.size))
+        size = max(1, round(scale * small.width)), max(1, round(scale * small.height))
+        small = small.resize(size, Image.Resampling.BICUBIC, reducing_gap=1.0)
+        file = io.BytesIO()
+        small.save(file, "jpeg", quality=_QUALITY)
+        data = file.getvalue()
+        if len(data) <= limit or side <= _LEAST:
+            return f"data:image/jpeg;base64,{base64.b64encode(data).decode('ascii')}"
+        shrink = min(0.9, 0.95 * math.sqrt(limit / len(data)))
+        side = max(_LEAST, int(side * shrink))
+
+
 def webp_uri(data: bytes) -> str:
     """A WebP file as a data address."""
     return f"data:image/webp;base64,{base64.b64encode(data).decode('ascii')}"

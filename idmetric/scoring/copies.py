@@ -19,7 +19,7 @@ The same background with another subject fails at the subject, the same subject 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -95,16 +95,39 @@ def take_print(pixels: Bytes) -> Print:
     return Print(pixels, _reduced(gray), _crops(gray))
 
 
-@one_thread()
 def compare(a: Print, b: Print) -> Copy:
     """Whether one image is a copy of the other, in either direction."""
-    pictures = np.stack([a.pixels, b.pixels])
-    first = np.array([0])
-    second = np.array([1])
-    a_crops = _matches(a.crops, b.small[None])
-    b_crops = _matches(b.crops, a.small[None])
-    agreements, mirrored = _agreements(pictures, first, second, a_crops, b_crops)
-    return Copy(float(agreements[0]), bool(mirrored[0]))
+    agreement, mirrored = compare_prints([a], [b])
+    return Copy(float(agreement[0, 0]), bool(mirrored[0, 0]))
+
+
+@one_thread()
+def compare_prints(references: Sequence[Print], images: Sequence[Print]) -> tuple[Array, Truths]:
+    """Compare each of R references with each of N images as `compare` does, at once.
+
+    Returns:
+        Agreement (R, N) in [-1, 1], and whether the mirrored image fits best (R, N).
+    """
+    shape = len(references), len(images)
+    reference_views = _views(np.stack([reference.small for reference in references]))
+    image_views = _views(np.stack([image.small for image in images]))
+    reference_crops = np.empty((2, *shape, 2))
+    for row, reference in enumerate(references):
+        reference_crops[:, row] = _matches(reference.crops, image_views)
+    image_crops = np.empty((2, *shape, 2))
+    for column, image in enumerate(images):
+        image_crops[:, :, column] = _matches(image.crops, reference_views)
+
+    pictures = np.stack([print_.pixels for print_ in (*references, *images)])
+    rows, columns = np.indices(shape).reshape(2, -1)
+    agreement, mirrored = _agreements(
+        pictures,
+        rows,
+        len(references) + columns,
+        reference_crops.reshape(2, -1, 2),
+        image_crops.reshape(2, -1, 2),
+    )
+    return agreement.reshape(shape), mirrored.reshape(shape)
 
 
 @one_thread()
@@ -132,7 +155,7 @@ def compare_pairs(
     for picture in pictures:
         gray = _gray(_colors(picture))
         small.append(_reduced(gray))
-    small_pictures = np.stack(small)
+    views = _views(np.stack(small))
 
     # the crops of each image with all images that it is paired with, in either direction
     image = np.concatenate([a, b])
@@ -142,8 +165,7 @@ def compare_pairs(
     def match(pairs: Ints) -> None:  # of one image
         picture = pictures[image[pairs[0]]]
         crops = _crops(_gray(_colors(picture)))
-        partners = small_pictures[partner[pairs]]
-        matches[:, pairs] = _matches(crops, partners)
+        matches[:, pairs] = _matches(crops, views[partner[pairs]])
 
     order = np.argsort(image, kind="stable")
     is_last = np.diff(image[order]) != 0
@@ -251,13 +273,19 @@ def _crop_poses() -> Array:
 _POSES = _crop_poses()
 
 
-def _matches(crops: Single, small: Array) -> Matches:
-    """Match the crops of one image with others (M, _SMALL, _SMALL), plain and mirrored."""
-    mirrored = small[:, :, ::-1]
-    both = np.stack([small, mirrored], axis=1)
-    rows = _unit(both.reshape(len(small), 2, -1))
-    likeness = rows.astype(np.float32) @ crops.T
-    return np.array([likeness.max(-1), likeness.argmax(-1)])
+def _views(small: Array) -> Single:
+    """Small images (M, _SMALL, _SMALL) as they are and mirrored, of unit length (M, 2, _SMALL * _SMALL)."""
+    both = np.stack([small, small[:, :, ::-1]], axis=1)
+    unit = _unit(both.reshape(len(small), 2, -1))
+    return unit.astype(np.float32)
+
+
+def _matches(crops: Single, views: Single) -> Matches:
+    """Match the crops of one image with the views of M others."""
+    rows = views.reshape(-1, views.shape[-1])
+    likeness = rows @ crops.T
+    best = np.array([likeness.max(-1), likeness.argmax(-1)])
+    return best.reshape(2, -1, 2)
 
 
 def _coarse(reference_crops: Matches, image_crops: Matches) -> tuple[Array, Truths, Array]:
@@ -513,7 +541,8 @@ def _blurred(x: Array, width: float) -> Array:
 
 def _unit(rows: Array) -> Array:
     """Rows without their means, at unit length; constant rows become 0."""
-    centered = rows - rows.mean(-1, keepdims=True)
-    length = np.linalg.norm(centered, axis=-1, keepdims=True)
-    unit: Array = centered / np.maximum(length, 1e-6)
-    return unit
+    centered: Array = rows - rows.mean(-1, keepdims=True)
+    squares = np.einsum("...i,...i->...", centered, centered)
+    length = np.sqrt(squares)[..., None]
+    centered /= np.maximum(length, 1e-6)
+    return centered

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.metric.files.output import is_same_file
 from idmetric.metric.files.tables import first_few
-from idmetric.scoring.copies import Copy, Print, compare
+from idmetric.scoring.copies import Copy, Print, compare_pairs, compare_prints
 from idmetric.scoring.records import Record
 
 _TINT = 3  # of 255: channels of a gray picture differ by no more; those of photos of gray things do (by 7 or more)
@@ -25,11 +26,12 @@ class GrayWarning(UserWarning):
     """Gray images are compared with references in color."""
 
 
-def mark_copy(row: Record, path: str, image: Print | None, references: Mapping[str, Print | None]) -> None:
-    """Add `copy` and `copy_agreement` to a row, if prints were taken; a `CopyWarning` names an image that is a copy."""
-    name, copy = _closest(image, references)
-    if copy is None:
-        return
+def mark_copy(row: Record, path: str, name: str, copy: Copy) -> None:
+    """Add `copy` and `copy_agreement` to a row; a `CopyWarning` names an image that is a copy.
+
+    Args:
+        name: of the reference that the image agrees with most. copy: their agreement.
+    """
     row["copy"] = copy.found
     row["copy_agreement"] = copy.agreement
     if copy.found and not is_same_file(path, name):  # a reference among the candidates is expected
@@ -52,23 +54,44 @@ def warn_of_repeated_references(repeated: Mapping[str, str]) -> None:
         warnings.warn(message, CopyWarning, stacklevel=2)
 
 
-def _closest(image: Print | None, references: Mapping[str, Print | None]) -> tuple[str, Copy | None]:
-    """Find the reference with the highest agreement; None without references or prints."""
-    closest, copy = "", None
-    for name, reference in references.items():
-        if image is None or reference is None:
-            continue
-        comparison = compare(reference, image)
-        if copy is None or comparison.agreement > copy.agreement:
-            closest, copy = name, comparison
-    return closest, copy
+def closest(references: Sequence[Print], images: Sequence[Print]) -> list[tuple[int, Copy]]:
+    """For each image the number of the reference with the highest agreement, and their agreement."""
+    agreement, mirrored = compare_prints(references, images)
+    copies = []
+    for column, reference in enumerate(agreement.argmax(0).tolist()):
+        copy = Copy(float(agreement[reference, column]), bool(mirrored[reference, column]))
+        copies.append((reference, copy))
+    return copies
+
+
+def copies_of_pairs(
+    pairs: Sequence[tuple[NDArray[np.uint8] | None, NDArray[np.uint8] | None]],
+) -> list[Copy | None]:
+    """Whether the small pictures of pairs are copies of each other; None if copies are not looked for."""
+    number: dict[int, int] = {}  # of each picture, which may stand in several pairs
+    pictures: list[NDArray[np.uint8]] = []
+    for picture in chain.from_iterable(pairs):
+        if picture is None:
+            return [None] * len(pairs)
+        if id(picture) not in number:
+            number[id(picture)] = len(pictures)
+            pictures.append(picture)
+    if not pairs:
+        return []
+    references = np.array([number[id(a)] for a, _ in pairs])
+    images = np.array([number[id(b)] for _, b in pairs])
+    agreement, mirrored = compare_pairs(np.stack(pictures), references, images)
+    return list(map(Copy, agreement.tolist(), mirrored.tolist()))
 
 
 def is_gray(small: NDArray[np.uint8] | None) -> bool | None:
     """Whether a small picture has no color, but for a hundredth of its pixels; None without a picture."""
     if small is None:
         return None
-    return bool((np.ptp(small, axis=-1) > _TINT).mean() < 0.01)
+    red, green, blue = np.moveaxis(small, -1, 0)
+    highest = np.maximum(np.maximum(red, green), blue)
+    lowest = np.minimum(np.minimum(red, green), blue)
+    return bool((highest - lowest > _TINT).mean() < 0.01)
 
 
 def warn_of_gray(names: Sequence[str]) -> None:

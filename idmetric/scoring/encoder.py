@@ -18,6 +18,7 @@ from idmetric.metric.images import paths
 from idmetric.metric.images.masks import MaskLike, labeled
 from idmetric.metric.images.read import ImageReadError, Outside
 from idmetric.metric.images.small import small_picture
+from idmetric.scoring.copies import Print, take_print
 from idmetric.scoring.files import mask_path
 from idmetric.scoring.in_memory import source_of
 from idmetric.scoring.pairs import Pair, Pairs
@@ -57,10 +58,17 @@ class Watcher(Protocol):
 
 @dataclass(frozen=True)
 class Pictured:
-    """An embedded image. `small`: the picture from which copies are found. `tokens`: what the watcher wants of it."""
+    """An embedded image.
+
+    Attributes:
+        small: the picture in which copies are found; None if they are not looked for.
+        print: of the same picture, if prints are taken.
+        tokens: what the watcher wants of the image.
+    """
 
     embedding: Embedding
     small: NDArray[np.uint8] | None
+    print: Print | None = None
     tokens: Any = None
 
 
@@ -87,8 +95,14 @@ class RequestImages:
         if folder is not None:
             self._cache = Cache(folder, [metric], self._look, patches=self._patches)
 
-    def images(self, files: Iterable[File]) -> Generator[tuple[File, Pictured | None], None, None]:
-        """Yield each file in order, embedded; None for one that is skipped."""
+    def images(
+        self, files: Iterable[File], *, prints: bool = False
+    ) -> Generator[tuple[File, Pictured | None], None, None]:
+        """Yield each file in order, embedded; None for one that is skipped.
+
+        Args:
+            prints: take prints, half a megabyte each, where copies are looked for.
+        """
         stream = embedded(
             map(self._item, files),
             [self._metric],
@@ -98,7 +112,7 @@ class RequestImages:
             batch_size=self._settings.batch_size,
             workers=self._settings.workers,
             on_error=self._settings.on_error,
-            wants=self._wants(),
+            wants=self._wants(prints),
         )
         with closing(stream):
             for result in stream:
@@ -119,8 +133,8 @@ class RequestImages:
             if self._watcher is not None:
                 picture = Image.fromarray(thumbnail)
                 self._watcher.add_picture(file, picture, None, "keep")
-            small = thumbnail if self._settings.copies else None
-            images[file] = self._pictured(file, small, False, subject.embedding[[row]])
+            taken = take_print(thumbnail) if self._settings.copies else None
+            images[file] = self._pictured(file, taken, False, subject.embedding[[row]])
         return images
 
     def pairs(self, pairs: Pairs) -> Iterator[tuple[Pair, Pictured | None, Pictured | None]]:
@@ -156,11 +170,11 @@ class RequestImages:
             return Item(path, path, problem=problem, source=file)
         return Item(path, source_of(path), source_of(mask), source=file)
 
-    def _wants(self) -> list[Want]:
+    def _wants(self, prints: bool) -> list[Want]:
         """What to take of each picture while it is decoded."""
         wants: list[Want] = []
         if self._settings.copies:
-            wants.append(_small_picture)
+            wants.append(_print if prints else _small_picture)
         if self._watcher is not None:
             wants.append(self._show)
         return wants
@@ -170,14 +184,22 @@ class RequestImages:
             mask = labeled(item.mask, self._settings.mask_id)
             self._watcher.add_picture(item.source, picture, mask, self._settings.outside)
 
-    def _pictured(self, file: File, small: NDArray[np.uint8] | None, is_masked: bool, embedding: Embedding) -> Pictured:
+    def _pictured(
+        self, file: File, small: NDArray[np.uint8] | Print | None, is_masked: bool, embedding: Embedding
+    ) -> Pictured:
         tokens = None
         if self._watcher is not None:
             tokens = self._watcher.tokens(file, is_masked, embedding)
         if not self._scores_patches:  # kept no longer than the watcher needs them
             embedding = embedding.without_patches()
-        return Pictured(embedding, small, tokens)
+        if isinstance(small, Print):
+            return Pictured(embedding, small.pixels, small, tokens)
+        return Pictured(embedding, small, None, tokens)
 
 
 def _small_picture(item: Item, picture: Image.Image) -> NDArray[np.uint8]:
     return small_picture(picture)
+
+
+def _print(item: Item, picture: Image.Image) -> Print:
+    return take_print(small_picture(picture))

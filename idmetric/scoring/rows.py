@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -15,10 +15,17 @@ from idmetric.metric.distance.finite import check_distances
 from idmetric.metric.distance.matrix import distance as distance_of
 from idmetric.metric.distance.matrix import distance_matrix
 from idmetric.metric.distance.ties import comparable
+from idmetric.metric.files.blas import one_thread
 from idmetric.metric.files.tables import rounded
-from idmetric.metric.images.small import SIZE
-from idmetric.scoring.copies import Print, take_print
-from idmetric.scoring.copy_warnings import is_gray, mark_copy, warn_of_gray, warn_of_repeated_references
+from idmetric.scoring.copies import Copy
+from idmetric.scoring.copy_warnings import (
+    closest,
+    copies_of_pairs,
+    is_gray,
+    mark_copy,
+    warn_of_gray,
+    warn_of_repeated_references,
+)
 from idmetric.scoring.encoder import Pictured, RequestImages, Watcher
 from idmetric.scoring.files import Cross
 from idmetric.scoring.limits import Limit, limit_of_subject
@@ -30,7 +37,7 @@ from idmetric.scoring.scores import Baseline, File, NamedValue, Progress, ScoreS
 if TYPE_CHECKING:
     from idmetric.metric.models.embedder import Embedder
 
-_PRINTS = 256  # most prints in memory, of 0.8 MB
+Images = Generator[tuple[File, Pictured | None], None, None]
 
 
 class RowMaker:
@@ -62,19 +69,22 @@ class RowMaker:
             self.limit = Limit.of(settings.threshold)
         self.distances: list[list[float]] = []
         self.consecutive: list[float] = []
-        self._print_of = lru_cache(_PRINTS)(_print_of)
 
         signature = metric.signature(settings.distance)
         self._signature = {"distance_name" if key == "distance" else key: value for key, value in signature.items()}
 
     def cross(self, work: Cross) -> list[Record]:
-        """Make a row for each readable candidate."""
-        reference_images = self._references(work)
+        """Make a row for each readable candidate; the first batch holds references and candidates."""
+        with one_thread(), closing(self.images.images(work.files, prints=True)) as images:
+            return self._cross(work, images)
+
+    def _cross(self, work: Cross, images: Images) -> list[Record]:
+        reference_images = self._references(work, images)
         if not reference_images:
             return []
         names = [path for path, _ in reference_images]
         references = self._together(reference_images.values())
-        prints = {file[0]: self._print(image) for file, image in reference_images.items()}
+        prints = [image.print for image in reference_images.values() if image.print is not None]
         self._compare_references(references, names, [image.small for image in reference_images.values()])
         if self.watcher is not None:
             self.watcher.references |= dict.fromkeys(reference_images)
@@ -83,19 +93,22 @@ class RowMaker:
         gray: list[str] = []
         references_in_color = all(is_gray(image.small) is False for image in reference_images.values())
         previous = references[[0]]
-        candidates = self._images(work.candidates)
+        candidates = self._usable(images, len(work.candidates))
         while batch := list(islice(candidates, self.settings.batch_size)):
             embeddings = self._together([image for _, image in batch])
             matrix = distance_matrix(references, embeddings, self.settings.distance)
             paths = [path for (path, _), _ in batch]
             check_distances(matrix.mT, self.metric.dtype, paths)
+            copies = closest(prints, [image.print for _, image in batch if image.print is not None]) if prints else ()
             for column, (file, image) in enumerate(batch):
                 path = file[0]
                 distances = matrix[:, column].double().tolist()
                 nearest = int(comparable(distances).argmin())
 
                 row = self._cross_row(path, distances, names, nearest)
-                mark_copy(row, path, self._print(image), prints)
+                if column < len(copies):
+                    reference, copy = copies[column]
+                    mark_copy(row, path, names[reference], copy)
                 rows.append(row)
                 if references_in_color and is_gray(image.small):
                     gray.append(path)
@@ -114,11 +127,11 @@ class RowMaker:
         warn_of_gray(gray)
         return rows
 
-    def _references(self, work: Cross) -> dict[File, Pictured]:
+    def _references(self, work: Cross, images: Images) -> dict[File, Pictured]:
         """The references, embedded now or before by a subject; its threshold holds unless the request has one."""
         subject = work.subject
         if subject is None:
-            return dict(self._images(work.references))
+            return dict(self._usable(images, len(work.references)))
         subject.check(self.metric.model_id, self.settings.distance)
         if self.settings.threshold is None:
             own = own_limit(subject, self.settings.distance, self.settings.aggregate)
@@ -159,30 +172,34 @@ class RowMaker:
             row["real_percentile"] = percentile(row["distance"], real_distances)
         return row
 
-    def _images(self, paths: Sequence[str]) -> Iterator[tuple[File, Pictured]]:
-        """Yield the images that can be used, in order."""
-        files: list[File] = [(path, None) for path in paths]
-        for done, (file, image) in enumerate(self.images.images(files), 1):
+    def _usable(self, images: Images, count: int) -> Iterator[tuple[File, Pictured]]:
+        """Yield the images that can be used among the next ones."""
+        for done, (file, image) in enumerate(islice(images, count), 1):
             if image is not None:
                 yield file, image
-            self.progress(done, len(files))
+            self.progress(done, count)
 
     def pairs(self, pairs: Pairs) -> list[Record]:
         """Make a row for each readable pair."""
         rows: list[Record] = []
         gray: dict[str, None] = {}
-        for done, (pair, a, b) in enumerate(self.images.pairs(pairs), 1):
-            if a is not None and b is not None:
-                row = self._pair(pair, a, b)
-                rows.append(row)
+        done = 0
+        pictured_pairs = self.images.pairs(pairs)
+        while batch := list(islice(pictured_pairs, self.settings.batch_size)):
+            usable = [(pair, a, b) for pair, a, b in batch if a is not None and b is not None]
+            copies = copies_of_pairs([(a.small, b.small) for _, a, b in usable])
+            for (pair, a, b), copy in zip(usable, copies, strict=True):
+                rows.append(self._pair(pair, a, b, copy))
                 is_reference_in_color = is_gray(a.small) is False
                 if is_gray(b.small) and is_reference_in_color:
                     gray[pair.b] = None
-            self.progress(done, len(pairs))
+            for _ in batch:
+                done += 1
+                self.progress(done, len(pairs))
         warn_of_gray(list(gray))
         return rows
 
-    def _pair(self, pair: Pair, a: Pictured, b: Pictured) -> Record:
+    def _pair(self, pair: Pair, a: Pictured, b: Pictured, copy: Copy | None) -> Record:
         # not by the metric, which would check for each pair that its weights have not changed since the embedding
         reference = self._together([a])
         image = self._together([b])
@@ -193,8 +210,8 @@ class RowMaker:
         row = self._row(pair.a, pair.b, [distance])
         if self.metric.named is not None:
             self.distances.append([distance])
-        reference_print = self._print(a)
-        mark_copy(row, pair.b, self._print(b), {pair.a: reference_print})
+        if copy is not None:
+            mark_copy(row, pair.b, pair.a, copy)
         row |= dict(pair.other)
         if self.watcher is not None:
             reference_file, file = pair.files
@@ -209,11 +226,6 @@ class RowMaker:
             row["probability"] = float(calibration.probability(distances, self.settings.prior).mean())
             row["probability_basis"] = calibration.basis
         return row
-
-    def _print(self, image: Pictured) -> Print | None:
-        if image.small is None:
-            return None
-        return self._print_of(image.small.tobytes())
 
     def named(self, of_whole_images: bool) -> NamedValue | None:
         """Compute the number of the published score that the model was opened by; None for other models."""
@@ -235,7 +247,3 @@ class RowMaker:
         if score.references == "frames":
             return NamedValue(name, value, f"of {count + 1} frames in the order given; {score.source}")
         return NamedValue(name, value, f"from {count} x {len(similarities[0])} cosines; {score.source}")
-
-
-def _print_of(small: bytes) -> Print:
-    return take_print(np.frombuffer(small, np.uint8).reshape(SIZE, SIZE, 3))

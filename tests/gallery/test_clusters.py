@@ -21,7 +21,7 @@ from idmetric.data.nearest import unit
 from idmetric.gallery import Gallery, looks
 from idmetric.gallery.clusters import identities, near_duplicates
 from idmetric.gallery.linkage import cluster
-from idmetric.gallery.looks import sharpness
+from idmetric.gallery.look_files import sharpness
 from idmetric.gallery.prune import LOOKS
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.calibration.curves import Platt

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from idmetric.metric.images.small import SIZE
-from idmetric.scoring.copies import THRESHOLD, Print, compare, compare_pairs, take_print
+from idmetric.scoring.copies import THRESHOLD, Print, compare, compare_pairs, compare_prints, take_print
 from idmetric.scoring.references import distinct, leave_one_out, originals, percentile
 
 
@@ -74,6 +74,17 @@ def test_many_pairs_at_once_have_the_copies_of_single_comparisons(photos: list[P
     assert seen == sorted(seen)
     none = np.empty(0, np.int64)
     assert [len(x) for x in compare_pairs(pictures, none, none)] == [0, 0]
+
+
+def test_images_at_once_agree_with_references_as_single_ones_do(photos: list[Path]) -> None:
+    opened = [Image.open(path).convert("RGB") for path in photos[:3]]
+    references = [print_of(photo) for photo in opened]
+    images = [print_of(COPIES[kind](photo)) for photo in opened[:2] for kind in ("darker", "mirrored crop")]
+    agreement, mirrored = compare_prints(references, images)
+    single = [[compare(reference, image) for image in images] for reference in references]
+    assert agreement == pytest.approx(np.array([[copy.agreement for copy in row] for row in single]), abs=1e-9)
+    assert mirrored.tolist() == [[copy.mirrored for copy in row] for row in single]
+    assert (agreement >= THRESHOLD).tolist() == [[True, True, False, False], [False, False, True, True], [False] * 4]
 
 
 def test_two_photos_of_one_thing_are_no_copies(photo_root: Path) -> None:

@@ -305,3 +305,18 @@ def test_gray_images_against_references_in_color_are_named_once(model: Any, tmp_
         score(model, ref, images[:1])
         score(model, [ref, images[1]], images[2:])
         score(model, images[1:2], images[2:])
+
+
+def test_reference_and_images_of_a_first_score_are_embedded_in_one_batch(
+    folder: Path, metric: IDSim, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes: list[int] = []
+    embed_prepared = metric.embed_prepared
+
+    def counted(batch: Any, patches: bool = True) -> Any:
+        sizes.append(len(batch))
+        return embed_prepared(batch, patches)
+
+    monkeypatch.setattr(metric, "embed_prepared", counted)
+    score(metric, [folder / "a.png", folder / "b.png"], folder / "gen")
+    assert sizes == [5]

@@ -39,7 +39,6 @@ from idmetric.evaluate.protocols.generator.columns import (
     keep_missing,
     notes_on,
     prompt_fidelity,
-    reference_thumbnails,
     refuse_judges,
     side_by_side,
     with_clip,
@@ -49,6 +48,7 @@ from idmetric.evaluate.protocols.generator.example import checkpoints_example
 from idmetric.evaluate.protocols.generator.images import Images, Names, are_cosines, score
 from idmetric.evaluate.protocols.generator.options import CopyingOptions, ReferencesOptions
 from idmetric.evaluate.protocols.generator.outputs import words
+from idmetric.evaluate.protocols.generator.pictures import PicturesTaken
 from idmetric.evaluate.settings import option
 from idmetric.evaluate.statistics.bootstrap import FEWEST
 from idmetric.evaluate.statistics.paired import LEVEL, compare, smallest_p, subjects_needed
@@ -242,7 +242,8 @@ def run(
 
 def measured(data: Manifest, models: Models, settings: EvalSettings, options: CheckpointsOptions) -> list[Result]:
     """As `run`, for data without a checkpoint or drift prompts too."""
-    bound = bind(data, models, settings)
+    taken = PicturesTaken()
+    bound = bind(data, models, settings, wants=[taken.take])
     all_images = Images.of(bound.manifest)
     is_drifting = _drifting(all_images, bound.manifest, options.drift_prompt)
     images = all_images.take(~is_drifting) if options.drift_prompt else all_images
@@ -256,13 +257,12 @@ def measured(data: Manifest, models: Models, settings: EvalSettings, options: Ch
         notes = unit_notes + notes
 
     copies = None
-    thumbnails = reference_thumbnails(images, bound.manifest, settings)
     if options.copies and images.have_several_subjects:
         notes.append(SEVERAL)
     elif options.copies:
-        copies, gray = agreements(images, bound.manifest, settings, thumbnails)
+        copies, gray = agreements(images, bound.manifest, settings, taken)
         notes += gray
-    photos, repeated = distinct_references(images, bound.manifest, thumbnails)
+    photos, repeated = distinct_references(images, bound.manifest, taken)
     notes += repeated
     fidelity = prompt_fidelity(images, bound, models, notes)
 

@@ -40,7 +40,6 @@ from idmetric.evaluate.protocols.generator.columns import (
     means_of,
     notes_on,
     prompt_fidelity,
-    reference_thumbnails,
     refuse_judges,
     with_clip,
 )
@@ -53,6 +52,7 @@ from idmetric.evaluate.protocols.generator.layouts import LAYOUTS, Layout
 from idmetric.evaluate.protocols.generator.options import OUTPUTS_HELP, CopyingOptions, OutputsOptions
 from idmetric.evaluate.protocols.generator.outputs import open_outputs
 from idmetric.evaluate.protocols.generator.pattern import FLOOR
+from idmetric.evaluate.protocols.generator.pictures import PicturesTaken
 from idmetric.evaluate.settings import option
 from idmetric.evaluate.statistics.paired import Comparison, compare, too_few
 from idmetric.metric.calibration.apply import PAIR_RATE
@@ -331,7 +331,8 @@ def run(
     for name, of_pairs in models.items():
         limits[name] = ({}, "", []) if options.in_regions else _limits(of_pairs, settings, options)
 
-    bound = bind(data, models, settings)
+    taken = PicturesTaken(regions)
+    bound = bind(data, models, settings, head=taken.take_size, wants=[taken.take])
     images = Images.of(bound.manifest)
     floor = Images.of(bound.manifest, FLOOR)
     has_floor = options.floor is not None or len(floor.rows) > 0
@@ -344,7 +345,7 @@ def run(
     is_unchecked = several and regions is None
     copies = None
     notes += shared.notes
-    sizes = sizes_of(images, bound.manifest)
+    sizes = sizes_of(images, bound.manifest, taken)
     if len(set(sizes.values())) > 1:
         listing = ", ".join(f"{method} {size}" for method, size in sizes.items())
         notes.append(
@@ -355,11 +356,10 @@ def run(
             f"WARNING: {len(unlisted)} images are not listed in {options.regions}, and count as images without "
             f"regions: {', '.join(first_few(unlisted, 3))}"
         )
-    thumbnails = reference_thumbnails(images, bound.manifest, settings)
     if options.copies and not is_unchecked:
-        copies, gray = agreements(images, bound.manifest, settings, thumbnails, regions)
+        copies, gray = agreements(images, bound.manifest, settings, taken)
         notes += gray
-    photos, repeated = distinct_references(images, bound.manifest, thumbnails)
+    photos, repeated = distinct_references(images, bound.manifest, taken)
     notes += repeated
     fidelity = prompt_fidelity(images, bound, models, notes)
     grade_columns = {}

@@ -9,7 +9,6 @@ import base64
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, zip_longest
 from pathlib import Path
@@ -29,10 +28,9 @@ from idmetric.evaluate.protocols.common.result import (
     numbers_of,
     smoke_tests,
 )
+from idmetric.evaluate.report.page_pictures import PagePictures
 from idmetric.evaluate.report.verdict import verdict
 from idmetric.metric.distance.ties import comparable
-from idmetric.metric.images.read import ImageReadError, read_image
-from idmetric.pages.pictures import data_uri, room
 from idmetric.pages.render import render
 
 if TYPE_CHECKING:
@@ -42,7 +40,6 @@ Items = dict[str, list[Any]]  # columns of plain values
 LINES = 200  # of a list of items: the hardest
 UNFOLDED = 20  # of these, the lines that are shown at first
 _WARNING = "WARNING: "
-_SMALL = 12_000  # bytes of an item's picture, at most
 _HEADS = {
     "id": "query", "right": "first right", "right_rank": "its rank", "wrong_1": "nearest wrong", "wrong_2": "second",
     "wrong_3": "third", "lowest": "identity", "worst": "worst image", "worst_score": "identity of the worst image",
@@ -56,11 +53,12 @@ PLOT_CAPTIONS = {
 }  # fmt: skip
 
 
-def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
+def eval_page(results: Sequence[Result], data: Manifest | None = None, pictures: PagePictures | None = None) -> str:
     """Make the page of models under a protocol.
 
     Args:
         data: the manifest; items that are its images are listed with their pictures.
+        pictures: those that were taken while the images were read; without, images are read for the page.
 
     Raises:
         ImportError: without jinja2 or matplotlib.
@@ -97,7 +95,7 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None) -> str:
         "idmetric.evaluate.report",
         "eval",
         ("theme.js", "eval.js"),
-        pictures=_pictures(tables, albums, ids, data),
+        pictures=_pictures(tables, albums, ids, data, pictures),
         protocol=protocol,
         compares=compared_rows(protocol),
         models=[result.model for result in results],
@@ -395,6 +393,7 @@ def _pictures(
     albums: Sequence[Album],
     ids: Mapping[str, int],
     data: Manifest | None,
+    taken: PagePictures | None,
 ) -> dict[str, str]:
     """Return "p" and row -> picture of the listed images, without unreadable ones."""
     if data is None:
@@ -412,11 +411,11 @@ def _pictures(
             listed += [shot.name, shot.source]
 
     rows = dict.fromkeys(ids[name] for name in listed if name is not None)
-    limit = min(_SMALL, room(len(rows)))
+    page_pictures = taken or PagePictures(len(rows))
     pictures = {}
     for row in rows:
         source = data.source(row)
-        if source is not None:
-            with suppress(ImageReadError):
-                pictures[f"p{row}"] = data_uri(read_image(source), limit)
+        uri = None if source is None else page_pictures.uri(source)
+        if uri is not None:
+            pictures[f"p{row}"] = uri
     return pictures

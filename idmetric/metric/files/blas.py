@@ -11,7 +11,9 @@ from typing import Any
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limit BLAS to one thread in the block, if the main thread runs it: OpenBLAS may ignore the limits of others.
+    """Limit NumPy's OpenBLAS to one thread in the block, if the main thread runs it: it may ignore limits of others.
+
+    Other libraries, which torch may share, keep their threads.
 
     For products too small to be shared out: on threads they take as long, and the threads that wait for each other keep
     the cores from threads that decode images.
@@ -20,7 +22,7 @@ def one_thread() -> Iterator[None]:
     """
     limit: AbstractContextManager[Any] = nullcontext()
     if threading.current_thread() is threading.main_thread() and _pools() is not None:
-        limit = _pools().limit(limits=1, user_api="blas")
+        limit = _pools().limit(limits=1)
     with limit:
         yield
 
@@ -32,4 +34,4 @@ def _pools() -> Any:
         from threadpoolctl import ThreadpoolController
     except ImportError:
         return None
-    return ThreadpoolController()
+    return ThreadpoolController().select(internal_api="openblas")

@@ -130,7 +130,7 @@ def open_image(source: ImageLike, upright: bool = True, needed: Needed | None = 
     file = _file(source, name)
     try:
         with open_file(file) as image:
-            return _decode(image, name, upright, needed)
+            return _decode(image, name, upright, needed, is_file=True)
     except (ImageReadError, MultiFrameWarning):  # a warning where filters make it an error
         raise
     except Exception as error:  # plugins raise many kinds of error on damaged headers
@@ -235,7 +235,10 @@ def checked_path(source: StrPath, name: str) -> str:
     return path
 
 
-def _decode(image: Image.Image, name: str, upright: bool, needed: Needed | None = None) -> Image.Image:
+def _decode(
+    image: Image.Image, name: str, upright: bool, needed: Needed | None = None, *, is_file: bool = False
+) -> Image.Image:
+    """See `open_image`; `is_file`: nobody else holds the image."""
     _check_size(image, name)
 
     # What decoding forgets
@@ -267,7 +270,9 @@ def _decode(image: Image.Image, name: str, upright: bool, needed: Needed | None 
     turned = image
     try:
         stored = stored or _orientation(image)
-        if type(image) is not Image.Image or stored is not None:
+        if is_file and stored in (None, 1):
+            turned = image._new(image.im)  # as `copy`, with the same pixels
+        elif type(image) is not Image.Image or stored is not None:
             turned = ImageOps.exif_transpose(image)
     except Exception:  # a damaged EXIF block must not lose a good image
         warnings.warn(f"{name} has an unreadable EXIF block: its orientation is not applied", stacklevel=5)

@@ -227,7 +227,7 @@ def _tensor_of(image: Image.Image) -> Tensor:
     """An RGB image as float32 pixels (3, H, W) in [0, 1]."""
     import torch
 
-    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float() / 255
+    return torch.from_numpy(np.array(image)).permute(2, 0, 1).contiguous().float().div_(255)
 
 
 def split_images(images: ImageLike | Iterable[ImageLike]) -> list[ImageLike]:

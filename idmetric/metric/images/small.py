@@ -12,7 +12,7 @@ SIZE = 96  # side in pixels at which images are compared; callers may resize the
 def small_picture(picture: Image.Image) -> NDArray[np.uint8]:
     """Resize a picture to (SIZE, SIZE, 3) for the search of copies; large ones by averages of blocks first.
 
-    Of 12 megapixels that takes a tenth of the time. Values of photos differ by up to 3 of 255, those of fine regular
-    patterns by more.
+    Averages to twice the size or more take a third of the time. Values of photos differ by 0.4 of 255 in the mean,
+    those of fine regular patterns by more; the agreement of copies moves by about 0.01.
     """
-    return np.asarray(picture.resize((SIZE, SIZE), Image.Resampling.LANCZOS, reducing_gap=4.0))
+    return np.asarray(picture.resize((SIZE, SIZE), Image.Resampling.LANCZOS, reducing_gap=2.0))

@@ -25,13 +25,13 @@ from idmetric.evaluate.protocols.common import tables
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.protocols.generator import columns as generator_columns
 from idmetric.evaluate.protocols.generator.example import example
 from idmetric.evaluate.protocols.generator.outputs import read
 from idmetric.evaluate.protocols.generator_methods import GeneratorOptions, add_differences, run, value_of
 from idmetric.evaluate.report.evaluation import eval_page
 from idmetric.evaluate.report.verdict import verdict
 from idmetric.metric.calibration.apply import CalibrationError
+from idmetric.metric.images.kinds import describe
 from idmetric.metric.images.opening import Named
 from idmetric.metric.images.read import read_image
 from idmetric.metric.models.embedder import Embedder
@@ -550,7 +550,9 @@ def test_copies_of_a_reference_are_not_real_photos_that_could_be_confused(tmp_pa
     assert "real" not in row
 
 
-def test_each_reference_is_read_once_for_copies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_image_is_decoded_once_for_the_model_sizes_and_copies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for subject in (1, 2):
         for view in (1, 2):
             picture(tmp_path / "refs" / f"s{subject}" / f"{view}.png", subject, view)
@@ -558,11 +560,11 @@ def test_each_reference_is_read_once_for_copies(tmp_path: Path, monkeypatch: pyt
     data = read(tmp_path / "out", "{method}/{subject}/{prompt}_{seed}.png", references=str(tmp_path / "refs"))
     opened: list[str] = []
 
-    def counted(source: Any) -> Any:
-        opened.append(str(source))
-        return read_image(source)
+    def counted(source: Any, **more: Any) -> Any:
+        opened.append(describe(source))
+        return read_image(source, **more)
 
-    monkeypatch.setattr(generator_columns, "read_image", counted)
+    monkeypatch.setattr("idmetric.stream.encoders.read_image", counted)
     run(data, {"m": Drawn()}, PLAIN, GeneratorOptions())
     assert len(opened) == len(set(opened)) == 6
 

@@ -20,7 +20,7 @@ from idmetric.data.embed import items_of
 from idmetric.data.manifest.table import Manifest
 from idmetric.evaluate.protocols.common.columns import Array, Ints
 from idmetric.stream.encoders import ImageModel, PlainModel
-from idmetric.stream.item import Look
+from idmetric.stream.item import Head, Look, Want
 from idmetric.stream.pipeline import batches
 from idmetric.stream.stream import Reader
 
@@ -41,6 +41,8 @@ def prepare(
     look: Look = Look(),
     workers: int | None = None,
     progress: Progress | None = None,
+    head: Head | None = None,
+    wants: Sequence[Want] = (),
 ) -> tuple[dict[str, Prepared], dict[int, str]]:
     """Read rows (default all) for each metric, equal images once.
 
@@ -49,6 +51,7 @@ def prepare(
     Args:
         models: name -> metric.
         progress: called with (images read, images to read).
+        head, wants: see `idmetric.data.embed.embed`.
     """
     items, problems = items_of(manifest, rows, look)
     if problems:
@@ -59,7 +62,8 @@ def prepare(
         mark = object()
         return claims.setdefault((number, key), mark) is not mark
 
-    reader = Reader(list(models.values()), look, on_error="skip", is_known=is_repeated)
+    reader = Reader(list(models.values()), look, on_error="skip", is_known=is_repeated, wants=wants)
+    reader.head = head
 
     numbers: dict[str, int] = {}  # key of content -> place among the pixels
     pixels: dict[str, list[Tensor]] = {name: [] for name in models}

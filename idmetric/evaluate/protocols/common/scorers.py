@@ -27,7 +27,7 @@ from idmetric.metric.distance.matrix import distance, distance_matrix, needs_pat
 from idmetric.scoring.calibrations import STORED, limit_of
 from idmetric.scoring.limits import Limit
 from idmetric.stream.encoders import PlainVectorModel, VectorModel
-from idmetric.stream.item import Look
+from idmetric.stream.item import Head, Look, Want
 from idmetric.stream.keys import settings_digest
 
 if TYPE_CHECKING:
@@ -67,6 +67,7 @@ class EvalSettings:
         out: folder for files that a protocol writes itself; None: it writes none.
         data_name: the data's name, for these files.
         device: of models that a protocol opens itself, such as a CLIP; None: the best one.
+        wants: functions that take what they need of each image while it is read for the models.
     """
 
     distance: str = "cls"
@@ -83,6 +84,7 @@ class EvalSettings:
     out: Path | None = None
     data_name: str = ""
     device: str | None = None
+    wants: tuple[Want, ...] = ()
 
     def __post_init__(self) -> None:
         needs_patches(self.distance)  # raises for an unknown one
@@ -173,6 +175,9 @@ def bind(
     settings: EvalSettings,
     rows_of: Callable[[Manifest], Rows] | None = None,
     words_of: Callable[[Manifest], Mapping[int, str]] | None = None,
+    *,
+    head: Head | None = None,
+    wants: Sequence[Want] = (),
 ) -> Bound:
     """Read and embed the images of a manifest (or of some rows) for all models.
 
@@ -180,6 +185,7 @@ def bind(
         models: name -> an `Embedder`, or a result of `models.open_model`.
         rows_of: the rows of a manifest that are needed; default all.
         words_of: row -> the text that goes with its image, for models that read; see `idmetric.data.embed.embed`.
+        head, wants: see `idmetric.data.embed.embed`; in addition to the settings' own.
 
     Raises:
         ManifestError: naming all images that cannot be used, unless `settings.on_error` is "skip", which leaves them
@@ -207,6 +213,8 @@ def bind(
     if needs_patches(settings.distance) and lacking:
         raise ValueError(f"models without patches: {', '.join(lacking)}; leave them out, or use the distance cls")
 
+    wants = (*settings.wants, *wants)
+    wants_of_pair_models = () if vector_models else wants  # once is enough
     alike = twins_note(manifest.column("identity"))
     notes = [] if alike is None else [alike]
     while True:
@@ -215,10 +223,10 @@ def bind(
         scorers: dict[str, Scorer] = {}
         problems: dict[int, str] = {}
         if vector_models:
-            bound, problems = _bound_vectors(manifest, vector_models, settings, rows, words)
+            bound, problems = _bound_vectors(manifest, vector_models, settings, rows, words, head, wants)
             scorers |= bound
         if pair_models and not problems:
-            bound, problems = _bound_pairs(manifest, pair_models, settings, rows)
+            bound, problems = _bound_pairs(manifest, pair_models, settings, rows, head, wants_of_pair_models)
             scorers |= bound
         for name, judge in judges.items():
             if not problems:
@@ -242,6 +250,8 @@ def _bound_vectors(
     settings: EvalSettings,
     rows: Rows | None,
     words: Mapping[int, str],
+    head: Head | None,
+    wants: Sequence[Want],
 ) -> tuple[dict[str, Scorer], dict[int, str]]:
     """Models bound to the embeddings of rows, and row -> reason of images that cannot be used.
 
@@ -266,6 +276,8 @@ def _bound_vectors(
         workers=settings.workers,
         progress=settings.progress,
         skip=True,
+        head=head,
+        wants=wants,
     )
     scorers: dict[str, Scorer] = {}
     problems: dict[int, str] = {}
@@ -276,7 +288,12 @@ def _bound_vectors(
 
 
 def _bound_pairs(
-    manifest: Manifest, models: Mapping[str, PairModel], settings: EvalSettings, rows: Rows | None
+    manifest: Manifest,
+    models: Mapping[str, PairModel],
+    settings: EvalSettings,
+    rows: Rows | None,
+    head: Head | None,
+    wants: Sequence[Want],
 ) -> tuple[dict[str, Scorer], dict[int, str]]:
     """Metrics of pairs bound to the images of rows, and row -> reason of images that cannot be used."""
     from idmetric.evaluate.protocols.common.pairwise import PairScorer, prepare
@@ -288,6 +305,8 @@ def _bound_pairs(
         look=settings.look,
         workers=settings.workers,
         progress=settings.progress,
+        head=head,
+        wants=wants,
     )
     scorers: dict[str, Scorer] = {}
     for name, prepared in images.items():

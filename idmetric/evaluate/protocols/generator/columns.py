@@ -4,38 +4,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
-from itertools import islice
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from idmetric.evaluate.protocols.common import intervals
 from idmetric.evaluate.protocols.common.columns import Array, Ints, Truths, free, known, listed, texts
 from idmetric.evaluate.protocols.common.intervals import COSINE, DISTANCE, SHARE
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
-from idmetric.evaluate.protocols.common.scorers import Bound, EvalSettings, Judge, Models, VectorScorer
+from idmetric.evaluate.protocols.common.scorers import (
+    Bound,
+    EvalSettings,
+    Judge,
+    Models,
+    VectorScorer,
+    slices,
+)
 from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.protocols.generator.grades import CONSISTENCY, GRADE
 from idmetric.evaluate.protocols.generator.images import Copies, Images, Names, Place, Scores
 from idmetric.evaluate.protocols.generator.options import CopyingOptions
 from idmetric.evaluate.protocols.generator.pattern import REFERENCE, TRAINING
 from idmetric.metric.distance.ties import comparable
-from idmetric.metric.files.threads import in_order
-from idmetric.metric.images.kinds import describe
-from idmetric.metric.images.read import read_image
-from idmetric.metric.images.small import small_picture
-from idmetric.scoring.copies import THRESHOLD, compare, take_print
+from idmetric.metric.files.blas import one_thread
+from idmetric.scoring.copies import THRESHOLD, compare_prints, take_print
 from idmetric.scoring.copy_warnings import is_gray
 from idmetric.scoring.references import distinct
 from idmetric.stream.keys import key_of
-from idmetric.stream.pipeline import threads
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
-    from idmetric.evaluate.protocols.generator.regions import RegionsOf
+    from idmetric.evaluate.protocols.generator.pictures import PicturesTaken
 
 CLIP = "CLIP-T"
 NOT_CHECKED = "not checked"
@@ -139,26 +140,12 @@ def _notes_on_training(data: Manifest, held_out: bool) -> list[str]:
 # Scores of each image
 
 
-Thumbnails = Mapping[int, NDArray[np.uint8]]  # row of the manifest -> small picture
-
-
-def reference_thumbnails(images: Images, data: Manifest, settings: EvalSettings) -> Thumbnails:
-    """The small pictures of all references, in which copies are found; each file is read once."""
-    rows = np.unique(np.concatenate(list(images.references.values()))).tolist()
-
-    def small(row: int) -> NDArray[np.uint8]:
-        return small_picture(read_image(data.source(row) or b""))
-
-    with closing(in_order(small, rows, threads=threads(settings.workers), waiting=64)) as pictures:
-        return dict(zip(rows, pictures, strict=True))
-
-
+@one_thread()
 def agreements(
     images: Images,
     data: Manifest,
     settings: EvalSettings,
-    thumbnails: Thumbnails,
-    regions: RegionsOf | None = None,
+    taken: PicturesTaken,
 ) -> tuple[Copies, list[str]]:
     """The highest agreement of each image, or of one of its regions, with a reference or training image of its subject.
 
@@ -166,52 +153,33 @@ def agreements(
     similarities are too low.
 
     Args:
-        thumbnails: of the references.
+        taken: the images' small pictures.
     """
-    from idmetric.matching import Cut
-    from idmetric.matching.orientation import upright_region
-
     members = images.by_subject()
-    rows = []  # of each subject the shown images, then the generated ones
-    total = 0
-    for subject, indices in members.items():
-        shown_rows = images.shown(subject)
-        rows += [row for row in shown_rows.tolist() if row not in thumbnails]
-        rows += images.rows[indices].tolist()
-        total += len(shown_rows) * len(indices)
-
-    def small(row: int) -> list[Any]:
-        source = data.source(row) or b""
-        picture = read_image(source)
-        cuts: list[Any] = [picture]
-        for region in (regions or {}).get(source, ()):
-            upright = upright_region(region, picture, describe(source))
-            cuts.append(Cut().cut(picture, upright, describe(source)).pixels)
-        return [small_picture(cut) for cut in cuts]
-
+    total = sum(len(images.shown(subject)) * len(indices) for subject, indices in members.items())
     agreement = np.empty(len(images.rows))
     original = np.empty(len(images.rows), np.int64)
     gray: list[str] = []
     done = 0
-    with closing(in_order(small, rows, threads=threads(settings.workers), waiting=64)) as pictures:
-        for subject, indices in members.items():
-            shown_rows = images.shown(subject)
-            shown = []
-            for row in shown_rows.tolist():
-                picture = thumbnails[row] if row in thumbnails else next(pictures)[0]
-                shown.append(picture)
-            prints = [take_print(picture) for picture in shown]
-            in_color = not any(is_gray(picture) for picture in shown[: len(images.references[subject])])
-            for index, cuts in zip(indices, islice(pictures, len(indices)), strict=True):
-                cut_prints = [take_print(cut) for cut in cuts]
-                with_shown = [max(compare(shown_print, cut).agreement for cut in cut_prints) for shown_print in prints]
-                agreement[index] = max(with_shown)
-                original[index] = shown_rows[np.argmax(with_shown)]
-                if in_color and is_gray(cuts[0]):
+    for subject, indices in members.items():
+        shown_rows = images.shown(subject)
+        shown = [taken.small(data.source(row) or b"")[0] for row in shown_rows.tolist()]
+        prints = [take_print(picture) for picture in shown]
+        in_color = not any(is_gray(picture) for picture in shown[: len(images.references[subject])])
+        for part in slices(len(indices), settings.batch_size):
+            cuts = [taken.small(data.source(row) or b"") for row in images.rows[indices[part]].tolist()]
+            cut_prints = [take_print(cut) for cut in chain.from_iterable(cuts)]
+            with_cuts, _ = compare_prints(prints, cut_prints)
+            first_cuts = np.cumsum([0, *map(len, cuts)])[:-1]
+            with_images = np.maximum.reduceat(with_cuts, first_cuts, axis=1)
+            agreement[indices[part]] = with_images.max(0)
+            original[indices[part]] = shown_rows[with_images.argmax(0)]
+            for index, cuts_of_image in zip(indices[part].tolist(), cuts, strict=True):
+                if in_color and is_gray(cuts_of_image[0]):
                     gray.append(data.column("id")[images.rows[index]])
-                done += len(prints)
-                if settings.pair_progress is not None:
-                    settings.pair_progress(done, total)
+            done += with_images.size
+            if settings.pair_progress is not None:
+                settings.pair_progress(done, total)
 
     notes = []
     if gray:
@@ -220,16 +188,12 @@ def agreements(
     return Copies(agreement, original), notes
 
 
-def distinct_references(images: Images, data: Manifest, thumbnails: Thumbnails) -> tuple[dict[str, Ints], list[str]]:
-    """The references of each subject, of several with one picture the first; and a note on the others.
-
-    Args:
-        thumbnails: of the references.
-    """
+def distinct_references(images: Images, data: Manifest, taken: PicturesTaken) -> tuple[dict[str, Ints], list[str]]:
+    """The references of each subject, of several with one picture the first; and a note on the others."""
     photos = {}
     repeated: list[int] = []
     for subject, rows in images.references.items():
-        pictures = np.stack([thumbnails[row] for row in rows.tolist()])
+        pictures = np.stack([taken.small(data.source(row) or b"")[0] for row in rows.tolist()])
         photos[subject] = rows[distinct(pictures)]
         repeated += sorted({*rows.tolist()} - {*photos[subject].tolist()})
 

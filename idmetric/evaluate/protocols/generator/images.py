@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from io import BytesIO
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,11 +16,11 @@ from idmetric.evaluate.protocols.common.scorers import Scorer, VectorScorer
 from idmetric.evaluate.protocols.generator.pattern import GENERATED, REFERENCE, TRAINING
 from idmetric.evaluate.statistics.diversity import mean_pairwise_distance, vendi_score
 from idmetric.metric.distance.ties import comparable
-from idmetric.metric.images.opening import open_file
 from idmetric.scoring.references import leave_one_out
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
+    from idmetric.evaluate.protocols.generator.pictures import PicturesTaken
     from idmetric.matching.similarities import Similarities
 
 Names = NDArray[Any]
@@ -339,13 +338,12 @@ def on_places(images: Images, scored: Images, values: Array) -> Array:
     return np.array([value_of.get(place, np.nan) for place in images.places()])
 
 
-def sizes_of(images: Images, data: Manifest) -> dict[str, str]:
+def sizes_of(images: Images, data: Manifest, taken: PicturesTaken) -> dict[str, str]:
     """Method -> width and height of its images in pixels; "mixed" with all of them if they differ."""
     sizes: dict[str, set[tuple[int, int]]] = {}
     for method, row in zip(images.method, images.rows, strict=True):
-        source = data.source(row)
-        with open_file(BytesIO(source) if isinstance(source, bytes) else source or "") as image:
-            sizes.setdefault(method, set()).add(image.size)
+        source = data.source(row) or b""
+        sizes.setdefault(method, set()).add(taken.size(source))
     texts = {}
     for method, sides in sizes.items():
         listing = ", ".join(f"{width}x{height}" for width, height in sorted(sides))

@@ -389,13 +389,22 @@ def _check_subjects(pictures: Sequence[Picture], outputs: bool) -> None:
 
 def _without_repeated_photos(pictures: Sequence[Picture]) -> list[Picture]:
     """The pictures, with equal files among a subject's references once."""
+    sizes = Counter(map(_size_of_photo, pictures))
     different: dict[object, Picture] = {}
     for index, picture in enumerate(pictures):
         key: object = index
-        if picture.role in (REFERENCE, TRAINING) and picture.path.is_file():
+        size = _size_of_photo(picture)
+        if size is not None and sizes[size] > 1:  # a file of another size has other bytes, and need not be read
             key = (picture.role, picture.fields["subject"], key_of(picture.path))
         different.setdefault(key, picture)
     return list(different.values())
+
+
+def _size_of_photo(picture: Picture) -> tuple[str, str, int] | None:
+    """Role, subject and number of bytes of a reference or training image; None for other pictures."""
+    if picture.role not in (REFERENCE, TRAINING) or not picture.path.is_file():
+        return None
+    return picture.role, picture.fields["subject"], picture.path.stat().st_size
 
 
 def _numbered(pictures: Sequence[Picture], noun: str) -> list[Picture]:
