@@ -1,10 +1,6 @@
 """Do two images show the same visual identity? Identity similarity metrics in the style of LPIPS.
 
 Importing this package loads neither torch nor timm: the names below are resolved on first use.
-
->>> import idmetric
->>> metric = idmetric.IDSim("tiny")  # doctest: +SKIP
->>> metric("a.jpg", "b.jpg")  # doctest: +SKIP
 """
 
 from __future__ import annotations

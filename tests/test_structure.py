@@ -63,7 +63,7 @@ PATH = {
     "scoring/score.py": 200,
     "cli/score.py": 250,
 }
-PATH_LINES = 2480  # together
+PATH_LINES = 2490  # together
 
 
 @pytest.fixture(scope="module", autouse=True)
