@@ -357,3 +357,12 @@ def test_lazy_names_exist() -> None:
     for name in idmetric.__all__:
         assert getattr(idmetric, name) is not None
     assert set(idmetric.__all__) <= set(dir(idmetric))
+
+
+def test_no_two_classes_have_one_name() -> None:
+    files_of_name: dict[str, list[str]] = {}
+    for name, path in modules().items():
+        for node in nodes_of(path):
+            if isinstance(node, ast.ClassDef):
+                files_of_name.setdefault(node.name, []).append(name)
+    assert {name: files for name, files in files_of_name.items() if len(files) > 1} == {}

@@ -23,7 +23,7 @@ from idmetric.metric.models.visid import VisIDConfig
 from idmetric.train.batches import Pictures, generator
 from idmetric.train.ilgen.recipe import set_training
 from idmetric.train.processes import Processes
-from idmetric.train.visme.config import Config
+from idmetric.train.visme.config import VisMETraining
 from idmetric.train.visme.recipe import VisME
 
 
@@ -59,7 +59,7 @@ class LiteVisME(VisME):
 
     model: Any  # a LiteItems
 
-    def __init__(self, config: Config, data: Manifest, processes: Processes) -> None:
+    def __init__(self, config: VisMETraining, data: Manifest, processes: Processes) -> None:
         super().__init__(config, data, processes)
         self.loader = replace(self.loader, pictures=Pictures.of(self.model, data))
 
@@ -70,4 +70,4 @@ class LiteVisME(VisME):
         return model
 
 
-RECIPE = SimpleNamespace(__name__=__name__, Config=Config, build=LiteVisME)
+RECIPE = SimpleNamespace(__name__=__name__, VisMETraining=VisMETraining, build=LiteVisME)

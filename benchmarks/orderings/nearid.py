@@ -32,8 +32,8 @@ from idmetric.data.manifest.table import Manifest, merge
 from idmetric.metric.models.nearid import NearID
 from idmetric.train.batches import generator
 from idmetric.train.nearid import recipe as nearid
-from idmetric.train.nearid.batches import Batches
-from idmetric.train.nearid.config import Config
+from idmetric.train.nearid.batches import NearIDBatches
+from idmetric.train.nearid.config import NearIDTraining
 from idmetric.train.nearid.data import Rows, draw
 from idmetric.train.processes import Processes
 from idmetric.train.validate import validation
@@ -167,23 +167,23 @@ def measure(options: Options, size: Size, row: Row, seed: int, folder: Path) -> 
         "cache": str(options.out / "features"), "precision": "no", "steps": size.steps,
         "batch_size": len(set(data.column("category"))), "lr": size.rate, "chunk": 512, **row.settings,
     }  # fmt: skip
-    recipe = SimpleNamespace(Config=Config, build=build, __name__=nearid.__name__)
+    recipe = SimpleNamespace(NearIDTraining=NearIDTraining, build=build, __name__=nearid.__name__)
     return validation(train(recipe, settings, data, folder, seed), held_out)
 
 
-def build(config: Config, data: Manifest, processes: Processes) -> nearid.Recipe:
+def build(config: NearIDTraining, data: Manifest, processes: Processes) -> nearid.NearIDRecipe:
     """The recipe with one identity of each kind in a batch."""
     recipe = nearid.build(config, data, processes)
-    given = {field.name: getattr(recipe.batches, field.name) for field in fields(Batches)}
+    given = {field.name: getattr(recipe.batches, field.name) for field in fields(NearIDBatches)}
     recipe.batches = OneOfEachKind(**given)
     return recipe
 
 
-class OneOfEachKind(Batches):
+class OneOfEachKind(NearIDBatches):
     """Batches of as many tuples as there are kinds, each of another kind."""
 
     def tuples(self, step: int) -> tuple[Rows, NDArray[np.bool_], Rows]:
-        """See `Batches.tuples`."""
+        """See `NearIDBatches.tuples`."""
         kinds = np.array(self.pictures.data.column("category"), dtype=object)
         kind = kinds[[self.identities[number].views[0] for number in self.items]]
         rng = generator(self.seed, "kinds", step)

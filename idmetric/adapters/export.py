@@ -278,7 +278,7 @@ def _quantized(
 
     batches = _batches(metric, images)
 
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]  # without type hints
+    class ImageFeeder(quantization.CalibrationDataReader):  # type: ignore[misc]  # without type hints
         def get_next(self) -> dict[str, Any] | None:
             return next(batches, None)
 
@@ -290,7 +290,7 @@ def _quantized(
         quantization.quantize_static(
             str(prepared),
             str(out),
-            Reader(),
+            ImageFeeder(),
             quant_format=quantization.QuantFormat.QDQ,
             per_channel=True,
             activation_type=quantization.QuantType.QUInt8,

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
     from idmetric.evaluate.protocols.common.grids import View
     from idmetric.evaluate.protocols.common.result import Result
-    from idmetric.evaluate.protocols.common.scorers import EvalSettings, Judge, Models
+    from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, PairJudge
     from idmetric.evaluate.report.page_pictures import PagePictures
 
 ALL_NAMED = "named"  # a --model that stands for all published scores of images
@@ -303,7 +303,7 @@ def _measured(
     stack: ExitStack,
 ) -> tuple[Manifest, list[Result], PagePictures | None]:
     """Open data and models, and run the protocol; with --html pictures are kept for the page."""
-    from idmetric.evaluate.protocols.common.scorers import Judge
+    from idmetric.evaluate.protocols.common.scorers import PairJudge
 
     _check_files(protocol, args)
     settings = _settings(args, stack)
@@ -311,7 +311,7 @@ def _measured(
     refuse_inputs({"--html": args.html}, _files_of(data))
     models = _open_models(sources, args)
     for name, model in models.items():
-        if isinstance(model, Judge):  # its cost is printed however the run ends
+        if isinstance(model, PairJudge):  # its cost is printed however the run ends
             stack.callback(_print_cost, name, model)
     pictures = None
     if args.html is not None:
@@ -394,7 +394,7 @@ def _open_models(sources: Mapping[str, str], args: argparse.Namespace) -> Models
     }
 
 
-def _print_cost(name: str, judge: Judge) -> None:
+def _print_cost(name: str, judge: PairJudge) -> None:
     say(f"{name}: {judge.report()}")
 
 

@@ -14,17 +14,17 @@ file, another model, other weights, resolution or version of this package never 
 from __future__ import annotations
 
 from idmetric.gallery.gallery import Gallery
-from idmetric.gallery.index import Item, models_of
+from idmetric.gallery.index import GalleryItem, models_of
 from idmetric.gallery.prune import Pruned
-from idmetric.gallery.sources import GalleryError, Source, StaleWarning
+from idmetric.gallery.sources import GalleryError, GallerySource, StaleWarning
 from idmetric.gallery.update import Update
 
 __all__ = [
     "Gallery",
     "GalleryError",
-    "Item",
+    "GalleryItem",
+    "GallerySource",
     "Pruned",
-    "Source",
     "StaleWarning",
     "Update",
     "models_of",

@@ -27,7 +27,7 @@ from idmetric.scoring.limits import Limit
 from idmetric.scoring.records import Record, Records
 
 if TYPE_CHECKING:
-    from idmetric.gallery import Gallery, Item
+    from idmetric.gallery import Gallery, GalleryItem
 
 Keep = Literal["largest", "sharpest"]
 Progress = Callable[[int, int], None]
@@ -111,7 +111,7 @@ def near_duplicates(
 
     groups: list[list[Record]] = []
     for rows in members(connected(len(keys), a[linked], b[linked])):
-        images: list[Item] = []
+        images: list[GalleryItem] = []
         for key in keys[rows]:
             images += items.get(key, ())
         groups += _groups(images, gallery, looks, keep, limit)
@@ -142,7 +142,7 @@ def _with_limit(rows: list[Record], limit: Limit | None) -> list[Record]:
 
 
 def _groups(
-    images: list[Item], gallery: Gallery, looks: Looks, keep: Keep, limit: Limit | None
+    images: list[GalleryItem], gallery: Gallery, looks: Looks, keep: Keep, limit: Limit | None
 ) -> Iterator[list[Record]]:
     """Yield the groups of linked images: rows of an image that is kept and of its repetitions."""
     while len(images) > 1:
@@ -155,7 +155,7 @@ def _groups(
 
 
 def _rows(
-    images: Sequence[Item],
+    images: Sequence[GalleryItem],
     gallery: Gallery,
     looks: Looks,
     limit: Limit | None,
@@ -201,10 +201,10 @@ def _rows(
 
 
 def _image_to_keep(
-    images: Sequence[Item],
+    images: Sequence[GalleryItem],
     sharpness: Mapping[str, float],
     keep: Keep,
-) -> Item:
+) -> GalleryItem:
     """See `near_duplicates`."""
 
     area = {image: float(image.width * image.height) for image in images}
@@ -270,7 +270,7 @@ def identities(
     table = gallery.table()
     items = by_key(gallery.current())
     labels = cluster(table.rows_of(items), limit.distance, linkage).tolist()
-    by_label: dict[int, list[Item]] = {}
+    by_label: dict[int, list[GalleryItem]] = {}
     for key, label in zip(items, labels, strict=True):
         by_label.setdefault(label, []).extend(items[key])
 

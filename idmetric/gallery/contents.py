@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from idmetric.data.nearest import unit
 from idmetric.gallery.index import (
-    Item,
+    GalleryItem,
     Where,
     by_key,
     file_of,
@@ -24,8 +24,8 @@ from idmetric.gallery.index import (
     stamp_of,
 )
 from idmetric.gallery.read import Masking
-from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError, Source, StaleWarning, entries
-from idmetric.gallery.table import Table
+from idmetric.gallery.sources import MANIFESTS, Entry, GalleryError, GallerySource, StaleWarning, entries
+from idmetric.gallery.table import VectorTable
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.tables import first_few
 from idmetric.metric.images.masks import MaskId
@@ -67,7 +67,7 @@ class Contents:
     def reload(self) -> None:
         """Read the files again, which another process may have changed."""
         self.relative = False
-        self._items: list[Item] | None = None
+        self._items: list[GalleryItem] | None = None
         self._damage: GalleryError | None = None
         try:
             index = read_index(self.store)
@@ -79,13 +79,13 @@ class Contents:
                 raise
             self._damage = error  # update() mends it
         self._shards = Store(self.store, self.patches)
-        self._table: Table | None = None
+        self._table: VectorTable | None = None
         self._manifests: dict[object, dict[Where, Entry]] = {}
 
     # Images
 
     @property
-    def items(self) -> list[Item]:
+    def items(self) -> list[GalleryItem]:
         """The usable images, in the order of their sources and names.
 
         Raises:
@@ -101,7 +101,7 @@ class Contents:
     def __len__(self) -> int:
         return len(self.items)
 
-    def shown(self, item: Item) -> str:
+    def shown(self, item: GalleryItem) -> str:
         """An image's place in answers: relative to the current folder if the last update's sources were relative."""
         return shown(item, self.relative)
 
@@ -110,7 +110,7 @@ class Contents:
         if self.masking.about(self.metric) != self.about:
             raise GalleryError(f"{self.metric.label} has changed since the gallery was opened: open the gallery again")
 
-    def _all(self) -> list[Item]:
+    def _all(self) -> list[GalleryItem]:
         if self._damage is not None:
             raise self._damage
         if self._items is not None:
@@ -125,7 +125,7 @@ class Contents:
             f"{others}: make one, `idmetric gallery build` or update()"
         )
 
-    def _usable(self) -> list[Item]:
+    def _usable(self) -> list[GalleryItem]:
         """`items`, at least one."""
         if not len(self):
             raise GalleryError(f"the gallery {str(self.folder)!r} has no image that can be used")
@@ -141,7 +141,7 @@ class Contents:
         """
         return self.table().rows_of(item.key for item in self.items)
 
-    def table(self) -> Table:
+    def table(self) -> VectorTable:
         """Return the vectors of all different images.
 
         Raises:
@@ -155,7 +155,7 @@ class Contents:
                 self._table = self._read_table()
         return self._table
 
-    def _read_table(self) -> Table:
+    def _read_table(self) -> VectorTable:
         keys = list(by_key(self.items))
         missing = [key for key in keys if key not in self._shards]
         if missing:
@@ -163,11 +163,11 @@ class Contents:
                 f"the embeddings of {len(missing)} of {len(keys)} images are missing or damaged in "
                 f"{str(self.store)!r}: `idmetric gallery build` or update() makes them again"
             )
-        return Table(keys, unit(self._shards.vectors(keys)))
+        return VectorTable(keys, unit(self._shards.vectors(keys)))
 
     # Files
 
-    def read(self, item: Item) -> tuple[bytes, bytes | None]:
+    def read(self, item: GalleryItem) -> tuple[bytes, bytes | None]:
         """Return the bytes of an image and of its mask, as they were embedded.
 
         Raises:
@@ -178,7 +178,7 @@ class Contents:
             raise GalleryError(f"{item.place}: {files}; bring the gallery up to date")
         return files
 
-    def _read_files(self, item: Item) -> tuple[bytes, bytes | None] | str:
+    def _read_files(self, item: GalleryItem) -> tuple[bytes, bytes | None] | str:
         """What `read` returns; "missing", "changed" or why it cannot be read if the image is not as it was embedded."""
         try:
             entry = self._entry(item)
@@ -194,7 +194,7 @@ class Contents:
             return "changed"
         return image, mask
 
-    def _fault(self, item: Item) -> str:
+    def _fault(self, item: GalleryItem) -> str:
         """Return "missing", "changed" or why an image cannot be read; empty if it is as it was embedded.
 
         A file is read only if its size, times of change or inode are not those of the last update.
@@ -204,7 +204,7 @@ class Contents:
         files = self._read_files(item)
         return files if isinstance(files, str) else ""
 
-    def current(self) -> list[Item]:
+    def current(self) -> list[GalleryItem]:
         """Return the `items` that are as they were embedded; a StaleWarning lists others, which `stale` holds.
 
         Raises:
@@ -232,7 +232,7 @@ class Contents:
         message = f"left out {len(images)} of {count} images: {names}; bring the gallery up to date"
         warnings.warn(message, StaleWarning, stacklevel=3)
 
-    def _entry(self, item: Item) -> Entry | None:
+    def _entry(self, item: GalleryItem) -> Entry | None:
         """Return the entry to read an image from; None if its manifest does not hold it any more."""
         if item.place in item.files:
             image, *masks = [partial(content, file) for file in item.files]
@@ -243,6 +243,6 @@ class Contents:
             return None
         version = (manifest, stamp_of([manifest]))
         if version not in self._manifests:
-            listed = entries([Source(manifest)], self.masking.masked)
+            listed = entries([GallerySource(manifest)], self.masking.masked)
             self._manifests[version] = {entry.where: entry for entry in listed}
         return self._manifests[version].get(item.where)

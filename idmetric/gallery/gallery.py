@@ -15,7 +15,7 @@ from idmetric.gallery.index import IMAGES, LOCK, locked_store, write_index
 from idmetric.gallery.look_files import LooksWriter, looks_folder, write_looks
 from idmetric.gallery.prune import Pruned, prune_shards, remove_store, size_of
 from idmetric.gallery.search import Searchable
-from idmetric.gallery.sources import MANIFESTS, GalleryError, Source, entries
+from idmetric.gallery.sources import MANIFESTS, GalleryError, GallerySource, entries
 from idmetric.gallery.update import Update, current_items, difference
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import need
@@ -80,7 +80,7 @@ class Gallery(Searchable):
         if mask_dir is not None and not (self.masking.masked and os.path.isdir(mask_dir)):
             raise GalleryError(f"mask_dir={os.fspath(mask_dir)!r} must be a folder, and needs masked=True")
         masks = None if mask_dir is None else os.path.abspath(mask_dir)
-        wanted = list(entries([Source(path, masks) for path in paths], self.masking.masked))
+        wanted = list(entries([GallerySource(path, masks) for path in paths], self.masking.masked))
         if self.masking.masked:
             masked = [entry for entry in wanted if entry.mask is not None]
             check_share(len(masked), len(wanted))

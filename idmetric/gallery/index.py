@@ -27,7 +27,7 @@ Where = tuple[str, ...]  # an image's address in the gallery: its place, and its
 
 
 @dataclass(frozen=True)
-class Item:
+class GalleryItem:
     """An image of a gallery.
 
     Attributes:
@@ -55,21 +55,21 @@ class Item:
         return (self.place, *self.files)
 
 
-def by_key(items: Iterable[Item]) -> dict[str, list[Item]]:
+def by_key(items: Iterable[GalleryItem]) -> dict[str, list[GalleryItem]]:
     """Group images by their content."""
-    groups: dict[str, list[Item]] = {}
+    groups: dict[str, list[GalleryItem]] = {}
     for item in items:
         groups.setdefault(item.key, []).append(item)
     return groups
 
 
-def file_of(image: Item | Entry) -> str:
+def file_of(image: GalleryItem | Entry) -> str:
     """An image's file, or the manifest with its bytes."""
     match = _IN_MANIFEST.match(image.place)
     return match[1] if match and image.place not in image.files else image.place
 
 
-def files_of(image: Item | Entry) -> tuple[str, ...]:
+def files_of(image: GalleryItem | Entry) -> tuple[str, ...]:
     """The files that an image and its mask are read from, a manifest with their bytes among them."""
     file = file_of(image)
     return image.files if file in image.files else (*image.files, file)
@@ -87,13 +87,13 @@ def stamp_of(files: Sequence[str]) -> tuple[tuple[int, ...], ...]:
     return tuple(stamps)
 
 
-def shown(item: Item, relative: bool) -> str:
+def shown(item: GalleryItem, relative: bool) -> str:
     """An image's place as answers show it, perhaps relative to the current folder."""
     file = file_of(item)
     return os.path.relpath(file) + item.place.removeprefix(file) if relative else item.place
 
 
-def row_of(item: Item, relative: bool) -> dict[str, Any]:
+def row_of(item: GalleryItem, relative: bool) -> dict[str, Any]:
     """An image's columns in tables."""
     row = {"image": shown(item, relative), "name": item.name, "identity": item.identity}
     return {**row, "width": item.width, "height": item.height}
@@ -117,7 +117,7 @@ def models_of(folder: StrPath) -> list[dict[str, Any]]:
     return heads
 
 
-def read_index(store: Path) -> tuple[dict[str, Any], list[Item]] | None:
+def read_index(store: Path) -> tuple[dict[str, Any], list[GalleryItem]] | None:
     """Return the head of a model's part and its images; None if there is none.
 
     Raises:
@@ -137,23 +137,23 @@ def read_index(store: Path) -> tuple[dict[str, Any], list[Item]] | None:
     return head, items
 
 
-def as_line(item: Item) -> str:
+def as_line(item: GalleryItem) -> str:
     """Return an image as a line of the list."""
     return json.dumps(asdict(item))
 
 
-def parse_item(line: str) -> Item:
+def parse_item(line: str) -> GalleryItem:
     """Return the image of a line that `as_line` made."""
     values = json_file.parse(line)
     values["stamp"] = tuple(map(tuple, values["stamp"]))
     values["files"] = tuple(values["files"])
-    return Item(**values)
+    return GalleryItem(**values)
 
 
 def write_index(
     store: Path,
     head: dict[str, Any],
-    items: Sequence[Item],
+    items: Sequence[GalleryItem],
 ) -> None:
     """Write the list atomically."""
     lines = [json.dumps({"kind": KIND, "format": FORMAT, **head, "images": len(items)})]

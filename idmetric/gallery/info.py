@@ -9,7 +9,7 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
-from idmetric.gallery.index import IMAGES, Item, files_of, read_index, stamp_of
+from idmetric.gallery.index import IMAGES, GalleryItem, files_of, read_index, stamp_of
 from idmetric.gallery.prune import size_of
 from idmetric.gallery.sources import GalleryError
 from idmetric.metric.files import StrPath
@@ -74,7 +74,7 @@ def _row(store: Path) -> Record:
     }
 
 
-def _fault(item: Item) -> str:
+def _fault(item: GalleryItem) -> str:
     """Return "missing", "changed" (by size, times of change or inode), or "" for a file that is as it was embedded."""
     files = files_of(item)
     if not all(map(os.path.lexists, files)):

@@ -24,7 +24,7 @@ _THUMB_SIDE = 192
 
 
 @dataclass(frozen=True)
-class Look:
+class ImageLook:
     """What the pixels of an image show: a small picture, its sharpness, and a thumbnail as WebP."""
 
     picture: NDArray[np.uint8]
@@ -32,7 +32,7 @@ class Look:
     thumb: bytes
 
 
-def look_of(item: Any, picture: Image.Image) -> Look:
+def look_of(item: Any, picture: Image.Image) -> ImageLook:
     """See what an image shows; a `Want` of the stream."""
     # averages of blocks serve all that is smaller
     reduced = picture.reduce(max(1, max(picture.size) // (2 * _SHARPNESS_SIDE)))
@@ -41,7 +41,7 @@ def look_of(item: Any, picture: Image.Image) -> Look:
     small = reduced.resize(size, Image.Resampling.BICUBIC, reducing_gap=1.0)
     thumb = io.BytesIO()
     small.save(thumb, "webp", quality=70, method=1)
-    return Look(small_picture(picture), sharpness(reduced), thumb.getvalue())
+    return ImageLook(small_picture(picture), sharpness(reduced), thumb.getvalue())
 
 
 class LooksWriter:
@@ -53,9 +53,9 @@ class LooksWriter:
 
     def __init__(self, write: Callable[[str, Sequence[str], dict[str, NDArray[np.generic]]], object]) -> None:
         self._write = write
-        self._looks: dict[str, tuple[Look, bool]] = {}
+        self._looks: dict[str, tuple[ImageLook, bool]] = {}
 
-    def add(self, key: str, look: Look, is_animation: bool) -> None:
+    def add(self, key: str, look: ImageLook, is_animation: bool) -> None:
         """Add the look of an image."""
         self._looks[key] = look, is_animation
         if len(self._looks) == IMAGES_IN_FILE:

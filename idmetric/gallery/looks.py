@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 
-from idmetric.gallery.look_files import IMAGES_IN_FILE, Look, LooksWriter, look_of, looks_folder, write_looks
+from idmetric.gallery.look_files import IMAGES_IN_FILE, ImageLook, LooksWriter, look_of, looks_folder, write_looks
 from idmetric.gallery.prune import PICTURES
 from idmetric.metric.files.output import OutputError
 from idmetric.metric.files.threads import in_order
@@ -30,7 +30,7 @@ from idmetric.stream.pipeline import threads
 from idmetric.stream.shards import ShardError, check, remove, shards_in
 
 if TYPE_CHECKING:
-    from idmetric.gallery import Gallery, Item
+    from idmetric.gallery import Gallery, GalleryItem
 
 _PAIRS = 2**15  # in a file; a killed run loses about so many
 
@@ -53,7 +53,7 @@ class Looks:
     def __init__(
         self,
         gallery: Gallery,
-        items: Sequence[Item],
+        items: Sequence[GalleryItem],
         progress: Progress | None = None,
     ) -> None:
         self.gallery, self.folder = gallery, looks_folder(gallery.store)
@@ -128,7 +128,7 @@ class Looks:
 
     def _read(
         self,
-        items: Sequence[Item],
+        items: Sequence[GalleryItem],
         begin: int,
         count: int,
     ) -> None:
@@ -141,7 +141,7 @@ class Looks:
             self.progress(done, count)
         writer.save()
 
-    def _look(self, item: Item) -> tuple[Look, bool]:
+    def _look(self, item: GalleryItem) -> tuple[ImageLook, bool]:
         """What an image shows, and whether it has several frames."""
         data, _ = self.gallery.read(item)
         image = self.gallery.metric.read_image(Named(data, item.place))

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from idmetric.gallery.index import Item
+from idmetric.gallery.index import GalleryItem
 from idmetric.metric.images.masks import MaskId
 from idmetric.metric.images.opening import Named, is_animated, open_file
 from idmetric.metric.images.read import ImageReadError, Outside
-from idmetric.stream.item import Item as StreamItem
-from idmetric.stream.item import Look
-from idmetric.stream.pipeline import Source
+from idmetric.stream.item import Item, Look
+from idmetric.stream.pipeline import ContentSource
 
 if TYPE_CHECKING:
     from idmetric.gallery.sources import Entry
@@ -40,21 +39,21 @@ class Masking:
         return metric.about(self.outside if self.masked else None, self.mask_id)
 
 
-def source_of(image: Entry | Item, data: bytes, mask: bytes | None) -> Source:
+def source_of(image: Entry | GalleryItem, data: bytes, mask: bytes | None) -> ContentSource:
     """The bytes of an image and its mask, with the names of their files."""
-    return Source.of(Named(data, image.place), None if mask is None else Named(mask, _mask_name(image)))
+    return ContentSource.of(Named(data, image.place), None if mask is None else Named(mask, _mask_name(image)))
 
 
-def _mask_name(image: Entry | Item) -> str:
+def _mask_name(image: Entry | GalleryItem) -> str:
     return image.files[-1] if image.files else f"of {image.place}"
 
 
-def to_embed(entry: Entry, masking: Masking, source: Any) -> StreamItem:
+def to_embed(entry: Entry, masking: Masking, source: Any) -> Item:
     """An entry as an item of the stream, which reads it in a thread."""
     mask = None
     if masking.masked and entry.mask is not None:
         mask = partial(_bytes, entry.mask, _mask_name(entry), entry.place)
-    return StreamItem(entry.place, partial(_bytes, entry.image, entry.place, entry.place), mask, source=source)
+    return Item(entry.place, partial(_bytes, entry.image, entry.place, entry.place), mask, source=source)
 
 
 def _bytes(read: Callable[[], bytes], name: str, place: str) -> Named:
@@ -76,7 +75,7 @@ class FileHead:
     is_animation: bool = False
 
 
-def head_of(item: StreamItem, data: bytes) -> FileHead:
+def head_of(item: Item, data: bytes) -> FileHead:
     """Read the head of an image's file."""
     with suppress(Exception), open_file(io.BytesIO(data)) as opened:  # decoding reports the reason
         return FileHead(*opened.size, len(data), is_animated(opened))

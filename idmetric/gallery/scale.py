@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from idmetric.gallery.index import Item, Where, as_line, parse_item
+from idmetric.gallery.index import GalleryItem, Where, as_line, parse_item
 from idmetric.gallery.read import Masking
 from idmetric.gallery.sources import Entry, GalleryError
 from idmetric.gallery.update import current_items
@@ -51,13 +51,13 @@ class Cluster:
         self,
         store: Store,
         entries: Sequence[Entry],
-        before: Mapping[Where, Item],
+        before: Mapping[Where, GalleryItem],
         masking: Masking,
         *,
         batch_size: int,
         workers: int | None,
         progress: Callable[[int, int], None] | None,
-    ) -> list[Item]:
+    ) -> list[GalleryItem]:
         """Do on the cluster what `update.current_items` does in this process, with the same result.
 
         Raises:
@@ -87,7 +87,7 @@ class Cluster:
             compute=pool,
         )
 
-        items: dict[int, Item] = {}
+        items: dict[int, GalleryItem] = {}
         try:
             for block in results.iter_batches(batch_size=None):
                 for position, line in zip(block["position"], block["line"], strict=True):
@@ -134,7 +134,7 @@ class Worker:
         folder: Path,
         patches: bool,
         masking: Masking,
-        shared: ObjectRef[tuple[Sequence[Entry], Mapping[Where, Item]]],
+        shared: ObjectRef[tuple[Sequence[Entry], Mapping[Where, GalleryItem]]],
     ) -> None:
         import ray
 

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.data.nearest import Double, Ints, Single, nearest
 from idmetric.gallery.contents import Contents
-from idmetric.gallery.index import Item, Where, by_key, row_of
+from idmetric.gallery.index import GalleryItem, Where, by_key, row_of
 from idmetric.gallery.read import source_of
 from idmetric.gallery.sources import GalleryError
-from idmetric.gallery.table import Table
+from idmetric.gallery.table import VectorTable
 from idmetric.metric.calibration.apply import SEARCH_RATE
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.finite import check_distances
@@ -22,8 +22,7 @@ from idmetric.metric.images.read import describe, split_images
 from idmetric.scoring.calibrations import STORED, limit_at
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.records import Record, Records
-from idmetric.stream.item import Item as StreamItem
-from idmetric.stream.item import Look
+from idmetric.stream.item import Item, Look
 from idmetric.stream.keys import key_of
 from idmetric.stream.pipeline import problem_of
 from idmetric.stream.store import Store
@@ -40,7 +39,7 @@ COLUMNS = (
 UNKNOWN = "unknown"
 _RERANKED = 16  # images without stored patches that are embedded at once
 
-Hits = list[tuple[Item, float]]
+Hits = list[tuple[GalleryItem, float]]
 
 
 class Searchable(Contents):
@@ -115,7 +114,7 @@ class Searchable(Contents):
 
         faults: dict[Where, str] = {}
 
-        def is_current(item: Item) -> bool:
+        def is_current(item: GalleryItem) -> bool:
             if item.where not in faults:
                 faults[item.where] = self._fault(item)
             return not faults[item.where]
@@ -201,9 +200,9 @@ def _key(image: Any, mask: Any) -> str:
 
 
 def _shortlists(
-    table: Table,
-    items: dict[str, list[Item]],
-    is_current: Callable[[Item], bool],
+    table: VectorTable,
+    items: dict[str, list[GalleryItem]],
+    is_current: Callable[[GalleryItem], bool],
     queries: Single,
     own_keys: list[str],
     length: int,
@@ -249,7 +248,7 @@ def _reranked(
     return sorted(reranked, key=lambda hit: comparable(hit[1]))
 
 
-def _with_patches(contents: Contents, items: list[Item]) -> Embedding:
+def _with_patches(contents: Contents, items: list[GalleryItem]) -> Embedding:
     """Return embeddings with patches, from the store or computed now."""
     metric, masking = contents.metric, contents.masking
     store = Store(contents.store, True, metric.model_id)
@@ -257,11 +256,11 @@ def _with_patches(contents: Contents, items: list[Item]) -> Embedding:
 
     missing = {item.key: item for item in items if item.key not in embeddings}
 
-    def to_read() -> Iterator[StreamItem]:
+    def to_read() -> Iterator[Item]:
         for key, item in missing.items():
             image, mask = contents.read(item)
             source = source_of(item, image, mask)
-            yield StreamItem(item.place, source.image, source.mask, source=key)
+            yield Item(item.place, source.image, source.mask, source=key)
 
     for result in embedded(to_read(), [metric], masking.look, patches=True, batch_size=_RERANKED, on_error="skip"):
         if result.problem is not None:

@@ -37,7 +37,7 @@ class StaleWarning(UserWarning):
 
 
 @dataclass(frozen=True)
-class Source:
+class GallerySource:
     """A folder, an image file or a manifest, and the folder of its masks (`paths.mask_of`); absolute paths."""
 
     path: str
@@ -69,7 +69,7 @@ class Entry:
         return (self.place, *self.files)
 
 
-def entries(sources: Sequence[Source], masked: bool) -> Iterator[Entry]:
+def entries(sources: Sequence[GallerySource], masked: bool) -> Iterator[Entry]:
     """Yield all images of all sources, each (with its mask) once, in the order of their names.
 
     Raises:
@@ -94,7 +94,7 @@ def entries(sources: Sequence[Source], masked: bool) -> Iterator[Entry]:
             raise GalleryError(f"{source.path!r} holds no images (files ending in {' '.join(IMAGE_ENDINGS)})")
 
 
-def _entries(source: Source, masked: bool) -> Iterator[Entry]:
+def _entries(source: GallerySource, masked: bool) -> Iterator[Entry]:
     path = Path(source.path)
     if path.is_dir():
         try:
@@ -148,7 +148,7 @@ def mask_of(folder: str, image: str) -> str:
 def _file(
     path: Path,
     name: str,
-    source: Source,
+    source: GallerySource,
     masked: bool,
 ) -> Entry:
     image = str(path)

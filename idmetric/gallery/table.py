@@ -12,7 +12,7 @@ NEIGHBORS = 12  # nearest images that pages show
 
 
 @dataclass
-class Table:
+class VectorTable:
     """Unit vectors (N, D) of different images, and their keys."""
 
     keys: list[str]

@@ -7,11 +7,11 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from idmetric.gallery.index import Item, Where, files_of, stamp_of
+from idmetric.gallery.index import GalleryItem, Where, files_of, stamp_of
 from idmetric.gallery.look_files import LooksWriter, look_of
 from idmetric.gallery.read import FileHead, Masking, head_of, to_embed
 from idmetric.stream.cache import Cache
-from idmetric.stream.item import Item as StreamItem
+from idmetric.stream.item import Item
 from idmetric.stream.keys import MASKED
 from idmetric.stream.pipeline import problem_of
 from idmetric.stream.store import Store
@@ -56,8 +56,8 @@ class Update:
 
 
 def difference(
-    before: dict[Where, Item],
-    after: Sequence[Item],
+    before: dict[Where, GalleryItem],
+    after: Sequence[GalleryItem],
     embedded: int,
     damaged: list[str],
 ) -> Update:
@@ -94,14 +94,14 @@ def current_items(
     metric: Embedder,
     store: Store,
     entries: Sequence[Entry],
-    before: Mapping[Where, Item],
+    before: Mapping[Where, GalleryItem],
     masking: Masking,
     *,
     batch_size: int,
     workers: int | None,
     progress: Callable[[int, int], None] | None = None,
     looks: LooksWriter | None = None,
-) -> list[Item]:
+) -> list[GalleryItem]:
     """Return the current items of the entries; content that the store lacks is embedded, or gets a problem.
 
     Args:
@@ -109,16 +109,16 @@ def current_items(
         looks: keeps what the pixels of the images that are read show.
     """
 
-    items: dict[int, Item] = {}  # by the number of the entry
+    items: dict[int, GalleryItem] = {}  # by the number of the entry
 
-    def to_read() -> Iterator[StreamItem]:
+    def to_read() -> Iterator[Item]:
         for number, entry in enumerate(entries):
             stamp = stamp_of(files_of(entry))
             item = _unchanged(entry, before.get(entry.where), stamp, store, masking)
             if item is not None:
                 items[number] = item
                 continue
-            items[number] = Item(entry.name, entry.place, entry.files, "", entry.identity, stamp=stamp)
+            items[number] = GalleryItem(entry.name, entry.place, entry.files, "", entry.identity, stamp=stamp)
             yield to_embed(entry, masking, source=number)
 
     source = Cache.of_environment([metric], masking.look, patches=store.patches)
@@ -160,8 +160,8 @@ def current_items(
 
 
 def _unchanged(
-    entry: Entry, item: Item | None, stamp: tuple[tuple[int, ...], ...], store: Store, masking: Masking
-) -> Item | None:
+    entry: Entry, item: GalleryItem | None, stamp: tuple[tuple[int, ...], ...], store: Store, masking: Masking
+) -> GalleryItem | None:
     """The item of the previous update under the entry's present name, if its files are as they were then."""
     if item is None or not stamp or stamp != item.stamp:
         return None

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from idmetric.matching.clips import Interval, Moment
+from idmetric.matching.clips import FrameInterval, Moment
 from idmetric.scoring.records import Record
 
 CHANGE_COLUMNS = (
@@ -122,14 +122,14 @@ def in_order(frames: Iterable[FrameStates]) -> list[list[FrameStates]]:
     return [sorted(clip, key=lambda frame: frame.moment.frame) for clip in clips.values()]
 
 
-def differing_intervals(frames: Iterable[FrameStates]) -> list[Interval]:
+def differing_intervals(frames: Iterable[FrameStates]) -> list[FrameInterval]:
     """The parts of clips between two frames in which some subject has another state."""
     intervals = []
     for clip in in_order(frames):
         for before, after in pairwise(clip):
             has_frames_between = after.moment.frame > before.moment.frame + 1
             if has_frames_between and tuple(before.states) != tuple(after.states):
-                intervals.append(Interval(after.moment.clip, before.moment.frame, after.moment.frame))
+                intervals.append(FrameInterval(after.moment.clip, before.moment.frame, after.moment.frame))
     return intervals
 
 

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 
 from idmetric.matching.changes import Border
-from idmetric.matching.clips import Interval, Moment
+from idmetric.matching.clips import FrameInterval, Moment
 from idmetric.matching.result import Array, Match
 from idmetric.matching.segments import (
     Jump,
@@ -179,7 +179,7 @@ class FrameFeature:
     difference: float
 
 
-def changing_intervals(result: Match, limit: float) -> list[Interval]:
+def changing_intervals(result: Match, limit: float) -> list[FrameInterval]:
     """The parts of clips in which the subject changes, with their first and last frame.
 
     Args:
@@ -190,7 +190,7 @@ def changing_intervals(result: Match, limit: float) -> list[Interval]:
         for jump in _jumps(frames, limit):
             before, after = frames[jump.before].moment.frame, frames[jump.after].moment.frame
             if after > before + 1:
-                intervals.append(Interval(clip, before - 1, after + 1))
+                intervals.append(FrameInterval(clip, before - 1, after + 1))
     return intervals
 
 

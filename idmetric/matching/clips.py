@@ -122,7 +122,7 @@ class Moment:
     frame: int = -1
 
 
-class Interval(NamedTuple):
+class FrameInterval(NamedTuple):
     """The frames of a clip between two of its frames."""
 
     clip: str
@@ -164,7 +164,7 @@ class Timeline:
         self.clips[clip.label] = opened
         self._use(clip.label, indices)
 
-    def between(self, intervals: Sequence[Interval]) -> Timeline:
+    def between(self, intervals: Sequence[FrameInterval]) -> Timeline:
         """The frames within intervals, each once."""
         indices_of_clips: dict[str, set[int]] = {}
         for interval in intervals:

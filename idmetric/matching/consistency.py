@@ -23,9 +23,9 @@ from idmetric.matching.clip_segments import (
     clip_segments,
     thumbnails_at_changes,
 )
-from idmetric.matching.clips import Clip, Interval
+from idmetric.matching.clips import Clip, FrameInterval
 from idmetric.matching.encoders import ModelEncoder
-from idmetric.matching.matching import Plan, Reading, measured
+from idmetric.matching.matching import Plan, ReadOptions, measured
 from idmetric.matching.orientation import Drawn
 from idmetric.matching.output import Output, columns
 from idmetric.matching.page.consistency import consistency_page
@@ -240,11 +240,11 @@ def consistency(
     encoder = ModelEncoder(metric, "cls")
     plan = Plan((), (encoder,), (), cut or Cut(), batch_size, on_error=on_error)
 
-    def intervals_of(result: Match) -> list[Interval]:
+    def intervals_of(result: Match) -> list[FrameInterval]:
         _check_regions(result)
         return changing_intervals(result, limit.distance) if refine else []
 
-    result, between = measured(plan, request, Reading(cache, pages, workers, progress), intervals_of)
+    result, between = measured(plan, request, ReadOptions(cache, pages, workers, progress), intervals_of)
     timelines = clip_segments(result, between, limit.distance)
     rules_of_subjects = ("aggregate", "missing")
     signature = {key: text for key, text in result.signature.items() if key not in rules_of_subjects}

@@ -23,7 +23,7 @@ from torch import Tensor
 
 from idmetric.matching.assignment import assigned
 from idmetric.matching.casts import Cast
-from idmetric.matching.clips import Clip, Interval, Moment, Timeline
+from idmetric.matching.clips import Clip, FrameInterval, Moment, Timeline
 from idmetric.matching.detected import DetectedRegions
 from idmetric.matching.encoders import Encoder, VectorFunction, encoder_of, subject_of
 from idmetric.matching.orientation import Drawn
@@ -140,7 +140,7 @@ class Cutouts:
 
 
 @dataclass
-class Reading:
+class ReadOptions:
     """How images are read.
 
     Attributes:
@@ -249,7 +249,7 @@ def match(
         request = MatchRequest.of(
             images, names, words, frames=frames, regions=regions, regions_of=regions_of, cast=cast, on_error=on_error
         )
-    reading = Reading(cache, pages, workers, progress)
+    reading = ReadOptions(cache, pages, workers, progress)
     roster, subject_encoders = _roster(metric, named_subjects, distance, encoders or {}, batch_size, reading)
     limits = limits_of(
         metric,
@@ -270,8 +270,8 @@ def match(
 def measured(
     plan: Plan,
     request: MatchRequest,
-    reading: Reading,
-    intervals_of: Callable[[Match], list[Interval]] | None = None,
+    reading: ReadOptions,
+    intervals_of: Callable[[Match], list[FrameInterval]] | None = None,
 ) -> tuple[Match, Match | None]:
     """Read images and clips in threads, cut them into regions, and compare these with the subjects of a plan.
 
@@ -308,7 +308,7 @@ def _roster(
     distance: str,
     encoders: Encoders,
     batch_size: int,
-    reading: Reading,
+    reading: ReadOptions,
 ) -> tuple[tuple[Subject, ...], tuple[Encoder, ...]]:
     """The subjects, embedded, and the encoder of each."""
     own_encoder = encoder_of(metric, distance)
@@ -368,7 +368,7 @@ def _named(subjects: Subjects) -> list[tuple[str, Any]]:
 # Images
 
 
-def _matched(plan: Plan, request: MatchRequest, reading: Reading) -> Match:
+def _matched(plan: Plan, request: MatchRequest, reading: ReadOptions) -> Match:
     """The match of the images and frames of a request."""
     line = request.line
     images = [Cutouts(moment, cast) for moment, cast in zip(line.moments, request.casts, strict=True)]
@@ -394,7 +394,7 @@ def _matched(plan: Plan, request: MatchRequest, reading: Reading) -> Match:
 
 
 def _embedded(
-    plan: Plan, request: MatchRequest, reading: Reading, images: Sequence[Cutouts], cache: Cache | None
+    plan: Plan, request: MatchRequest, reading: ReadOptions, images: Sequence[Cutouts], cache: Cache | None
 ) -> Iterator[tuple[RegionId, Sequence[Embedding]]]:
     """Yield each region with its embedding by each encoder, and fill in the images."""
 

@@ -27,7 +27,7 @@ from idmetric.matching.orientation import Drawn, upright_region, warn_if_unclear
 from idmetric.matching.region_coco import advice_on, read_coco
 from idmetric.matching.region_folders import read_file_of_one, read_folder
 from idmetric.matching.region_tables import is_frame, read_frame, read_region_table
-from idmetric.matching.region_yolo import Classes
+from idmetric.matching.region_yolo import YoloClasses
 from idmetric.matching.regions import Detector, Region, Regions, as_region, is_box
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, json_file
@@ -349,7 +349,7 @@ def _read(path: str, images: Sequence[str]) -> Annotations:
     if ending in (".xml", ".txt"):
         return read_file_of_one(path, images)
     if ending in (".yaml", ".yml"):
-        return read_folder(os.path.dirname(path) or ".", images, Classes(path))
+        return read_folder(os.path.dirname(path) or ".", images, YoloClasses(path))
     raise RequestError(f"cannot read regions {path}: {_FORMATS}")
 
 

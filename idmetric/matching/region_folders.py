@@ -21,7 +21,7 @@ from idmetric.matching.annotations import Annotation, Annotations
 from idmetric.matching.listed_paths import Parts, path_parts
 from idmetric.matching.region_labelme import read_labelme
 from idmetric.matching.region_voc import read_voc
-from idmetric.matching.region_yolo import Classes
+from idmetric.matching.region_yolo import YoloClasses
 from idmetric.matching.regions import Region
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files.folders import walk
@@ -33,7 +33,7 @@ _FOLDERS = {"images", "jpegimages", "labels", "annotations", "obj_train_data"}  
 Read = Callable[[str], list[Annotation]]  # the path of an image's file -> its annotations
 
 
-def read_folder(folder: str, images: Sequence[str], classes: Classes | None = None) -> Annotations:
+def read_folder(folder: str, images: Sequence[str], classes: YoloClasses | None = None) -> Annotations:
     """The annotations of each of these images that has a file, or masks, in a folder.
 
     Args:
@@ -47,7 +47,7 @@ def read_folder(folder: str, images: Sequence[str], classes: Classes | None = No
     if masks:
         of_kinds["masks"] = masks
     files = [str(file) for file in walk(Path(folder))]
-    for ending, read in _kinds(classes or Classes(folder)).items():
+    for ending, read in _kinds(classes or YoloClasses(folder)).items():
         files_of_kind = [file for file in files if file.lower().endswith(ending)]
         annotations = _of_files(files_of_kind, folder, images, read)
         if annotations:
@@ -70,7 +70,7 @@ def read_folder(folder: str, images: Sequence[str], classes: Classes | None = No
 def read_file_of_one(path: str, images: Sequence[str]) -> Annotations:
     """The annotations in a file of one image, a YOLO .txt, a Pascal VOC .xml or a LabelMe .json with its name."""
     folder = os.path.dirname(path) or "."
-    for ending, read in _kinds(Classes(folder)).items():
+    for ending, read in _kinds(YoloClasses(folder)).items():
         if path.lower().endswith(ending):
             annotations = _of_files([path], folder, images, read)
             if annotations:
@@ -81,7 +81,7 @@ def read_file_of_one(path: str, images: Sequence[str]) -> Annotations:
     raise AssertionError(path)
 
 
-def _kinds(classes: Classes) -> dict[str, Read]:
+def _kinds(classes: YoloClasses) -> dict[str, Read]:
     """How files are read, by their endings."""
     return {".txt": classes.read_labels, ".xml": read_voc, ".json": read_labelme}
 

@@ -24,7 +24,7 @@ _MOST = 2**24  # bytes of a file
 _SLACK = 0.01  # by which rounding may take a fraction out of 0..1
 
 
-class Classes:
+class YoloClasses:
     """The names of classes in data.yaml (`names`), classes.txt or obj.names, and the labels that refer to them.
 
     Args:

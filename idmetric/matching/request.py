@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from idmetric.matching.casts import Cast, cast_between, cast_mapping, cast_of
-from idmetric.matching.clips import Clip, Interval, Timeline, sources_of, timeline
+from idmetric.matching.clips import Clip, FrameInterval, Timeline, sources_of, timeline
 from idmetric.matching.orientation import Drawn
 from idmetric.matching.region_files import RegionSource, regions_between, regions_for
 from idmetric.matching.regions import Regions
@@ -104,7 +104,7 @@ class MatchRequest:
         source = regions_for(regions, self.line.names, self.kind, self.labels, self.regions_of)
         return replace(self, regions=regions, region_source=source)
 
-    def between(self, intervals: Sequence[Interval]) -> MatchRequest | None:
+    def between(self, intervals: Sequence[FrameInterval]) -> MatchRequest | None:
         """The further frames within intervals; None without any, and where their regions or their cast are unknown."""
         if not intervals:
             return None

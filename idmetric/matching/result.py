@@ -21,7 +21,7 @@ from idmetric.matching.changes import (
     history,
     state_changes,
 )
-from idmetric.matching.clips import Interval, evenly_spaced
+from idmetric.matching.clips import FrameInterval, evenly_spaced
 from idmetric.matching.named import FRAMES
 from idmetric.matching.output import Output, columns
 from idmetric.matching.page.subjects import match_page
@@ -583,7 +583,7 @@ class Match(Output):
         )
 
 
-def differing(result: Match) -> list[Interval]:
+def differing(result: Match) -> list[FrameInterval]:
     """The parts of clips between two frames in which some subject has another state."""
     return differing_intervals(result.frame_states)
 

@@ -49,7 +49,7 @@ AnyInput = TypeVar("AnyInput", bound=Input[Any])
 
 
 @dataclass(frozen=True)
-class Source:
+class ContentSource:
     """The bytes of an image and of its subject's mask, which messages call by the names of their files.
 
     Attributes:
@@ -61,13 +61,13 @@ class Source:
     key: str
 
     @classmethod
-    def of(cls, image: Named, mask: Named | None = None) -> Source:
+    def of(cls, image: Named, mask: Named | None = None) -> ContentSource:
         """A source of bytes that are read already."""
         key = content_key(image.getvalue(), None if mask is None else mask.getvalue())
         return cls(image, mask, key)
 
     @classmethod
-    def read(cls, image: str | bytes | Named, mask: str | bytes | Named | None = None) -> Source:
+    def read(cls, image: str | bytes | Named, mask: str | bytes | Named | None = None) -> ContentSource:
         """Read files; ImageReadError names one that cannot be read."""
         return cls.of(_named(image), None if mask is None else _named(mask))
 

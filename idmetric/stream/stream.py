@@ -29,7 +29,7 @@ from idmetric.stream.cache import Cache
 from idmetric.stream.encoders import ImageModel, VectorModel
 from idmetric.stream.item import Head, Item, Look, Seen, Want
 from idmetric.stream.keys import settings_digest
-from idmetric.stream.pipeline import Input, Source, grouped, threads
+from idmetric.stream.pipeline import ContentSource, Input, grouped, threads
 
 _TEXT = "text"  # key of an item without an image, before that of its words
 OnError = Literal["fail", "skip"]
@@ -243,7 +243,7 @@ class Reader:
         if image is None:
             read.key = _TEXT
         elif self.is_known is not None and _is_content(image, mask):
-            source = Source.read(image, mask)
+            source = ContentSource.read(image, mask)
             image, mask = source.image, source.mask
             read.key = source.key
             if self.head is not None:

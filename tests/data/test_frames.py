@@ -15,7 +15,7 @@ from PIL import Image
 from pycocotools import mask as coco
 
 from idmetric.data.frames.choose import SAMPLINGS, Faults, Sampling, candidates, choose, plan, positions
-from idmetric.data.frames.clips import Clip, find_clips
+from idmetric.data.frames.clips import AnnotatedClip, find_clips
 from idmetric.data.frames.extract import Extraction, extract, finished, folder_name, to_manifest
 from idmetric.data.frames.footage import Footage, Frame, open_clip, read_boxes
 from idmetric.data.manifest.table import read
@@ -116,7 +116,7 @@ def test_limits_of_coverage_and_sharpness_are_valid_themselves(tmp_path: Path) -
 # The choice
 
 
-def clip_with_faults(root: Path) -> tuple[Clip, set[int]]:
+def clip_with_faults(root: Path) -> tuple[AnnotatedClip, set[int]]:
     """Two seconds at 10 fps, annotated every second frame; and the frames that are valid."""
     write_folder(root / "clip", 20, blurred=(2, 4, 14), first=95)
     shares = dict.fromkeys(range(0, 20, 2), 0.5) | {0: 0.05, 6: 0.95, 12: 0.02}
@@ -158,7 +158,7 @@ def test_every_object_of_an_annotation_is_an_instance(tmp_path: Path) -> None:
 
     kept, thin, late = columns(0, 40), columns(50, 52), columns(40, 50)
     codes = {str(i): {1: kept, 3: thin, **({7: late} if i >= 10 else {})} for i in range(20)}
-    record = extract(Clip("clip", folder, codes), tmp_path / "out", Extraction(EVERY))
+    record = extract(AnnotatedClip("clip", folder, codes), tmp_path / "out", Extraction(EVERY))
     found = {i["object"]: i for i in record["instances"]}
     assert set(found) == {1, 3, 7}
     assert [f["frame"] // 10 for f in found[1]["frames"]] == [0, 1]
@@ -241,11 +241,11 @@ def test_missing_and_misfitting_masks_are_named(tmp_path: Path) -> None:
         open_clip(clip, 10)
     write_masks(tmp_path / "other", {7: 0.5})
     with pytest.raises(ClipError, match=r"other: no mask is named like a frame .*'0'"):
-        open_clip(Clip("clip", tmp_path / "clip", tmp_path / "other"), 10)
+        open_clip(AnnotatedClip("clip", tmp_path / "clip", tmp_path / "other"), 10)
     (tmp_path / "masks").mkdir()
     mask(0.5, (48, 32)).save(tmp_path / "masks/1.png")
     faults = Faults()
-    list(choose(open_clip(Clip("clip", tmp_path / "clip", tmp_path / "masks"), 10), ALL, 0, faults))
+    list(choose(open_clip(AnnotatedClip("clip", tmp_path / "clip", tmp_path / "masks"), 10), ALL, 0, faults))
     assert "clip, frame 1: its mask has 48x32 pixels, the frame 96x64" in faults.unreadable[0]
 
 
@@ -274,7 +274,7 @@ def test_boxes_are_read_with_their_flags(tmp_path: Path) -> None:
 def film(path: Path, count: int) -> Footage:
     """A video, with full masks in a folder."""
     write_masks(path.with_name("masks"), dict.fromkeys(range(count), 0.5))
-    return open_clip(Clip("a", path, path.with_name("masks")), 30)
+    return open_clip(AnnotatedClip("a", path, path.with_name("masks")), 30)
 
 
 @pytest.mark.parametrize("codec", ["mpeg4", "libx264"])
@@ -351,7 +351,7 @@ def test_damaged_videos_are_named(tmp_path: Path) -> None:
     for name, data in cases.items():
         (tmp_path / name).write_bytes(data)
         with pytest.raises(ClipError, match=name):
-            open_clip(Clip("x", tmp_path / name), 30)
+            open_clip(AnnotatedClip("x", tmp_path / name), 30)
     with av.open(str(tmp_path / "sound.mp4"), "w") as container:
         stream = container.add_stream("aac", rate=44100)
         frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
@@ -359,7 +359,7 @@ def test_damaged_videos_are_named(tmp_path: Path) -> None:
         container.mux(stream.encode(frame))
         container.mux(stream.encode())
     with pytest.raises(ClipError, match=r"sound\.mp4: the file contains no video"):
-        open_clip(Clip("x", tmp_path / "sound.mp4"), 30)
+        open_clip(AnnotatedClip("x", tmp_path / "sound.mp4"), 30)
 
 
 def test_frames_that_do_not_decode_are_listed_and_others_used(tmp_path: Path) -> None:
@@ -385,7 +385,7 @@ def test_frames_that_do_not_decode_are_listed_and_others_used(tmp_path: Path) ->
 # Files
 
 
-def make_clips(root: Path, count: int = 3) -> list[Clip]:
+def make_clips(root: Path, count: int = 3) -> list[AnnotatedClip]:
     for i in range(count):
         write_folder(root / f"kind/clip {i}", 20, blurred=(i, i + 3))
         write_masks(root / f"masks/kind/clip {i}", {k: 0.3 + 0.02 * k for k in range(0, 20, 2)})

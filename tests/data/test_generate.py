@@ -24,7 +24,7 @@ from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.engines import ENGINES, open_engine
 from idmetric.data.generate.idsim import contextual_task, identity_task, noise_task, noised
 from idmetric.data.generate.ilgen import object_task, relight_task
-from idmetric.data.generate.jobs import Task, frame_seed, run_jobs
+from idmetric.data.generate.jobs import GenerateTask, frame_seed, run_jobs
 from idmetric.data.generate.masks import CleanBackground
 from idmetric.data.generate.weights import Place, Rejection
 from idmetric.data.generate.wording import read_wording
@@ -107,11 +107,11 @@ def bytes_of(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*.png"))}
 
 
-def made_by(task: Task, folder: Path) -> Manifest:
+def made_by(task: GenerateTask, folder: Path) -> Manifest:
     return run_jobs(task, folder).manifest
 
 
-def table_of(task: Task, folder: Path) -> list[Any]:
+def table_of(task: GenerateTask, folder: Path) -> list[Any]:
     found = made_by(task, folder)
     assert len(found) == len(task.jobs)
     return list(found.table.to_pylist())

@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from idmetric.data.importers.mtg import oracle_score
-from idmetric.data.importers.run import Job, import_dataset
+from idmetric.data.importers.run import ImportJob, import_dataset
 from idmetric.data.importers.source import Source, open_source
 from idmetric.data.manifest.check import faults
 from idmetric.data.manifest.errors import ManifestError
@@ -638,14 +638,14 @@ def test_rows_without_an_image_stop_with_the_list_or_are_left_out(tmp_path: Path
 
 def test_a_stopped_import_writes_only_what_is_missing(tmp_path: Path) -> None:
     nearid().save_to_disk(tmp_path / "NearID")
-    dry = Job("nearid", [tmp_path / "NearID"], images=tmp_path / "images", dry=True, limit=2)
+    dry = ImportJob("nearid", [tmp_path / "NearID"], images=tmp_path / "images", dry=True, limit=2)
     assert len(dry.run()) == 6  # of two rows
     assert not (tmp_path / "images").exists()
     first = import_dataset("nearid", tmp_path / "NearID", images=tmp_path / "images")
     files = sorted((tmp_path / "images").rglob("*.png"))
     times = [file.stat().st_mtime_ns for file in files]
     files[3].unlink()
-    again = Job("nearid", [tmp_path / "NearID"], images=tmp_path / "images")
+    again = ImportJob("nearid", [tmp_path / "NearID"], images=tmp_path / "images")
     assert list(again.run()) == list(first)
     assert sorted(again.written) == files
     changed = [file for file, time in zip(files, times, strict=True) if file.stat().st_mtime_ns != time]

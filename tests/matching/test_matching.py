@@ -16,7 +16,7 @@ from idmetric import IDSim
 from idmetric.matching import Cut, Region, Subject, match
 from idmetric.matching.consistency import consistency
 from idmetric.matching.encoders import FunctionEncoder, FunctionModel, subject_of
-from idmetric.matching.matching import Plan, Reading, measured
+from idmetric.matching.matching import Plan, ReadOptions, measured
 from idmetric.matching.request import MatchRequest
 from idmetric.metric.calibration.apply import Calibration, CalibrationError
 from idmetric.metric.calibration.curves import Platt
@@ -559,7 +559,7 @@ def test_21_of_thousands_of_regions_a_batch_is_in_memory(metric):
     request = MatchRequest.of(picture, ["ann"], regions=boxes)
     alive.clear()
     most = 0
-    found, _ = measured(plan, request, Reading(workers=1))
+    found, _ = measured(plan, request, ReadOptions(workers=1))
     assert most <= 64
     pixels = np.asarray(picture, float)
     means = np.array([np.append(pixels[y : y + 24, x : x + 24].mean((0, 1)), 1) for x, y in corners])

@@ -292,7 +292,7 @@ def test_a_color_is_as_strong_as_the_distance_is_far_from_the_threshold(
     nearest: float | None, threshold: float | None, state: str, strength: float
 ) -> None:
     row = {"nearest": nearest, "threshold": threshold, "state": state, "swapped": False}
-    assert page_of_subjects.Cell.of(row, 0.1, 0.8).strength == pytest.approx(strength)
+    assert page_of_subjects.MatrixCell.of(row, 0.1, 0.8).strength == pytest.approx(strength)
 
 
 def test_without_thresholds_the_matrix_has_distances_alone(roster: tuple[IDSim, list[Subject]], tmp_path: Path) -> None:

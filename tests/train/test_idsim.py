@@ -26,7 +26,7 @@ from idmetric.metric.models.idsim import IDSimConfig
 from idmetric.metric.models.timm_weights import resample_positions
 from idmetric.train import augment, state
 from idmetric.train.batches import TRAINING, VALIDATION, generator
-from idmetric.train.idsim.config import SMOKE, Config
+from idmetric.train.idsim.config import SMOKE, IDSimTraining
 from idmetric.train.idsim.data import read_triplets
 from idmetric.train.idsim.loss import compare
 from idmetric.train.idsim.recipe import IDSimRecipe, build, untrained
@@ -37,11 +37,11 @@ from tests.reference.sinkhorn_loop import sinkhorn
 from tests.train_parts import a_minute_offline, in_two_processes, killed_at, launched, same_results
 
 SIDE = 48  # pixels: 9 patches
-CONFIG = Config(
+CONFIG = IDSimTraining(
     backbone="vit_small_patch16_dinov3", backbone_args={"depth": 2, "embed_dim": 48, "num_heads": 3},
     backbone_weights="random", image_size=SIDE, hidden=24, batch_size=3, accumulation=2, epochs=2, precision="no",
 )  # fmt: skip
-FIELDS = {field.name for field in fields(Config)}
+FIELDS = {field.name for field in fields(IDSimTraining)}
 PLAIN = replace(CONFIG, dropout=0.0, augment=False)
 SETTINGS = TrainSettings(save_every=2, validate_every=0, log_every=1, workers=0)
 
@@ -80,7 +80,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     return Manifest.from_rows([*triplets(folder), *triplets(folder, 4, "val")], folder)
 
 
-def recipe(config: Config, data: Manifest, lively: bool = True) -> IDSimRecipe:
+def recipe(config: IDSimTraining, data: Manifest, lively: bool = True) -> IDSimRecipe:
     """The recipe, its random model far enough from the start for its parts to matter."""
     found = build(config, data, Processes(config.precision, cpu=True))
     if lively:
@@ -137,7 +137,9 @@ def test_the_smoke_run_ends_in_a_model_that_opens_without_peft(smoke: Path, monk
 
 def smoke_recipe(smoke: Path, **change: Any) -> IDSimRecipe:
     """The recipe as the smoke run starts, without what is drawn for each step."""
-    config = replace(Config(), dropout=0.0, augment=False, **{k: v for k, v in SMOKE.items() if k in FIELDS}, **change)
+    config = replace(
+        IDSimTraining(), dropout=0.0, augment=False, **{k: v for k, v in SMOKE.items() if k in FIELDS}, **change
+    )
     return recipe(config, read(smoke / "smoke-data/triplets.parquet"), lively=False)
 
 
@@ -177,13 +179,13 @@ def test_defaults_are_the_papers() -> None:
         "terms": "both", "negatives": "batch", "margin": 0.0, "backbone": "vit_large_patch16_dinov3.lvd1689m",
         "backbone_weights": "",  # pretrained ones, fetched
     }  # fmt: skip
-    assert asdict(Config()).items() >= papers.items()
+    assert asdict(IDSimTraining()).items() >= papers.items()
 
 
 # Data
 
 
-def wrong(data: Manifest, config: Config = PLAIN) -> str:
+def wrong(data: Manifest, config: IDSimTraining = PLAIN) -> str:
     with pytest.raises(ValueError) as caught:  # noqa: PT011  # the callers check its text
         build(config, data, Processes(cpu=True))
     return str(caught.value)
@@ -290,7 +292,7 @@ def by_hand(found: IDSimRecipe, data: Manifest, step: int = 0) -> dict[str, floa
     return {f"{kind}_loss": mean(found_) for kind, found_ in terms.items()}
 
 
-def _terms(config: Config, kind: str, one: list[list[Any]], names: list[list[str | None]]) -> list[float]:
+def _terms(config: IDSimTraining, kind: str, one: list[list[Any]], names: list[list[str | None]]) -> list[float]:
     temperature = config.temperature if kind == "cls" else config.patch_temperature
     out = []
     for i in range(len(one[0])):
@@ -520,7 +522,7 @@ def train_as(out: Path, file: Path, rank: int, port: str) -> None:
     processes.close()
 
 
-def trained(config: Config, data: Manifest, processes: Processes) -> dict[str, Tensor]:
+def trained(config: IDSimTraining, data: Manifest, processes: Processes) -> dict[str, Tensor]:
     """Trained parameters after all steps, taken as the loop takes them."""
     found = build(config, data, processes)
     shake(found)

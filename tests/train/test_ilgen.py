@@ -21,7 +21,7 @@ from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.train import state
-from idmetric.train.ilgen.config import PAPER, SMOKE, Config
+from idmetric.train.ilgen.config import PAPER, SMOKE, ILGenTraining
 from idmetric.train.ilgen.data import classes_of, draw_classes, draw_images, draw_pairs, pass_length
 from idmetric.train.ilgen.objectives import SoftmaxMargin
 from idmetric.train.ilgen.recipe import ILGen, build
@@ -60,8 +60,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     return render(tmp_path_factory.mktemp("things"))
 
 
-def config(**options: Any) -> Config:
-    return Config(**{**SMOKE, "classes": 4, "chunk": 5, **options})
+def config(**options: Any) -> ILGenTraining:
+    return ILGenTraining(**{**SMOKE, "classes": 4, "chunk": 5, **options})
 
 
 def made(data: Manifest, **options: Any) -> ILGen:
@@ -274,7 +274,7 @@ def test_softmax_margin_trains_the_classifier_first_and_then_both(data: Manifest
 def test_the_optimizer_is_adam_with_the_papers_rate_and_decay(data: Manifest) -> None:
     for loss, rate in (("recall@k", 1e-5), ("infonce", 1e-5), ("contrastive", 1e-7)):
         small = {k: v for k, v in SMOKE.items() if k not in ("lr", "epochs")}
-        recipe = build(Config(**{**small, "classes": 4, "loss": loss}), data, Processes(cpu=True))
+        recipe = build(ILGenTraining(**{**small, "classes": 4, "loss": loss}), data, Processes(cpu=True))
         [group] = recipe.optimizer().param_groups
         assert type(recipe.optimizer()) is torch.optim.Adam
         assert (group["lr"], group["weight_decay"]) == (rate, 1e-6)
@@ -320,11 +320,11 @@ def test_the_papers_settings_are_the_defaults() -> None:
             "lr": 1e-6, "classifier_lr": 1e-3, "batch_size": 16, "frozen_epochs": 2,
         },
     }  # fmt: skip
-    assert Config().loss == "recall@k"
+    assert ILGenTraining().loss == "recall@k"
     for loss, values in papers.items():
-        assert asdict(Config(loss=loss)).items() >= values.items()  # type: ignore[arg-type]
-    assert pass_length(20_000, Config().classes) == 50
-    assert Config(loss="contrastive", lr=3.0, batch_size=2).lr == 3.0
+        assert asdict(ILGenTraining(loss=loss)).items() >= values.items()  # type: ignore[arg-type]
+    assert pass_length(20_000, ILGenTraining().classes) == 50
+    assert ILGenTraining(loss="contrastive", lr=3.0, batch_size=2).lr == 3.0
 
 
 def test_settings_that_cannot_be_are_refused() -> None:
@@ -333,7 +333,7 @@ def test_settings_that_cannot_be_are_refused() -> None:
         ({"loss": "softmax-margin", "epochs": 2}, "no pass is left for the encoder"),
     ):
         with pytest.raises(ValueError, match=text):
-            Config(**options)
+            ILGenTraining(**options)
 
 
 # Runs

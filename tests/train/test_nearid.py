@@ -27,9 +27,9 @@ from idmetric.train.loop import TrainError, TrainSettings, fit
 from idmetric.train.losses.near_id import Tuples, near_id
 from idmetric.train.losses.near_id_objectives import circle_ranked, oracle_info_nce, sigmoid_ranked, symmetric_info_nce
 from idmetric.train.nearid import siglip
-from idmetric.train.nearid.config import SMOKE, Config
+from idmetric.train.nearid.config import SMOKE, NearIDTraining
 from idmetric.train.nearid.data import MISSING, Shape, draw, find, items
-from idmetric.train.nearid.recipe import Recipe, build
+from idmetric.train.nearid.recipe import NearIDRecipe, build
 from idmetric.train.processes import Processes
 from tests.train_parts import (
     a_minute_offline,
@@ -78,24 +78,24 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
     return write(tmp_path_factory.mktemp("data"))
 
 
-def recipe(data: Manifest, **config: Any) -> Recipe:
-    return build(Config(**{**STILL, **config}), data, Processes(config.get("precision", "no"), cpu=True))
+def recipe(data: Manifest, **config: Any) -> NearIDRecipe:
+    return build(NearIDTraining(**{**STILL, **config}), data, Processes(config.get("precision", "no"), cpu=True))
 
 
 def random_model(seed: int = 0) -> NearID:
     """As the smoke run starts."""
-    return siglip.start(Config(**MODEL, seed=seed))
+    return siglip.start(NearIDTraining(**MODEL, seed=seed))
 
 
-def losses(run: Recipe, steps: int) -> list[float]:
+def losses(run: NearIDRecipe, steps: int) -> list[float]:
     return [float(run.step(run.load(step))["loss"]) for step in range(steps)]
 
 
-def loss(run: Recipe) -> float:
+def loss(run: NearIDRecipe) -> float:
     return losses(run, 1)[0]
 
 
-def once(data: Manifest, objective: str, **config: Any) -> Recipe:
+def once(data: Manifest, objective: str, **config: Any) -> NearIDRecipe:
     """All identities in one batch, each of them once."""
     beta = 0.1 if objective == "nearid" else 0.0
     return recipe(data, objective=objective, batch_size=8, repeat=1, **{"beta": beta, "chunk": 5, **config})
@@ -105,7 +105,7 @@ def unlike(a: float, b: float) -> bool:
     return a != pytest.approx(b, rel=1e-3)
 
 
-def gradients(run: Recipe, step: int = 0) -> dict[str, Tensor]:
+def gradients(run: NearIDRecipe, step: int = 0) -> dict[str, Tensor]:
     run.model.zero_grad()
     run.step(run.load(step))
     return {n: p.grad.clone() for n, p in run.model.named_parameters() if p.grad is not None}
@@ -207,7 +207,7 @@ def test_only_training_rows_are_drawn_and_notes_say_what_is_left_out(data: Manif
 # The loss
 
 
-def embedded(run: Recipe, data: Manifest) -> tuple[list[Any], list[list[Any]], list[list[Any]]]:
+def embedded(run: NearIDRecipe, data: Manifest) -> tuple[list[Any], list[list[Any]], list[list[Any]]]:
     """Anchors, positives and distractors of the first batch, each image read and embedded by itself; None = missing."""
     rows, masked, _ = run.batches.tuples(0)
     assert masked.any()
@@ -227,7 +227,7 @@ def embedded(run: Recipe, data: Manifest) -> tuple[list[Any], list[list[Any]], l
     return [x[0] for x in found], [x[1:first] for x in found], [x[first:] for x in found]
 
 
-def loss_by_hand(run: Recipe, data: Manifest) -> float:
+def loss_by_hand(run: NearIDRecipe, data: Manifest) -> float:
     """The objective, which tests/train/losses compare with its equation, of images embedded one by one."""
     config, (anchor, positive, near) = run.config, embedded(run, data)
     of = {"temperature": config.temperature}
@@ -327,7 +327,7 @@ def test_the_defaults_are_the_papers() -> None:
         "warmup": 100, "batch_size": 128, "epochs": 11, "mask_prob": 1.0, "repeat": 4,
         "precision": "fp16", "augment": True, "backbone": "google/siglip2-so400m-patch14-384",
     }  # fmt: skip
-    assert asdict(Config()).items() >= papers.items()
+    assert asdict(NearIDTraining()).items() >= papers.items()
 
 
 def test_objectives_differ_and_infonce_reads_no_distractors(data: Manifest) -> None:
@@ -374,7 +374,7 @@ def test_other_switches_change_what_they_say(data: Manifest) -> None:
 )  # fmt: skip
 def test_settings_that_cannot_be_are_refused(wrong: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
-        Config(**{**STILL, **wrong})
+        NearIDTraining(**{**STILL, **wrong})
 
 
 # Runs
@@ -389,7 +389,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
         fit(run, tmp_path / name, settings, run.processes)
 
     train("whole")
-    with killed_at(5, Recipe):
+    with killed_at(5, NearIDRecipe):
         train("resumed")
     train("resumed")
     assert same_results(tmp_path / "whole", tmp_path / "resumed")
@@ -434,7 +434,7 @@ def test_two_processes_have_the_gradients_of_one(tmp_path: Path) -> None:
 # The cache of features
 
 
-def trunk_passes(run: Recipe, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def trunk_passes(run: NearIDRecipe, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     passes: list[int] = []
     plain = run.model.backbone.forward_features
 
@@ -549,7 +549,7 @@ def test_it_starts_from_a_timm_model_with_attention_pooling(tmp_path: Path) -> N
     torch.manual_seed(0)
     plain = timm_encoders.build(name.split(".")[0], image_size=256, args={"act_layer": "gelu_tanh"})
     save_file({k: v.contiguous() for k, v in plain.state_dict().items()}, tmp_path / "weights.safetensors")
-    model = siglip.start(Config(name, str(tmp_path / "weights.safetensors")))
+    model = siglip.start(NearIDTraining(name, str(tmp_path / "weights.safetensors")))
     x = torch.rand(1, 3, 256, 256)
     with torch.no_grad():
         pooled = plain.eval()((x - 0.5) / 0.5)
@@ -562,7 +562,7 @@ def test_weights_are_never_random_unasked(data: Manifest, tmp_path: Path, monkey
     with pytest.raises(CheckpointError, match=r"cannot fetch.*--backbone-weights PATH"):
         recipe(data, backbone_weights="")
     with pytest.raises(CheckpointError, match="cannot fetch"):
-        siglip.start(Config())
+        siglip.start(NearIDTraining())
     save_file(
         {k: v.contiguous() for k, v in random_model(3).backbone.state_dict().items()}, tmp_path / "model.safetensors"
     )
@@ -573,16 +573,16 @@ def test_weights_are_never_random_unasked(data: Manifest, tmp_path: Path, monkey
         settings.append(run.settings)
     assert settings[0] == settings[1] != recipe(data).settings  # named by their content
     with pytest.raises(CheckpointError, match="no such file"):
-        siglip.start(Config(MODEL["backbone"], str(tmp_path / "lost")))
+        siglip.start(NearIDTraining(MODEL["backbone"], str(tmp_path / "lost")))
     with pytest.raises(CheckpointError, match=r"google/siglip2-so400m-patch14-384 has its own .* as --backbone"):
-        siglip.start(Config(backbone_weights=str(tmp_path)))
+        siglip.start(NearIDTraining(backbone_weights=str(tmp_path)))
 
 
 def test_a_model_without_attention_pooling_is_refused(tmp_path: Path) -> None:
     other = timm_encoders.build("vit_tiny_patch16_224", image_size=224)
     save_file({k: v.contiguous() for k, v in other.state_dict().items()}, tmp_path / "other.safetensors")
     with pytest.raises(CheckpointError, match="attention pooling"):
-        siglip.start(Config("vit_tiny_patch16_224", str(tmp_path / "other.safetensors")))
+        siglip.start(NearIDTraining("vit_tiny_patch16_224", str(tmp_path / "other.safetensors")))
 
 
 # Wrong data

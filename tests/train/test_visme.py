@@ -28,11 +28,11 @@ from idmetric.train.loop import TrainError, TrainSettings, fit
 from idmetric.train.processes import Processes
 from idmetric.train.visme import items, recipe, small_qwen
 from idmetric.train.visme.batch_sampler import Batch
-from idmetric.train.visme.config import SMOKE, Config
+from idmetric.train.visme.config import SMOKE, VisMETraining
 from idmetric.train.visme.data import prepare
 from idmetric.train.visme.items import precision_at_1
 from idmetric.train.visme.recipe import VisME, build
-from idmetric.train.visme.wording import Item
+from idmetric.train.visme.wording import WordedRow
 from tests.train_parts import a_minute_offline, check_commands, free_port, killed_at, read_log, same_results
 
 pytest.importorskip("peft")
@@ -63,7 +63,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
 
 
 def made(data: Manifest, **changes: Any) -> VisME:
-    return build(Config(**{**SMALL, **changes}), data, Processes(cpu=True))
+    return build(VisMETraining(**{**SMALL, **changes}), data, Processes(cpu=True))
 
 
 def trained(data: Manifest, out: Path, run: dict[str, Any] = RUN, **changes: Any) -> VisME:
@@ -293,11 +293,11 @@ def test_candidates_that_are_right_as_well_do_not_count_as_mistakes(tmp_path: Pa
 
 
 def test_a_text_that_finds_several_images_is_no_mistake() -> None:
-    a, b = (Item(None, "a dog"), Item(1, "x")), (Item(None, "A  dog"), Item(2, "x"))
+    a, b = (WordedRow(None, "a dog"), WordedRow(1, "x")), (WordedRow(None, "A  dog"), WordedRow(2, "x"))
     assert items._has_equal_texts([a, b], [a[1], b[1]]).all()
     assert items._has_equal_texts([a[::-1], b[::-1]], [a[0], b[0]]).all()
-    same_words = (Item(1, "find it"), Item(3, "x"))
-    assert not items._has_equal_texts([same_words], [Item(3, "x")]).any()
+    same_words = (WordedRow(1, "find it"), WordedRow(3, "x"))
+    assert not items._has_equal_texts([same_words], [WordedRow(3, "x")]).any()
 
 
 def test_identities_and_their_images_are_not_both_trained_and_validated_on(data: Manifest) -> None:
@@ -373,8 +373,8 @@ def test_the_papers_settings_are_the_defaults() -> None:
         "temperature": 0.02, "max_pixels": 200_704, "max_length": 768, "sampling": "identity",
         "learn_temperature": True, "model": "Qwen/Qwen2.5-VL-3B-Instruct",
     }  # fmt: skip
-    assert asdict(Config()).items() >= papers.items()
-    assert Config().blocks == 16
+    assert asdict(VisMETraining()).items() >= papers.items()
+    assert VisMETraining().blocks == 16
 
 
 @pytest.mark.slow
@@ -415,7 +415,7 @@ def test_bfloat16_weights_are_trained_and_stay_bfloat16(data: Manifest, tmp_path
     small_qwen.write(tmp_path / "plain")
     VisIDEmbed(tmp_path / "plain", device="cpu", dtype=torch.bfloat16).save_pretrained(tmp_path / "base")
     found = build(
-        Config(**{**SMALL, "model": str(tmp_path / "base"), "lr": 0.05}), data, Processes(precision, cpu=True)
+        VisMETraining(**{**SMALL, "model": str(tmp_path / "base"), "lr": 0.05}), data, Processes(precision, cpu=True)
     )
     fit(found, tmp_path / "run", TrainSettings(**RUN), found.processes)
     base, result = (load_file(tmp_path / name / "model.safetensors") for name in ("base", "run"))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from idmetric.metric.errors import RequestError
 from idmetric.train.visme.batch_sampler import Batch, Data, Pool, check, draw
-from idmetric.train.visme.config import Config as Plan
+from idmetric.train.visme.config import VisMETraining as Plan
 
 
 def identities(*datasets: Sequence[int], hard: dict[int, list[int]] | None = None) -> Data:

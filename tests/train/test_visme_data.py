@@ -10,7 +10,7 @@ from idmetric.data.curate.mine import hard_pairs
 from idmetric.data.manifest.table import Manifest, ManifestError, Row
 from idmetric.metric.models.visid import CANDIDATE, TASKS, VisIDConfig
 from idmetric.train.visme.data import Prepared, prepare
-from idmetric.train.visme.wording import CAPTION, Item
+from idmetric.train.visme.wording import CAPTION, WordedRow
 
 
 def rows(*given: dict[str, Any]) -> Manifest:
@@ -32,7 +32,7 @@ def test_images_of_an_identity_are_each_others_targets() -> None:
     assert found.data.shown.tolist() == [0, 0, 1, 1, 1, 2]
     assert found.data.describe() == {"data": {"instances": 5, "identities": 2, "with hard negatives": 0}}
     query, target = found.wording.pair(0, 1)
-    assert (query, target) == (Item(0, TASKS["recognition"]), Item(1, CANDIDATE))
+    assert (query, target) == (WordedRow(0, TASKS["recognition"]), WordedRow(1, CANDIDATE))
 
 
 def test_targets_stay_in_their_dataset_and_identities_are_known_across() -> None:
@@ -52,8 +52,8 @@ def test_an_edit_is_found_by_its_parent_and_its_text() -> None:
     data = rows({"identity": "a"}, edit, {"identity": "a"})
     found = prepare(data)
     assert {(0, 1), (0, 2), (2, 0), (2, 1)} == samples(found)
-    assert found.wording.pair(0, 1) == (Item(0, f"{TASKS['editing']} make it snow"), Item(1, CANDIDATE))
-    assert found.wording.pair(2, 1)[0] == Item(2, TASKS["recognition"])
+    assert found.wording.pair(0, 1) == (WordedRow(0, f"{TASKS['editing']} make it snow"), WordedRow(1, CANDIDATE))
+    assert found.wording.pair(2, 1)[0] == WordedRow(2, TASKS["recognition"])
 
 
 def test_groups_of_queries_keep_their_texts_and_hard_negatives() -> None:
@@ -62,8 +62,8 @@ def test_groups_of_queries_keep_their_texts_and_hard_negatives() -> None:
     ranked = [{"slot": "query"}, *({"slot": "candidate", "label": label} for label in (1.0, 0.0, None, -1.0))]
     found = prepare(rows(*[{**g, "group": "g"} for g in group], *[{**g, "group": "h"} for g in ranked]))
     assert samples(found) == {(0, 1), (0, 2), (4, 5)}
-    assert found.wording.pair(0, 1) == (Item(0, "find this car"), Item(1, "a street"))
-    assert found.wording.pair(4, 5) == (Item(4, TASKS["recognition"]), Item(5, CANDIDATE))
+    assert found.wording.pair(0, 1) == (WordedRow(0, "find this car"), WordedRow(1, "a street"))
+    assert found.wording.pair(4, 5) == (WordedRow(4, TASKS["recognition"]), WordedRow(5, CANDIDATE))
     assert found.data.hard == {0: [3], 4: [6, 8]}
     left = prepare(rows({"slot": "query", "group": "g"}, {"slot": "negative", "group": "g"}, *[{"identity": "a"}] * 2))
     assert left.notes == ("1 queries without a positive",)
@@ -73,10 +73,10 @@ def test_captions_and_answers_are_texts_alone() -> None:
     data = rows({"text": "a red car"}, {"text": "a dog"})
     found = prepare(data)
     assert samples(found) == {(0, 0), (1, 1)}
-    assert found.wording.pair(0, 0) == (Item(0, CAPTION), Item(None, "a red car"))
+    assert found.wording.pair(0, 0) == (WordedRow(0, CAPTION), WordedRow(None, "a red car"))
     asked = rows({"text": "what is it?"}).replace(x_target=["a dog"])
     settings = VisIDConfig(text_instruction="Say", joiner=": ", instruction="Show")
-    assert prepare(asked, settings).wording.pair(0, 0) == (Item(0, "what is it?"), Item(None, "Say: a dog"))
+    assert prepare(asked, settings).wording.pair(0, 0) == (WordedRow(0, "what is it?"), WordedRow(None, "Say: a dog"))
 
 
 def test_distractors_are_hard_for_their_parent() -> None:

@@ -16,7 +16,7 @@ from idmetric.metric.models.visid import VisIDConfig
 from idmetric.train.visme.batch_sampler import draw
 from idmetric.train.visme.data import prepare
 from idmetric.train.visme.items import precision_at_1
-from idmetric.train.visme.wording import Item
+from idmetric.train.visme.wording import WordedRow
 from tests.mmeb_files import COLORS, image, write_eval, write_train
 from tests.train.test_visme import made, noisy, trained
 
@@ -51,14 +51,14 @@ def test_queries_and_targets_are_texts_images_or_both(data: Manifest) -> None:
     assert {p.name: len(p) for p in found.data.pools} == {"mveb/0": 12, "mveb/1": 12, **dict.fromkeys(MMEB, 8)}
     ids = data.column("id")
     cls, t2i, web = (ids.index(f"{name}/train/000001/0") for name in MMEB)
-    asked = Item(cls, "\nIdentify the color\n")
-    assert found.wording.pair(cls, cls + 1) == (asked, Item(None, "green"))
-    asked = Item(None, "Find the image: number 1")
-    assert found.wording.pair(t2i, t2i + 1) == (asked, Item(t2i + 1, "\nRepresent the given image."))
-    asked = Item(None, "Find a page: question 1")
-    assert found.wording.pair(web, web + 1) == (asked, Item(web + 1, "\nRepresent the page: 1"))
+    asked = WordedRow(cls, "\nIdentify the color\n")
+    assert found.wording.pair(cls, cls + 1) == (asked, WordedRow(None, "green"))
+    asked = WordedRow(None, "Find the image: number 1")
+    assert found.wording.pair(t2i, t2i + 1) == (asked, WordedRow(t2i + 1, "\nRepresent the given image."))
+    asked = WordedRow(None, "Find a page: question 1")
+    assert found.wording.pair(web, web + 1) == (asked, WordedRow(web + 1, "\nRepresent the page: 1"))
     [near] = found.data.hard[cls]
-    assert found.wording.candidate(near) == Item(None, COLORS[2])
+    assert found.wording.candidate(near) == WordedRow(None, COLORS[2])
 
 
 # Batches

@@ -32,7 +32,7 @@ from idmetric.cli.data.common import add_on_error, add_output, check_output, pro
 from idmetric.cli.options import natural, positive
 
 if TYPE_CHECKING:
-    from idmetric.data.frames.clips import Clip
+    from idmetric.data.frames.clips import AnnotatedClip
     from idmetric.data.frames.extract import Extraction, Record
     from idmetric.data.generate.masks import Sam
 
@@ -130,7 +130,7 @@ def _sam(args: Namespace) -> Sam | None:
     return Sam(Place(args.device), SEGMENTER.at(args.segment))
 
 
-def _outcome(clip: Clip, folder: Path, extraction: Extraction, skip: bool) -> Record | str:
+def _outcome(clip: AnnotatedClip, folder: Path, extraction: Extraction, skip: bool) -> Record | str:
     """The record of a clip, or the reason why it has none."""
     from idmetric.data.frames.extract import extract
     from idmetric.matching.video import ClipError

@@ -40,7 +40,7 @@ from idmetric.cli.options import natural, positive
 
 if TYPE_CHECKING:
     from idmetric.data.generate.engine import Engine
-    from idmetric.data.generate.jobs import Task
+    from idmetric.data.generate.jobs import GenerateTask
     from idmetric.data.generate.wording import Wording
     from idmetric.data.manifest.table import Manifest
 
@@ -252,12 +252,12 @@ def _opened(args: Namespace, name: str) -> Any:
     return open_model(name, machine, values_for_model("weights"), **values_for_model("set"))
 
 
-def _task(args: Namespace, sources: Manifest, engine: Engine, words: Wording) -> Task:
+def _task(args: Namespace, sources: Manifest, engine: Engine, words: Wording) -> GenerateTask:
     from idmetric.data.generate import idsim
     from idmetric.data.generate.distractor import distractor_task
     from idmetric.data.generate.ilgen import relight_task
 
-    tasks: dict[str, Callable[..., Task]] = {
+    tasks: dict[str, Callable[..., GenerateTask]] = {
         "noise": idsim.noise_task,
         "context": idsim.contextual_task,
         "identity": idsim.identity_task,
@@ -318,13 +318,13 @@ def _make_grid(args: Namespace, manifest: Manifest, words: Wording) -> int:
     return _finish(args, merge([sources, edits, contexts], shared=True), left_out + left_out_too)
 
 
-def _shard_of(args: Namespace, task: Task) -> Task:
+def _shard_of(args: Namespace, task: GenerateTask) -> GenerateTask:
     """The part of a task that --shard names: every n-th job."""
     number, count = args.shard
     return replace(task, jobs=task.jobs[number - 1 :: count])
 
 
-def _make(args: Namespace, task: Task) -> tuple[Manifest, int]:
+def _make(args: Namespace, task: GenerateTask) -> tuple[Manifest, int]:
     """The finished images of a task and the number of those left out."""
     from idmetric.data.generate.jobs import run_jobs
 

@@ -55,7 +55,7 @@ def add_arguments(parser: ArgumentParser) -> None:
 
 def run(args: Namespace) -> int:
     """Import the images, check them, and write the manifest."""
-    from idmetric.data.importers.run import Job
+    from idmetric.data.importers.run import ImportJob
     from idmetric.data.manifest.check import faults, without
 
     common.check_output(args.out)
@@ -68,7 +68,7 @@ def run(args: Namespace) -> int:
         sources = []
         for source in args.sources:
             sources += matches(source) or [source]
-    job = Job(
+    job = ImportJob(
         args.kind,
         sources,
         images=None if args.embed else args.out.with_name(f"{args.out.stem}_images"),

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from idmetric.data.frames.clips import Clip, Codes, read_text
+from idmetric.data.frames.clips import AnnotatedClip, Codes, read_text
 from idmetric.matching.region_coco import read_videos
 from idmetric.matching.video import ClipError
 from idmetric.metric.files import json_file
@@ -20,7 +20,7 @@ from idmetric.metric.files import json_file
 Categories = dict[tuple[str, int], str]  # (clip, object) -> category
 
 
-def with_codes(clips: Sequence[Clip], path: Path) -> tuple[list[Clip], Categories]:
+def with_codes(clips: Sequence[AnnotatedClip], path: Path) -> tuple[list[AnnotatedClip], Categories]:
     """The clips with the masks of an annotation file of YouTube-VIS, and the category of each object."""
     masks: dict[str, Codes] = {}
     categories: Categories = {}
@@ -41,7 +41,7 @@ def with_codes(clips: Sequence[Clip], path: Path) -> tuple[list[Clip], Categorie
     return masked, categories
 
 
-def of_clips(clips: Sequence[Clip]) -> Categories:
+def of_clips(clips: Sequence[AnnotatedClip]) -> Categories:
     """The category of each clip with a line `object_class: bird` in its `meta_info.ini` (GOT-10k)."""
     categories: Categories = {}
     for clip in clips:

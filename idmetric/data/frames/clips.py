@@ -26,7 +26,7 @@ Codes = dict[str, dict[int, Any]]  # name of a frame -> object -> run-length cod
 
 
 @dataclass(frozen=True)
-class Clip:
+class AnnotatedClip:
     """Frames and their annotation.
 
     Attributes:
@@ -42,7 +42,7 @@ class Clip:
     boxes: Path | None = None
 
 
-def find_clips(root: StrPath, masks: StrPath | None = None) -> list[Clip]:
+def find_clips(root: StrPath, masks: StrPath | None = None) -> list[AnnotatedClip]:
     """The clips of a folder at any depth, or of one video file, sorted by name.
 
     Each folder with images and each video file is a clip. Links to folders are followed.
@@ -90,7 +90,7 @@ def read_text(path: Path) -> str:
         raise ClipError(f"{path}: {error}") from error
 
 
-def _clip(path: Path, root: Path, mask_root: Path | None) -> Clip:
+def _clip(path: Path, root: Path, mask_root: Path | None) -> AnnotatedClip:
     """The clip of a folder of frames or a video, with its masks and boxes."""
     stem = path.resolve().name if path.is_dir() else path.stem
     name = Path(stem) if path == root else path.relative_to(root).with_name(stem)
@@ -106,7 +106,7 @@ def _clip(path: Path, root: Path, mask_root: Path | None) -> Clip:
         if masks is None and path == root:
             masks = _masks_at(mask_root)
     boxes = next(filter(Path.is_file, box_files), None)
-    return Clip(name.as_posix(), path, masks, boxes)
+    return AnnotatedClip(name.as_posix(), path, masks, boxes)
 
 
 def _masks_at(path: Path) -> Path | None:

@@ -26,7 +26,7 @@ from PIL import Image
 
 from idmetric.data.frames.annotations import Categories
 from idmetric.data.frames.choose import Faults, Pick, Sampling, choose
-from idmetric.data.frames.clips import Clip
+from idmetric.data.frames.clips import AnnotatedClip
 from idmetric.data.frames.footage import open_clip
 from idmetric.data.generate.masks import Sam
 from idmetric.data.manifest.table import Manifest, Row
@@ -57,7 +57,7 @@ class Extraction:
         return {"sampling": sampling, "seed": self.seed, "sam": self.sam and self.sam.base.key}
 
 
-def extract(clip: Clip, folder: StrPath, extraction: Extraction, skip: bool = False) -> Record:
+def extract(clip: AnnotatedClip, folder: StrPath, extraction: Extraction, skip: bool = False) -> Record:
     """Write the chosen frames of a clip and their masks to its own folder in `folder`, atomically; return its record.
 
     A finished clip is not read again. An instance with fewer than `least` valid frames is left out.
@@ -92,7 +92,7 @@ def extract(clip: Clip, folder: StrPath, extraction: Extraction, skip: bool = Fa
     return record
 
 
-def finished(clip: Clip, folder: Path, extraction: Extraction) -> Record | None:
+def finished(clip: AnnotatedClip, folder: Path, extraction: Extraction) -> Record | None:
     """The record of a finished clip, else None; it must have been written with the same settings.
 
     Raises:
@@ -166,7 +166,7 @@ def to_manifest(
     return Manifest.from_rows(rows, folder).replace(**columns)
 
 
-def _write(clip: Clip, folder: Path, extraction: Extraction, skip: bool) -> Record:
+def _write(clip: AnnotatedClip, folder: Path, extraction: Extraction, skip: bool) -> Record:
     """Write the frames of a clip and its record."""
     faults = Faults()
     footage = open_clip(clip, extraction.sampling.fps, extraction.sam)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.data.frames.clips import BOXES, Box, Clip, is_image, read_text
+from idmetric.data.frames.clips import BOXES, AnnotatedClip, Box, is_image, read_text
 from idmetric.matching.codes import decode
 from idmetric.matching.video import ClipError, Video
 from idmetric.metric.files.folders import matching
@@ -93,7 +93,7 @@ class Footage:
         sam: draws masks of boxes.
     """
 
-    clip: Clip
+    clip: AnnotatedClip
     frames: Folder | Video
     annotations: Sequence[Any]
     masks: Folder | Video | None = None
@@ -142,7 +142,7 @@ def _read(picture: Picture) -> Image.Image:
     return read_image(picture())
 
 
-def open_clip(clip: Clip, fps: float, sam: Sam | None = None) -> Footage:
+def open_clip(clip: AnnotatedClip, fps: float, sam: Sam | None = None) -> Footage:
     """Open a clip: find the times and annotation of its frames without reading them.
 
     Args:
@@ -175,7 +175,7 @@ def open_clip(clip: Clip, fps: float, sam: Sam | None = None) -> Footage:
     return Footage(clip, frames, [True] * count, masks)
 
 
-def read_boxes(clip: Clip, count: int) -> list[Box | None]:
+def read_boxes(clip: AnnotatedClip, count: int) -> list[Box | None]:
     """The box of each frame from `groundtruth.txt`: left, top, width, height, separated by commas, tabs or spaces.
 
     A box is None if it has no area, or if a file in the same folder (`absence.label` of GOT-10k; `full_occlusion.txt`

@@ -8,7 +8,7 @@ from PIL import Image
 
 from idmetric.data.generate.compose import NEARID_SIDE, Size, fit, paste, rounded, scaled_mask
 from idmetric.data.generate.engine import Engine, Request
-from idmetric.data.generate.jobs import Job, Made, Task, edit_jobs, read_source
+from idmetric.data.generate.jobs import GenerateTask, Job, Made, edit_jobs, read_source
 from idmetric.data.generate.weights import Rejection
 from idmetric.data.generate.wording import Wording
 from idmetric.data.manifest.table import Manifest
@@ -24,7 +24,7 @@ def distractor_task(
     seed: int = 0,
     copies: int = 1,
     side: int | None = NEARID_SIDE,
-) -> Task:
+) -> GenerateTask:
     """Plan `copies` distractors of each row; the engine repaints everything that the mask selects.
 
     The paper works on squares, at 512 x 512 and at each engine's native size, and resizes all results to 512 x 512 by
@@ -58,7 +58,7 @@ def distractor_task(
         pasted = paste(edited, image, mask)
         return Made(pasted, mask, parameters={"size": list(size)})
 
-    return Task(jobs, make, [engine])
+    return GenerateTask(jobs, make, [engine])
 
 
 def working_size(size: Size, side: int, multiple: int) -> Size:

@@ -21,7 +21,7 @@ from typing import Any, ClassVar
 import numpy as np
 from PIL import Image
 
-from idmetric.data.generate.weights import Options, Place, Rejection, Weighted, Weights, load_pipeline
+from idmetric.data.generate.weights import Options, Place, Rejection, Repository, Weighted, load_pipeline
 from idmetric.metric.errors import RequestError
 
 
@@ -53,7 +53,7 @@ class Request:
 class Engine(Weighted):
     """Base of all engines. A subclass is a dataclass of its settings and weights."""
 
-    base: Weights
+    base: Repository
     steps: int
     guidance: float
 

@@ -14,13 +14,13 @@ from PIL import Image
 from idmetric.data.generate.engine import Engine, Inpainter, Request
 from idmetric.data.generate.iclight import ICLight
 from idmetric.data.generate.powerpaint import PowerPaint
-from idmetric.data.generate.weights import AUTO, NO_CHECKER, Options, Place, Weights, load_model, load_tensors
+from idmetric.data.generate.weights import AUTO, NO_CHECKER, Options, Place, Repository, load_model, load_tensors
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.files.hints import need
 
 _FLUX_DEV = "FLUX.1 [dev] Non-Commercial License"
 _LIGHTNING = "lightx2v/Qwen-Image-Lightning"
-_QWEN_EDIT = Weights("Qwen/Qwen-Image-Edit", "apache-2.0")
+_QWEN_EDIT = Repository("Qwen/Qwen-Image-Edit", "apache-2.0")
 _NO_WATERMARK = {"add_watermarker": False}
 
 
@@ -31,7 +31,7 @@ class SDXLInpaint(Inpainter):
     Images get no watermark, even if the package for it is installed.
     """
 
-    base: Weights = Weights("diffusers/stable-diffusion-xl-1.0-inpainting-0.1", "openrail++")
+    base: Repository = Repository("diffusers/stable-diffusion-xl-1.0-inpainting-0.1", "openrail++")
     steps: int = 30
     guidance: float = 8.0
     strength: float = 0.99
@@ -52,7 +52,7 @@ class FluxFill(Inpainter):
     ID-Sim's identity edits take guidance 2.5 and a strength for each frame instead (A.2.2).
     """
 
-    base: Weights = Weights("black-forest-labs/FLUX.1-Fill-dev", _FLUX_DEV)
+    base: Repository = Repository("black-forest-labs/FLUX.1-Fill-dev", _FLUX_DEV)
     steps: int = 50
     guidance: float = 30.0
     strength: float = 1.0
@@ -65,7 +65,7 @@ class FluxFill(Inpainter):
 class FluxCanny(Inpainter):
     """FLUX.1-Canny-dev: 28 steps, guidance 7.0, strength 0.99, edges at 50 and 200 (NearID, 0.B.1)."""
 
-    base: Weights = Weights("black-forest-labs/FLUX.1-Canny-dev", _FLUX_DEV)
+    base: Repository = Repository("black-forest-labs/FLUX.1-Canny-dev", _FLUX_DEV)
     steps: int = 28
     guidance: float = 7.0
     strength: float = 0.99
@@ -88,7 +88,7 @@ class FluxCanny(Inpainter):
 class SDTurbo(Engine):
     """SD-Turbo at 512 x 512 in one step (ILGen, section 4.1), without guidance, as it was distilled."""
 
-    base: Weights = Weights("stabilityai/sd-turbo", "stability-ai-community")
+    base: Repository = Repository("stabilityai/sd-turbo", "stability-ai-community")
     steps: int = 1
     guidance: float = 0.0
     side: int = 512
@@ -113,8 +113,10 @@ class QwenEdit(Engine):
     The text encoder gets rows and columns of the image's tokens as positions, see `place_image_tokens`.
     """
 
-    base: Weights = _QWEN_EDIT
-    lora: Weights = Weights(_LIGHTNING, "apache-2.0", file="Qwen-Image-Edit-Lightning-8steps-V1.0-bf16.safetensors")
+    base: Repository = _QWEN_EDIT
+    lora: Repository = Repository(
+        _LIGHTNING, "apache-2.0", file="Qwen-Image-Edit-Lightning-8steps-V1.0-bf16.safetensors"
+    )
     steps: int = 8
     guidance: float = 1.0
 
@@ -142,7 +144,7 @@ class QwenEditInpaint(Inpainter):
     The pipeline works at the area of 1024 x 1024 in the image's aspect ratio.
     """
 
-    base: Weights = _QWEN_EDIT
+    base: Repository = _QWEN_EDIT
     steps: int = 50
     guidance: float = 4.0
     strength: float = 1.0
@@ -167,9 +169,9 @@ class QwenInpaint(Engine):
     The ControlNet's scale is diffusers' 1.0. With true CFG 1.0 a negative prompt has no effect.
     """
 
-    base: Weights = Weights("Qwen/Qwen-Image", "apache-2.0")
-    controlnet: Weights = Weights("InstantX/Qwen-Image-ControlNet-Inpainting", "apache-2.0")
-    lora: Weights = Weights(_LIGHTNING, "apache-2.0", file="Qwen-Image-Lightning-8steps-V1.1-bf16.safetensors")
+    base: Repository = Repository("Qwen/Qwen-Image", "apache-2.0")
+    controlnet: Repository = Repository("InstantX/Qwen-Image-ControlNet-Inpainting", "apache-2.0")
+    lora: Repository = Repository(_LIGHTNING, "apache-2.0", file="Qwen-Image-Lightning-8steps-V1.1-bf16.safetensors")
     steps: int = 8
     guidance: float = 1.0
     scale: float = 1.0
@@ -247,7 +249,7 @@ def place_image_tokens(encoder: Any) -> None:
     encoder.register_forward_pre_hook(mark, with_kwargs=True)
 
 
-def add_lightning(pipe: Any, weights: Weights) -> None:
+def add_lightning(pipe: Any, weights: Repository) -> None:
     """Merge the Lightning LoRA into a pipeline's transformer, which all of its layers must fit, and take its schedule.
 
     The release's schedule (ID-Sim, A.2.1; NearID, 0.B.1) has a shift of exactly 3 at every resolution.

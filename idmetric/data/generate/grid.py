@@ -11,7 +11,7 @@ from PIL import Image
 
 from idmetric.data.generate.compose import WHITE, Parameters, paste
 from idmetric.data.generate.engine import Engine, Request
-from idmetric.data.generate.jobs import Job, Made, Task, job_from, read_source, require
+from idmetric.data.generate.jobs import GenerateTask, Job, Made, job_from, read_source, require
 from idmetric.data.generate.weights import Rejection
 from idmetric.data.generate.wording import Wording
 from idmetric.data.manifest.table import Manifest
@@ -53,7 +53,7 @@ def grid_identity_task(
     engine: Engine,
     words: Wording,
     seed: int = 0,
-) -> Task:
+) -> GenerateTask:
     """Plan the identity edits of all rows of `grid_sources`: the foreground repainted, once in each strength.
 
     Pixels outside the mask stay exactly the same. All edits have one seed ("a fixed seed is used").
@@ -90,7 +90,7 @@ def grid_identity_task(
         pasted = paste(edited, image, mask)
         return Made(pasted, mask, mask, oracle=0.0)
 
-    return Task(jobs, make, [engine])
+    return GenerateTask(jobs, make, [engine])
 
 
 def plain(photos: Manifest) -> Manifest:
@@ -103,7 +103,7 @@ def grid_context_task(
     engine: Engine,
     words: Wording,
     seed: int = 0,
-) -> Task:
+) -> GenerateTask:
     """Plan each background and each light of every row: anchors and their finished identity edits (`plain`).
 
     Backgrounds: everything outside the mask becomes white, the object stays in place, and the engine fills the white.
@@ -142,7 +142,7 @@ def grid_context_task(
             return edited
         return Made(edited, mask)
 
-    return Task(jobs, make, [engine])
+    return GenerateTask(jobs, make, [engine])
 
 
 def _changes(

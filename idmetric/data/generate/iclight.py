@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from idmetric.data.generate.engine import Engine, Request, checked, drawing
-from idmetric.data.generate.weights import NO_CHECKER, Rejection, Weights, load_pipeline, load_tensors
+from idmetric.data.generate.weights import NO_CHECKER, Rejection, Repository, load_pipeline, load_tensors
 
 GRAY = 127
 
@@ -30,8 +30,8 @@ class ICLight(Engine):
     own aspect ratio instead of the demo's 512 x 640, and the enlarged result is resized once, to the requested size.
     """
 
-    base: Weights = Weights("stablediffusionapi/realistic-vision-v51", "creativeml-openrail-m")
-    offset: Weights = Weights("lllyasviel/ic-light", "creativeml-openrail-m", file="iclight_sd15_fc.safetensors")
+    base: Repository = Repository("stablediffusionapi/realistic-vision-v51", "creativeml-openrail-m")
+    offset: Repository = Repository("lllyasviel/ic-light", "creativeml-openrail-m", file="iclight_sd15_fc.safetensors")
     steps: int = 25
     guidance: float = 2.0
     highres_scale: float = 1.5

@@ -16,9 +16,9 @@ from PIL import Image
 from idmetric.data.generate.compose import FIT_LONGEST, area, contextual_canvas, fit, partial_mask, paste, scale_mode
 from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.jobs import (
+    GenerateTask,
     Job,
     Made,
-    Task,
     edit_jobs,
     frame_seed,
     job_from,
@@ -46,7 +46,7 @@ def contextual_task(
     words: Wording,
     seed: int = 0,
     copies: int = 1,
-) -> Task:
+) -> GenerateTask:
     """Plan `copies` contextual edits of each row.
 
     Frames of one identity get different combinations of background and lighting. They are drawn without replacement
@@ -90,7 +90,7 @@ def contextual_task(
             return edited
         return Made(edited, canvas.mask, parameters={"canvas": canvas.parameters})
 
-    return Task(jobs, make, [engine])
+    return GenerateTask(jobs, make, [engine])
 
 
 def identity_task(
@@ -99,7 +99,7 @@ def identity_task(
     words: Wording,
     seed: int = 0,
     copies: int = 1,
-) -> Task:
+) -> GenerateTask:
     """Plan `copies` identity edits of each row: FLUX.1 Fill repaints a partial mask, without 40-60 % cut off one side.
 
     The frame's seed, `seed + row`, draws strength and partial mask; the generator's seed is 0. FLUX works at 720 px at
@@ -124,7 +124,7 @@ def identity_task(
         oracle = 1 - area(part) / area(mask)
         return Made(edited.image, mask, part, parameters, oracle)
 
-    return Task(jobs, make, [engine])
+    return GenerateTask(jobs, make, [engine])
 
 
 def noise_task(
@@ -132,7 +132,7 @@ def noise_task(
     engine: Engine,
     words: Wording,
     seed: int = 0,
-) -> Task:
+) -> GenerateTask:
     """Plan the anchors and positives of all triplets with a negative that this engine edited.
 
     All three images then show the generator's artifacts, which no longer reveal the negative: "we add mild
@@ -164,7 +164,7 @@ def noise_task(
             return edited
         return Made(edited.image)
 
-    return Task(jobs, make, [engine])
+    return GenerateTask(jobs, make, [engine])
 
 
 def _repainted(engine: Engine, job: Job, image: Image.Image, mask: Image.Image, strength: float) -> Made | Rejection:
@@ -181,7 +181,7 @@ def _repainted(engine: Engine, job: Job, image: Image.Image, mask: Image.Image, 
 def noised(
     triplets: Manifest,
     images: Manifest,
-    task: Task,
+    task: GenerateTask,
 ) -> tuple[Manifest, int]:
     """The triplets with the task's finished images in place of their own, and the number of triplets left out.
 

@@ -18,9 +18,9 @@ from idmetric.data.generate.distractor import working_size
 from idmetric.data.generate.engine import Engine, Request
 from idmetric.data.generate.iclight import on_gray
 from idmetric.data.generate.jobs import (
+    GenerateTask,
     Job,
     Made,
-    Task,
     job_from,
     job_name,
     read_source,
@@ -44,7 +44,7 @@ def object_task(
     words: Wording,
     seed: int = 0,
     domain: str = "generic",
-) -> Task:
+) -> GenerateTask:
     """Plan `each` (K) objects of every category, "a <category> in a clean background", with their masks.
 
     Seeds depend on category and number alone, so a longer list of categories or a larger K adds to existing objects. An
@@ -92,7 +92,7 @@ def object_task(
             return mask
         return Made(image, mask)
 
-    return Task(jobs, make, models)
+    return GenerateTask(jobs, make, models)
 
 
 def relight_task(
@@ -101,7 +101,7 @@ def relight_task(
     words: Wording,
     seed: int = 0,
     copies: int = VARIANTS,
-) -> Task:
+) -> GenerateTask:
     """Plan `copies` (N) relit images of each row's object, each with its own random padding."""
     require(manifest, "mask", "category")
     jobs = []
@@ -125,4 +125,4 @@ def relight_task(
             return relit
         return Made(relit, padded.mask, parameters={"padded": padded.parameters})
 
-    return Task(jobs, make, [engine])
+    return GenerateTask(jobs, make, [engine])

@@ -68,7 +68,7 @@ class Made:
 
 
 @dataclass(frozen=True)
-class Task:
+class GenerateTask:
     """A list of jobs, the function that runs one of them, and the models that it uses."""
 
     jobs: Sequence[Job]
@@ -95,7 +95,7 @@ class Outcome:
 
 
 def run_jobs(
-    task: Task,
+    task: GenerateTask,
     folder: StrPath,
     on_error: Literal["fail", "skip"] = "fail",
     progress: Progress = lambda items, total, what: items,
@@ -133,7 +133,7 @@ def run_jobs(
 
 
 def _run(
-    task: Task,
+    task: GenerateTask,
     root: Path,
     jobs: Sequence[Job],
     progress: Progress,
@@ -170,7 +170,7 @@ def _run(
 def _saved(
     root: Path,
     job: Job,
-    task: Task,
+    task: GenerateTask,
     made: Made,
 ) -> Parameters:
     """Write the images of a job, and return its row."""

@@ -26,7 +26,7 @@ from PIL import Image
 
 from idmetric.data.generate.compose import Bits, mask_image
 from idmetric.data.generate.jobs import Progress, require, short_hash
-from idmetric.data.generate.weights import AUTO, Place, Rejection, Weighted, Weights
+from idmetric.data.generate.weights import AUTO, Place, Rejection, Repository, Weighted
 from idmetric.data.manifest.table import Manifest
 from idmetric.matching.detect_models import GroundingDino, Sam2
 from idmetric.matching.regions import Box
@@ -34,7 +34,7 @@ from idmetric.metric.files.hints import need
 from idmetric.metric.files.output import replacing
 from idmetric.metric.images.read import ImageReadError
 
-SEGMENTER = Weights("facebook/sam2.1-hiera-large", "apache-2.0")
+SEGMENTER = Repository("facebook/sam2.1-hiera-large", "apache-2.0")
 Pixels = NDArray[np.float64]  # (..., 3)
 
 
@@ -153,7 +153,7 @@ def _distances(colors: Pixels, others: Pixels) -> Pixels:
 class Sam(Weighted):
     """SAM 2.1 (safetensors, Apache-2.0): the single mask that it predicts for a box."""
 
-    base: Weights = SEGMENTER
+    base: Repository = SEGMENTER
 
     name = "sam"
 
@@ -176,8 +176,8 @@ class GroundedSam(Remover):
         threshold: smallest probability of a box; 0.25 is the default of Grounding DINO in transformers.
     """
 
-    detector: Weights = Weights("IDEA-Research/grounding-dino-base", "apache-2.0")
-    segmenter: Weights = SEGMENTER
+    detector: Repository = Repository("IDEA-Research/grounding-dino-base", "apache-2.0")
+    segmenter: Repository = SEGMENTER
     threshold: float = 0.25
 
     name = "grounded_sam"

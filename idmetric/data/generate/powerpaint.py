@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from idmetric.data.generate.engine import Inpainter, Request
-from idmetric.data.generate.weights import NO_CHECKER, Options, Weights, load_tensors
+from idmetric.data.generate.weights import NO_CHECKER, Options, Repository, load_tensors
 from idmetric.metric.checkpoints.errors import CheckpointError
 
 NEGATIVE = ", worst quality, low quality, normal quality, bad quality, blurry"  # what the demo appends
@@ -37,9 +37,9 @@ class PowerPaint(Inpainter):
     inpainting. Unlike in the demo, a long prompt loses words and never its task.
     """
 
-    base: Weights = Weights("stable-diffusion-v1-5/stable-diffusion-inpainting", "creativeml-openrail-m")
-    unet: Weights = Weights(_REPO, _LICENSE, file="unet/unet.safetensors")
-    text: Weights = Weights(_REPO, _LICENSE, file="text_encoder/text_encoder.safetensors")
+    base: Repository = Repository("stable-diffusion-v1-5/stable-diffusion-inpainting", "creativeml-openrail-m")
+    unet: Repository = Repository(_REPO, _LICENSE, file="unet/unet.safetensors")
+    text: Repository = Repository(_REPO, _LICENSE, file="text_encoder/text_encoder.safetensors")
     steps: int = 45
     guidance: float = 7.5
     strength: float = 1.0

@@ -44,7 +44,7 @@ class Rejection:
 
 
 @dataclass(frozen=True)
-class Weights:
+class Repository:
     """A Hub repository or local folder, or one file of it.
 
     Attributes:
@@ -81,7 +81,7 @@ class Weights:
         """
         return f"{self}#{version(self)}" if self.local else str(self)
 
-    def at(self, place: str) -> Weights:
+    def at(self, place: str) -> Repository:
         """The same weights from another location: a folder, a file, or `owner/name` with an optional `@revision`."""
         path = Path(place)
         if path.is_dir():
@@ -155,9 +155,9 @@ class Weighted:
         return self.configuration | {name: weights.key for name, weights in self.weights.items()}
 
     @property
-    def weights(self) -> dict[str, Weights]:
+    def weights(self) -> dict[str, Repository]:
         """Its weights by field."""
-        return {name: value for name, value in self.configuration.items() if isinstance(value, Weights)}
+        return {name: value for name, value in self.configuration.items() if isinstance(value, Repository)}
 
     @property
     def licenses(self) -> dict[str, str]:
@@ -180,7 +180,7 @@ class Weighted:
         """The same with other weights and settings.
 
         Args:
-            weights: other locations of its weights by field ("base", "lora", ...): see `Weights.at`.
+            weights: other locations of its weights by field ("base", "lora", ...): see `Repository.at`.
             settings: other values of its fields; text is converted to their types.
         """
         changes: Options = {}
@@ -207,7 +207,7 @@ def _listed(names: Iterable[str]) -> str:
 
 def load_pipeline(
     kind: str,
-    weights: Weights,
+    weights: Repository,
     place: Place,
     **parts: Any,
 ) -> Any:
@@ -237,7 +237,7 @@ def load_pipeline(
         return _from_pretrained(kind, folder, place, **parts)
 
 
-def load_model(kind: str, weights: Weights, place: Place) -> Any:
+def load_model(kind: str, weights: Repository, place: Place) -> Any:
     """A model of diffusers' class `kind`; place and errors as `load_pipeline`."""
     from idmetric.metric.checkpoints.pretrained import FILES
 
@@ -293,7 +293,7 @@ def _from_pretrained(kind: str, folder: Path, place: Place, **options: Any) -> A
 
 
 @contextmanager
-def _explained(weights: Weights, kind: str) -> Iterator[None]:
+def _explained(weights: Repository, kind: str) -> Iterator[None]:
     try:
         yield
     except CheckpointError as error:
@@ -302,7 +302,7 @@ def _explained(weights: Weights, kind: str) -> Iterator[None]:
         raise CheckpointError(f"cannot load {weights} as {kind}: {_line(error)}") from error
 
 
-def load_tensors(weights: Weights) -> dict[str, Any]:
+def load_tensors(weights: Repository) -> dict[str, Any]:
     """The tensors of one safetensors file; errors as `load_pipeline`."""
     from idmetric.metric.checkpoints.weights import check_finite, read_tensors
 
@@ -314,7 +314,7 @@ def load_tensors(weights: Weights) -> dict[str, Any]:
     return tensors
 
 
-def version(weights: Weights) -> str:
+def version(weights: Repository) -> str:
     """The commit of downloaded weights on the Hub, or the `fingerprint` of local weights."""
     if weights.local:
         return fingerprint(Path(weights.repo, weights.file or ""))
@@ -345,7 +345,7 @@ def fingerprint(path: Path) -> str:
     return digest.hexdigest()[:12]
 
 
-def _downloaded(weights: Weights, parts: Options) -> Path:
+def _downloaded(weights: Repository, parts: Options) -> Path:
     """The folder of the components that a pipeline's index names and that `parts` do not replace."""
     from diffusers import DiffusionPipeline
 

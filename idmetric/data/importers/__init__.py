@@ -15,7 +15,7 @@ PACKAGE = "idmetric.data.importers"
 
 
 @dataclass(frozen=True)
-class Kind:
+class ImporterKind:
     """An importer.
 
     Attributes:
@@ -34,20 +34,22 @@ class Kind:
 
 
 KINDS = {
-    "folder": Kind(
+    "folder": ImporterKind(
         "folders",
         "folder per identity, perhaps below train/, val/, test/; deeper folders are joined; masks are x_mask.png or in "
         "masks/",
         local=True,
     ),
-    "nearid": Kind("nearid", "NearID and its distractor sets: images1..3, masks1..3, nimg1..3", several=True),
-    "syncd": Kind(
+    "nearid": ImporterKind("nearid", "NearID and its distractor sets: images1..3, masks1..3, nimg1..3", several=True),
+    "syncd": ImporterKind(
         "syncd",
         "SynCD: metadata.json, images and masks/ of its unpacked archives; an identity per record",
         local=True,
     ),
-    "mtg": Kind("mtg", "Mind-the-Glitch: image_{1,2}_{original,inpainted,object_mask,part_mask}; oracle scores"),
-    "dreambench_pp": Kind(
+    "mtg": ImporterKind(
+        "mtg", "Mind-the-Glitch: image_{1,2}_{original,inpainted,object_mask,part_mask}; oracle scores"
+    ),
+    "dreambench_pp": ImporterKind(
         "dreambench",
         "DreamBench++: images/, captions/, and generated samples with their ratings",
         {
@@ -56,32 +58,34 @@ KINDS = {
         },
         local=True,
     ),
-    "nights": Kind("nights", "NIGHTS and triplets like it: data.csv with ref, left, right and votes, 6 or more"),
-    "subjects2k": Kind("subjects", "Subjects2k: pairs with human same/different labels"),
-    "pods": Kind("pods", "PODS: image, mask, label, scene_type; or its folders train/, test/, test_masks/"),
-    "cute": Kind(
+    "nights": ImporterKind(
+        "nights", "NIGHTS and triplets like it: data.csv with ref, left, right and votes, 6 or more"
+    ),
+    "subjects2k": ImporterKind("subjects", "Subjects2k: pairs with human same/different labels"),
+    "pods": ImporterKind("pods", "PODS: image, mask, label, scene_type; or its folders train/, test/, test_masks/"),
+    "cute": ImporterKind(
         "folders",
         "CUTE: folders of objects, with folders of scenes below",
         {"depth": "how many folders name the object (default: all above the first folder that names a scene)"},
         local=True,
     ),
-    "deepfashion2": Kind(
+    "deepfashion2": ImporterKind(
         "deepfashion2",
         "DeepFashion2: train/image/, train/annos/; photos of one garment, with masks drawn from polygons",
         local=True,
     ),
-    "uned": Kind(
+    "uned": ImporterKind(
         "uned",
         "UnED: info_files/SET/train.json and images/SET/ of MET, GLDv2, SOP, In-Shop and RP2k, for ILGen's Real sets",
         local=True,
     ),
-    "finer": Kind(
+    "finer": ImporterKind(
         "finer",
         "Finer-Personalization Rank: gallery_data.csv, train_data.csv, generated_data.csv; a folder for each method",
         local=True,
         several=True,
     ),
-    "ilias": Kind(
+    "ilias": ImporterKind(
         "ilias",
         "ILIAS: ilias_core/NAME/{query,pos}/, image_ids/, taxonomy.json",
         {
@@ -91,13 +95,13 @@ KINDS = {
         },
         local=True,
     ),
-    "wildlife": Kind(
+    "wildlife": ImporterKind(
         "wildlife",
         "WildlifeReID-10k, AnimalCLEF: metadata.csv with identity, path, and where present split, dataset, bbox, date",
         local=True,
     ),
-    "mveb": Kind("mveb", "MVEB and VLM2Vec-like tables: queries, targets, negatives with instructions"),
-    "mmeb": Kind(
+    "mveb": ImporterKind("mveb", "MVEB and VLM2Vec-like tables: queries, targets, negatives with instructions"),
+    "mmeb": ImporterKind(
         "mmeb",
         "MMEB: queries and targets of images, texts or both, to train or to evaluate",
         {
@@ -107,5 +111,5 @@ KINDS = {
             "variant": "training tables to use, original or diverse_instruction (default: original)",
         },
     ),
-    "table": Kind("table", "any Parquet, Arrow, CSV or JSON lines; columns named by --map"),
+    "table": ImporterKind("table", "any Parquet, Arrow, CSV or JSON lines; columns named by --map"),
 }

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from PIL import Image
 
 from idmetric.data.importers.images import png
-from idmetric.data.importers.run import Job, as_name, scalars
+from idmetric.data.importers.run import ImportJob, as_name, scalars
 from idmetric.data.importers.source import read_json
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.split_words import split_word
@@ -28,7 +28,7 @@ from idmetric.metric.files.folders import matching
 from idmetric.metric.images.opening import open_file
 
 
-def rows(job: Job) -> Iterator[Row]:
+def rows(job: ImportJob) -> Iterator[Row]:
     """A row for each photo of one garment, with its mask."""
     root = job.folder()
     files = matching(root, "annos/*.json", "*/annos/*.json")

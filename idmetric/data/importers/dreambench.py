@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import fmean
 
 from idmetric.data.importers.folders import pictures
-from idmetric.data.importers.run import Columns, Job
+from idmetric.data.importers.run import Columns, ImportJob
 from idmetric.data.importers.source import read_json
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
@@ -37,7 +37,7 @@ _SPELLED = {"vit_huge": "vit_h", "vit_giant": "vit_g"}  # in names of image fold
 Ratings = dict[str, dict[str, dict[tuple[str, int], float]]]
 
 
-def rows(job: Job) -> Iterator[Row]:
+def rows(job: ImportJob) -> Iterator[Row]:
     """The references, then a pair of reference and image for each generated image."""
     references = {}
     for row in _references(job, job.folder()):
@@ -52,7 +52,7 @@ def rows(job: Job) -> Iterator[Row]:
         raise ManifestError("ratings need generated images: name their folder with --option samples=FOLDER")
 
 
-def _references(job: Job, root: Path) -> Iterator[Row]:
+def _references(job: ImportJob, root: Path) -> Iterator[Row]:
     folder = root / "images"
     if not folder.is_dir():
         raise ManifestError(f"{root}: no folder images/; expected images/CATEGORY/NN.jpg and captions/CATEGORY/NN.txt")
@@ -69,7 +69,7 @@ def _references(job: Job, root: Path) -> Iterator[Row]:
         yield job.row(collection, collection, folder / picture.path, **columns)
 
 
-def _samples(job: Job, folder: Path, references: dict[str, Row], ratings: Ratings) -> Iterator[Row]:
+def _samples(job: ImportJob, folder: Path, references: dict[str, Row], ratings: Ratings) -> Iterator[Row]:
     files = [*filter(is_image, matching(folder, "*/tgt_image/*/*"))]
     if not files:
         raise ManifestError(f"{folder}: no METHOD/tgt_image/COLLECTION/PROMPT_NUMBER.jpg in the folder")

@@ -20,7 +20,7 @@ from dataclasses import replace
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from idmetric.data.importers.run import Job, scalars
+from idmetric.data.importers.run import ImportJob, scalars
 from idmetric.data.importers.source import Source
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
@@ -29,7 +29,7 @@ FILES = {"gallery": "gallery_data.csv", "train": "train_data.csv", "query": "gen
 _COLUMNS = ("file_path", "name", "species")
 
 
-def rows(job: Job) -> Iterator[Row]:
+def rows(job: ImportJob) -> Iterator[Row]:
     """A row for each image: split "gallery", "train" or "query"; the column engine holds a query's method."""
     tables = []
     for root in map(job.folder, job.sources):
@@ -68,7 +68,7 @@ def rows(job: Job) -> Iterator[Row]:
         raise ManifestError(f"{folders}: needs {FILES['gallery']}, and {FILES['query']} or {FILES['train']}")
 
 
-def _images(job: Job, split: str, table: Path) -> Iterator[Row]:
+def _images(job: ImportJob, split: str, table: Path) -> Iterator[Row]:
     source = replace(job.open(*_COLUMNS, source=table, known=("method",)), name=str(table))
     for record in job.records(source):
         values = {name: value for name, value in record.values.items() if name and value}  # an index has no name

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from idmetric.data.importers.run import Job
+from idmetric.data.importers.run import ImportJob
 from idmetric.data.importers.split_folders import split_level
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
@@ -28,20 +28,20 @@ _SCENE = re.compile(r"((in[ _-]?the[ _-]?)?wild|(in[ _-]?)?studio|light(ing|s)?|
 
 
 @dataclass(frozen=True)
-class Picture:
+class PicturePaths:
     """Paths of an image and of its mask, relative to a folder."""
 
     path: PurePosixPath
     mask: PurePosixPath | None
 
-    def row(self, job: Job, root: Path, subject: str, **columns: Any) -> Row:
+    def row(self, job: ImportJob, root: Path, subject: str, **columns: Any) -> Row:
         """Its row, with an identity of this name."""
         if self.mask:
             columns["mask"] = str((root / self.mask).absolute())
         return job.row(subject, str(self.path), root / self.path, **columns)
 
 
-def folder(job: Job) -> Iterator[Row]:
+def folder(job: ImportJob) -> Iterator[Row]:
     """A row for each image; its identity is the path of its folder."""
     root = job.folder()
     images = pictures(root)
@@ -61,7 +61,7 @@ def folder(job: Job) -> Iterator[Row]:
         yield picture.row(job, root, "/".join(folders), **columns)
 
 
-def pictures(root: Path) -> list[Picture]:
+def pictures(root: Path) -> list[PicturePaths]:
     """All images in a folder at any depth, sorted, with their masks; hidden files are ignored, links followed.
 
     Raises:
@@ -84,7 +84,7 @@ def pictures(root: Path) -> list[Picture]:
     if lone:
         listed = ", ".join(first_few(lone, 5))
         warnings.warn(f"{root}: {len(lone)} masks belong to no image (rename those of images): {listed}", stacklevel=2)
-    return [Picture(path, mask_of.get(path.with_suffix(""))) for path in images]
+    return [PicturePaths(path, mask_of.get(path.with_suffix(""))) for path in images]
 
 
 def _masked(path: PurePosixPath) -> PurePosixPath | None:
@@ -97,7 +97,7 @@ def _masked(path: PurePosixPath) -> PurePosixPath | None:
     return PurePosixPath(*image_folders, stem)
 
 
-def cute(job: Job) -> Iterator[Row]:
+def cute(job: ImportJob) -> Iterator[Row]:
     """CUTE: 180 objects under different lighting, poses and in the wild (Kotar et al., NeurIPS 2023; purl gj714cj0414).
 
     The published archive is a tree of folders without an index. The path of an image is taken to name first the object

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from idmetric.data.importers.folders import pictures
-from idmetric.data.importers.run import Columns, Job
+from idmetric.data.importers.run import Columns, ImportJob
 from idmetric.data.importers.source import read_json
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
@@ -34,7 +34,7 @@ LISTS = {"query": "image_query_ids.txt", "pos": "positive_ids.txt"}
 _IMAGE = re.compile(r"(?P<name>[^/]+)/(?P<kind>query(?=/Q)|pos(?=/P))/[QP]\d+_\d+\.\w+")
 
 
-def rows(job: Job) -> Iterator[Row]:
+def rows(job: ImportJob) -> Iterator[Row]:
     """A row for each query, positive and distractor."""
     splits = SPLITS if job.choice("splits", "yes", "no") == "yes" else {}
     root = job.folder()

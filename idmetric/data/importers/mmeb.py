@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from idmetric.data.importers.mmeb_sets import target_words
-from idmetric.data.importers.run import Columns, Job, Record, as_list
+from idmetric.data.importers.run import Columns, ImportJob, Record, as_list
 from idmetric.data.importers.source import Source, locate
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
@@ -41,7 +41,7 @@ TOKEN = "<|image_1|>"  # Phi-3.5-V's, in all of MMEB's texts
 MOST = 50_000  # training rows of a subset, the first ones, as in VLM2Vec's commands; 662K pairs in VisME
 
 
-def rows(job: Job) -> Iterator[Row]:
+def rows(job: ImportJob) -> Iterator[Row]:
     """The rows of training groups, or of queries and candidates to evaluate."""
     source = job.open()
     job.choice("targets", *TARGETS)
@@ -55,7 +55,7 @@ def rows(job: Job) -> Iterator[Row]:
         yield from _evaluation(job, source)
 
 
-def _training(job: Job, source: Source) -> Iterator[Row]:
+def _training(job: ImportJob, source: Source) -> Iterator[Row]:
     variant = job.choice("variant", *VARIANTS)
     other_variants = {*VARIANTS} - {variant}
     names = {shard.split or shard.stem for shard in source.shards}
@@ -90,7 +90,7 @@ def _training(job: Job, source: Source) -> Iterator[Row]:
             yield job.row(None, f"{group}/{position}", slot=slot, parameters=parameters, **shared, **columns)
 
 
-def _evaluation(job: Job, source: Source) -> Iterator[Row]:
+def _evaluation(job: ImportJob, source: Source) -> Iterator[Row]:
     numbers_of: dict[str, dict[tuple[str, str], int]] = defaultdict(dict)  # subset -> (text, path) -> candidate
     for record in job.records(source):
         values, subset, split = record.values, _subset(record), record.shard.split or "test"
@@ -164,5 +164,5 @@ def _item(record: Record, text: Any, path: Any) -> Columns:
     return {"text": words if words.strip() else None, "path": str(file.absolute())}
 
 
-def _image_dir(job: Job, source: Source) -> Path:
+def _image_dir(job: ImportJob, source: Source) -> Path:
     return Path(job.options.get("image_dir", source.root))

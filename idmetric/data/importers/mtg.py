@@ -11,7 +11,7 @@ from itertools import product
 
 import torch
 
-from idmetric.data.importers.run import Columns, Job, Record
+from idmetric.data.importers.run import Columns, ImportJob, Record
 from idmetric.data.manifest.table import Row
 from idmetric.metric.images.coverage import read_mask
 from idmetric.metric.images.read import ImageReadError
@@ -21,7 +21,7 @@ VIEWS = (1, 2)
 _PARTS = ("original", "inpainted", "object_mask", "part_mask")
 
 
-def rows(job: Job) -> Iterator[Row]:
+def rows(job: ImportJob) -> Iterator[Row]:
     """For each view the original (real) and the inpainted image (part-edit)."""
     columns = [f"image_{view}_{part}" for view, part in product(VIEWS, _PARTS)]
     for record in job.records(job.open(*columns)):
@@ -29,7 +29,7 @@ def rows(job: Job) -> Iterator[Row]:
             yield from _view(job, record, view)
 
 
-def _view(job: Job, record: Record, view: int) -> Iterator[Row]:
+def _view(job: ImportJob, record: Record, view: int) -> Iterator[Row]:
     values = record.values
     split = values.get("split") or record.shard.split
     name = record.text("id") or f"{record.number:05d}"

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import Any
 
-from idmetric.data.importers.run import Columns, Job, as_list
+from idmetric.data.importers.run import Columns, ImportJob, as_list
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 
@@ -39,7 +39,7 @@ NAMES = {
 }  # fmt: skip
 
 
-def rows(job: Job) -> Iterator[Row]:
+def rows(job: ImportJob) -> Iterator[Row]:
     """The rows of each group, or one row for each image with an identity."""
     source = job.open(known=chain.from_iterable(NAMES.values()))
     column_of = discover(source.columns, job)
@@ -77,7 +77,7 @@ def rows(job: Job) -> Iterator[Row]:
         yield job.row(identity, name, text=cells.get("instruction"), parameters=parameters, **shared, **image, **mask)
 
 
-def discover(columns: Sequence[str], job: Job) -> dict[str, str]:
+def discover(columns: Sequence[str], job: ImportJob) -> dict[str, str]:
     """Meaning -> column of a table; ManifestError if they give neither queries nor labeled images."""
     column_of = {}
     for meaning, name in job.columns.items():

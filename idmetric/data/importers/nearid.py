@@ -18,7 +18,7 @@ import re
 import warnings
 from collections.abc import Iterator
 
-from idmetric.data.importers.run import Columns, Job, Record
+from idmetric.data.importers.run import Columns, ImportJob, Record
 from idmetric.data.importers.source import Source, read_json
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
@@ -30,7 +30,7 @@ _PROMPTS = tuple(f"prompts{view}" for view in VIEWS)
 Scenes = dict[str, tuple[str | None, dict[int, Columns]]]
 
 
-def rows(job: Job) -> Iterator[Row]:
+def rows(job: ImportJob) -> Iterator[Row]:
     """Positives of all sources first, then distractors."""
     sources = [job.open(source=source) for source in job.sources]
     with_ids = ["id" in source.columns for source in sources]
@@ -50,7 +50,7 @@ def rows(job: Job) -> Iterator[Row]:
             yield from _distractors(job, source, scenes)
 
 
-def _positives(job: Job, source: Source, scenes: Scenes) -> Iterator[Row]:
+def _positives(job: ImportJob, source: Source, scenes: Scenes) -> Iterator[Row]:
     for record, identity, split in _named(job, source):
         masks: dict[int, Columns] = {}
         scenes[identity] = split, masks
@@ -70,7 +70,7 @@ def _positives(job: Job, source: Source, scenes: Scenes) -> Iterator[Row]:
             )
 
 
-def _distractors(job: Job, source: Source, scenes: Scenes) -> Iterator[Row]:
+def _distractors(job: ImportJob, source: Source, scenes: Scenes) -> Iterator[Row]:
     engine = re.sub("^NearID[-_]", "", source.name.rsplit("/", 1)[-1], flags=re.IGNORECASE)  # such as Flux_1024
     lone = 0
     for record, identity, split in _named(job, source):
@@ -109,7 +109,7 @@ def _scene(record: Record, identity: str, split: str | None, view: int) -> Colum
     return {"split": split, "domain": "objects", "category": record.values.get("category"), "background": background}
 
 
-def _named(job: Job, source: Source) -> Iterator[tuple[Record, str, str | None]]:
+def _named(job: ImportJob, source: Source) -> Iterator[tuple[Record, str, str | None]]:
     """Each row with its identity and split; rows with an empty id are left out."""
     split_of = _positions(source)
     has_parts = len({shard.split for shard in source.shards}) > 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from idmetric.data.importers.run import Job
+from idmetric.data.importers.run import ImportJob
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
 
@@ -19,7 +19,7 @@ _SLOTS = {"anchor": "ref_path", "left": "left_path", "right": "right_path"}
 _KNOWN = ("votes", "left_vote", "right_vote", "prompt", "is_imagenet")
 
 
-def rows(job: Job) -> Iterator[Row]:
+def rows(job: ImportJob) -> Iterator[Row]:
     """Three rows for each triplet with enough votes."""
     source = job.open(*_SLOTS.values(), known=_KNOWN)
     if "left_vote" not in source.columns:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from idmetric.data.importers.folders import pictures
-from idmetric.data.importers.run import Columns, Job
+from idmetric.data.importers.run import Columns, ImportJob
 from idmetric.data.importers.source import read_json
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.split_words import split_name
@@ -23,7 +23,7 @@ from idmetric.metric.files.folders import matching
 PARTS = ("train", "test", "test_dense")
 
 
-def rows(job: Job) -> Iterator[Row]:
+def rows(job: ImportJob) -> Iterator[Row]:
     """A row for each photo."""
     root = Path(job.sources[0])
     folders = [path for path in matching(root, "*/") if _part(path.name) in ("train", "test")]
@@ -33,7 +33,7 @@ def rows(job: Job) -> Iterator[Row]:
         yield from _of_table(job)
 
 
-def _of_folders(job: Job, root: Path) -> Iterator[Row]:
+def _of_folders(job: ImportJob, root: Path) -> Iterator[Row]:
     about = _index(root)
     for picture in job.limited(pictures(root), root.name):
         part, *folders = picture.path.parts[:-1]
@@ -44,7 +44,7 @@ def _of_folders(job: Job, root: Path) -> Iterator[Row]:
         yield picture.row(job, root, folders[0], parameters={"x_part": part}, **about(folders[0]))
 
 
-def _of_table(job: Job) -> Iterator[Row]:
+def _of_table(job: ImportJob) -> Iterator[Row]:
     source = job.open("image", "label")
     about = _index(source.root)
     for record in job.records(source):

@@ -41,7 +41,7 @@ class Record:
         values: by the expected names of their columns (`--map`).
     """
 
-    job: Job
+    job: ImportJob
     source: Source
     shard: Shard
     number: int
@@ -94,7 +94,7 @@ class Record:
         self.job.rejected.append(f"{self.where}: {reason}")
 
     def keep(self, value: Any, column: str = "path") -> Columns:
-        """`Job.keep` of one of its images."""
+        """`ImportJob.keep` of one of its images."""
         return self.job.keep(value, column, self.source.locate)
 
     def about(self, *used: str) -> Columns:
@@ -118,7 +118,7 @@ class Record:
 
 
 @dataclass
-class Job:
+class ImportJob:
     """The task of an importer.
 
     Attributes:
@@ -290,7 +290,7 @@ def import_dataset(
     """The manifest of a published dataset or folder; its paths are absolute until it is written.
 
     Args:
-        kind, sources, settings: of `Job`, such as images, name, columns, options and limit.
+        kind, sources, settings: of `ImportJob`, such as images, name, columns, options and limit.
         on_error: treatment of unusable rows, such as rows without an image: "fail" raises an error that lists all of
             them, "skip" leaves them out.
 
@@ -300,7 +300,7 @@ def import_dataset(
     """
     if isinstance(sources, str | os.PathLike):
         sources = [sources]
-    job = Job(kind, sources, **settings)
+    job = ImportJob(kind, sources, **settings)
     manifest = job.run()
     if job.rejected and on_error != "skip":
         lines = "\n  ".join(first_few(job.rejected))

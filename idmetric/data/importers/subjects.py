@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from idmetric.data.importers.run import Job, scalars
+from idmetric.data.importers.run import ImportJob, scalars
 from idmetric.data.manifest.table import Row
 
 ENGINE = "FLUX.1"  # OminiControl, section 4: both images are generated in one canvas
 
 
-def rows(job: Job) -> Iterator[Row]:
+def rows(job: ImportJob) -> Iterator[Row]:
     """Two rows for each pair with a human label."""
     source = job.open("reference_image", "test_image", "binary_label", known=("pair_id", "human_votes"))
     for record in job.records(source):

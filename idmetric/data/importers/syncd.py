@@ -20,7 +20,7 @@ from typing import Any
 from PIL import Image
 
 from idmetric.data.importers.images import png
-from idmetric.data.importers.run import Job
+from idmetric.data.importers.run import ImportJob
 from idmetric.data.importers.source import locate, read_json
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
@@ -30,7 +30,7 @@ from idmetric.metric.images.opening import open_image
 _TABLE = "metadata.json"
 
 
-def rows(job: Job) -> Iterator[Row]:
+def rows(job: ImportJob) -> Iterator[Row]:
     """A row for each image of each record with two images or more."""
     root = job.folder()
     table = root / _TABLE
@@ -55,7 +55,7 @@ def rows(job: Job) -> Iterator[Row]:
         yield from views
 
 
-def _view(job: Job, path: Path, record: Mapping[str, Any], index: int) -> Row:
+def _view(job: ImportJob, path: Path, record: Mapping[str, Any], index: int) -> Row:
     """The row of an image; its identity is the folder of the record's files."""
     files = record["filenames"]
     if not path.is_file():

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from idmetric.data.importers.run import Columns, Job, scalars
+from idmetric.data.importers.run import Columns, ImportJob, scalars
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import PATHS, Row
 
@@ -21,7 +21,7 @@ _NUMBERS = ("oracle", "label", "seed")
 TARGETS = ("id", "identity", *PATHS, *_TEXT, *_NUMBERS)
 
 
-def rows(job: Job) -> Iterator[Row]:
+def rows(job: ImportJob) -> Iterator[Row]:
     """One manifest row for each row of the table."""
     for column in job.columns:
         if column not in TARGETS and not column.startswith("x_"):

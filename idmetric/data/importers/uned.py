@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from idmetric.data.importers.run import Job, as_list, as_name
+from idmetric.data.importers.run import ImportJob, as_list, as_name
 from idmetric.data.importers.source import locate, read_json
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Row
@@ -23,7 +23,7 @@ SETS = {
 }
 
 
-def rows(job: Job) -> Iterator[Row]:
+def rows(job: ImportJob) -> Iterator[Row]:
     """A row for each training image; an image of several classes has no identity."""
     root = job.folder()
     for name, (dataset, domain) in SETS.items():

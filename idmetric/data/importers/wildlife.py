@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from idmetric.data.importers.images import png
-from idmetric.data.importers.run import Job
+from idmetric.data.importers.run import ImportJob
 from idmetric.data.manifest.table import Row
 from idmetric.matching.annotations import box_by_size
 from idmetric.metric.files import json_file
@@ -26,7 +26,7 @@ _FREE = ("date", "orientation")  # for columns of their own
 _KNOWN = (*_USED, *_FREE, "image_id")
 
 
-def rows(job: Job) -> Iterator[Row]:
+def rows(job: ImportJob) -> Iterator[Row]:
     """A row for each photo, or box in a photo."""
     source = job.open("identity", "path", source=job.folder().absolute() / "metadata.csv", known=_KNOWN)
     for record in job.records(source):

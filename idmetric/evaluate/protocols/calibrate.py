@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from idmetric.evaluate.protocols.common.columns import Array, Truths, texts
 from idmetric.evaluate.protocols.common.intervals import COSINE, POSITIVE, SHARE, Range, any_statistic, auc
-from idmetric.evaluate.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
+from idmetric.evaluate.protocols.common.labeled_pairs import LabeledPairs, draw_pairs, usable
 from idmetric.evaluate.protocols.common.protocol import Protocol
 from idmetric.evaluate.protocols.common.result import Result, Row, Value, numbers_of, slug
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, bind
@@ -140,7 +140,7 @@ def check_models(models: Models) -> dict[str, Embedder]:
     return embedders
 
 
-def _notes(pairs: Pairs) -> list[str]:
+def _notes(pairs: LabeledPairs) -> list[str]:
     counts = ", ".join(f"{count} {kind}" for kind, count in pairs.counts().items())
     notes = [f"pairs: {counts}"]
     families = len(np.unique(pairs.family))
@@ -168,7 +168,7 @@ def _to_check(name: str, metric: Embedder, check: str, settings: EvalSettings) -
 def _check(
     calibration: Calibration,
     scores: Array,
-    pairs: Pairs,
+    pairs: LabeledPairs,
     data: Manifest,
     settings: EvalSettings,
     result: Result,
@@ -194,7 +194,7 @@ def _check(
 def calibrate(
     metric: Embedder,
     scores: Array,
-    pairs: Pairs,
+    pairs: LabeledPairs,
     data: Manifest,
     settings: EvalSettings,
     options: CalibrateOptions,
@@ -257,7 +257,7 @@ def calibrate(
     )
 
 
-def _facts(data: Manifest, pairs: Pairs, settings: EvalSettings) -> dict[str, Any]:
+def _facts(data: Manifest, pairs: LabeledPairs, settings: EvalSettings) -> dict[str, Any]:
     """What a calibration keeps of its data."""
     rows = np.unique([pairs.a, pairs.b])
     is_generated = any(texts(data, "engine")[rows])
@@ -276,7 +276,7 @@ def _facts(data: Manifest, pairs: Pairs, settings: EvalSettings) -> dict[str, An
 def quality_row(
     method: str,
     probability: Array,
-    pairs: Pairs,
+    pairs: LabeledPairs,
     settings: EvalSettings,
 ) -> Row:
     """Calibration error, log loss and Brier score of probabilities (P,)."""
@@ -302,7 +302,7 @@ def quality_row(
 
 def _threshold(
     scores: Array,
-    pairs: Pairs,
+    pairs: LabeledPairs,
     rate: float,
     settings: EvalSettings,
 ) -> tuple[Row, dict[str, Any]]:
@@ -340,7 +340,7 @@ def decision_row(
     rate: float,
     distance: float,
     scores: Array,
-    pairs: Pairs,
+    pairs: LabeledPairs,
     settings: EvalSettings,
     label: str = "",
 ) -> Row:
@@ -361,7 +361,7 @@ def _share(is_accepted: Array, is_kind: Truths) -> float:
     return float(is_accepted[is_kind].mean()) if is_kind.any() else np.nan
 
 
-def _false_accepts(threshold: float, scores: Array, pairs: Pairs) -> dict[str, Value]:
+def _false_accepts(threshold: float, scores: Array, pairs: LabeledPairs) -> dict[str, Value]:
     """The false-accept rate of each kind of pairs of two identities, as columns of a row."""
     shares = {}
     for kind, count in pairs.counts().items():
@@ -373,7 +373,7 @@ def _false_accepts(threshold: float, scores: Array, pairs: Pairs) -> dict[str, V
 
 def left_out_rows(
     scores: Array,
-    pairs: Pairs,
+    pairs: LabeledPairs,
     dataset: NDArray[Any],
     limit: float,
     settings: EvalSettings,
@@ -408,7 +408,7 @@ def left_out_rows(
 def _keep(
     result: Result,
     data: Manifest,
-    pairs: Pairs,
+    pairs: LabeledPairs,
     scores: Array,
     probability: Array,
 ) -> None:

@@ -36,7 +36,7 @@ REAL = "real photos"  # the method of the row that takes training images as quer
 MEASURES: dict[str, Measure] = {"mAP": average_precision, "P@1": precision_at_1}
 
 
-class Task(NamedTuple):
+class RankTask(NamedTuple):
     """The queries of a method and species."""
 
     method: str
@@ -73,7 +73,7 @@ def run(
     return results
 
 
-def tasks(data: Manifest) -> list[Task]:
+def tasks(data: Manifest) -> list[RankTask]:
     """The searches of each method and species, in the manifest's order, real photos last."""
     split = texts(data, "split", "")
     species = texts(data, "category", "")
@@ -96,11 +96,11 @@ def tasks(data: Manifest) -> list[Task]:
         gallery = np.flatnonzero(in_gallery & (species == kind))
         if not len(gallery):
             raise ValueError(f"no gallery image has the category {kind!r} of {len(queries)} queries of {name}")
-        searches.append(Task(name, kind, Search.of(data, queries, gallery)))
+        searches.append(RankTask(name, kind, Search.of(data, queries, gallery)))
     return searches
 
 
-def _notes(all_tasks: Sequence[Task], data: Manifest) -> list[str]:
+def _notes(all_tasks: Sequence[RankTask], data: Manifest) -> list[str]:
     """Which queries count as 0."""
     without: list[int] = []
     for task in all_tasks:
@@ -115,7 +115,7 @@ def _notes(all_tasks: Sequence[Task], data: Manifest) -> list[str]:
 def _measure(
     scorer: Scorer,
     data: Manifest,
-    task: Task,
+    task: RankTask,
     settings: EvalSettings,
     result: Result,
 ) -> Row:

@@ -47,8 +47,16 @@ from idmetric.evaluate.protocols.generator.columns import COLUMNS as generator_c
 from idmetric.evaluate.protocols.generator.confusion import confusion_of, keep_confusions
 from idmetric.evaluate.protocols.generator.example import example
 from idmetric.evaluate.protocols.generator.grades import CONSISTENCY, GRADE, Grades, read_grades
-from idmetric.evaluate.protocols.generator.images import Images, Names, Scores, Sightings, on_places, score, sizes_of
-from idmetric.evaluate.protocols.generator.layouts import LAYOUTS, Layout
+from idmetric.evaluate.protocols.generator.images import (
+    Images,
+    MethodScores,
+    Names,
+    Sightings,
+    on_places,
+    score,
+    sizes_of,
+)
+from idmetric.evaluate.protocols.generator.layouts import LAYOUTS, ProjectLayout
 from idmetric.evaluate.protocols.generator.options import OUTPUTS_HELP, CopyingOptions, OutputsOptions
 from idmetric.evaluate.protocols.generator.outputs import open_outputs
 from idmetric.evaluate.protocols.generator.pattern import FLOOR
@@ -236,7 +244,7 @@ def published(
     return named, []
 
 
-def _published_in_regions(similarities: Mapping[str, Similarities], layout: Layout) -> Row:
+def _published_in_regions(similarities: Mapping[str, Similarities], layout: ProjectLayout) -> Row:
     """The published numbers of a layout, as released: of all images, or the mean over stories."""
     from idmetric.matching.named import PUBLISHED
     from idmetric.matching.published import mean_of_values
@@ -326,7 +334,7 @@ def run(
             detected = _detected(options, settings)
             detector = detected.signature
             regions = detect_regions(detected, to_cut, data, settings)
-    layout = LAYOUTS[options.layout] if options.layout else Layout("")
+    layout = LAYOUTS[options.layout] if options.layout else ProjectLayout("")
     limits: dict[str, tuple[dict[str, float], str, list[str]]] = {}
     for name, of_pairs in models.items():
         limits[name] = ({}, "", []) if options.in_regions else _limits(of_pairs, settings, options)
@@ -498,7 +506,9 @@ def _notes_on_thresholds(images: Images, seen: Sightings) -> list[str]:
 # Scores
 
 
-def _values(images: Images, scores: Scores, chosen: Truths, taus: Mapping[str, float], settings: EvalSettings) -> Row:
+def _values(
+    images: Images, scores: MethodScores, chosen: Truths, taus: Mapping[str, float], settings: EvalSettings
+) -> Row:
     """The numbers of one method's images."""
     subject = images.subject[chosen]
     means = means_of(scores.identity[chosen], subject)
@@ -533,7 +543,9 @@ def _failure_rate(means: Mapping[str, float], tau: float, settings: EvalSettings
     return intervals.mean(failed.astype(float), np.array(list(means), dtype=object), settings)
 
 
-def _compare(images: Images, scores: Scores, settings: EvalSettings, options: GeneratorOptions, result: Result) -> None:
+def _compare(
+    images: Images, scores: MethodScores, settings: EvalSettings, options: GeneratorOptions, result: Result
+) -> None:
     if len(images.methods) < 2:
         return
     places = images.places()

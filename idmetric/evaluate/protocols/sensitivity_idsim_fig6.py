@@ -36,7 +36,7 @@ from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, Scorer, answered, bind
 from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.settings import Checked, option
-from idmetric.evaluate.statistics.sensitivity import Fit, fits
+from idmetric.evaluate.statistics.sensitivity import Regression, fits
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -62,7 +62,7 @@ COLUMNS = {
 ALL = "all"
 NONE = "none"  # the factor of pictures without a change of context
 _COLUMNS = ("factor", "factor_change", "identity_change")
-_NAMES = {"identity": "identity", "factor": "context", "r2": "R^2"}  # of a `Fit`, in the table
+_NAMES = {"identity": "identity", "factor": "context", "r2": "R^2"}  # of a `Regression`, in the table
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ def _factors(grid: Sequence[Cell]) -> list[str]:
     return factors
 
 
-def factor_fits(scores: Array, grid: Sequence[Cell], factor: str) -> dict[str, Fit]:
+def factor_fits(scores: Array, grid: Sequence[Cell], factor: str) -> dict[str, Regression]:
     """Instance -> the regression over its grid of one factor, pictures without a change of context among it.
 
     Raises:

@@ -27,7 +27,7 @@ _MATCHES = 6_500_000  # bytes for all matches of a page
 
 
 @dataclass
-class Entry:
+class AlbumEntry:
     """A row of scores, its image, the reference shown next to the image, and their matches."""
 
     row: dict[str, Any]
@@ -46,7 +46,7 @@ class Album:
 
     def __init__(self, metric: Embedder, count: int, details: int) -> None:
         self.details = details
-        self.entries: list[Entry] = []
+        self.entries: list[AlbumEntry] = []
         self.pictures: dict[File, str] = {}
         self.references: dict[File, None] = {}  # in the order in which they were seen
         self._metric = metric
@@ -94,12 +94,12 @@ class Album:
         if image_tokens is not None and reference_tokens is not None:
             matches = matches_of(reference_tokens, image_tokens, self._metric.device)
         self.references.setdefault(reference)
-        entry = Entry(row, image, reference, matches)
+        entry = AlbumEntry(row, image, reference, matches)
         self.entries.append(entry)
         if self.details and len(self.entries) % (2 * self.details) == 0:
             self._forget()
 
-    def finish(self, rows: Sequence[dict[str, Any]]) -> list[Entry]:
+    def finish(self, rows: Sequence[dict[str, Any]]) -> list[AlbumEntry]:
         """Return the entries in the order of the rows."""
         self._forget()
         entry_of = {id(entry.row): entry for entry in self.entries}

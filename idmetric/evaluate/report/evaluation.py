@@ -66,7 +66,7 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None, pictures:
     ids: dict[str, int] = {}
     if data is not None:
         ids = {name: row for row, name in enumerate(data.column("id"))}
-    tables: list[Table] = []
+    tables: list[HardestItems] = []
     verdicts, albums = [], []
     for result in results:
         tables += _tables(result, ids)
@@ -148,7 +148,7 @@ def _plots(results: Sequence[Result]) -> list[dict[str, str]]:
 
 
 @dataclass(frozen=True)
-class Table:
+class HardestItems:
     """A list of items of a model, the hardest first.
 
     Attributes:
@@ -177,7 +177,7 @@ class Table:
         return [str(methods[index]) for index in self.order]
 
 
-def _tables(result: Result, ids: Mapping[str, int]) -> list[Table]:
+def _tables(result: Result, ids: Mapping[str, int]) -> list[HardestItems]:
     """List the items of a result that name images of the data."""
     tables = []
     for title, columns in result.items.items():
@@ -188,7 +188,7 @@ def _tables(result: Result, ids: Mapping[str, int]) -> list[Table]:
     return tables
 
 
-def _table(model: str, title: str, columns: Columns, ids: Mapping[str, int]) -> Table:
+def _table(model: str, title: str, columns: Columns, ids: Mapping[str, int]) -> HardestItems:
     """The list of the columns' items; images come first, with their scores."""
     items: Items = {}
     for name, values in columns.items():
@@ -216,7 +216,7 @@ def _table(model: str, title: str, columns: Columns, ids: Mapping[str, int]) -> 
         names.append(name)
         if _is_numeric(values):
             numbers.append(name)
-    return Table(
+    return HardestItems(
         model=model,
         title=title,
         about=f"{shown}, {about}",
@@ -305,7 +305,7 @@ class Shot:
 
 
 @dataclass(frozen=True)
-class Album:
+class MethodImages:
     """The images of methods or steps: the worst, and for each place a reference and owner -> image.
 
     The lowest identity comes first, but each subject is shown once before one is shown again.
@@ -317,7 +317,7 @@ class Album:
     scenes: list[tuple[str, dict[str, Shot]]]
 
 
-def _album(result: Result, names: Iterable[str]) -> Album:
+def _album(result: Result, names: Iterable[str]) -> MethodImages:
     """The images of the methods or steps of these names, the worst first."""
     items = result.items["images"]
     label, prefix = "method", ""
@@ -357,7 +357,7 @@ def _album(result: Result, names: Iterable[str]) -> Album:
             if key in references:
                 side_by_side.append((references[key], scene))
     owners = [f"{prefix}{name}" for name in names]
-    return Album(result.model, owners, worst, side_by_side[:LINES])
+    return MethodImages(result.model, owners, worst, side_by_side[:LINES])
 
 
 def _each_subject_first(subjects: Sequence[str], owners: Sequence[Any], identities: Sequence[float]) -> list[int]:
@@ -389,8 +389,8 @@ def _prompts(items: Columns) -> list[tuple[str, str, str]]:
 
 
 def _pictures(
-    tables: Sequence[Table],
-    albums: Sequence[Album],
+    tables: Sequence[HardestItems],
+    albums: Sequence[MethodImages],
     ids: Mapping[str, int],
     data: Manifest | None,
     taken: PagePictures | None,

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from idmetric.gallery import Gallery, Item
+from idmetric.gallery import Gallery, GalleryItem
 from idmetric.gallery.index import file_of
 from idmetric.gallery.looks import Looks
 from idmetric.gallery.table import NEIGHBORS
@@ -121,7 +121,7 @@ def _by_group(rows: Iterable[Record]) -> list[list[Record]]:
     return [list(members) for _, members in groupby(rows, itemgetter("group"))]
 
 
-def _removable(rows: Sequence[Record], items: Mapping[str, Item]) -> list[Record]:
+def _removable(rows: Sequence[Record], items: Mapping[str, GalleryItem]) -> list[Record]:
     """The columns of a group's rows that the page shows, and `fixed`, why it cannot remove the row's file."""
     times = Counter(os.path.realpath(row["image"]) for row in rows)
     shown = []
@@ -169,7 +169,7 @@ def _marked(rows: Sequence[Record]) -> list[Record]:
 
 def _pictures(
     gallery: Gallery,
-    items: Sequence[Item],
+    items: Sequence[GalleryItem],
     faults: Mapping[tuple[str, ...], str],
     room: int,
 ) -> tuple[int, dict[str, str]]:
@@ -191,7 +191,7 @@ def _pictures(
     return len(items), pictures
 
 
-def _neighbors(gallery: Gallery, items: Sequence[Item]) -> list[str]:
+def _neighbors(gallery: Gallery, items: Sequence[GalleryItem]) -> list[str]:
     """Return the numbers of each image's nearest among these, nearest first, each followed by its distance."""
     images: dict[str, list[int]] = {}
     for index, item in enumerate(items):

@@ -24,7 +24,7 @@ from idmetric.scoring.limits import OWN_PHOTOS
 from idmetric.scoring.references import ENOUGH
 
 if TYPE_CHECKING:
-    from idmetric.evaluate.report.album import Album, Entry
+    from idmetric.evaluate.report.album import Album, AlbumEntry
     from idmetric.scoring.scores import Scores
 
 _COPY = " repeats the pixels of "  # in the warning of a copy
@@ -228,7 +228,7 @@ def _axis(
 # Matched patches
 
 
-def _matches(entries: Sequence[Entry]) -> dict[str, Any]:
+def _matches(entries: Sequence[AlbumEntry]) -> dict[str, Any]:
     """Return the data that the script draws; all heatmaps of a page share one scale."""
     matches = [entry.matches for entry in entries if entry.matches is not None]
     note = "This page has no matched patches; the foot of the page says why."

@@ -70,7 +70,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ModelVerdict:
     """What the numbers of a model mean for methods or steps.
 
     Attributes:
@@ -111,7 +111,7 @@ class Verdict:
         return list(dict.fromkeys(names))
 
 
-def verdict(result: Result) -> Verdict | None:
+def verdict(result: Result) -> ModelVerdict | None:
     """The verdict on methods or steps; None for results of other protocols."""
     label = compared_rows(result.protocol)
     if not label:
@@ -133,7 +133,7 @@ def verdict(result: Result) -> Verdict | None:
     if compared_on := result.settings.get("compared_on"):
         details.append(f"Compared on the {compared_on} that all have; other images are left out.")
     compared = methods_of(comparisons.get("identity", []))
-    return Verdict(
+    return ModelVerdict(
         model=result.model,
         headline=finding.headline,
         details=details,

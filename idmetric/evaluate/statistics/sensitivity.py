@@ -22,7 +22,7 @@ _FLAT = 1e-9  # a change that varies by no more than this share of its size is c
 
 
 @dataclass(frozen=True)
-class Fit:
+class Regression:
     """The regression of one instance.
 
     Attributes:
@@ -37,7 +37,7 @@ class Fit:
     r2: float
 
 
-def fit(similarity: ArrayLike, identity_change: ArrayLike, factor_change: ArrayLike) -> Fit:
+def fit(similarity: ArrayLike, identity_change: ArrayLike, factor_change: ArrayLike) -> Regression:
     """Least squares of sim = b0 + b1 factor_change + b2 identity_change over one instance's grid (supplement F).
 
     Args:
@@ -66,7 +66,7 @@ def fit(similarity: ArrayLike, identity_change: ArrayLike, factor_change: ArrayL
     r2 = 0.0
     if np.ptp(s) > 1e-12 * np.abs(s).max():  # less is rounding
         r2 = max(0.0, model.score(changes, s))
-    return Fit(
+    return Regression(
         identity=-identity_slope,
         factor=-factor_slope,
         intercept=float(model.intercept_),
@@ -79,7 +79,7 @@ def fits(
     identity_change: ArrayLike,
     factor_change: ArrayLike,
     instance: Names,
-) -> dict[Any, Fit]:
+) -> dict[Any, Regression]:
     """`fit` of each instance, in order of first appearance.
 
     A data set's sensitivity is the mean of these, with Student's interval over them. The paper fits again in bootstrap

@@ -62,7 +62,7 @@ class Card:
 
 
 @dataclass(frozen=True)
-class Cell:
+class MatrixCell:
     """A subject in an image, in the matrix.
 
     Attributes:
@@ -76,7 +76,7 @@ class Cell:
     strength: float
 
     @classmethod
-    def of(cls, row: Record, low: float, high: float) -> Cell:
+    def of(cls, row: Record, low: float, high: float) -> MatrixCell:
         """The cell of a row; low and high are the ends of all distances of the page."""
         kind = "swapped" if row["swapped"] else row["state"]
         nearest, threshold = row["nearest"], row["threshold"]
@@ -105,7 +105,7 @@ class Matrix:
 
     times: list[int]
     heads: list[str]
-    cells: list[list[Cell]]
+    cells: list[list[MatrixCell]]
 
     @classmethod
     def of(cls, table: Table, rows_of: Sequence[Sequence[Record]], low: float, high: float) -> Matrix | None:
@@ -121,7 +121,7 @@ class Matrix:
 
         cells = []
         for subject in range(len(table.subjects)):
-            cells.append([Cell.of(rows_of[time][subject], low, high) for time in times])
+            cells.append([MatrixCell.of(rows_of[time][subject], low, high) for time in times])
 
         heads = []
         for time in times:

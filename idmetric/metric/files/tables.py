@@ -144,7 +144,7 @@ class TableRow:
 
 
 @dataclass(frozen=True)
-class Table:
+class HeadedTable:
     """A table with a header.
 
     Attributes:
@@ -179,7 +179,7 @@ class Table:
                 kind_above = kind
 
 
-def read_table(path: StrPath, needed: Sequence[str] = (), known: Iterable[str] = ()) -> Table:
+def read_table(path: StrPath, needed: Sequence[str] = (), known: Iterable[str] = ()) -> HeadedTable:
     """The rows of a file of JSON lines, if its name ends so, or else of a table with a header in its first row.
 
     Args:
@@ -205,7 +205,7 @@ def read_table(path: StrPath, needed: Sequence[str] = (), known: Iterable[str] =
     return table
 
 
-def _with_header(rows: list[TableRow], spellings: Container[str]) -> Table:
+def _with_header(rows: list[TableRow], spellings: Container[str]) -> HeadedTable:
     """The rows below the first one, which names the columns; columns without a name, as pandas' index, are left out."""
     if not rows:
         raise TableError("it is empty: the first row names the columns")
@@ -220,7 +220,7 @@ def _with_header(rows: list[TableRow], spellings: Container[str]) -> Table:
             raise TableError(f"row {row.number} has {count} cells for {width} columns: quote cells with separators")
         cells = row.cells + [""] * (width - count)  # cells that are missing at its end are empty
         row.cells[:] = [cells[index] or None for index in named]
-    return Table(tuple(names[index] for index in named), rows[1:])
+    return HeadedTable(tuple(names[index] for index in named), rows[1:])
 
 
 def column_names(cells: Sequence[str], spellings: Container[str]) -> list[str]:
@@ -377,7 +377,7 @@ def json_lines(path: StrPath) -> Iterator[tuple[int, dict[str, Any]]]:
         yield number, row
 
 
-def _of_json_lines(path: StrPath, spellings: Container[str]) -> Table:
+def _of_json_lines(path: StrPath, spellings: Container[str]) -> HeadedTable:
     numbers = []
     rows = []
     keys: dict[str, int] = {}  # -> index of the column
@@ -390,4 +390,4 @@ def _of_json_lines(path: StrPath, spellings: Container[str]) -> Table:
     table_rows = []
     for number, row in zip(numbers, rows, strict=True):
         table_rows.append(TableRow(number, [row.get(key) for key in keys]))
-    return Table(tuple(names), table_rows)
+    return HeadedTable(tuple(names), table_rows)

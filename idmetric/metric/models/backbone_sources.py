@@ -60,7 +60,7 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class Source:
+class EncoderSource:
     """What a name stands for: settings, and `weights` or `state` unless the weights are random.
 
     Attributes:
@@ -86,7 +86,7 @@ class Source:
         return self.files is not None or self.name.startswith(HUB)
 
 
-def resolve(name: str, choices: Choices, hub: Hub, *, pretrained: bool, weights: StrPath | None) -> Source:
+def resolve(name: str, choices: Choices, hub: Hub, *, pretrained: bool, weights: StrPath | None) -> EncoderSource:
     """Find what a name stands for, and download its weights; arguments as for `Backbone`.
 
     Raises:
@@ -109,15 +109,15 @@ def resolve(name: str, choices: Choices, hub: Hub, *, pretrained: bool, weights:
                     f"{name!r} has no {checkpoint.WEIGHTS}, and pickled files of the Hub are not read: ask its "
                     "owner for safetensors, or pass weights= a file that you trust"
                 )
-        return Source(name, config, _revision(weights), weights)
+        return EncoderSource(name, config, _revision(weights), weights)
 
     if name in efficientnet_lite.FILES:
         config = _timm_config(efficientnet_lite.timm_name(name), choices)
         if needs_weights:
             trunk = efficientnet_lite.read_state(name, build(config.backbone, args=config.backbone_args, empty=True))
             state = {f"backbone.{key}": value for key, value in trunk.items()}
-            return Source(name, config, revision_of(efficientnet_lite.weights_file(name)), state=state)
-        return Source(name, config, _revision(weights), weights)
+            return EncoderSource(name, config, revision_of(efficientnet_lite.weights_file(name)), state=state)
+        return EncoderSource(name, config, _revision(weights), weights)
 
     score = NAMED.get(name)
     architecture = name
@@ -127,10 +127,10 @@ def resolve(name: str, choices: Choices, hub: Hub, *, pretrained: bool, weights:
     config = _timm_config(architecture, choices)
     if needs_weights:
         weights = pretrained_file(architecture, hub)
-    return Source(name, config, _revision(weights), weights, score=score)
+    return EncoderSource(name, config, _revision(weights), weights, score=score)
 
 
-def _saved_model(name: str, choices: Choices, hub: Hub, weights: StrPath | None) -> Source:
+def _saved_model(name: str, choices: Choices, hub: Hub, weights: StrPath | None) -> EncoderSource:
     """A folder or repository in our own format; the user's choices go before the saved ones, except for the size."""
     saved = checkpoint.read(Files(name, hub))
     config = checkpoint.parse(BackboneConfig, saved, "backbone")
@@ -140,8 +140,8 @@ def _saved_model(name: str, choices: Choices, hub: Hub, weights: StrPath | None)
             config = replace(config, **{setting: choice})
     if weights is not None:
         revision = _revision(weights)
-        return Source(saved.name, config, revision, weights, files=saved.files)
-    return Source(saved.name, config, saved.revision, state=saved.state, files=saved.files)
+        return EncoderSource(saved.name, config, revision, weights, files=saved.files)
+    return EncoderSource(saved.name, config, saved.revision, state=saved.state, files=saved.files)
 
 
 def _revision(weights: StrPath | None) -> str:

@@ -53,7 +53,7 @@ from idmetric.metric.models.visid_files import (
     read_normalization,
     read_settings,
 )
-from idmetric.metric.models.visid_tokens import Item, patchify, prompt_tokens, vision_positions
+from idmetric.metric.models.visid_tokens import PromptInput, patchify, prompt_tokens, vision_positions
 
 __all__ = ["CANDIDATE", "MOST_RATIO", "TASKS", "VisIDConfig", "VisIDEmbed"]
 
@@ -160,7 +160,7 @@ class VisIDEmbed(Embedder):
 
     def embed_pixels(self, pixels: Tensor) -> Embedding:
         """Embed pixels (B, 3, h, w) at their final size under the default instruction."""
-        return self.embed_prepared([Item(self.settings.instruction, image) for image in pixels])
+        return self.embed_prepared([PromptInput(self.settings.instruction, image) for image in pixels])
 
     def embed(
         self,
@@ -232,7 +232,7 @@ class VisIDEmbed(Embedder):
             raise ValueError("masks were given without images")
         single_masks = split_masks(masks, singles)
 
-        def load(number: int) -> Item:
+        def load(number: int) -> PromptInput:
             image = singles[number]
             asked = instruction
             if asked is None:
@@ -240,9 +240,9 @@ class VisIDEmbed(Embedder):
             parts = [part for part in (asked, texts[number]) if part]
             words = self.settings.joiner.join(parts)
             if image is None:
-                return Item(words)
+                return PromptInput(words)
             pixels, cover = self.preprocessor.load_image(image, single_masks[number], outside)
-            return Item(words, pixels, cover)
+            return PromptInput(words, pixels, cover)
 
         if any(image is None for image in singles):  # a text alone has no patches
             batching["patches"] = False
@@ -251,14 +251,14 @@ class VisIDEmbed(Embedder):
     def _default_instruction(self, image: Any) -> str:
         return self.settings.text_instruction if image is None else self.settings.instruction
 
-    def prepare(self, picture: Image.Image | Tensor | None, cover: Tensor | None, words: str | None) -> Item:
+    def prepare(self, picture: Image.Image | Tensor | None, cover: Tensor | None, words: str | None) -> PromptInput:
         """See `Embedder.prepare`."""
         if words is None:
             words = self._default_instruction(picture)
         if picture is None:
-            return Item(words)
+            return PromptInput(words)
         pixels, pixel_cover = self.preprocessor.fitted(picture, cover)
-        return Item(words, pixels, pixel_cover)
+        return PromptInput(words, pixels, pixel_cover)
 
     def encode_items(self, pixels: Sequence[Tensor | None], words: Sequence[str]) -> Tensor:
         """Embed items differentiably, as `embed` does: unit vectors (B, D), without patches.
@@ -267,10 +267,10 @@ class VisIDEmbed(Embedder):
             pixels: (3, h, w) in [0, 1] at the size that `size_for` gives, or None for a text alone; of each item.
             words: everything an item says, its instruction included.
         """
-        items = [Item(text, image) for text, image in zip(words, pixels, strict=True)]
+        items = [PromptInput(text, image) for text, image in zip(words, pixels, strict=True)]
         return self.embed_prepared(items, patches=False).cls
 
-    def embed_prepared(self, batch: Sequence[Item], patches: bool = True) -> Embedding:
+    def embed_prepared(self, batch: Sequence[PromptInput], patches: bool = True) -> Embedding:
         """See `Embedder.embed_prepared`; a batch with a text alone has no patches."""
         inputs = self._inputs(batch)
         hidden = self.backbone(**inputs, use_cache=False).last_hidden_state
@@ -307,7 +307,7 @@ class VisIDEmbed(Embedder):
         all_weights = torch.stack(weights)
         return Embedding(features, all_tokens, None, all_weights, self._maker())
 
-    def _inputs(self, items: Sequence[Item]) -> dict[str, Tensor]:
+    def _inputs(self, items: Sequence[PromptInput]) -> dict[str, Tensor]:
         """The backbone's arguments, padded at the end to one length."""
         ids, positions, patches, grids = [], [], [], []
         for item in items:
@@ -343,9 +343,9 @@ class VisIDEmbed(Embedder):
     def check_limits(self) -> None:
         """Refuse a max_length that does not hold the largest image and the prompt's template: ValueError."""
         largest = torch.empty(3, self.settings.max_pixels // STEP**2 * STEP, STEP, device="meta")
-        self._tokens(Item(self.settings.instruction, largest))
+        self._tokens(PromptInput(self.settings.instruction, largest))
 
-    def _tokens(self, item: Item) -> list[int]:
+    def _tokens(self, item: PromptInput) -> list[int]:
         self.check_words(item.words)
         return prompt_tokens(item, self.settings, self.tokenizer)
 

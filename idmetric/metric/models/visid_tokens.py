@@ -11,7 +11,7 @@ from torch import Tensor
 from idmetric.metric.models.visid_config import IMAGE, STEP, STYLES, VisIDConfig
 
 
-class Item(NamedTuple):
+class PromptInput(NamedTuple):
     """An input of the model.
 
     Attributes:
@@ -32,7 +32,7 @@ class Item(NamedTuple):
         return self.pixels.shape[1] // STEP, self.pixels.shape[2] // STEP
 
 
-def prompt_tokens(item: Item, settings: VisIDConfig, tokenizer: Any) -> list[int]:
+def prompt_tokens(item: PromptInput, settings: VisIDConfig, tokenizer: Any) -> list[int]:
     """Token ids of an item, cut to max_length with a warning.
 
     Raises:

@@ -13,7 +13,7 @@ Negatives = Literal["batch", "single"]
 
 
 @dataclass(frozen=True)
-class Config:
+class IDSimTraining:
     """The paper's settings; settings that it does not state name their source."""
 
     # the model

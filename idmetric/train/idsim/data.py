@@ -117,7 +117,7 @@ class MicroBatch:
 
 
 @dataclass(frozen=True)
-class Loader:
+class TripletLoader:
     """Draws the triplets of a step and reads their pictures.
 
     Args:

@@ -19,7 +19,7 @@ from idmetric.train.losses.arrays import cosines
 BLUR = SCALING = 0.05  # C.5: square root of Sinkhorn's last temperature; "Regularization: 0.05", by the release's code
 
 
-class Similarities(NamedTuple):
+class BatchSimilarities(NamedTuple):
     """Similarities of b anchors to M candidates, higher = more alike.
 
     `positive` (b,) are those to each anchor's positive, `values` (b, M) those to all candidates; `negative` (b, M) is
@@ -31,7 +31,9 @@ class Similarities(NamedTuple):
     negative: Tensor
 
 
-def compare(anchor: Tensor, positive: Tensor, negative: Tensor, identity: Tensor, negatives: Negatives) -> Similarities:
+def compare(
+    anchor: Tensor, positive: Tensor, negative: Tensor, identity: Tensor, negatives: Negatives
+) -> BatchSimilarities:
     """Similarities of anchors to their candidates: class features (B, D), or patches (B, P, D), of unit length.
 
     Args:
@@ -42,10 +44,10 @@ def compare(anchor: Tensor, positive: Tensor, negative: Tensor, identity: Tensor
     if negatives == "single":
         values = similarity(anchor, torch.stack([positive, negative], 1))
         is_negative = torch.tensor([False, True], device=anchor.device).expand(len(anchor), 2)
-        return Similarities(values[:, 0], values, is_negative)
+        return BatchSimilarities(values[:, 0], values, is_negative)
     values = similarity(anchor, torch.cat([positive, negative]))
     is_negative = identity[0, :, None] != identity[1:].flatten()
-    return Similarities(values.diagonal(), values, is_negative)
+    return BatchSimilarities(values.diagonal(), values, is_negative)
 
 
 def similarity(a: Tensor, b: Tensor) -> Tensor:
@@ -65,7 +67,7 @@ def similarity(a: Tensor, b: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def accuracy(similar: Similarities) -> Tensor:
+def accuracy(similar: BatchSimilarities) -> Tensor:
     """Share of anchors nearer to their positive than to all their negatives; a tie counts as wrong."""
     to_negatives = similar.values.masked_fill(~similar.negative, -torch.inf)
     return (similar.positive > to_negatives.amax(1)).float().mean()

@@ -34,8 +34,8 @@ from idmetric.metric.models.timm_weights import resample_positions
 from idmetric.train import augment, lora
 from idmetric.train.batches import TRAINING, VALIDATION, Pictures, check_held_out, rows_in, share, steps_per_epoch
 from idmetric.train.idsim.config import SMOKE as SMOKE
-from idmetric.train.idsim.config import Config
-from idmetric.train.idsim.data import Loader, MicroBatch, Triplets, read_triplets
+from idmetric.train.idsim.config import IDSimTraining
+from idmetric.train.idsim.data import MicroBatch, TripletLoader, Triplets, read_triplets
 from idmetric.train.idsim.loss import accuracy, compare
 from idmetric.train.loader import seed_all
 from idmetric.train.losses.info_nce import info_nce
@@ -50,7 +50,7 @@ class IDSimRecipe(Recipe):
 
     name = "idsim"
 
-    def __init__(self, config: Config, data: Manifest, processes: Processes) -> None:
+    def __init__(self, config: IDSimTraining, data: Manifest, processes: Processes) -> None:
         self.config = config
         self.processes = processes
         triplets = read_triplets(data, TRAINING)
@@ -67,7 +67,7 @@ class IDSimRecipe(Recipe):
             augment.idsim, size=self.model.image_size, interpolation=self.model.preprocessor.interpolation
         )
         pictures = Pictures.of(self.model, data, augmentation if config.augment else None)
-        self.loader = Loader(triplets, pictures, config.batch_size, config.accumulation, config.seed)
+        self.loader = TripletLoader(triplets, pictures, config.batch_size, config.accumulation, config.seed)
         # class features are compared, which patches alone do not train
         self.best = "selection" if validated and config.terms != "patch" else ""
         self.settings = decisive(
@@ -143,7 +143,7 @@ class IDSimRecipe(Recipe):
 build = IDSimRecipe
 
 
-def _check_identities(config: Config, data: Manifest, triplets: Triplets) -> None:
+def _check_identities(config: IDSimTraining, data: Manifest, triplets: Triplets) -> None:
     """Refuse triplets that have no negatives for each other, if the batch gives negatives."""
     identities = np.unique(triplets.identity[triplets.rows[:, 0]])
     if config.negatives == "batch" and len(identities) == 1:
@@ -154,7 +154,7 @@ def _check_identities(config: Config, data: Manifest, triplets: Triplets) -> Non
         )
 
 
-def _model(config: Config, processes: Processes) -> IDSim:
+def _model(config: IDSimTraining, processes: Processes) -> IDSim:
     """Backbone, LoRA and heads on the process's device, in train mode; a head that `terms` leaves out stays frozen."""
     settings = IDSimConfig(config.backbone, config.image_size, config.hidden, backbone_args=config.backbone_args)
     file = weights_file(config.backbone, config.backbone_weights, config.revision)

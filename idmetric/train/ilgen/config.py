@@ -23,7 +23,7 @@ CLASS_BATCHES = ("recall@k", "infonce")  # losses on batches of whole classes
 
 
 @dataclass(frozen=True)
-class Config:
+class ILGenTraining:
     """The paper's settings; the text marks settings that it does not state. None stands for the value in `PAPER`."""
 
     backbone: str = option(

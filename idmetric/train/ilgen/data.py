@@ -155,7 +155,7 @@ def _drawn(step: int, image: NDArray[np.int64], images: int, query: NDArray[np.i
 
 
 @dataclass(frozen=True)
-class Batches:
+class ILGenBatches:
     """The batches of a run.
 
     Attributes:

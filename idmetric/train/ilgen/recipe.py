@@ -30,12 +30,12 @@ from idmetric.metric.models.timm_encoders import is_timm
 from idmetric.train import augment
 from idmetric.train.batches import VALIDATION, Pictures, check_held_out, rows_in, share
 from idmetric.train.gradcache import cached_backward
-from idmetric.train.ilgen.config import CLASS_BATCHES, Config
+from idmetric.train.ilgen.config import CLASS_BATCHES, ILGenTraining
 from idmetric.train.ilgen.config import SMOKE as SMOKE
 from idmetric.train.ilgen.data import (
-    Batches,
     Classes,
     Drawn,
+    ILGenBatches,
     classes_of,
     draw_classes,
     draw_images,
@@ -64,7 +64,7 @@ class ILGen(Recipe):
     name = "ilgen"
     prefetch = 1  # batches that a loading process holds: one of 1,600 images takes 0.7 GB
 
-    def __init__(self, config: Config, data: Manifest, processes: Processes) -> None:
+    def __init__(self, config: ILGenTraining, data: Manifest, processes: Processes) -> None:
         self.config = config
         self.processes = processes
         classes = classes_of(data, config.images, config.few_images, config.seed)
@@ -169,7 +169,7 @@ def set_training(model: nn.Module, mode: bool) -> None:
 build = ILGen
 
 
-def _check(config: Config, data: Manifest, classes: Classes, held_out: NDArray[np.int64]) -> None:
+def _check(config: ILGenTraining, data: Manifest, classes: Classes, held_out: NDArray[np.int64]) -> None:
     """Refuse data that do not fill a batch, or cannot be validated on."""
     if config.loss in CLASS_BATCHES and len(classes) < config.classes:
         raise ManifestError(
@@ -190,7 +190,7 @@ def _check(config: Config, data: Manifest, classes: Classes, held_out: NDArray[n
         )
 
 
-def _batches(config: Config, data: Manifest, classes: Classes, model: Backbone) -> Batches:
+def _batches(config: ILGenTraining, data: Manifest, classes: Classes, model: Backbone) -> ILGenBatches:
     augmentation = partial(
         augment.ilgen,
         size=model.image_size,
@@ -208,10 +208,10 @@ def _batches(config: Config, data: Manifest, classes: Classes, model: Backbone) 
         size = config.classes
         draw = draw_classes
     draw = partial(draw, classes=len(classes), images=classes.images, size=size, seed=config.seed)
-    return Batches(classes, pictures, draw, pass_length(count, size), config.seed)
+    return ILGenBatches(classes, pictures, draw, pass_length(count, size), config.seed)
 
 
-def _model(config: Config, processes: Processes) -> Backbone:
+def _model(config: ILGenTraining, processes: Processes) -> Backbone:
     """The encoder, all of it trainable."""
     file = ""
     if is_timm(config.backbone):
@@ -239,7 +239,7 @@ def _model(config: Config, processes: Processes) -> Backbone:
     return model
 
 
-def _loss(config: Config, classes: Classes, model: Backbone) -> nn.Module:
+def _loss(config: ILGenTraining, classes: Classes, model: Backbone) -> nn.Module:
     if config.loss == "recall@k":
         return Retrieval(lambda x, drawn: batch_recall_at_k(x, drawn.label, query=drawn.query))
     if config.loss == "infonce":

@@ -23,7 +23,7 @@ Picture = tuple[int, bool]  # row, and whether its background is black
 
 
 @dataclass
-class Batches:
+class NearIDBatches:
     """The batches of a run; they need no model.
 
     Attributes:

@@ -19,7 +19,7 @@ PAIRS = ("info-nce", "info-nce-distractors", "oracle", "oracle-distractors")  # 
 
 
 @dataclass(frozen=True)
-class Config:
+class NearIDTraining:
     """The paper's settings; settings that it does not state name their source."""
 
     backbone: str = option(

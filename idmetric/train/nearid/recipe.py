@@ -30,9 +30,9 @@ from idmetric.train.gradcache import cached_backward
 from idmetric.train.losses.near_id import Tuples, distractor_cosines, near_id_terms
 from idmetric.train.losses.near_id_objectives import circle_ranked, oracle_info_nce, sigmoid_ranked, symmetric_info_nce
 from idmetric.train.nearid import siglip
-from idmetric.train.nearid.batches import Batches
+from idmetric.train.nearid.batches import NearIDBatches
 from idmetric.train.nearid.config import SMOKE as SMOKE
-from idmetric.train.nearid.config import Config
+from idmetric.train.nearid.config import NearIDTraining
 from idmetric.train.nearid.data import check, digest, find, items, rows_of
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe as Interface
@@ -51,13 +51,13 @@ def smoke_data(folder: Path) -> Manifest:
     return merge([near, parts])
 
 
-class Recipe(Interface):
+class NearIDRecipe(Interface):
     """The recipe of NearID."""
 
     name = "nearid"
     prefetch = 1  # batches that a loading process holds: one takes 0.2 GB of pixels, or 0.9 GB of cached features
 
-    def __init__(self, config: Config, data: Manifest, processes: Processes) -> None:
+    def __init__(self, config: NearIDTraining, data: Manifest, processes: Processes) -> None:
         self.config = config
         self.processes = processes
         share(config.batch_size, processes.rank, processes.count)  # raises if it cannot be
@@ -80,7 +80,7 @@ class Recipe(Interface):
         augmentation = partial(
             augment.nearid, size=self.model.image_size, interpolation=self.model.preprocessor.interpolation
         )
-        self.batches = Batches(
+        self.batches = NearIDBatches(
             Pictures.of(self.model, data, augmentation if config.augment else None),
             identities,
             items(identities, config.repeat),
@@ -109,11 +109,11 @@ class Recipe(Interface):
         return 0.5 * (1 + math.cos(math.pi * (step - warmup) / (self.steps - warmup)))
 
     def load(self, step: int) -> dict[str, Any]:
-        """This process's share of a step's batch; see `Batches.load`."""
+        """This process's share of a step's batch; see `NearIDBatches.load`."""
         return self.batches.load(step, self.processes.rank, self.processes.count)
 
     def prepare(self, out: Path) -> None:
-        """Fill the cache of features, if one is asked for; see `Batches.keep`."""
+        """Fill the cache of features, if one is asked for; see `NearIDBatches.keep`."""
         if self.config.cache:
             trunk = trunk_id(self.model, siglip.trunk_state(self.model), self.processes.precision)
             cache = FeatureCache(self.config.cache, trunk)
@@ -176,10 +176,10 @@ class Recipe(Interface):
         return measures
 
 
-build = Recipe
+build = NearIDRecipe
 
 
-def values_of(config: Config, tuples: Tuples, oracle: Tensor) -> dict[str, Tensor]:
+def values_of(config: NearIDTraining, tuples: Tuples, oracle: Tensor) -> dict[str, Tensor]:
     """The loss of a batch, its terms if they have names, and the share of anchors in order.
 
     Args:

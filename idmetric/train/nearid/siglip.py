@@ -17,11 +17,11 @@ from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.models import timm_encoders as encoders
 from idmetric.metric.models import timm_weights
 from idmetric.metric.models.nearid import NearID, NearIDConfig
-from idmetric.train.nearid.config import Config
+from idmetric.train.nearid.config import NearIDTraining
 from idmetric.train.options import weights_file
 
 
-def start(config: Config) -> NearID:
+def start(config: NearIDTraining) -> NearID:
     """A NearID on the CPU with a trainable head and a frozen trunk; torch's global random state does not change."""
     source = config.backbone
     with torch.random.fork_rng(devices=[]):
@@ -54,7 +54,7 @@ def _of_files(source: str, revision: str | None) -> NearID:
     return model
 
 
-def _of_timm(config: Config) -> NearID:
+def _of_timm(config: NearIDTraining) -> NearID:
     name = config.backbone
     pretrained = encoders.pretrained_config(name)
     args = config.backbone_args

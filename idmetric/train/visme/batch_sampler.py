@@ -16,7 +16,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from idmetric.metric.errors import RequestError
-from idmetric.train.visme.config import Config
+from idmetric.train.visme.config import VisMETraining
 
 Rows = NDArray[np.int64]
 _TRIES = 500  # draws of a batch before it counts as impossible
@@ -92,7 +92,7 @@ class Batch:
     hard: Sequence[Sequence[int]]
 
 
-def check(data: Data, config: Config) -> None:
+def check(data: Data, config: VisMETraining) -> None:
     """Check that every dataset fills a block, and that they fill a batch together."""
     what = "identities" if config.sampling == "identity" else "samples"
     counts = {pool.name: count for pool, count in zip(data.pools, _available(data, config), strict=True)}
@@ -112,18 +112,18 @@ def check(data: Data, config: Config) -> None:
         )
 
 
-def _available(data: Data, config: Config) -> tuple[int, ...]:
+def _available(data: Data, config: VisMETraining) -> tuple[int, ...]:
     """What each dataset has to fill blocks with: identities, or with naive sampling instances."""
     return data.identities if config.sampling == "identity" else tuple(map(len, data.pools))
 
 
-def _most_blocks(data: Data, config: Config) -> Rows:
+def _most_blocks(data: Data, config: VisMETraining) -> Rows:
     """Most blocks of a batch that each dataset gives: one if there are enough datasets, else as many as it can fill."""
     most = np.array(_available(data, config), dtype=np.int64) // config.samples
     return np.minimum(most, 1) if len(data.pools) >= config.blocks else most
 
 
-def draw(data: Data, config: Config, step: int) -> Batch:
+def draw(data: Data, config: VisMETraining, step: int) -> Batch:
     """The batch of a step, from data that `check` accepts."""
     rng = np.random.default_rng([config.seed, 0x5C4ED, step])
     datasets = _choose_blocks(data, config, rng)
@@ -142,7 +142,7 @@ def draw(data: Data, config: Config, step: int) -> Batch:
     )
 
 
-def _choose_blocks(data: Data, config: Config, rng: Generator) -> list[int]:
+def _choose_blocks(data: Data, config: VisMETraining, rng: Generator) -> list[int]:
     """A dataset for each block, in proportion to its instances, as far as it can fill them."""
     most = _most_blocks(data, config)
     slots = np.repeat(np.arange(len(most)), most)
@@ -160,7 +160,7 @@ class Sample(NamedTuple):
     target: int
 
 
-def _naive(data: Data, config: Config, datasets: Sequence[int], rng: Generator) -> list[Sample]:
+def _naive(data: Data, config: VisMETraining, datasets: Sequence[int], rng: Generator) -> list[Sample]:
     """Instances drawn evenly, none twice in a batch, whatever their identities (Table 2, first row)."""
     orders = {dataset: iter(rng.permutation(len(data.pools[dataset])).tolist()) for dataset in dict.fromkeys(datasets)}
     samples = []
@@ -172,7 +172,7 @@ def _naive(data: Data, config: Config, datasets: Sequence[int], rng: Generator) 
 
 
 def _aware(
-    data: Data, config: Config, datasets: Sequence[int], rng: Generator, step: int
+    data: Data, config: VisMETraining, datasets: Sequence[int], rng: Generator, step: int
 ) -> tuple[list[Sample], set[int]]:
     """Blocks without repeated identities, and the identities.
 
@@ -228,7 +228,9 @@ def _fill(data: Data, dataset: int, count: int, taken: set[int], rng: Generator)
     return samples
 
 
-def _hard_negatives(data: Data, config: Config, sample: Sample, taken: set[int] | None, rng: Generator) -> list[int]:
+def _hard_negatives(
+    data: Data, config: VisMETraining, sample: Sample, taken: set[int] | None, rng: Generator
+) -> list[int]:
     """At most k designated hard negatives of a sample; their identities are nowhere else in the batch.
 
     With naive sampling (`taken` is None) they only must not show the identity of their query.

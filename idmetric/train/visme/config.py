@@ -12,7 +12,7 @@ RANDOM = "random"  # as the model: a very small one
 
 
 @dataclass(frozen=True)
-class Config:
+class VisMETraining:
     """The paper's settings; settings that it does not state name their source."""
 
     model: str = option(

@@ -32,7 +32,7 @@ from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.metric.models.visid import TASKS, VisIDConfig
 from idmetric.train.batches import TRAINING, rows_in
 from idmetric.train.visme.batch_sampler import Data, Pool, Rows
-from idmetric.train.visme.wording import Kind, Wording
+from idmetric.train.visme.wording import QueryWording, SampleKind
 
 _NEAR = ("distractor", "identity-edit")  # roles of another identity in the parent's context
 
@@ -42,7 +42,7 @@ class Prepared:
     """A manifest ready for training: the data of a schedule, the words, and notes on rows that are left out."""
 
     data: Data
-    wording: Wording
+    wording: QueryWording
     notes: tuple[str, ...]
 
 
@@ -78,7 +78,7 @@ def prepare(
         if negatives:
             hard[row] = sorted(negatives)
     dataset_words = _instructions(instructions, set(table.dataset))
-    wording = Wording(
+    wording = QueryWording(
         settings=settings or VisIDConfig(),
         kind=samples.kinds(len(manifest)),
         text=table.text,
@@ -179,17 +179,17 @@ class _Samples:
     members: dict[tuple[str, str], list[int]] = field(default_factory=dict)
     queries: set[int] = field(default_factory=set)
     hard: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))
-    kind: dict[int, Kind] = field(default_factory=dict)
+    kind: dict[int, SampleKind] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
 
-    def add(self, dataset: str, row: int, query: int, targets: tuple[int, ...], kind: Kind) -> None:
+    def add(self, dataset: str, row: int, query: int, targets: tuple[int, ...], kind: SampleKind) -> None:
         """Add an instance."""
         self.instances[dataset].append((row, query, targets))
         self.kind |= dict.fromkeys(targets or (row,), kind)
 
     def kinds(self, count: int) -> Rows:
         """The kind of each row."""
-        return np.array([self.kind.get(row, Kind.IDENTITY) for row in range(count)], np.int64)
+        return np.array([self.kind.get(row, SampleKind.IDENTITY) for row in range(count)], np.int64)
 
 
 def _add_groups(samples: _Samples, table: _Table) -> set[int]:
@@ -226,10 +226,10 @@ def _add_queries(samples: _Samples, table: _Table, slots: Mapping[str, list[int]
         if not positives:
             samples.left_out["queries without a positive"] += 1
             continue
-        samples.add(table.dataset[query], query, query, positives, Kind.QUERY)
+        samples.add(table.dataset[query], query, query, positives, SampleKind.QUERY)
         samples.queries.add(query)
         samples.hard[query].update(negatives)
-    samples.kind |= dict.fromkeys(rows, Kind.QUERY)
+    samples.kind |= dict.fromkeys(rows, SampleKind.QUERY)
     return rows
 
 
@@ -244,7 +244,7 @@ def _add_anchors(samples: _Samples, table: _Table, slots: Mapping[str, list[int]
             for negative in negatives:
                 samples.hard[negative].add(anchor)
         elif table.identity[row] is None:
-            samples.add(table.dataset[anchor], anchor, anchor, positives, Kind.QUERY)
+            samples.add(table.dataset[anchor], anchor, anchor, positives, SampleKind.QUERY)
 
     rows = {row for slot_rows in slots.values() for row in slot_rows}
     return {row for row in rows if table.origin[row] != row or (positives and table.identity[row] is None)}
@@ -263,9 +263,9 @@ def _add_rows(samples: _Samples, table: _Table, in_groups: set[int]) -> None:
         if row in table.alone:
             samples.left_out["texts without an image, in no group of a query"] += 1
         elif table.answer[row]:
-            samples.add(dataset, row, row, (row,), Kind.ANSWER)
+            samples.add(dataset, row, row, (row,), SampleKind.ANSWER)
         elif identity is None and table.has_text(row):
-            samples.add(dataset, row, row, (row,), Kind.CAPTION)
+            samples.add(dataset, row, row, (row,), SampleKind.CAPTION)
         elif identity is None:
             samples.left_out["images without identity and text"] += 1
         elif table.role[row] == "part-edit":
@@ -286,9 +286,9 @@ def _add_identity(samples: _Samples, table: _Table, row: int) -> None:
     has_parent = parent >= 0
     is_edit = has_parent and parent != row and table.role[row] == "context-edit" and table.has_text(row)
     if is_edit and table.usable[parent] and table.identity[parent] == table.identity[row]:
-        samples.add(dataset, row, parent, (row,), Kind.EDIT)
+        samples.add(dataset, row, parent, (row,), SampleKind.EDIT)
     elif len(samples.members[dataset, table.identity[row]]) > 1:
-        samples.add(dataset, row, row, (), Kind.IDENTITY)
+        samples.add(dataset, row, row, (), SampleKind.IDENTITY)
     elif table.role[row] not in _NEAR or not has_parent:  # those serve as hard negatives
         samples.left_out["images whose identity has no other image"] += 1
 

@@ -18,7 +18,7 @@ from idmetric.train.batches import Pictures, generator, share
 from idmetric.train.processes import Processes
 from idmetric.train.visme.batch_sampler import Batch, Pool, Rows
 from idmetric.train.visme.data import Prepared
-from idmetric.train.visme.wording import Item, Wording
+from idmetric.train.visme.wording import QueryWording, WordedRow
 
 _HARD = 5  # hard negatives of a query in a validation, at most
 
@@ -65,11 +65,11 @@ class Packed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Loader:
+class RowLoader:
     """Reads the inputs of the model for a batch of rows; needs no model."""
 
     pictures: Pictures
-    wording: Wording
+    wording: QueryWording
     batch_size: int
 
     def load(self, batch: Batch, rank: int, count: int) -> dict[str, Any]:
@@ -102,13 +102,13 @@ class Loader:
             "negative_valid": torch.arange(negative_count) < len(hard),
         }
 
-    def pixels(self, items: Sequence[Item]) -> Packed:
+    def pixels(self, items: Sequence[WordedRow]) -> Packed:
         """The images of items; one that occurs twice is read once."""
         rows = [item.row for item in items]
         different = (row for row in dict.fromkeys(rows) if row is not None)
         return Packed.of({row: self.pictures.read_bytes(row) for row in different}, rows)
 
-    def _codes(self, pairs: Sequence[tuple[Item, Item]], hard: Sequence[int]) -> tuple[Rows, Rows]:
+    def _codes(self, pairs: Sequence[tuple[WordedRow, WordedRow]], hard: Sequence[int]) -> tuple[Rows, Rows]:
         """Codes of targets and of hard negatives; candidates of an equal code are not negatives of each other's query.
 
         Rows with an image have a code of their own, below 0; equal texts share one. In the paper a target is the only
@@ -130,7 +130,7 @@ class Loader:
         return codes, negative_codes
 
 
-def _plain(item: Item) -> str:
+def _plain(item: WordedRow) -> str:
     """The words of an item, in whatever case and spacing."""
     return " ".join(item.words.casefold().split())
 
@@ -204,7 +204,9 @@ def _rate(model: VisIDEmbed, pictures: Pictures, prepared: Prepared, pool: Pool,
     return float((to_target > similarity.max(1).values).float().mean())  # a tie loses
 
 
-def _has_equal_texts(pairs: Sequence[tuple[Item, Item]], candidates: Sequence[Item]) -> NDArray[np.bool_]:
+def _has_equal_texts(
+    pairs: Sequence[tuple[WordedRow, WordedRow]], candidates: Sequence[WordedRow]
+) -> NDArray[np.bool_]:
     """Whether each candidate (Q, C) is the text of a query's target, or the target of an equal query of text alone."""
     equal = np.zeros((len(pairs), len(candidates)), dtype=bool)
     for row, (query, target) in enumerate(pairs):
@@ -218,10 +220,10 @@ def _has_equal_texts(pairs: Sequence[tuple[Item, Item]], candidates: Sequence[It
 
 
 @torch.no_grad()
-def _embed(model: VisIDEmbed, pictures: Pictures, items: Sequence[Item], chunk: int) -> Tensor:
+def _embed(model: VisIDEmbed, pictures: Pictures, items: Sequence[WordedRow], chunk: int) -> Tensor:
     """Embeddings of items on the CPU, (N, D); four threads read the images."""
 
-    def read(item: Item) -> Tensor | None:
+    def read(item: WordedRow) -> Tensor | None:
         return None if item.row is None else pictures.read(item.row)
 
     parts = []

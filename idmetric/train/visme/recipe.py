@@ -32,11 +32,11 @@ from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe, decisive, painted, painted_numbers
 from idmetric.train.visme import small_qwen
 from idmetric.train.visme.batch_sampler import check, draw
-from idmetric.train.visme.config import RANDOM, Config
+from idmetric.train.visme.config import RANDOM, VisMETraining
 from idmetric.train.visme.config import SMOKE as SMOKE
 from idmetric.train.visme.data import Prepared, prepare
-from idmetric.train.visme.items import Loader, precision_at_1
-from idmetric.train.visme.wording import Wording
+from idmetric.train.visme.items import RowLoader, precision_at_1
+from idmetric.train.visme.wording import QueryWording
 
 
 def smoke_data(folder: Path) -> Manifest:
@@ -60,7 +60,7 @@ class VisME(Recipe):
     name = "visme"
     prefetch = 1  # batches that a loading process holds: 128 samples with hard negatives take 0.5 GB
 
-    def __init__(self, config: Config, data: Manifest, processes: Processes) -> None:
+    def __init__(self, config: VisMETraining, data: Manifest, processes: Processes) -> None:
         self.config = config
         self.processes = processes
         settings = VisIDConfig(
@@ -84,7 +84,7 @@ class VisME(Recipe):
         self.model.check_limits()
         _check_words(data, prepared.wording, self.model, config)
         pictures = Pictures(data, settings.size_for, self.model.preprocessor.interpolation, self.model.background)
-        self.loader = Loader(pictures, prepared.wording, config.batch_size)
+        self.loader = RowLoader(pictures, prepared.wording, config.batch_size)
         self.validation: Prepared | None = None
         if len(validated):
             self.validation = prepare(data, settings, splits=VALIDATION, instructions=config.instructions)
@@ -142,7 +142,7 @@ class VisME(Recipe):
         return (self.steps - step) / (self.steps - warmup)
 
     def load(self, step: int) -> dict[str, Any]:
-        """This process's share of a step's batch; see `Loader.load`."""
+        """This process's share of a step's batch; see `RowLoader.load`."""
         batch = draw(self.data, self.config, step)
         return self.loader.load(batch, self.processes.rank, self.processes.count)
 
@@ -192,7 +192,7 @@ class VisME(Recipe):
 build = VisME
 
 
-def _check_words(data: Manifest, wording: Wording, model: VisIDEmbed, config: Config) -> None:
+def _check_words(data: Manifest, wording: QueryWording, model: VisIDEmbed, config: VisMETraining) -> None:
     """Check before the first step that no text holds the model's control tokens."""
     for words in config.instructions:
         model.check_words(words)

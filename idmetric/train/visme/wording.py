@@ -12,7 +12,7 @@ from idmetric.train.visme.batch_sampler import Rows
 CAPTION = "Find the caption that describes this image."  # our words; the paper gives none
 
 
-class Kind(IntEnum):
+class SampleKind(IntEnum):
     """The kind of a sample, by its target's row; see `idmetric.train.visme.data`."""
 
     IDENTITY = 0
@@ -23,7 +23,7 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True)
-class Item:
+class WordedRow:
     """An input of the model: the image of a row, or none, and words."""
 
     row: int | None
@@ -31,7 +31,7 @@ class Item:
 
 
 @dataclass(frozen=True)
-class Wording:
+class QueryWording:
     """The words of queries and candidates.
 
     Args:
@@ -54,40 +54,40 @@ class Wording:
     asks: Sequence[str]
     alone: frozenset[int] = frozenset()
 
-    def pairs(self, query: Rows, target: Rows) -> list[tuple[Item, Item]]:
+    def pairs(self, query: Rows, target: Rows) -> list[tuple[WordedRow, WordedRow]]:
         """Queries and targets of samples."""
         return list(map(self.pair, query.tolist(), target.tolist()))
 
-    def pair(self, query: int, target: int) -> tuple[Item, Item]:
+    def pair(self, query: int, target: int) -> tuple[WordedRow, WordedRow]:
         """Query and target of a sample."""
         kind = self.kind[target]
         text = self.text[query] or ""
-        if query == target and kind == Kind.CAPTION:
-            return Item(query, CAPTION), self._alone(text)
-        if query == target and kind == Kind.ANSWER:
-            return Item(query, text), self._alone(self.answer[query] or "")
+        if query == target and kind == SampleKind.CAPTION:
+            return WordedRow(query, CAPTION), self._alone(text)
+        if query == target and kind == SampleKind.ANSWER:
+            return WordedRow(query, text), self._alone(self.answer[query] or "")
 
         candidate = self.candidate(target)
-        if kind == Kind.EDIT and self.parent[target] == query:
+        if kind == SampleKind.EDIT and self.parent[target] == query:
             words = self._join(TASKS["editing"], self.text[target] or "")
-            return Item(query, words), candidate
+            return WordedRow(query, words), candidate
         if query in self.alone:
-            return Item(None, text), candidate
+            return WordedRow(None, text), candidate
         if text and (query in self.query or self.role[query] == "real"):
-            return Item(query, text), candidate
-        return Item(query, self.asks[query]), candidate
+            return WordedRow(query, text), candidate
+        return WordedRow(query, self.asks[query]), candidate
 
-    def candidate(self, row: int) -> Item:
+    def candidate(self, row: int) -> WordedRow:
         """A candidate image, with the text of a group's positive or candidate, or such a text alone."""
         text = self.text[row] or ""
         if row in self.alone:
-            return Item(None, text)
-        if text and self.kind[row] == Kind.QUERY and row not in self.query:
-            return Item(row, text)
-        return Item(row, self.settings.instruction)
+            return WordedRow(None, text)
+        if text and self.kind[row] == SampleKind.QUERY and row not in self.query:
+            return WordedRow(row, text)
+        return WordedRow(row, self.settings.instruction)
 
     def _join(self, *parts: str) -> str:
         return self.settings.joiner.join(filter(None, parts))
 
-    def _alone(self, text: str) -> Item:
-        return Item(None, self._join(self.settings.text_instruction, text))
+    def _alone(self, text: str) -> WordedRow:
+        return WordedRow(None, self._join(self.settings.text_instruction, text))

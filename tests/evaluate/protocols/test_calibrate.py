@@ -19,7 +19,7 @@ from idmetric.data.manifest.table import Manifest, Row
 from idmetric.data.manifest.table import read as read_manifest
 from idmetric.evaluate.protocols import calibrate
 from idmetric.evaluate.protocols.calibrate import CalibrateOptions, left_out_rows
-from idmetric.evaluate.protocols.common.labeled_pairs import Pairs, draw_pairs, usable
+from idmetric.evaluate.protocols.common.labeled_pairs import LabeledPairs, draw_pairs, usable
 from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.statistics.calibration.fitting import fit
@@ -35,7 +35,7 @@ def test_log_loss_and_brier_score_are_means_over_pairs_of_either_label() -> None
     index = np.arange(2)
     settings = EvalSettings(bootstrap=0)
     kinds = np.array(["same", "any"])
-    pairs = Pairs(a=index, b=index, same=np.array([True, False]), kind=kinds, family=np.zeros((2, 2), np.int64))
+    pairs = LabeledPairs(a=index, b=index, same=np.array([True, False]), kind=kinds, family=np.zeros((2, 2), np.int64))
     row = calibrate.quality_row("platt", np.array([0.9, 0.2]), pairs, settings)
     assert row["log loss"].value == pytest.approx(-(math.log(0.9) + math.log(0.8)) / 2)
     assert row["Brier"].value == pytest.approx((0.1**2 + 0.2**2) / 2)
@@ -148,7 +148,7 @@ def test_each_dataset_is_measured_by_the_others() -> None:
     same, dataset, scores = same[order], dataset[order], scores[order]
     kind = np.where(same, "same", "any").astype(object)
     family = np.stack([np.arange(count), np.arange(count) + count * ~same], 1)
-    pairs = Pairs(np.zeros(count, int), np.ones(count, int), same, kind, family)
+    pairs = LabeledPairs(np.zeros(count, int), np.ones(count, int), same, kind, family)
     even = np.arange(count) < 2 * same.sum()
     options = CalibrateOptions(rates=(0.1, 0.02))
     rows = left_out_rows(scores, pairs, dataset, 0.01, EvalSettings(bootstrap=0), options)

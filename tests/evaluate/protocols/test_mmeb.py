@@ -20,7 +20,7 @@ from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.mmeb_visme_table1 import MMEB, ask, run
 from idmetric.metric.models.idsim import IDSim
-from idmetric.metric.models.visid_tokens import Item
+from idmetric.metric.models.visid_tokens import PromptInput
 from tests.evaluate.protocols.parts import PLAIN, broken, values
 from tests.mmeb_files import write_eval
 
@@ -87,7 +87,7 @@ def test_p_at_1_of_visid_is_that_of_single_embeddings_of_the_tables_items(
 
 def test_the_prompt_of_an_mmeb_text_is_that_of_vlm2vec(reader: VisIDEmbed) -> None:
     """VLM2Vec replaces <|image_1|> in the text by the model's token: the line break follows it, without a space."""
-    ids = reader._tokens(Item("\nRepresent the given image\n", torch.zeros(3, 56, 56)))
+    ids = reader._tokens(PromptInput("\nRepresent the given image\n", torch.zeros(3, 56, 56)))
     text = "<|image_pad|>" * 4 + "\nRepresent the given image\n"
     assert ids == reader.tokenizer(text, add_special_tokens=False)["input_ids"]
 

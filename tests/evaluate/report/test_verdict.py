@@ -8,7 +8,7 @@ import pytest
 
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.report.subject_matrix import subject_matrices
-from idmetric.evaluate.report.verdict import Verdict, verdict
+from idmetric.evaluate.report.verdict import ModelVerdict, verdict
 from idmetric.pages.chart import Scale
 
 
@@ -23,7 +23,7 @@ def of(
     spread: float | None = 0.02,
     p: float = 0.01,
     subjects: int = 24,
-) -> Verdict:
+) -> ModelVerdict:
     """The verdict on methods with these identities and shares of copies; differences have this spread and p."""
     rows: list[Row] = [
         {"method": name, "group": "all", "identity": number(value), "worst": number(value - 0.1, None),

@@ -59,9 +59,9 @@ def of_importer(root: Path) -> object:
 
 
 def of_gallery(root: Path) -> object:
-    from idmetric.gallery.sources import Source
+    from idmetric.gallery.sources import GallerySource
 
-    return [entry.name for entry in entries([Source(str(root))], masked=False)]
+    return [entry.name for entry in entries([GallerySource(str(root))], masked=False)]
 
 
 def of_match(root: Path) -> object:

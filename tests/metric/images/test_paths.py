@@ -25,7 +25,7 @@ from idmetric.cli.eval import main as eval_main
 from idmetric.cli.gallery import main as gallery_main
 from idmetric.data.importers.folders import pictures as imported
 from idmetric.gallery import Gallery
-from idmetric.gallery.sources import GalleryError, Source, entries
+from idmetric.gallery.sources import GalleryError, GallerySource, entries
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files.output import OutputError, file_id
 from idmetric.metric.files.tables import four, rounded
@@ -121,7 +121,7 @@ def test_hidden_files_and_linked_folders_are_treated_alike_everywhere(tmp_path: 
         return sorted(os.path.relpath(path, root) for path in paths)
 
     assert below(listed(root)) == below(listed(f"{root}/**")) == below(listed(f"{root}/*")) == expected
-    assert sorted(e.name for e in entries([Source(str(root))], masked=False)) == expected  # galleries
+    assert sorted(e.name for e in entries([GallerySource(str(root))], masked=False)) == expected  # galleries
     assert sorted(str(picture.path) for picture in imported(root)) == expected  # data import folder
     assert listed(root / "who" / "._a.png") == [str(root / "who" / "._a.png")]  # named: read
 
@@ -226,7 +226,7 @@ def test_one_mask_for_two_images_is_refused(run: Run, folder: Path, saved: Path)
     (folder / "p.csv").write_text("refs/1.png,gen/a/0.png\nrefs/1.png,gen/b/0.png\n")
     assert run("--pairs", "p.csv", "--mask-dir", "masks")[0] == 2
     with pytest.raises(GalleryError, match="would be the mask of both"):
-        list(entries([Source(str(folder / "gen"), str(folder / "masks"))], masked=True))
+        list(entries([GallerySource(str(folder / "gen"), str(folder / "masks"))], masked=True))
     with pytest.raises(RequestError, match="would be the mask of both"):
         load(saved, device="cpu").embed([str(folder / name) for name in images], masks=folder / "masks")
     os.link(folder / "gen/a/0.png", folder / "gen/again.png")

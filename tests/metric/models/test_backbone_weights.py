@@ -19,7 +19,7 @@ from idmetric.metric.models.idsim import IDSimConfig
 from idmetric.metric.models.timm_encoders import build
 from idmetric.train.idsim.recipe import untrained
 from idmetric.train.nearid import siglip
-from idmetric.train.nearid.config import Config as NearIDTraining
+from idmetric.train.nearid.config import NearIDTraining as NearIDTraining
 
 SMALL: dict[str, Any] = {"embed_dim": 24, "depth": 2, "num_heads": 2}
 SIGLIP = "vit_base_patch16_siglip_224"

@@ -21,12 +21,12 @@ from idmetric.metric.models.tiny import TinyConfig
 from idmetric.train.idsim.loss import compare
 from idmetric.train.losses.info_nce import info_nce
 from idmetric.train.losses.near_id import Tuples
-from idmetric.train.nearid.config import Config
+from idmetric.train.nearid.config import NearIDTraining
 from idmetric.train.nearid.recipe import values_of
 from tests.conftest import random_model
 from tests.pretended import Pretended, PretendedDevice
 
-OBJECTIVES = get_args(get_type_hints(Config)["objective"])
+OBJECTIVES = get_args(get_type_hints(NearIDTraining)["objective"])
 VIT = {"depth": 2, "embed_dim": 48, "num_heads": 3}
 
 
@@ -189,7 +189,9 @@ class Calls:
         def loss(cls: Tensor, patches: Tensor) -> Tensor:
             anchor, positive, distractor = cls.chunk(3)
             tuples = Tuples(anchor, positive[:, None], distractor[:, None])
-            losses = [values_of(Config(objective=objective), tuples, oracle)["loss"] for objective in OBJECTIVES]
+            losses = [
+                values_of(NearIDTraining(objective=objective), tuples, oracle)["loss"] for objective in OBJECTIVES
+            ]
             return torch.stack(losses).sum()
 
         return self.train(loss)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from idmetric import CheckpointError, ImageReadError, VisIDEmbed, load
 from idmetric.metric.models.visid import CANDIDATE, TASKS, VisIDConfig
-from idmetric.metric.models.visid_tokens import Item, patchify, prompt_tokens
+from idmetric.metric.models.visid_tokens import PromptInput, patchify, prompt_tokens
 
 transformers = pytest.importorskip("transformers")
 
@@ -219,7 +219,7 @@ def test_a_list_may_hold_images_texts_and_both(folder: Path) -> None:
 
 def test_words_that_begin_with_a_line_break_follow_the_image_at_once(folder: Path, metric: VisIDEmbed) -> None:
     def tokens(words: str) -> list[int]:
-        return prompt_tokens(Item(words, torch.zeros(3, 28, 28)), metric.settings, metric.tokenizer)
+        return prompt_tokens(PromptInput(words, torch.zeros(3, 28, 28)), metric.settings, metric.tokenizer)
 
     whole = metric.tokenizer("<|image_pad|>\nan ink\n", add_special_tokens=False)["input_ids"]
     assert tokens("\nan ink\n") == whole
@@ -248,7 +248,7 @@ def test_long_texts_are_cut_with_a_warning_and_images_never(folder: Path, metric
     assert F.cosine_similarity(found.cls[0], last, dim=0) > 0.999
     chat = VisIDEmbed(folder, config=VisIDConfig("chat", max_length=150), device="cpu")
     with pytest.warns(UserWarning, match="cut by"):
-        ids = prompt_tokens(Item(text, torch.zeros(3, 56, 56)), chat.settings, chat.tokenizer)
+        ids = prompt_tokens(PromptInput(text, torch.zeros(3, 56, 56)), chat.settings, chat.tokenizer)
     assert len(ids) == 150
     assert chat.tokenizer.decode(ids).endswith("<|im_end|>\n<|im_start|>assistant\n")
     short = VisIDEmbed(folder, config=VisIDConfig(max_length=3), device="cpu")

@@ -21,7 +21,7 @@ from idmetric.evaluate.protocols.generator.outputs import (
     refuse_unmatched,
     with_photos,
 )
-from idmetric.evaluate.protocols.generator.pattern import GENERATED, ONLY, Fields, Picture, fields_of
+from idmetric.evaluate.protocols.generator.pattern import GENERATED, ONLY, Fields, GeneratedPicture, fields_of
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import json_file
 from idmetric.metric.files.tables import text_lines
@@ -105,7 +105,7 @@ def read(
     return as_manifest([*samples, *with_photos(photos, references, training, skip, alone)], "step")
 
 
-def _at_step(picture: Picture) -> Picture:
+def _at_step(picture: GeneratedPicture) -> GeneratedPicture:
     """The picture with its step as its method."""
     step = re.sub(r"\.0+$", "", picture.fields.get("step", ""))  # as data frames write it, where rows have none
     if not (step.isascii() and step.isdigit()):
@@ -116,7 +116,7 @@ def _at_step(picture: Picture) -> Picture:
     return replace(picture, fields=fields)
 
 
-def _of_folder(data: Path, pattern: str | None, base: Path | None, skip: bool) -> list[Picture]:
+def _of_folder(data: Path, pattern: str | None, base: Path | None, skip: bool) -> list[GeneratedPicture]:
     files = images_below(data)
     if pattern is None:
         trainer = _trainer(data, files)
@@ -160,7 +160,7 @@ def _trainer(folder: Path, files: Sequence[Path]) -> str:
     )
 
 
-def _in_words(pictures: Sequence[Picture], path: Path) -> list[Picture]:
+def _in_words(pictures: Sequence[GeneratedPicture], path: Path) -> list[GeneratedPicture]:
     """The pictures with the prompts of a file in place of their numbers.
 
     A line is a prompt, as in kohya's `sample_prompts.txt`: empty lines and comments (#) do not count, and

@@ -39,7 +39,7 @@ from idmetric.evaluate.protocols.common.result import Result, Row, numbers_of
 from idmetric.evaluate.protocols.common.scorers import EvalSettings, bind
 from idmetric.evaluate.protocols.generator.columns import CLIP
 from idmetric.evaluate.protocols.generator.outputs import as_manifest
-from idmetric.evaluate.protocols.generator.pattern import GENERATED, ONLY, REFERENCE, TRAINING, Picture
+from idmetric.evaluate.protocols.generator.pattern import GENERATED, ONLY, REFERENCE, TRAINING, GeneratedPicture
 from idmetric.metric.distance.embedding import serialized
 from idmetric.metric.distance.matrix import needs_patches
 from idmetric.metric.images.masks import Images
@@ -47,7 +47,7 @@ from idmetric.metric.images.read import read_image, split_images
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.subject import Subject, subject_among
 from idmetric.stream.keys import folder_name
-from idmetric.stream.pipeline import Source
+from idmetric.stream.pipeline import ContentSource
 from idmetric.stream.store import Store
 
 
@@ -107,7 +107,7 @@ class Tracker:
             raise ValueError("no references: give at least one photo of the subject")
         with self._full_precision():  # embeds them, or names unreadable ones
             bind(as_manifest(self._photos, outputs=False), {metric.name: metric}, self.settings)
-        self._base: list[Picture] = []
+        self._base: list[GeneratedPicture] = []
         self._warned: set[str] = set()
         self._last = Result("checkpoints", metric.name, [])
         self.rows: dict[int, Row] = {}
@@ -164,7 +164,7 @@ class Tracker:
         add_rows(result, self.rows, self._identities, self.options)
         return result
 
-    def _pictures(self, images: Images, role: str, **fields: str) -> list[Picture]:
+    def _pictures(self, images: Images, role: str, **fields: str) -> list[GeneratedPicture]:
         """Images as files; pixels are kept as PNG until the next update of the step."""
         pictures = []
         for number, image in enumerate(split_images(images)):
@@ -173,10 +173,10 @@ class Tracker:
             else:
                 path = self._folder / f"{role}-{fields.get('method', '')}-{number}.png"
                 read_image(image).save(path, compress_level=1)
-            pictures.append(Picture(path, role, {"subject": ONLY, **fields}))
+            pictures.append(GeneratedPicture(path, role, {"subject": ONLY, **fields}))
         return pictures
 
-    def _subject_photos(self, subject: Subject) -> list[Picture]:
+    def _subject_photos(self, subject: Subject) -> list[GeneratedPicture]:
         """Thumbnails as files; the store has the embeddings of the subject under their keys."""
         subject.check(self.metric.model_id, self.settings.distance)
         patches = needs_patches(self.settings.distance)
@@ -192,8 +192,8 @@ class Tracker:
         for number, thumbnail in enumerate(subject.thumbnails):
             path = self._folder / f"{REFERENCE}-{number}.png"
             Image.fromarray(thumbnail).save(path, pnginfo=note)
-            pictures.append(Picture(path, REFERENCE, {"subject": ONLY}))
-            keys.append(Source.read(fspath(path)).key)
+            pictures.append(GeneratedPicture(path, REFERENCE, {"subject": ONLY}))
+            keys.append(ContentSource.read(fspath(path)).key)
         folder = folder_name(self.metric.about())
         store = Store(Path(self.settings.store or "") / folder, patches)
         store.add(keys, embedding)

@@ -32,11 +32,11 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from idmetric.data.generate.weights import NO_CHECKER, Place, Weights, load_pipeline, version
+from idmetric.data.generate.weights import NO_CHECKER, Place, Repository, load_pipeline, version
 from idmetric.evaluate.protocols.common.baselines import DeviceLike, PairBaseline, signature_of
 from idmetric.metric.files.hints import need
 
-BASE = Weights("stable-diffusion-v1-5/stable-diffusion-v1-5", "creativeml-openrail-m")
+BASE = Repository("stable-diffusion-v1-5/stable-diffusion-v1-5", "creativeml-openrail-m")
 STEPS = 1000
 _BATCH = 4  # images in one pass: at 512 pixels the VAE takes about a gigabyte for each
 PROMPT = "High quality image"  # that the U-Net is conditioned on
@@ -61,7 +61,7 @@ class DiffSim(PairBaseline):
         self,
         device: DeviceLike | None = None,
         step: int = 600,
-        base: Weights = BASE,
+        base: Repository = BASE,
         side: int = 512,
     ) -> None:
         super().__init__(device)

@@ -20,7 +20,7 @@ _DRAWS = 20  # tries for a new pair
 
 
 @dataclass(frozen=True)
-class Pairs:
+class LabeledPairs:
     """Pairs of images: rows a and b (P,), whether they show one identity, their kinds, and their families (P, 2)."""
 
     a: Ints
@@ -38,10 +38,10 @@ class Pairs:
         is_in_even_part: Truths = np.arange(len(self.a)) < 2 * self.same.sum()
         return is_in_even_part
 
-    def take(self, chosen: Truths) -> Pairs:
+    def take(self, chosen: Truths) -> LabeledPairs:
         """The pairs that a boolean array (P,) selects."""
         columns = [column[chosen] for column in vars(self).values()]
-        return Pairs(*columns)
+        return LabeledPairs(*columns)
 
 
 def usable(data: Manifest) -> Manifest:
@@ -49,7 +49,7 @@ def usable(data: Manifest) -> Manifest:
     return data.take(named(data) & (texts(data, "role") != "part-edit"))
 
 
-def draw_pairs(data: Manifest, each: int = 10, seed: int = 0, strangers: int = 0) -> Pairs:
+def draw_pairs(data: Manifest, each: int = 10, seed: int = 0, strangers: int = 0) -> LabeledPairs:
     """Pairs of one identity and of two, equally many, without repetition.
 
     Up to half of the latter are hard: `context`, an image and the distractor or identity edit made from it; `kin`, an
@@ -168,4 +168,4 @@ def draw_pairs(data: Manifest, each: int = 10, seed: int = 0, strangers: int = 0
     if (kinds == "same").all():
         raise ValueError("each dataset has a single identity: there are no pairs of two identities")
     families = family[np.stack([rows_a, rows_b], 1)]
-    return Pairs(rows_a, rows_b, kinds == "same", kinds, families)
+    return LabeledPairs(rows_a, rows_b, kinds == "same", kinds, families)

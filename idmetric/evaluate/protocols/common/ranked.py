@@ -250,7 +250,7 @@ def measure(
 
 
 @dataclass(frozen=True)
-class Pairs:
+class RankedPairs:
     """Pairs of images: rows a and b (P,), their similarity, and whether they show one identity."""
 
     a: Ints
@@ -264,7 +264,7 @@ def searched(
     search: Search,
     measures: Mapping[str, Measure],
     seed: int = 0,
-) -> tuple[dict[str, Array], Nearest, Pairs]:
+) -> tuple[dict[str, Array], Nearest, RankedPairs]:
     """`measure`, and the pairs of queries with gallery images, each similarity computed once.
 
     If the queries are the gallery, (a, b) and (b, a) are one pair. Pairs of one identity are kept up to `OWN_PAIRS`; of
@@ -297,7 +297,7 @@ def searched(
         parts.append((queries, targets, scores, block.same[query, target]))
 
     columns = map(np.concatenate, zip(*parts, strict=True))
-    return answers.values, answers.near, Pairs(*columns)
+    return answers.values, answers.near, RankedPairs(*columns)
 
 
 def _drawn(

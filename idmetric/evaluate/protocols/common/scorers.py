@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from idmetric.metric.models.embedder import Embedder
 
 Rows = Sequence[int] | NDArray[np.integer]
-Model: TypeAlias = "Embedder | PlainVectorModel | PairModel | Judge"  # what `models.open_model` opens
+Model: TypeAlias = "Embedder | PlainVectorModel | PairModel | PairJudge"  # what `models.open_model` opens
 Models: TypeAlias = "Mapping[str, Model]"  # by the names that the user gave
 Progress = Callable[[int, int], None]
 _PATCH_BYTES = 2**28  # of patch tokens held at once, on each side of a matrix
@@ -129,7 +129,7 @@ class JudgeScorer(Scorer, Protocol):
 
 
 @runtime_checkable
-class Judge(Protocol):
+class PairJudge(Protocol):
     """A model that is asked about pairs of images, and binds itself to a manifest; see `judges.scorer`."""
 
     def bind(self, manifest: Manifest, settings: EvalSettings) -> JudgeScorer:
@@ -199,7 +199,7 @@ def bind(
 
     vector_models: dict[str, VectorModel] = {}
     pair_models: dict[str, PairModel] = {}
-    judges: dict[str, Judge] = {}
+    judges: dict[str, PairJudge] = {}
     for name, model in models.items():
         if isinstance(model, PairModel):
             pair_models[name] = model

@@ -101,7 +101,7 @@ def _name(path: str) -> str:
 
 
 @dataclass(frozen=True)
-class Pair:
+class RatedPair:
     """A generated image: method and item, and the rows of its reference and of itself in the manifest."""
 
     method: str
@@ -110,7 +110,7 @@ class Pair:
     generated: int
 
 
-def pairs(manifest: Manifest, ratings: Ratings) -> list[Pair]:
+def pairs(manifest: Manifest, ratings: Ratings) -> list[RatedPair]:
     """The generated images that people rated: the first of each prompt.
 
     Raises:
@@ -121,7 +121,7 @@ def pairs(manifest: Manifest, ratings: Ratings) -> list[Pair]:
     groups = [ratings[name] for name in humans(ratings)]
     methods = sorted(rated_methods(ratings))
     references = {row.group: number for number, row in enumerate(manifest) if row.slot == "anchor"}
-    images: dict[tuple[str, Item], Pair] = {}
+    images: dict[tuple[str, Item], RatedPair] = {}
     engines: dict[tuple[str, Item], str] = {}
     for number, row in enumerate(manifest):
         about = row.parameters or {}
@@ -136,7 +136,7 @@ def pairs(manifest: Manifest, ratings: Ratings) -> list[Pair]:
         engine = engines.setdefault((method, item), row.engine)
         if engine != row.engine:
             raise ValueError(f"{engine} and {row.engine} are both images of {method}: leave one of them out")
-        images.setdefault((method, item), Pair(method, item, references[row.group], number))
+        images.setdefault((method, item), RatedPair(method, item, references[row.group], number))
 
     return list(images.values())
 

@@ -17,14 +17,14 @@ from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from idmetric.evaluate.protocols.common.scorers import (
     Bound,
     EvalSettings,
-    Judge,
     Models,
+    PairJudge,
     VectorScorer,
     slices,
 )
 from idmetric.evaluate.protocols.common.table_columns import Column
 from idmetric.evaluate.protocols.generator.grades import CONSISTENCY, GRADE
-from idmetric.evaluate.protocols.generator.images import Copies, Images, Names, Place, Scores
+from idmetric.evaluate.protocols.generator.images import Copies, Images, MethodScores, Names, Place
 from idmetric.evaluate.protocols.generator.options import CopyingOptions
 from idmetric.evaluate.protocols.generator.pattern import REFERENCE, TRAINING
 from idmetric.metric.distance.ties import comparable
@@ -65,7 +65,7 @@ COLUMNS = {
 
 def refuse_judges(models: Models) -> None:
     """Refuse models that give no similarities of all pairs."""
-    judges = [name for name, model in models.items() if isinstance(model, Judge)]
+    judges = [name for name, model in models.items() if isinstance(model, PairJudge)]
     if judges:
         raise ValueError(f"{', '.join(judges)}: judges score pairs one by one; leave them out")
 
@@ -237,7 +237,7 @@ def prompt_fidelity(images: Images, bound: Bound, models: Models, notes: list[st
 # Rows
 
 
-def columns_of(images: Images, scores: Scores, chosen: Truths, unit: Names, settings: EvalSettings) -> Row:
+def columns_of(images: Images, scores: MethodScores, chosen: Truths, unit: Names, settings: EvalSettings) -> Row:
     """The numbers of some images of a method, such as identity, real, confused, copies, diversity and CLIP-T.
 
     Args:
@@ -305,7 +305,7 @@ def means_of(values: Array, subject: Names) -> dict[str, float]:
     return dict(zip(names.tolist(), means.tolist(), strict=True))
 
 
-def image_items(images: Images, scores: Scores, ids: Names) -> dict[str, Any]:
+def image_items(images: Images, scores: MethodScores, ids: Names) -> dict[str, Any]:
     """The scores of each image, as columns of items; `ids` are the names of the manifest's rows."""
     columns: dict[str, Any] = {
         "image": ids[images.rows],
@@ -340,7 +340,7 @@ def image_items(images: Images, scores: Scores, ids: Names) -> dict[str, Any]:
     return columns
 
 
-def side_by_side(images: Images, scores: Scores, ids: Names, prefix: str = "by ") -> dict[str, Any]:
+def side_by_side(images: Images, scores: MethodScores, ids: Names, prefix: str = "by ") -> dict[str, Any]:
     """The images of all methods for the same subject, prompt and seed, with their identities and a reference.
 
     Args:
@@ -375,7 +375,7 @@ def side_by_side(images: Images, scores: Scores, ids: Names, prefix: str = "by "
 
 def keep_items(
     images: Images,
-    scores: Scores,
+    scores: MethodScores,
     data: Manifest,
     by: Sequence[str],
     limits: Mapping[str, float],
@@ -425,7 +425,7 @@ def keep_items(
         result.keep("side_by_side", **side_by_side(images, scores, ids))
 
 
-def _weakest(scores: Scores, members: Ints) -> int:
+def _weakest(scores: MethodScores, members: Ints) -> int:
     """The image with the lowest identity among these."""
     return int(members[comparable(scores.identity[members]).argmin()])
 

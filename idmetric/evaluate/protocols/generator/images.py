@@ -248,7 +248,7 @@ class Confusion:
 
 
 @dataclass(frozen=True)
-class Scores:
+class MethodScores:
     """Scores of the images by a model.
 
     Attributes:
@@ -286,7 +286,7 @@ def score(
     photos: Mapping[str, Ints],
     copies: Copies | None = None,
     fidelity: Array | None = None,
-) -> Scores:
+) -> MethodScores:
     """Score images by a bound model, subject by subject.
 
     Args:
@@ -319,7 +319,7 @@ def score(
         several.append(members[0])
         diversity.append(mean_pairwise_distance(similarities))
         vendi.append(vendi_score(similarities) if has_cosines else np.nan)
-    return Scores(
+    return MethodScores(
         identity=identity,
         nearest=nearest,
         real=real,

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from idmetric.evaluate.protocols.generator.pattern import GENERATED, REFERENCE, TRAINING, Picture
+from idmetric.evaluate.protocols.generator.pattern import GENERATED, REFERENCE, TRAINING, GeneratedPicture
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import json_file
 
 
 @dataclass(frozen=True)
-class Subject:
+class BenchmarkSubject:
     """A subject of a benchmark's entry: its name, an image that shows it, and columns to group by."""
 
     name: str
@@ -26,18 +26,18 @@ class Subject:
     columns: Mapping[str, str] = field(default_factory=dict)
 
 
-Reader = Callable[[Mapping[str, Any]], Sequence[Subject]]  # the subjects of an entry
+Reader = Callable[[Mapping[str, Any]], Sequence[BenchmarkSubject]]  # the subjects of an entry
 
 
-def uno(entry: Mapping[str, Any]) -> list[Subject]:
+def uno(entry: Mapping[str, Any]) -> list[BenchmarkSubject]:
     """The subjects of an entry {prompt, image_paths} of UNO's `dreambench_singleip.json` or `dreambench_multiip.json`.
 
     A subject has the name of its image's folder.
     """
-    return [Subject(Path(image).parent.name, image) for image in entry["image_paths"]]
+    return [BenchmarkSubject(Path(image).parent.name, image) for image in entry["image_paths"]]
 
 
-def xversebench(entry: Mapping[str, Any]) -> list[Subject]:
+def xversebench(entry: Mapping[str, Any]) -> list[BenchmarkSubject]:
     """The subjects of an entry of `XVerseBench_single.json` or `XVerseBench_multi.json`.
 
     It has the form {index, prompt, modulation: [{src_inputs: [{image_path}], use_words: [[n, label, label]]}]}. A
@@ -49,11 +49,13 @@ def xversebench(entry: Mapping[str, Any]) -> list[Subject]:
     for source, (_, label, *_) in zip(modulation["src_inputs"], modulation["use_words"], strict=True):
         image = Path(source["image_path"])
         category = image.parent.name
-        subjects.append(Subject(f"{category}_{image.stem}", str(image), {"category": category, "label": label}))
+        subjects.append(
+            BenchmarkSubject(f"{category}_{image.stem}", str(image), {"category": category, "label": label})
+        )
     return subjects
 
 
-def psrbench(entry: Mapping[str, Any]) -> list[Subject]:
+def psrbench(entry: Mapping[str, Any]) -> list[BenchmarkSubject]:
     """The subjects of an item {input_path: [...], instruction, category1, ...} of a file of PSRBench.
 
     A subject has the name of its image's path, such as animals_dog_00; `label` is its category.
@@ -61,11 +63,11 @@ def psrbench(entry: Mapping[str, Any]) -> list[Subject]:
     subjects = []
     for number, image in enumerate(entry["input_path"], 1):
         name = "_".join(Path(image).with_suffix("").parts)
-        subjects.append(Subject(name, image, {"label": entry[f"category{number}"]}))
+        subjects.append(BenchmarkSubject(name, image, {"label": entry[f"category{number}"]}))
     return subjects
 
 
-def indexed(pictures: Sequence[Picture], benchmark: Path, reader: Reader) -> list[Picture]:
+def indexed(pictures: Sequence[GeneratedPicture], benchmark: Path, reader: Reader) -> list[GeneratedPicture]:
     """Outputs with the prompt of their entry, once for each of its subjects, and the references of these subjects.
 
     Of a prompt that a subject has twice, the field `prompt` holds the entry's number too.
@@ -77,7 +79,7 @@ def indexed(pictures: Sequence[Picture], benchmark: Path, reader: Reader) -> lis
         RequestError: for a file of another form, an output without an entry, or a reference that does not exist.
     """
     file_of = {picture.path: _entries_file(picture, benchmark) for picture in pictures}
-    entries: dict[tuple[Path, str], tuple[str, Sequence[Subject]]] = {}
+    entries: dict[tuple[Path, str], tuple[str, Sequence[BenchmarkSubject]]] = {}
     for file in dict.fromkeys(file_of.values()):
         for index, file_entry in _entries(file, reader).items():
             entries[file, index] = file_entry
@@ -88,7 +90,7 @@ def indexed(pictures: Sequence[Picture], benchmark: Path, reader: Reader) -> lis
         times.update((name, prompt) for name in names)
         have_several |= len(names) > 1
 
-    outputs: list[Picture] = []
+    outputs: list[GeneratedPicture] = []
     references: dict[tuple[str, Path], None] = {}
     for picture in pictures:
         file = file_of[picture.path]
@@ -105,14 +107,16 @@ def indexed(pictures: Sequence[Picture], benchmark: Path, reader: Reader) -> lis
         if have_several:
             fields["subjects"] = str(len(by_name))
         for name, subject in by_name.items():
-            outputs.append(Picture(picture.path, GENERATED, {**fields, **subject.columns, "subject": name}, prompt))
+            outputs.append(
+                GeneratedPicture(picture.path, GENERATED, {**fields, **subject.columns, "subject": name}, prompt)
+            )
         for subject in subjects:
             references[subject.name, _file_of(file, subject.image)] = None
 
-    return outputs + [Picture(path, REFERENCE, {"subject": subject}) for subject, path in references]
+    return outputs + [GeneratedPicture(path, REFERENCE, {"subject": subject}) for subject, path in references]
 
 
-def _entries_file(picture: Picture, benchmark: Path) -> Path:
+def _entries_file(picture: GeneratedPicture, benchmark: Path) -> Path:
     """The file with an output's entry."""
     if not benchmark.is_dir():
         return benchmark
@@ -122,9 +126,9 @@ def _entries_file(picture: Picture, benchmark: Path) -> Path:
     return file
 
 
-def _entries(path: Path, reader: Reader) -> dict[str, tuple[str, Sequence[Subject]]]:
+def _entries(path: Path, reader: Reader) -> dict[str, tuple[str, Sequence[BenchmarkSubject]]]:
     """Prompt and subjects of each entry of a JSON list, by its index, its result's name, or else its number."""
-    entries: dict[str, tuple[str, Sequence[Subject]]] = {}
+    entries: dict[str, tuple[str, Sequence[BenchmarkSubject]]] = {}
     where = ""
     try:
         for number, entry in enumerate(json_file.read(path)):
@@ -157,7 +161,7 @@ def _file_of(path: Path, image: str) -> Path:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ProjectLayout:
     """Where a project keeps generated images, and references if they are in the same folder.
 
     Attributes:
@@ -187,11 +191,11 @@ class Layout:
 
 LAYOUTS = {
     # yuangpeng/dreambench_plus: METHOD/{src_image,tgt_image}/COLLECTION/PROMPT_IMAGE.jpg
-    "dreambench++": Layout("{method}/tgt_image/{subject}/{prompt}_{seed}.*", "{ignore}/src_image/{subject}/*"),
+    "dreambench++": ProjectLayout("{method}/tgt_image/{subject}/{prompt}_{seed}.*", "{ignore}/src_image/{subject}/*"),
     # bytedance/UNO: I_J.png, I = entry of datasets/dreambench_{single,multi}ip.json, J = number of the image
-    "uno": Layout("{method}/{index}_{seed}.png", benchmark=uno, numbers=("uno-distill",), margin=0.12),
+    "uno": ProjectLayout("{method}/{index}_{seed}.png", benchmark=uno, numbers=("uno-distill",), margin=0.12),
     # bytedance/XVerse: I_PROMPT.png, four images in one, I = entry of eval/tools/XVerseBench_{single,multi}.json
-    "xversebench": Layout(
+    "xversebench": ProjectLayout(
         "{method}/{index}_{ignore}.png",
         benchmark=xversebench,
         grid=True,
@@ -200,7 +204,7 @@ LAYOUTS = {
     ),
     # Doby-Xu/WithAnyone, MultiID_Bench: ID/{out,ori,ref_1..4}.jpg, meta.json; ori is a photo of the people of ref_1..4;
     # eval.py calls the output output_0.jpg
-    "multiid-bench": Layout(
+    "multiid-bench": ProjectLayout(
         "{method}/{subject}/out*.jpg",
         "{ignore}/{subject}/ori.jpg",
         "{ignore}/{subject}/ref_*.jpg",
@@ -209,21 +213,21 @@ LAYOUTS = {
         numbers=("multiid",),
     ),
     # wang-shulei/PSR: outputs/SUBSET/I.png, I = item of PSRBench/SUBSET.json
-    "psrbench": Layout("{method}/{task}/{index}.png", benchmark=psrbench, numbers=("psr",)),
+    "psrbench": ProjectLayout("{method}/{task}/{index}.png", benchmark=psrbench, numbers=("psr",)),
     # ViStoryBench/vistorybench: METHOD/MODE/LANGUAGE/TIME/STORY/shots/shot_NN.png, and older forms
-    "vistorybench": Layout(
+    "vistorybench": ProjectLayout(
         "{method}/.../{story}/...", stories=True, numbers=("vistory-cross", "vistory-self", "vistory-occm")
     ),
     # TIGER-AI-Lab/ImagenHub: results/EXPERIMENT/{input,MODEL}/sample_UID.jpg
-    "imagenhub": Layout("{method}/sample_{subject}.jpg", "input/sample_{subject}.jpg"),
+    "imagenhub": ProjectLayout("{method}/sample_{subject}.jpg", "input/sample_{subject}.jpg"),
     # OmniContext: results/METHOD/fullset/TASK/KEY.png
-    "omnicontext": Layout("{method}/fullset/{task}/{subject}.png"),
+    "omnicontext": ProjectLayout("{method}/fullset/{task}/{subject}.png"),
     # MirrorMetrics: Lora_Candidates/NAME/, Reference_Images/ of the one subject
-    "mirrormetrics": Layout("Lora_Candidates/{method}/*", "Reference_Images/*"),
+    "mirrormetrics": ProjectLayout("Lora_Candidates/{method}/*", "Reference_Images/*"),
 }
 
 
-def prompted(picture: Picture, name: str) -> Picture:
+def prompted(picture: GeneratedPicture, name: str) -> GeneratedPicture:
     """An output with the prompt of the JSON file of this name next to it; without the file, as it is."""
     path = picture.path.parent / name
     if picture.role != GENERATED or not path.is_file():
@@ -236,7 +240,7 @@ def prompted(picture: Picture, name: str) -> Picture:
     return replace(picture.having(prompt=prompt), text=prompt)
 
 
-def people(pictures: Sequence[Picture]) -> list[Picture]:
+def people(pictures: Sequence[GeneratedPicture]) -> list[GeneratedPicture]:
     """Outputs once for each person that they should show; each training image of a sample becomes a person's reference.
 
     A person has the name of sample and file, such as "0001 ref_1"; the sample is in the field `sample`.

@@ -20,7 +20,7 @@ from idmetric.data.importers.source import ENDINGS, open_source
 from idmetric.data.manifest.errors import ManifestError
 from idmetric.evaluate.protocols.common.columns import listed
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
-from idmetric.evaluate.protocols.generator.layouts import LAYOUTS, Layout, indexed, people, prompted
+from idmetric.evaluate.protocols.generator.layouts import LAYOUTS, ProjectLayout, indexed, people, prompted
 from idmetric.evaluate.protocols.generator.options import OutputsOptions
 from idmetric.evaluate.protocols.generator.pattern import (
     FLOOR,
@@ -29,7 +29,7 @@ from idmetric.evaluate.protocols.generator.pattern import (
     REFERENCE,
     TRAINING,
     Fields,
-    Picture,
+    GeneratedPicture,
     fields_of,
     split,
 )
@@ -79,13 +79,13 @@ def read(
         RequestError: if images do not match, occur twice, or have no reference.
         ManifestError: for a table that cannot be used.
     """
-    chosen: Layout | None = None
+    chosen: ProjectLayout | None = None
     if pattern is not None and layout is None:
-        chosen = Layout(pattern)
+        chosen = ProjectLayout(pattern)
     elif layout is not None and pattern is None:
         chosen = LAYOUTS[layout]
 
-    pictures: list[Picture] = []
+    pictures: list[GeneratedPicture] = []
     if data is not None:
         pictures = _outputs(data, chosen, benchmark, cells, skip)
     if floor is not None:
@@ -98,8 +98,8 @@ def read(
 
 
 def _outputs(
-    data: Path, layout: Layout | None, benchmark: Path | None, cells: Path | None, skip: bool
-) -> list[Picture]:
+    data: Path, layout: ProjectLayout | None, benchmark: Path | None, cells: Path | None, skip: bool
+) -> list[GeneratedPicture]:
     """The pictures of a table or folder."""
     if not data.exists():
         data, tables = _matched(data)
@@ -157,7 +157,7 @@ def open_outputs(
 # Tables
 
 
-def read_table(path: Path) -> list[Picture]:
+def read_table(path: Path) -> list[GeneratedPicture]:
     """The pictures of a .csv, .parquet or .jsonl file, with their columns as fields."""
     if path.suffix.lower() not in ENDINGS:
         raise RequestError(f"{path}: a table ends in {', '.join(ENDINGS)}")
@@ -185,7 +185,7 @@ def read_table(path: Path) -> list[Picture]:
         if role == GENERATED:
             fields.setdefault("method", path.stem)
         file_path, mask_path = (Path(paths.with_slashes(str(path.parent / name))) for name in (file, mask))
-        pictures.append(Picture(file_path, role, fields, text or None, mask_path if mask else None))
+        pictures.append(GeneratedPicture(file_path, role, fields, text or None, mask_path if mask else None))
     return pictures
 
 
@@ -201,7 +201,9 @@ def _text(value: Any) -> str:
 # Folders
 
 
-def _of_layout(data: Path, layout: Layout, benchmark: Path | None, cells: Path | None, skip: bool) -> list[Picture]:
+def _of_layout(
+    data: Path, layout: ProjectLayout, benchmark: Path | None, cells: Path | None, skip: bool
+) -> list[GeneratedPicture]:
     if layout.benchmark and benchmark is None:
         raise RequestError("this layout needs --benchmark FILE.json: its prompts and references")
     if layout.stories and benchmark is None:
@@ -230,10 +232,10 @@ def _of_layout(data: Path, layout: Layout, benchmark: Path | None, cells: Path |
 
 
 def _by_layout(
-    folder: Path, files: Sequence[Path], layout: Layout, method: str
-) -> tuple[list[Picture], Sequence[Path]]:
+    folder: Path, files: Sequence[Path], layout: ProjectLayout, method: str
+) -> tuple[list[GeneratedPicture], Sequence[Path]]:
     """Pictures of the files that match the layout's patterns, and the other files; `method` if a pattern has none."""
-    photos: list[Picture] = []
+    photos: list[GeneratedPicture] = []
     for role, pattern in (REFERENCE, layout.references), (TRAINING, layout.training):
         if pattern is not None:
             matching, files = matched(folder, files, role, fields_of(pattern))
@@ -243,7 +245,7 @@ def _by_layout(
     return photos + outputs, files
 
 
-def _cells(grid: Picture, folder: Path) -> list[Picture]:
+def _cells(grid: GeneratedPicture, folder: Path) -> list[GeneratedPicture]:
     """The four images of a grid, by seed, kept in `folder`; of an odd side the last pixel is lost."""
     image = read_image(grid.path)
     width, height = image.width // 2, image.height // 2
@@ -267,7 +269,7 @@ def images_below(folder: Path) -> list[Path]:
 
 def matched(
     folder: Path, files: Sequence[Path], role: str, fields: Fields, **defaults: str
-) -> tuple[list[Picture], list[Path]]:
+) -> tuple[list[GeneratedPicture], list[Path]]:
     """Pictures of the files with fields, by their paths below a folder, and the other files."""
     pictures, rest = [], []
     for file in files:
@@ -275,13 +277,13 @@ def matched(
         if file_fields is None:
             rest.append(file)
         else:
-            pictures.append(Picture(file, role, {"subject": ONLY, **defaults, **file_fields}))
+            pictures.append(GeneratedPicture(file, role, {"subject": ONLY, **defaults, **file_fields}))
     return pictures, rest
 
 
 def with_photos(
-    pictures: Sequence[Picture], references: str | None, training: str | None, skip: bool, alone: bool = False
-) -> list[Picture]:
+    pictures: Sequence[GeneratedPicture], references: str | None, training: str | None, skip: bool, alone: bool = False
+) -> list[GeneratedPicture]:
     """The pictures with references in place of theirs, and training images, where these are given.
 
     Args:
@@ -297,14 +299,14 @@ def with_photos(
     return photos
 
 
-def _photos(source: str, role: str, skip: bool, alone: bool) -> list[Picture]:
+def _photos(source: str, role: str, skip: bool, alone: bool) -> list[GeneratedPicture]:
     root, pattern = (source, "") if os.path.isdir(source) else split(source)
     folder = Path(root)
     files = images_below(folder)
     if pattern:
         pictures, _ = matched(folder, files, role, fields_of(pattern))
     elif alone:
-        pictures = [Picture(file, role, {"subject": ONLY}) for file in files]
+        pictures = [GeneratedPicture(file, role, {"subject": ONLY}) for file in files]
     else:  # a folder per subject, or the images of the only subject
         has_folders = any(file.parent != folder for file in files)
         pattern = "{subject}/*" if has_folders else "*"
@@ -335,7 +337,7 @@ def refuse_unmatched(rest: Sequence[Path], where: str, skip: bool) -> None:
 # Manifest
 
 
-def as_manifest(pictures: Sequence[Picture], noun: str = "method", outputs: bool = True) -> Manifest:
+def as_manifest(pictures: Sequence[GeneratedPicture], noun: str = "method", outputs: bool = True) -> Manifest:
     """The manifest of pictures; generated ones get a seed, and equal references of a subject count once.
 
     Args:
@@ -374,7 +376,7 @@ def as_manifest(pictures: Sequence[Picture], noun: str = "method", outputs: bool
     return Manifest.from_rows(rows).replace(**columns)
 
 
-def _check_subjects(pictures: Sequence[Picture], outputs: bool) -> None:
+def _check_subjects(pictures: Sequence[GeneratedPicture], outputs: bool) -> None:
     generated = {picture.fields["subject"] for picture in pictures if picture.role in (GENERATED, FLOOR)}
     shown = {picture.fields["subject"] for picture in pictures if picture.role == REFERENCE}
     if outputs and not generated:
@@ -387,10 +389,10 @@ def _check_subjects(pictures: Sequence[Picture], outputs: bool) -> None:
         )
 
 
-def _without_repeated_photos(pictures: Sequence[Picture]) -> list[Picture]:
+def _without_repeated_photos(pictures: Sequence[GeneratedPicture]) -> list[GeneratedPicture]:
     """The pictures, with equal files among a subject's references once."""
     sizes = Counter(map(_size_of_photo, pictures))
-    different: dict[object, Picture] = {}
+    different: dict[object, GeneratedPicture] = {}
     for index, picture in enumerate(pictures):
         key: object = index
         size = _size_of_photo(picture)
@@ -400,14 +402,14 @@ def _without_repeated_photos(pictures: Sequence[Picture]) -> list[Picture]:
     return list(different.values())
 
 
-def _size_of_photo(picture: Picture) -> tuple[str, str, int] | None:
+def _size_of_photo(picture: GeneratedPicture) -> tuple[str, str, int] | None:
     """Role, subject and number of bytes of a reference or training image; None for other pictures."""
     if picture.role not in (REFERENCE, TRAINING) or not picture.path.is_file():
         return None
     return picture.role, picture.fields["subject"], picture.path.stat().st_size
 
 
-def _numbered(pictures: Sequence[Picture], noun: str) -> list[Picture]:
+def _numbered(pictures: Sequence[GeneratedPicture], noun: str) -> list[GeneratedPicture]:
     """Outputs with a seed; without one, they count from 0 within method, subject and prompt."""
     counts: Counter[tuple[str, ...]] = Counter()
     paths: dict[tuple[str, ...], Path] = {}

@@ -28,7 +28,7 @@ _PART = re.compile(r"(\{[A-Za-z]\w*\}|\*)", re.ASCII)
 
 
 @dataclass(frozen=True)
-class Picture:
+class GeneratedPicture:
     """An image file with its role and fields."""
 
     path: Path
@@ -37,7 +37,7 @@ class Picture:
     text: str | None = None  # prompt in words
     mask: Path | None = None
 
-    def having(self, **fields: str) -> Picture:
+    def having(self, **fields: str) -> GeneratedPicture:
         """The picture with these fields added or replaced."""
         return replace(self, fields={**self.fields, **fields})
 

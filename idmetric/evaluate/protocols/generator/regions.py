@@ -11,7 +11,7 @@ import numpy as np
 
 from idmetric.evaluate.protocols.common.columns import Ints
 from idmetric.evaluate.protocols.generator.images import Images, Sightings
-from idmetric.evaluate.protocols.generator.layouts import Layout
+from idmetric.evaluate.protocols.generator.layouts import ProjectLayout
 from idmetric.matching import Cut, DetectedRegions, Region, Subject, match
 from idmetric.matching.casts import Cast
 from idmetric.matching.named import PUBLISHED
@@ -78,7 +78,7 @@ def sightings(
     data: Manifest,
     metric: Embedder,
     regions: RegionsOf,
-    layout: Layout,
+    layout: ProjectLayout,
     settings: EvalSettings,
     threshold: float | None = None,
     calibration: Path | None = None,
@@ -153,7 +153,7 @@ def sightings(
     return Sightings(identity, is_found, state, thresholds, threshold_sources, similarities)
 
 
-def _rosters(images: Images, layout: Layout) -> dict[tuple[str, Roster], list[Ints]]:
+def _rosters(images: Images, layout: ProjectLayout) -> dict[tuple[str, Roster], list[Ints]]:
     """Story, or "", and subjects -> the images (numbers of their rows) that are matched with these subjects.
 
     The subjects of a story are the ones of all of its shots.

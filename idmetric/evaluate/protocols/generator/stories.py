@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from idmetric.evaluate.protocols.generator.pattern import GENERATED, REFERENCE, Picture
+from idmetric.evaluate.protocols.generator.pattern import GENERATED, REFERENCE, GeneratedPicture
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import json_file
 from idmetric.metric.files.folders import matching
@@ -27,7 +27,7 @@ _NUMBER = re.compile("[0-9]+")
 
 
 @dataclass(frozen=True)
-class Shot:
+class StoryShot:
     """A shot of a story: its characters, and its description by language."""
 
     characters: tuple[str, ...]
@@ -44,12 +44,12 @@ class Story:
         photos: of each character.
     """
 
-    shots: Mapping[int, Shot]
+    shots: Mapping[int, StoryShot]
     tags: Mapping[str, str]
     photos: Mapping[str, Sequence[str]]
 
 
-def in_stories(folder: Path, files: Sequence[Path], benchmark: Path) -> tuple[list[Picture], list[Path]]:
+def in_stories(folder: Path, files: Sequence[Path], benchmark: Path) -> tuple[list[GeneratedPicture], list[Path]]:
     """Shots once for each character of their cast, with the photos of these characters; and the files of no story.
 
     A subject has the name of story and character, such as "01 Tom"; the character is also its label. Shots without
@@ -81,7 +81,7 @@ def in_stories(folder: Path, files: Sequence[Path], benchmark: Path) -> tuple[li
             images.setdefault((folders[depth], run), []).append(file)
 
     method_of = _methods([run for _, run in images])
-    pictures: list[Picture] = []
+    pictures: list[GeneratedPicture] = []
     photos_of: dict[str, Sequence[str]] = {}
     for (name, run), shots in images.items():
         story = stories[name]
@@ -92,7 +92,7 @@ def in_stories(folder: Path, files: Sequence[Path], benchmark: Path) -> tuple[li
 
     for subject, photos in photos_of.items():
         for photo in photos:
-            pictures.append(Picture(Path(photo), REFERENCE, {"subject": subject}))
+            pictures.append(GeneratedPicture(Path(photo), REFERENCE, {"subject": subject}))
     return pictures, rest
 
 
@@ -105,7 +105,7 @@ def _methods(runs: Sequence[Run]) -> dict[Run, str]:
     return names
 
 
-def _cast(name: str, story: Story, run: Run, images: Sequence[Path]) -> list[Picture]:
+def _cast(name: str, story: Story, run: Run, images: Sequence[Path]) -> list[GeneratedPicture]:
     """The images of a run of a story, once for each of their characters."""
     _check_order(images)
     language = "ch" if "ch" in run else "en"
@@ -118,7 +118,7 @@ def _cast(name: str, story: Story, run: Run, images: Sequence[Path]) -> list[Pic
         fields = {"story": name, "prompt": f"{name} shot {number}", "subjects": str(len(shot.characters))}
         for character in shot.characters:
             of_character = {"subject": f"{name} {character}", "label": character, "tag": story.tags[character]}
-            pictures.append(Picture(path, GENERATED, fields | of_character, description))
+            pictures.append(GeneratedPicture(path, GENERATED, fields | of_character, description))
     return pictures
 
 
@@ -153,7 +153,7 @@ def _read_story(folder: Path) -> Story:
         tags: dict[str, str] = {}
         for name, character in content["Characters"].items():
             tags[name] = str(character.get("tag", ""))
-        shots: dict[int, Shot] = {}
+        shots: dict[int, StoryShot] = {}
         for entry in content["Shots"]:
             shots[int(entry["index"])] = _shot(entry, tags)
     except OSError as error:
@@ -164,13 +164,13 @@ def _read_story(folder: Path) -> Story:
     return Story(shots, tags, photos)
 
 
-def _shot(entry: Mapping[str, Any], tags: Mapping[str, str]) -> Shot:
+def _shot(entry: Mapping[str, Any], tags: Mapping[str, str]) -> StoryShot:
     """A shot of a story.json; ValueError for a character that the story does not have."""
     characters = dict.fromkeys(name.strip() for name in entry["Characters Appearing"]["en"])
     unknown = sorted(set(characters) - set(tags))
     if unknown:
         raise ValueError(f"shot {entry['index']} has {', '.join(unknown)}, who is not among the Characters")
-    return Shot(tuple(characters), entry.get("Static Shot Description", {}))
+    return StoryShot(tuple(characters), entry.get("Static Shot Description", {}))
 
 
 def _files_below(folder: Path) -> list[str]:

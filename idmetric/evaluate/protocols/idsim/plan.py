@@ -93,7 +93,7 @@ def _choose(options: Sequence[T], rng: np.random.Generator) -> T:
 
 
 @dataclass(frozen=True)
-class Benchmark:
+class PaperSet:
     """One of the paper's sets (appendix D.1).
 
     Attributes:
@@ -114,13 +114,13 @@ class Benchmark:
     names: tuple[str, ...] = ()
 
 
-BENCHMARKS: dict[str, Benchmark] = {
-    "pods": Benchmark("search", (1200, 300), ("test_dense", "query", "test"), ("train", "gallery")),
-    "deepfashion2": Benchmark("search", (1668, 3065), names=("df2",)),
-    "aerialcattle": Benchmark("search", (23, 2306), drawn=True, names=("aerialcattle2017",)),
-    "petface": Benchmark("pairs", (3250,), by="category"),
-    "cute": Benchmark("triplets", (1800,)),
-    "subjects2k": Benchmark("pairs", (2000,)),
+BENCHMARKS: dict[str, PaperSet] = {
+    "pods": PaperSet("search", (1200, 300), ("test_dense", "query", "test"), ("train", "gallery")),
+    "deepfashion2": PaperSet("search", (1668, 3065), names=("df2",)),
+    "aerialcattle": PaperSet("search", (23, 2306), drawn=True, names=("aerialcattle2017",)),
+    "petface": PaperSet("pairs", (3250,), by="category"),
+    "cute": PaperSet("triplets", (1800,)),
+    "subjects2k": PaperSet("pairs", (2000,)),
 }
 
 
@@ -143,7 +143,7 @@ class BenchmarkPlan:
 
     @property
     def size(self) -> tuple[int, ...]:
-        """As `Benchmark.size`."""
+        """As `PaperSet.size`."""
         sizes = tuple(map(len, self.sides))
         return sizes if self.kind == "search" else sizes[:1]
 

@@ -30,7 +30,7 @@ THRESHOLDS = np.linspace(-1, 1, 2001)  # among which the one for all images is c
 
 
 @dataclass(frozen=True)
-class Task:
+class SearchTask:
     """A subject: rows of its reference, of the targets that show it, and of targets that show other subjects."""
 
     subject: str
@@ -43,7 +43,7 @@ def tasks(
     data: Manifest,
     settings: EvalSettings,
     most_distractors: int | None,
-) -> tuple[list[Task], list[str]]:
+) -> tuple[list[SearchTask], list[str]]:
     """A task for each identity with a reference and targets, and notes on identities without.
 
     Args:
@@ -88,7 +88,7 @@ def tasks(
         if most_distractors is not None and most_distractors < len(distractors):
             rng = np.random.default_rng([settings.seed, number])
             distractors = np.sort(rng.choice(distractors, most_distractors, replace=False))
-        complete.append(Task(name, references[name], tuple(targets[name]), tuple(distractors.tolist())))
+        complete.append(SearchTask(name, references[name], tuple(targets[name]), tuple(distractors.tolist())))
 
     incomplete = sorted(set(identity) - {None, *subjects})
     notes = []
@@ -132,7 +132,7 @@ class Reference(NamedTuple):
 def search(
     scorer: VectorScorer,
     data: Manifest,
-    tasks: Sequence[Task],
+    tasks: Sequence[SearchTask],
     sam: PerSAM | None,
     progress: Progress | None,
 ) -> dict[str, Segmentation]:
@@ -141,7 +141,7 @@ def search(
     Args:
         progress: called with (images done, images to do).
     """
-    searches: dict[int, list[tuple[Task, Reference]]] = defaultdict(list)
+    searches: dict[int, list[tuple[SearchTask, Reference]]] = defaultdict(list)
     for task in tasks:
         reference = _reference(scorer, data, task.reference)
         for row in (*task.targets, *task.distractors):
