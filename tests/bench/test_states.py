@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import idmetric
 from benchmarks import composites as planning
 from benchmarks import states as benchmark
 from benchmarks.composites import KINDS, Composite, Identity, Photo
-from idmetric import match
 from idmetric.metric.models.idsim import IDSim
 
 
@@ -90,7 +90,7 @@ def test_distances_and_own_thresholds_are_those_of_match(photo_root: Path) -> No
         subjects = {}
         for name, references in zip(plan.subjects, plan.references, strict=True):
             subjects[name] = [photo.open()[0] for photo in references]
-        result = match.match(tiny, subjects, picture, regions=boxes, rate=0.001)  # own thresholds are larger
+        result = idmetric.match(tiny, subjects, picture, regions=boxes, rate=0.001)  # own thresholds are larger
         np.testing.assert_allclose(measured.distances, result.by_region[0], atol=1e-5)
         for subject, source in enumerate(result.threshold_sources):
             if source == "own photos":

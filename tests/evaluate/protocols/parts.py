@@ -56,6 +56,9 @@ class Scripted:
         self.manifest = manifest
         return self
 
+    def problems(self, rows: Sequence[int] | None = None) -> dict[int, str]:
+        return {}
+
     def report(self) -> str:
         return "nothing was asked"
 
