@@ -52,9 +52,12 @@ class Scripted:
     def signature(self) -> dict[str, str]:
         return {"model": "judge"}
 
-    def bind(self, manifest: Manifest, settings: EvalSettings, rows: Sequence[int] | None = None) -> Scripted:
+    def bind(self, manifest: Manifest, settings: EvalSettings) -> Scripted:
         self.manifest = manifest
         return self
+
+    def problems(self, rows: Sequence[int] | None = None) -> dict[int, str]:
+        return {}
 
     def report(self) -> str:
         return "nothing was asked"
