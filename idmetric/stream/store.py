@@ -139,7 +139,8 @@ class Store:
             embedding = concatenate([embedding for _, embedding in self._waiting])
             header = {_KEYS: " ".join(keys), _FOLDER: self.folder.name}
             data = serialized(embedding, header)
-            path = shards.write(self.folder, KINDS[self.patches], data)
+            kind = "patches" if self.patches else "cls"
+            path = shards.write(self.folder, kind, data)
             self._rows |= {key: (path, row) for row, key in enumerate(keys)}
         self.drop()
 

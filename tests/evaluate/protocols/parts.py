@@ -52,7 +52,7 @@ class Scripted:
     def signature(self) -> dict[str, str]:
         return {"model": "judge"}
 
-    def bind(self, manifest: Manifest, settings: EvalSettings, rows: Sequence[int] | None = None) -> Scripted:
+    def bind(self, manifest: Manifest, settings: EvalSettings) -> Scripted:
         self.manifest = manifest
         return self
 
