@@ -59,3 +59,6 @@ SMOKE: Mapping[str, Any] = {
     "precision": "no",
     "validate_every": 2,
 }
+
+
+Config = IDSimTraining  # by this name, `idmetric train` finds each recipe's

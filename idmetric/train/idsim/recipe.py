@@ -34,6 +34,7 @@ from idmetric.metric.models.timm_weights import resample_positions
 from idmetric.train import augment, lora
 from idmetric.train.batches import TRAINING, VALIDATION, Pictures, check_held_out, rows_in, share, steps_per_epoch
 from idmetric.train.idsim.config import SMOKE as SMOKE
+from idmetric.train.idsim.config import Config as Config  # for `idmetric train`
 from idmetric.train.idsim.config import IDSimTraining
 from idmetric.train.idsim.data import MicroBatch, TripletLoader, Triplets, read_triplets
 from idmetric.train.idsim.loss import accuracy, compare

@@ -84,3 +84,6 @@ SMOKE: Mapping[str, Any] = {
     "backbone_args": {"embed_dim": 32, "depth": 2, "num_heads": 2, "patch_size": 8},
     "chunk": 8,
 }
+
+
+Config = ILGenTraining  # by this name, `idmetric train` finds each recipe's

@@ -32,6 +32,7 @@ from idmetric.train.batches import VALIDATION, Pictures, check_held_out, rows_in
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.ilgen.config import CLASS_BATCHES, ILGenTraining
 from idmetric.train.ilgen.config import SMOKE as SMOKE
+from idmetric.train.ilgen.config import Config as Config  # for `idmetric train`
 from idmetric.train.ilgen.data import (
     Classes,
     Drawn,

@@ -93,3 +93,6 @@ SMOKE: Mapping[str, Any] = {
     "validate_every": 3,
     "log_every": 1,
 }
+
+
+Config = NearIDTraining  # by this name, `idmetric train` finds each recipe's

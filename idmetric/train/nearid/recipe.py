@@ -32,6 +32,7 @@ from idmetric.train.losses.near_id_objectives import circle_ranked, oracle_info_
 from idmetric.train.nearid import siglip
 from idmetric.train.nearid.batches import NearIDBatches
 from idmetric.train.nearid.config import SMOKE as SMOKE
+from idmetric.train.nearid.config import Config as Config  # for `idmetric train`
 from idmetric.train.nearid.config import NearIDTraining
 from idmetric.train.nearid.data import check, digest, find, items, rows_of
 from idmetric.train.processes import Processes

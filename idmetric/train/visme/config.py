@@ -73,3 +73,6 @@ SMOKE: Mapping[str, Any] = {
     "warmup": 1,
     "validate_queries": 4,
 }
+
+
+Config = VisMETraining  # by this name, `idmetric train` finds each recipe's

@@ -34,6 +34,7 @@ from idmetric.train.visme import small_qwen
 from idmetric.train.visme.batch_sampler import check, draw
 from idmetric.train.visme.config import RANDOM, VisMETraining
 from idmetric.train.visme.config import SMOKE as SMOKE
+from idmetric.train.visme.config import Config as Config  # for `idmetric train`
 from idmetric.train.visme.data import Prepared, prepare
 from idmetric.train.visme.items import RowLoader, precision_at_1
 from idmetric.train.visme.wording import QueryWording
