@@ -18,7 +18,7 @@ from idmetric.data.frames.clips import AnnotatedClip as FramesClip
 from idmetric.data.frames.clips import find_clips
 from idmetric.data.frames.footage import open_clip
 from idmetric.matching import clips, match
-from idmetric.matching.clips import AnnotatedClip, sources_of, timeline
+from idmetric.matching.clips import Clip, sources_of, timeline
 from idmetric.matching.hdr import Transfer, to_sdr
 from idmetric.matching.transport import read_transport
 from idmetric.matching.video import ClipError, Video
@@ -368,7 +368,7 @@ def test_transparency_is_composited_on_the_background(tmp_path: Path, name: str)
     path = write_video(
         tmp_path / f"a.{ending}", [Image.fromarray(layer)] * 3, codec=codec, pixels=pixels, codec_options=options
     )
-    [load] = timeline([AnnotatedClip(path)], "1fps", "fail").loads()
+    [load] = timeline([Clip(path)], "1fps", "fail").loads()
     shown = np.asarray(read_image(load(), background=(0, 0, 255))).astype(int)
     # half of (200, 60, 30) and half of the background are (100, 30, 143)
     for column, color in {8: (200, 60, 30), 40: (100, 30, 143), 80: (0, 0, 255)}.items():
@@ -421,7 +421,7 @@ def test_the_default_image_of_an_animated_png_is_no_frame(tmp_path: Path) -> Non
     first, *others = [picture(number) for number in range(5)]
     path = tmp_path / "a.png"
     first.save(path, save_all=True, append_images=others, default_image=True, duration=[100, 200, 300, 400])
-    line = timeline([AnnotatedClip(path)], "all", "fail")
+    line = timeline([Clip(path)], "all", "fail")
     assert [number_of(read_image(load())) for load in line.loads()] == [1, 2, 3, 4]
     assert [moment.seconds for moment in line.moments] == pytest.approx([0, 0.1, 0.3, 0.6])
 
@@ -436,12 +436,12 @@ def test_a_time_stamp_of_years_is_refused_at_once(tmp_path: Path, frames: int | 
     path = write_video(tmp_path / "a.mkv", pictures, stamps=[0, 20, 40, 600 * 150_000_000], codec="ffv1")
     assert path.stat().st_size < 10_000
     with pytest.raises(ClipError, match=r"a\.mkv: two frames are 1\d{8} seconds apart by their time stamps"):
-        timeline([AnnotatedClip(path)], frames, "fail")
+        timeline([Clip(path)], frames, "fail")
 
 
 @pytest.mark.parametrize("frames", ["2fps", "1000000fps", "shots"])
 def test_a_clip_of_years_takes_no_more_memory(frames: str) -> None:
-    line = timeline([AnnotatedClip([picture(0), picture(1)], fps=1e-9)], frames, "fail")
+    line = timeline([Clip([picture(0), picture(1)], fps=1e-9)], frames, "fail")
     assert [moment.frame for moment in line.moments] == ([0] if frames == "shots" else [0, 1])
 
 
@@ -491,7 +491,7 @@ def test_no_file_of_a_folder_ends_a_run_that_skips(tmp_path: Path) -> None:
     reasons = unusable(tmp_path)
     for name, reason in reasons.items():
         with pytest.raises(ClipError, match=reason) as caught:
-            timeline([AnnotatedClip(tmp_path / name)], 1, "fail")
+            timeline([Clip(tmp_path / name)], 1, "fail")
         assert str(tmp_path / name) in str(caught.value)
         if not name.endswith(".gif"):
             with pytest.raises(ClipError, match=reason):

@@ -14,6 +14,7 @@ from PIL import Image
 
 from idmetric import IDSim
 from idmetric.cli import eval as cli
+from idmetric.data.manifest.errors import ManifestError
 from idmetric.data.manifest.table import Manifest
 from idmetric.data.painter import Badge
 from idmetric.evaluate.protocols.common.models import open_model
@@ -24,7 +25,6 @@ from idmetric.evaluate.protocols.generator_methods import GeneratorOptions, run
 from idmetric.matching import match
 from idmetric.matching.detect_models import Owlv2
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images.kinds import ImageReadError
 from idmetric.stream.item import Look
 from tests.evaluate.protocols.parts import PLAIN, values
 from tests.matching.detector_parts import owlv2
@@ -352,7 +352,7 @@ def test_regions_that_fit_no_image_are_named(uno: Path, tiny: IDSim) -> None:
     path.write_text(path.read_text().replace("cat", "horse", 1))
     fails(RequestError, r"no region's label \(cat, horse\)", regions=str(path))
     outside = {**names, "out/good/0_0.png": [(500, 0, 600, 9)]}
-    fails(ImageReadError, r"good/0_0\.png.* lies outside", regions=write_regions(uno / "r.csv", outside))
+    fails(ManifestError, r"good/0_0\.png.* lies outside", regions=write_regions(uno / "r.csv", outside))
     with pytest.raises(ValueError, match="hsv: regions are compared by models"):
         run(data, {"hsv": open_model("hsv")}, PLAIN, GeneratorOptions(regions=str(uno / "boxes.csv")))
     settings = EvalSettings(look=Look(masked=True))
