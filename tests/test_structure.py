@@ -359,6 +359,28 @@ def test_lazy_names_exist() -> None:
     assert set(idmetric.__all__) <= set(dir(idmetric))
 
 
+def calls_of(attribute: str) -> dict[str, list[str]]:
+    """What a method of this name is called on, by module."""
+    calls: dict[str, list[str]] = {}
+    for name, path in modules().items():
+        for node in nodes_of(path):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == attribute:
+                calls.setdefault(name, []).append(ast.unparse(node.func.value))
+    return calls
+
+
+def test_one_place_prepares_embeds_and_keeps() -> None:
+    """Items become embeddings in the stream; models of other packages have an `embed` of their own."""
+    embedding = {name for name in calls_of("embed") if not name.startswith("adapters.")}
+    of_other_packages = {"evaluate.protocols.common.baselines", "metric.models.custom"}
+    assert embedding - of_other_packages == {"metric.subject"}  # `Subject.of`, which has no stream
+    assert set(calls_of("embed_prepared")) - {"metric.models.visid"} == {"stream.stream"}  # that of its base class
+    preparing = {name for name, values in calls_of("prepare").items() if "encoder" in values}
+    assert preparing == {"stream.stream"}
+    adding = {name for name, values in calls_of("add").items() if any("store" in value for value in values)}
+    assert adding <= {"stream.cache"}
+
+
 def test_no_two_classes_have_one_name() -> None:
     files_of_name: dict[str, list[str]] = {}
     for name, path in modules().items():

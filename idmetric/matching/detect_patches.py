@@ -24,6 +24,8 @@ from idmetric.matching.patches import patch_similarity, patch_tokens
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.files.hints import need
 from idmetric.metric.models.embedder import Embedder
+from idmetric.stream.item import Item, Look
+from idmetric.stream.stream import embedding_of, items_of_images
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +53,18 @@ class PatchDetector(Detector):
         """See `Detector`."""
         need("detect", "the patch detector", scipy="SciPy")
         pictures, masks = zip(*photos, strict=True)
-        return self.metric.embed(pictures, masks=masks, outside="keep", patches=True)
+        return self._embedded(items_of_images(pictures, masks))
+
+    def _embedded(self, items: Sequence[Item]) -> Embedding:
+        # in the thread that reads the image
+        embedding = embedding_of(items, self.metric, Look(outside="keep"), patches=True, workers=0)
+        return embedding.to(self.metric.device)
 
     def candidates(
         self, image: Image.Image, words: Sequence[str], queries: Mapping[str, Embedding]
     ) -> Iterator[Detections]:
         """See `Detector`."""
-        embedding = self.metric.embed([image], patches=True)
+        embedding = self._embedded(items_of_images([image], [None]))
         where = layout(self.metric, image.height, image.width, embedding)
         [tokens] = patch_tokens(embedding)
         tokens = F.normalize(tokens, dim=-1)

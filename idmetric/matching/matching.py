@@ -85,6 +85,11 @@ class Plan:
         return self.missing == "whole"
 
     @property
+    def needs_patches(self) -> bool:
+        """Whether any distance compares patches."""
+        return any(needs_patches(encoder.distance) for encoder in self.encoders)
+
+    @property
     def distinct_encoders(self) -> list[Encoder]:
         """Each encoder once, in order of the subjects."""
         return list(dict.fromkeys(self.encoders))
@@ -154,12 +159,12 @@ class ReadOptions:
     workers: int | None = None
     progress: Progress | None = None
 
-    def cache_of(self, models: Sequence[VectorModel]) -> Cache | None:
+    def cache_of(self, models: Sequence[VectorModel], patches: bool) -> Cache | None:
         """The cache of models; None without a folder, and for functions, whose weights nobody knows."""
         folder = cache_folder(self.cache)
         if folder is None or not all(isinstance(model, Embedder) for model in models):
             return None
-        return Cache(folder, models, Look())
+        return Cache(folder, models, Look(), patches=patches)
 
 
 def match(
@@ -329,7 +334,7 @@ def _roster(
                 subject,
                 batch_size=batch_size,
                 workers=reading.workers,
-                cache=reading.cache_of([encoder.model]),
+                cache=reading.cache_of([encoder.model], needs_patches(encoder.distance)),
             )
         encoder.check(subject)
         roster.append(subject)
@@ -374,7 +379,7 @@ def _matched(plan: Plan, request: MatchRequest, reading: ReadOptions) -> Match:
     images = [Cutouts(moment, cast) for moment, cast in zip(line.moments, request.casts, strict=True)]
     encoders = plan.distinct_encoders
     models = [encoder.model for encoder in encoders]
-    cache = reading.cache_of(models)
+    cache = reading.cache_of(models, plan.needs_patches)
     distances: list[Distances] = []
     waiting: dict[Encoder, list[tuple[RegionId, Embedding]]] = {encoder: [] for encoder in encoders}
 
@@ -410,7 +415,7 @@ def _embedded(
         items,
         [encoder.model for encoder in plan.distinct_encoders],
         cache=cache,
-        patches=any(needs_patches(encoder.distance) for encoder in plan.distinct_encoders),
+        patches=plan.needs_patches,
         batch_size=plan.batch_size,
         workers=reading.workers,
         ahead=_AHEAD,
@@ -464,12 +469,14 @@ def _parts(
     """
     name = image.moment.name
     pieces: list[Piece] = []
+    boxes: list[Box] = []
     for region in regions:
         piece = plan.cut.cut(picture, region, name)  # of all, so that errors come before anything is embedded
-        image.boxes.append(piece.box)
+        boxes.append(piece.box)
         if len(pieces) < plan.batch_size:
             pieces.append(piece)
     image.regions = list(regions)
+    image.boxes = boxes
     if image.moment.clip:
         image.picture = picture
     if pages:
@@ -491,6 +498,10 @@ def _distances(
 ) -> Iterator[Distances]:
     """Yield the distances of a batch of regions to the subjects of an encoder, and keep the vectors of the regions."""
     region_ids = [region_id for region_id, _ in rows]
+    devices = {row.cls.device for _, row in rows}
+    if len(devices) > 1:  # with a graph on the model's device, from the cache on the CPU
+        [device] = devices - {torch.device("cpu")}
+        rows = [(region_id, row.to(device)) for region_id, row in rows]
     embedding = concatenate([row for _, row in rows])
     unit = F.normalize(embedding.cls.detach().float(), dim=1).cpu().double().numpy()
     for (number, _), vector in zip(region_ids, unit, strict=True):

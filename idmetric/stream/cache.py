@@ -137,7 +137,11 @@ class Cache:
         return embeddings
 
     def vectors(self, encoder: int, keys: Sequence[str]) -> NDArray[np.float32]:
-        """Global features (N, D) of kept contents."""
+        """Global features (N, D) of kept contents; raises as `embedding`."""
+        with self._healing():
+            return self._vectors(encoder, keys)
+
+    def _vectors(self, encoder: int, keys: Sequence[str]) -> NDArray[np.float32]:
         whole, masked = self._stores[encoder]
         rows_of_masked = [row for row, key in enumerate(keys) if is_masked(key)]
         if not rows_of_masked:
@@ -155,15 +159,17 @@ class Cache:
         """Embeddings of kept contents, with patches if they are kept.
 
         Raises:
-            KeyError, ShardError, OSError: as `Store.embedding`.
+            KeyError, ShardError, OSError: as `Store.embedding`. A damaged shard is removed, so that another run embeds
+            its images again.
         """
         parts = []
         order: list[int] = []
-        for masked, store in enumerate(self._stores[encoder]):
-            rows = [row for row, key in enumerate(keys) if is_masked(key) == masked]
-            if rows:
-                parts.append(store.embedding([keys[row] for row in rows]))
-                order += rows
+        with self._healing():
+            for masked, store in enumerate(self._stores[encoder]):
+                rows = [row for row, key in enumerate(keys) if is_masked(key) == masked]
+                if rows:
+                    parts.append(store.embedding([keys[row] for row in rows]))
+                    order += rows
         return concatenate(parts)[torch.tensor(order).argsort()]
 
     def save(self) -> None:
@@ -183,6 +189,7 @@ class Cache:
                 readable = self._source.readable(encoder, some_keys)
                 for key, embedding in readable.items():
                     self.add(encoder, {key: 0}, embedding)
+                    self._stores[encoder][is_masked(key)].added -= 1  # it was not embedded now
                 if len(readable) < len(some_keys):
                     folder = self._source._stores[encoder][0].folder
                     raise ShardError(folder, "some of its embeddings were damaged, and are gone now: run it again")
@@ -206,6 +213,21 @@ class Cache:
             for store in self._all():
                 store.drop()
             warnings.warn(f"the cache is not complete ({error}); the scores are", stacklevel=2)
+
+    @contextmanager
+    def _healing(self) -> Iterator[None]:
+        """Remove a shard that the block found damaged."""
+        try:
+            yield
+        except ShardError as error:
+            if not error.is_damaged:
+                raise
+            for store in self._all():
+                if error.path.parent == store.folder:
+                    store.damaged[error.path] = error
+            self._drop_damaged()
+            reason = "was damaged, and is removed: run it again, which embeds its images again"
+            raise ShardError(error.path, reason, is_damaged=True) from error
 
     def _drop_damaged(self) -> None:
         for store in self._all():

@@ -180,7 +180,13 @@ class Reader:
             first = list(islice(parts, at_once))
         except ImageReadError as error:
             return iter([self._failed(item, error, opened)])
-        return chain(first, parts)
+        return chain(first, self._remaining(parts, item, opened))
+
+    def _remaining(self, parts: Iterator[ReadItem], item: Item, opened: ReadItem) -> Iterator[ReadItem]:
+        try:
+            yield from parts
+        except ImageReadError as error:
+            yield self._failed(item, error, opened)
 
     def _failed(self, item: Item, raised: ImageReadError, read: ReadItem) -> ReadItem:
         error = raised
@@ -214,6 +220,10 @@ class Reader:
         """The parts of an image, in order; one that is empty if there are none."""
         image, _ = self._opened(item, opened)
         picture = _decoded(self.encoders[0], image, True, {})
+        # kept are embeddings of the pixels that each encoder decodes by itself
+        decodings = {encoder.decoding(whole) for encoder in self.encoders for whole in (True, False)}
+        if len(decodings) > 1:
+            opened.key = ""
         wanted = self._wanted(item, picture)
         assert item.parts is not None
         number = -1
@@ -347,6 +357,8 @@ class _Batches:
         self, number: int, batch: Sequence[ReadItem], problems: dict[int, ImageReadError]
     ) -> dict[int, Embedding]:
         """The embeddings by one encoder, by row; rows that cannot be used are added to the problems."""
+        for read in batch:
+            self._forget_known(number, read)
         by_row = self._from_cache(number, batch)
         if self._cache is not None:
             self._cache.tally.asked += sum(bool(read.key) and read.error is None for read in batch)
@@ -376,6 +388,14 @@ class _Batches:
             self._cache.tally.made += len(kept_rows)
             self._cache.add(number, kept_rows, embedding)
         return by_row
+
+    def _forget_known(self, number: int, read: ReadItem) -> None:
+        """Drop the input of a content that was embedded after it was read."""
+        if self._cache is None or read.pixels is None or number not in read.pixels:
+            return
+        key = self._reader.key_of(read, number)
+        if key and self._cache.has(number, key):
+            del read.pixels[number]
 
     def _from_cache(self, number: int, batch: Sequence[ReadItem]) -> dict[int, Embedding]:
         """The embeddings that the cache holds, by row."""

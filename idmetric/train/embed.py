@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from idmetric.data.manifest.table import Manifest
 from idmetric.metric.distance.finite import NonFiniteError
 from idmetric.metric.models.embedder import Embedder
+from idmetric.stream.stream import embedding_of, items_of_images
 from idmetric.train.batches import Rows
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import evaluating
@@ -50,13 +51,12 @@ def embed_rows(
 
 def _embedded(model: Embedder, data: Manifest, rows: Rows, batch_size: int) -> Array:
     images = [data.source(int(row)) or b"" for row in rows]
-    message = "the model's features are zero or not finite: training has diverged (lower the learning rate)"
+    items = items_of_images(images, [None] * len(images))
     with evaluating(model):
         try:
-            features = model.embed(images, batch_size=batch_size, patches=False, workers=_THREADS).cls
+            features = embedding_of(items, model, batch_size=batch_size, workers=_THREADS).cls
         except NonFiniteError as error:
+            message = "the model's features are zero or not finite: training has diverged (lower the learning rate)"
             raise ValueError(message) from error
-    if not features.any(1).all():
-        raise ValueError(message)
-    vectors: Array = F.normalize(features.cpu().double(), dim=-1).numpy()
+    vectors: Array = F.normalize(features.double(), dim=-1).numpy()
     return vectors

@@ -339,7 +339,8 @@ def run(
     for name, of_pairs in models.items():
         limits[name] = ({}, "", []) if options.in_regions else _limits(of_pairs, settings, options)
 
-    taken = PicturesTaken(regions)
+    reads_again = any(getattr(model, "decode", "exact") != "exact" for model in models.values())
+    taken = PicturesTaken(regions, reads_again=reads_again)
     bound = bind(data, models, settings, head=taken.take_size, wants=[taken.take])
     images = Images.of(bound.manifest)
     floor = Images.of(bound.manifest, FLOOR)

@@ -21,6 +21,7 @@ from idmetric.metric.files import StrPath
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.read import ImageLike, read_image
 from idmetric.metric.models.embedder import Embedder
+from idmetric.stream.stream import embedding_of, items_of_images
 
 IDENTITIES = 7  # NearID, Fig. 5
 _NEAR_ROLES = ("distractor", "identity-edit", "part-edit")  # drawn as crosses: part-edits are other identities too
@@ -54,10 +55,11 @@ def draw_near_identity(
     number_of = np.repeat(np.arange(len(groups)), [len(views) + len(distractors) for views, distractors in groups])
     is_view = np.concatenate([np.isin(views + distractors, views) for views, distractors in groups])
     images = [manifest.image(row) for row in rows.tolist()]
+    items = items_of_images(images, [None] * len(images))
 
     figure, axes = new_figure(1, len(metrics))
     for panel, (name, metric) in zip(axes, metrics.items(), strict=True):
-        vectors = metric.embed(images, patches=False).cls.double().cpu().numpy()
+        vectors = embedding_of(items, metric).cls.double().numpy()
         points = KernelPCA(2, **{"kernel": "cosine", **kernel}).fit_transform(vectors)
         for number in range(len(groups)):
             for marker, is_kind in (("o", is_view), ("x", ~is_view)):

@@ -94,6 +94,10 @@ class Weights:
         self._writes = writes
         return self._changed
 
+    def mark_changed(self) -> None:
+        """Note a change that PyTorch does not count."""
+        self._changed = True
+
     def recount(self) -> None:
         """Count writes from here: those before, as of moving the weights to a device, change no value."""
         self._writes = write_counts(self._of())

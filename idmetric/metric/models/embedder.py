@@ -477,8 +477,11 @@ class Embedder(nn.Module):
 
     def _apply(self, *args: Any, **options: Any) -> Self:
         self.weights.have_changed()
+        bits = torch.finfo(self.dtype).bits
         moved: Self = super()._apply(*args, **options)  # type: ignore[no-untyped-call]  # torch's
         self.weights.recount()  # to move weights is no change of them
+        if torch.finfo(self.dtype).bits > bits:
+            self.weights.mark_changed()  # they keep the rounding of the narrower type
         return moved
 
     def __setstate__(self, state: dict[str, Any]) -> None:

@@ -46,6 +46,7 @@ from idmetric.metric.images.masks import Images
 from idmetric.metric.images.read import read_image, split_images
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.subject import Subject, subject_among
+from idmetric.stream.cache import Cache
 from idmetric.stream.keys import folder_name
 from idmetric.stream.pipeline import ContentSource
 from idmetric.stream.store import Store
@@ -196,8 +197,9 @@ class Tracker:
             keys.append(ContentSource.read(fspath(path)).key)
         folder = folder_name(self.metric.about())
         store = Store(Path(self.settings.store or "") / folder, patches)
-        store.add(keys, embedding)
-        store.save()
+        cache = Cache.of_store(store)
+        cache.add(0, {key: row for row, key in enumerate(keys)}, embedding)
+        cache.save()
         return pictures
 
     def _full_precision(self) -> torch.autocast:

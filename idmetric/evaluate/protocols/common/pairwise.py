@@ -7,6 +7,7 @@ any number of images.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from functools import lru_cache
@@ -56,11 +57,15 @@ def prepare(
     items, problems = items_of(manifest, rows, look)
     if problems:
         return {}, problems
-    claims: dict[tuple[int, str], object] = {}  # of the item that is prepared for all with equal content
+    claims: dict[str, tuple[int, set[int]]] = {}  # by content: the thread that prepares it, and for which metrics
 
     def is_repeated(number: int, key: str) -> bool:
-        mark = object()
-        return claims.setdefault((number, key), mark) is not mark
+        thread = threading.get_ident()
+        owner, prepared_for = claims.setdefault(key, (thread, set()))
+        if owner != thread or number in prepared_for:
+            return True
+        prepared_for.add(number)
+        return False
 
     reader = Reader(list(models.values()), look, on_error="skip", is_known=is_repeated, wants=wants)
     reader.head = head

@@ -1,0 +1,197 @@
+"""A cache gives `match` the numbers that it had without one, and gives others theirs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import idmetric
+from idmetric import IDSim
+from idmetric.data.embed import embed
+from idmetric.data.manifest.table import read
+from idmetric.evaluate.protocols.common.models import open_model
+from idmetric.evaluate.protocols.common.pairwise import prepare
+from idmetric.evaluate.protocols.generator.pictures import PicturesTaken
+from idmetric.gallery import Gallery
+from idmetric.stream.cache import Cache, tallied
+from idmetric.stream.item import Item, Look
+from idmetric.stream.shards import ShardError
+from idmetric.stream.stream import embedded
+
+REFERENCE = "examples/images/mug_a.png"
+SCENE = "examples/images/mug_b.png"
+HALVES = [[(0, 0, 128, 256), (128, 0, 256, 256)]]
+
+
+@pytest.fixture(scope="module")
+def tiny() -> IDSim:
+    return IDSim("tiny", device="cpu")
+
+
+def distances(found: idmetric.Match) -> list[float]:
+    values: list[float] = found.table.values.flatten().tolist()
+    return values
+
+
+def distance_by_score(metric: IDSim, image: Path, cache: Path | None = None) -> float:
+    [row] = idmetric.score(metric, REFERENCE, [str(image)], cache=cache, copies=False).rows
+    return float(row["distance"])
+
+
+def damage_shards(folder: Path) -> None:
+    for path in folder.rglob("*.safetensors"):
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+
+
+@pytest.mark.parametrize("distance", ["cls", "patch"])
+def test_regions_are_read_from_the_cache(distance: str, tiny: IDSim, tmp_path: Path) -> None:
+    options = {"regions": HALVES, "distance": distance, "threshold": 0.5}
+    expected = distances(idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], **options))
+    for made in (3, 0):
+        with tallied() as tally:
+            found = idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], cache=tmp_path, **options)
+        assert (tally.asked, tally.made) == (3, made)
+        assert distances(found) == pytest.approx(expected, abs=1e-5)
+
+
+def test_patches_are_embedded_after_a_score_of_global_features(tiny: IDSim, tmp_path: Path) -> None:
+    idmetric.score(tiny, REFERENCE, [SCENE], cache=tmp_path)
+    found = idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], distance="patch", threshold=0.5, cache=tmp_path)
+    without = idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], distance="patch", threshold=0.5)
+    assert distances(found) == pytest.approx(distances(without), abs=1e-5)
+
+
+def test_a_damaged_shard_is_embedded_again_with_the_same_boxes(tiny: IDSim, tmp_path: Path) -> None:
+    options = {"regions": HALVES, "threshold": 0.5, "cache": tmp_path, "workers": 0}
+    first = idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], **options)
+    damage_shards(tmp_path)
+    with pytest.warns(UserWarning, match="was damaged"):
+        again = idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], **options)
+    assert distances(again) == pytest.approx(distances(first), abs=1e-5)
+    assert again.boxes[0].tolist() == first.boxes[0].tolist()
+
+
+def test_whole_images_of_fast_decoding_are_not_kept_by_match(tmp_path: Path) -> None:
+    """It decodes all pixels, `score` a reduced picture."""
+    noise = np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8)
+    photo = tmp_path / "large.jpg"
+    Image.fromarray(noise).resize((1600, 1200)).save(photo)
+    fast = idmetric.load("tiny", device="cpu", decode="fast")
+    expected = distance_by_score(fast, photo)
+    idmetric.match(fast, {"mug": REFERENCE}, [photo], threshold=0.5, cache=tmp_path / "kept")
+    assert distance_by_score(fast, photo, tmp_path / "kept") == pytest.approx(expected, abs=1e-6)
+
+
+def test_encoders_that_decode_differently_keep_nothing_of_each_others_pictures(tiny: IDSim, tmp_path: Path) -> None:
+    pixels = np.array(Image.open(SCENE).convert("RGBA"))
+    pixels[:128, :, 3] = 0
+    image = tmp_path / "transparent.png"
+    Image.fromarray(pixels).save(image)
+    black = IDSim("tiny", device="cpu", background=(0, 0, 0))
+    expected = distance_by_score(black, image)
+    subjects = {"a": REFERENCE, "b": REFERENCE}
+    idmetric.match(tiny, subjects, [image], encoders={"b": black}, threshold=0.5, cache=tmp_path / "kept")
+    assert distance_by_score(black, image, tmp_path / "kept") == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("batch_size", [1, 32])
+def test_a_region_that_a_model_refuses_skips_its_image_whatever_its_batch(
+    batch_size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metric = IDSim("tiny", device="cpu")
+    size = metric.preprocessor.image_size
+
+    def sizes(height: int, width: int) -> tuple[int, int]:
+        if width > 100 * height:
+            raise ValueError("too flat")
+        return size
+
+    monkeypatch.setattr(metric.preprocessor, "sizes", sizes)
+    regions = [[(0, 0, 128, 256), (0, 0, 256, 1)], []]
+    options = {"regions": regions, "threshold": 0.5, "batch_size": batch_size}
+    found = idmetric.match(metric, {"mug": REFERENCE}, [SCENE, REFERENCE], on_error="skip", **options)
+    assert found.skipped == {SCENE: "too flat"}
+    assert found.table.times == (REFERENCE,)
+    with pytest.raises(idmetric.ImageReadError, match=r"mug_b.*too flat"):
+        idmetric.match(metric, {"mug": REFERENCE}, [SCENE, REFERENCE], **options)
+
+
+# The stream
+
+
+@pytest.fixture
+def repeated(tmp_path: Path) -> list[str]:
+    """Each of six pictures as two files."""
+    paths = []
+    for number in range(6):
+        noise = np.random.default_rng(number).integers(0, 256, (300, 300, 3), dtype=np.uint8)
+        for copy in range(2):
+            path = tmp_path / f"{number}-{copy}.png"
+            Image.fromarray(noise).save(path)
+            paths.append(str(path))
+    return paths
+
+
+def test_equal_contents_are_embedded_once(repeated: list[str], tiny: IDSim, tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "kept", [tiny], Look())
+    items = [Item(path, path) for path in repeated]
+    results = list(embedded(items, [tiny], cache=cache, batch_size=3, workers=4))
+    assert (cache.tally.asked, cache.tally.made) == (12, 6)
+    for one, two in zip(results[::2], results[1::2], strict=True):
+        assert one.embeddings[0].cls.equal(two.embeddings[0].cls)
+
+
+def test_metrics_of_pairs_prepare_equal_files_once(repeated: list[str], tmp_path: Path) -> None:
+    lines = [f"{path},{Path(path).name[0]}\n" for path in repeated]
+    (tmp_path / "m.csv").write_text("path,identity\n" + "".join(lines))
+    ssim = open_model("ssim")
+    for _ in range(3):
+        prepared, problems = prepare(read(tmp_path / "m.csv"), {"one": ssim, "two": ssim}, workers=4)
+        assert problems == {}
+        assert {name: len(pixels) for name, (pixels, _) in prepared.items()} == {"one": 6, "two": 6}
+
+
+def test_a_damaged_embedding_is_named_and_embedded_by_the_next_run(tiny: IDSim, tmp_path: Path) -> None:
+    (tmp_path / "m.csv").write_text(f"path,identity\n{Path(SCENE).resolve()},mug\n")
+    data = read(tmp_path / "m.csv")
+    before = embed(data, {"tiny": tiny}, store=tmp_path / "kept")["tiny"].vectors([0])
+    damage_shards(tmp_path / "kept")
+    with pytest.raises(ShardError, match=r"damaged.*run it again"), pytest.warns(UserWarning, match="damaged"):
+        embed(data, {"tiny": tiny}, store=tmp_path / "kept")["tiny"].vectors([0])
+    assert np.array_equal(embed(data, {"tiny": tiny}, store=tmp_path / "kept")["tiny"].vectors([0]), before)
+
+
+def test_an_update_says_what_it_embedded_and_not_what_it_copied(
+    tiny: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("IDMETRIC_CACHE", str(tmp_path / "kept"))
+    idmetric.score(tiny, REFERENCE, [SCENE])
+    update = Gallery(tmp_path / "gallery", tiny).update(REFERENCE, SCENE)
+    assert (update.images, update.embedded) == (2, 0)
+
+
+def test_weights_that_were_narrow_once_are_changed() -> None:
+    metric = IDSim("tiny", device="cpu")
+    about, digest = metric.about(), metric.weights.digest()
+    metric.half().float()
+    assert metric.weights.digest() != digest
+    assert metric.about() != about
+
+
+def test_regions_are_cut_from_all_pixels_whatever_the_model_decodes(tmp_path: Path) -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8)
+    photo = str(tmp_path / "large.jpg")
+    Image.fromarray(noise).resize((1600, 1200)).save(photo)
+    cuts = []
+    for decode in ("exact", "fast"):
+        metric = idmetric.load("tiny", device="cpu", decode=decode)
+        taken = PicturesTaken({photo: [idmetric.Region((1000, 700, 1500, 1100))]}, reads_again=decode == "fast")
+        [result] = embedded([Item(photo, photo)], [metric], wants=[taken.take])
+        assert result.problem is None
+        cuts.append(taken.small(photo)[1])
+    assert np.array_equal(*cuts)
