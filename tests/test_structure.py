@@ -58,12 +58,12 @@ PATH = {
     "metric/images/read.py": 300,
     "metric/models/embedder.py": 560,
     "metric/models/idsim.py": 200,
-    "stream/stream.py": 440,
+    "stream/stream.py": 450,
     "scoring/rows.py": 250,
     "scoring/score.py": 200,
     "cli/score.py": 250,
 }
-PATH_LINES = 2490  # together
+PATH_LINES = 2510  # together
 
 
 @pytest.fixture(scope="module", autouse=True)

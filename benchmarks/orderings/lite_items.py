@@ -70,4 +70,4 @@ class LiteVisME(VisME):
         return model
 
 
-RECIPE = SimpleNamespace(__name__=__name__, VisMETraining=VisMETraining, build=LiteVisME)
+RECIPE = SimpleNamespace(__name__=__name__, Config=VisMETraining, build=LiteVisME)

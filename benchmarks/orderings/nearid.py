@@ -167,7 +167,7 @@ def measure(options: Options, size: Size, row: Row, seed: int, folder: Path) -> 
         "cache": str(options.out / "features"), "precision": "no", "steps": size.steps,
         "batch_size": len(set(data.column("category"))), "lr": size.rate, "chunk": 512, **row.settings,
     }  # fmt: skip
-    recipe = SimpleNamespace(NearIDTraining=NearIDTraining, build=build, __name__=nearid.__name__)
+    recipe = SimpleNamespace(Config=NearIDTraining, build=build, __name__=nearid.__name__)
     return validation(train(recipe, settings, data, folder, seed), held_out)
 
 

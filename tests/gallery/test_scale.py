@@ -78,8 +78,8 @@ def slow_model(saved: Path, marks: Path) -> Callable[[], IDSim]:
 
     def open_model() -> IDSim:
         class Slow(IDSim):
-            def embed(self, *args: Any, **options: Any) -> Any:
-                embedding = super().embed(*args, **options)
+            def embed_prepared(self, *args: Any, **options: Any) -> Any:
+                embedding = super().embed_prepared(*args, **options)
                 node = ray.get_runtime_context().get_node_id()
                 (marks / f"{node}.{time.monotonic_ns()}").touch()
                 while len(list(marks.glob(f"{node}.*"))) > 1 and not (marks / "killed").exists():

@@ -94,12 +94,9 @@ class Weights:
         self._writes = writes
         return self._changed
 
-    def mark_changed(self) -> None:
-        """Note a change that PyTorch does not count."""
-        self._changed = True
-
-    def recount(self) -> None:
-        """Count writes from here: those before, as of moving the weights to a device, change no value."""
+    def recount(self, *, changed: bool = False) -> None:
+        """Count writes from here: those before, as of moving the weights to a device, change no value, or all do."""
+        self._changed |= changed
         self._writes = write_counts(self._of())
 
     def copied_for(self, module: nn.Module) -> Weights:

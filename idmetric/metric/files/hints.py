@@ -20,11 +20,7 @@ class MissingExtraError(ImportError):
 
 
 def install(extra: str) -> str:
-    """The command that installs an optional extra of this package.
-
-    The first form works wherever the package is installed, from an index or from a copy of the repository: pip takes
-    the installed package as it is and fetches the extra's dependencies.
-    """
+    """The command that installs an optional extra; its first form, wherever the package itself was installed from."""
     return f"pip install 'idmetric[{extra}]' (in a copy of the repository: pip install '.[{extra}]')"
 
 

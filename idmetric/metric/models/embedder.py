@@ -479,9 +479,8 @@ class Embedder(nn.Module):
         self.weights.have_changed()
         bits = torch.finfo(self.dtype).bits
         moved: Self = super()._apply(*args, **options)  # type: ignore[no-untyped-call]  # torch's
-        self.weights.recount()  # to move weights is no change of them
-        if torch.finfo(self.dtype).bits > bits:
-            self.weights.mark_changed()  # they keep the rounding of the narrower type
+        # to move weights is no change of them, but wider ones keep the rounding of the narrower type
+        self.weights.recount(changed=torch.finfo(self.dtype).bits > bits)
         return moved
 
     def __setstate__(self, state: dict[str, Any]) -> None:
