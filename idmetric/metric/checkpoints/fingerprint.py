@@ -69,16 +69,13 @@ class Weights:
         """The hash of the weights in memory, see `weights_digest`."""
         return weights_digest(self._of())
 
-    def take_revision(self, revision: str) -> None:
-        """Call the weights that are in memory now by this revision."""
-        self._revision = revision
+    def take_revision(self, revision: str | None = None) -> None:
+        """Call the weights that are in memory now by this revision; None: by the one that they were loaded as."""
+        if revision is not None:
+            self._revision = revision
         self._digest = ""
         self._changed = False
         self.recount()
-
-    def take_loaded(self) -> None:
-        """Call the weights that are in memory now by the revision that they were loaded as."""
-        self.take_revision(self._revision)
 
     def take_folder(self, files: Files, revision: Callable[[Path], str]) -> None:
         """Call weights that have no revision, or have changed, by that of the folder to which they were just saved."""

@@ -74,7 +74,7 @@ class Custom(Embedder):
         if next(self.parameters(), None) is None:  # an object without weights has a device too
             self.place = nn.Parameter(torch.zeros(1))
         self.requires_grad_(False).eval()  # weights stay on the device where the user has put them
-        self.weights.take_loaded()
+        self.weights.take_revision()
 
     @property
     def label(self) -> str:

@@ -473,7 +473,7 @@ class Embedder(nn.Module):
         """Freeze weights that were just loaded, move them, and call them by the revision that they were loaded as."""
         self.requires_grad_(False).eval()
         self.to(auto_device() if device is None else device, dtype)
-        self.weights.take_loaded()
+        self.weights.take_revision()
 
     def _apply(self, *args: Any, **options: Any) -> Self:
         self.weights.have_changed()
