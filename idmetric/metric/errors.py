@@ -17,6 +17,4 @@ class RequestError(ValueError):
         self.source = source
 
     def __str__(self) -> str:
-        if not self.source:
-            return self.reason
-        return f"{self.source!r}: {self.reason}"
+        return f"{self.source!r}: {self.reason}" if self.source else self.reason

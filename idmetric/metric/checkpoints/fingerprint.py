@@ -71,8 +71,7 @@ class Weights:
 
     def take_revision(self, revision: str | None = None) -> None:
         """Call the weights that are in memory now by this revision; None: by the one that they were loaded as."""
-        if revision is not None:
-            self._revision = revision
+        self._revision = self._revision if revision is None else revision
         self._digest = ""
         self._changed = False
         self.recount()

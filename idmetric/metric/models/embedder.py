@@ -61,6 +61,7 @@ class Embedder(nn.Module):
     calibration_source: StrPath | Calibration | None = None  # what `calibrate_with` was given
     _calibration: Calibration | None = None
     _compiled: Callable[..., Any] | None = None
+    _is_rounded = False  # whether the weights were in a narrower type
 
     def __init__(
         self,
@@ -479,8 +480,10 @@ class Embedder(nn.Module):
         self.weights.have_changed()
         bits = torch.finfo(self.dtype).bits
         moved: Self = super()._apply(*args, **options)  # type: ignore[no-untyped-call]  # torch's
-        # to move weights is no change of them, but wider ones keep the rounding of the narrower type
-        self.weights.recount(changed=torch.finfo(self.dtype).bits > bits)
+        # to move weights is no change of them, but wider ones keep the rounding of a narrower type
+        more_bits = torch.finfo(self.dtype).bits - bits
+        self.weights.recount(changed=more_bits > 0 and self._is_rounded)
+        self._is_rounded |= more_bits < 0
         return moved
 
     def __setstate__(self, state: dict[str, Any]) -> None:
