@@ -9,7 +9,6 @@ Functions raise CheckpointError, which names the folder or file.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -158,26 +157,24 @@ def check_report(report: Mapping[str, Any], name: str, unused: Sequence[str] = (
 
 
 def _check_all_used(stored: Mapping[str, Tensor], filled: Mapping[str, Tensor], folder: Path) -> None:
-    """Refuse files that hold one tensor of the model twice, with different values: transformers drops one of them.
+    """Refuse files that hold a tensor of the model by two names: transformers drops one of them without a word.
 
-    It does so without a word where it maps two names to one, and where tensors of the model are tied.
+    Tensors that the model ties may be stored by each of their names.
     """
-    count = sum(tensor.numel() for tensor in stored.values())
-    distinct = {tensor.data_ptr(): tensor for key, tensor in filled.items() if not is_table(key)}
-    if count <= sum(tensor.numel() for tensor in distinct.values()):
-        return
-
-    by_shape = defaultdict(list)
-    for tensor in distinct.values():
-        by_shape[tensor.shape].append(tensor)
-    dropped = []
-    for key, tensor in stored.items():
-        if not any(tensor.to(loaded.dtype).equal(loaded) for loaded in by_shape[tensor.shape]):
-            dropped.append(key[:80])
-    if dropped:
+    names_of_tensor: dict[int, list[str]] = {}
+    for key, tensor in filled.items():
+        if not is_table(key):
+            names_of_tensor.setdefault(tensor.data_ptr(), []).append(key)
+    room = 0
+    for names in names_of_tensor.values():
+        times_stored = sum(name in stored for name in names)
+        room += filled[names[0]].numel() * max(1, times_stored)
+    surplus = sum(tensor.numel() for tensor in stored.values()) - room
+    if surplus > 0:
+        others = sorted(key[:80] for key in stored.keys() - filled.keys())
         raise CheckpointError(
-            f"{str(folder)!r} holds tensors of the model twice, by two names and with different values: "
-            f"{', '.join(sorted(dropped)[:5])} would not be used; save the model again"
+            f"{str(folder)!r} holds {surplus:,} numbers more than the model: tensors are there by two names, such as "
+            f"those of two releases ({', '.join(others[:5])}); save the model again"
         )
 
 
