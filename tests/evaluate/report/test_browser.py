@@ -248,6 +248,7 @@ def test_without_a_threshold_nothing_passes_or_fails(visit: Open, folder: Path) 
     page.wait_for_function("document.activeElement.closest('.card')", timeout=30_000)  # the dialog gives it back late
     page.locator("#slider").focus()
     page.keyboard.press("ArrowLeft")
+    page.locator(".state:visible").first.wait_for(timeout=30_000)
     count = len(NAMES) + 1
     assert page.locator(".state:visible").all_inner_texts() == ["pass"] * count
     assert page.inner_text("#passes") == f"{count} of {count}"  # against the one reference that nothing copies
