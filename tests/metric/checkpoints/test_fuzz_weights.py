@@ -51,7 +51,13 @@ def odd_value(state: State, key: str, rng: Random) -> None:
 
 def reshape(state: State, key: str, rng: Random) -> None:
     value = state[key]
-    shapes = [value[None], value.flatten(), value.flatten()[:0], value.flatten()[:1], value.sum(dtype=value.dtype)]
+    shapes = [
+        value[None],
+        value.flatten(),
+        value.flatten()[:0],
+        value.flatten()[:1],
+        value.float().sum().to(value.dtype),
+    ]
     if value.ndim > 1:
         shapes.append(value.mT)
     state[key] = rng.choice(shapes).contiguous().clone()
