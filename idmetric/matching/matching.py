@@ -383,18 +383,20 @@ def _matched(plan: Plan, request: MatchRequest, reading: ReadOptions) -> Match:
     distances: list[Distances] = []
     waiting: dict[Encoder, list[tuple[RegionId, Embedding]]] = {encoder: [] for encoder in encoders}
 
-    for region_id, embeddings in _embedded(plan, request, reading, images, cache):
-        for encoder, embedding in zip(encoders, embeddings, strict=True):
-            rows = waiting[encoder]
-            rows.append((region_id, embedding))
-            if len(rows) == plan.batch_size:
-                distances += _distances(plan, images, encoder, rows)
-                rows.clear()
+    try:
+        for region_id, embeddings in _embedded(plan, request, reading, images, cache):
+            for encoder, embedding in zip(encoders, embeddings, strict=True):
+                rows = waiting[encoder]
+                rows.append((region_id, embedding))
+                if len(rows) == plan.batch_size:
+                    distances += _distances(plan, images, encoder, rows)
+                    rows.clear()
+    finally:  # also if the run is stopped
+        if cache is not None:
+            cache.save()
     for encoder, rows in waiting.items():
         if rows:
             distances += _distances(plan, images, encoder, rows)
-    if cache is not None:
-        cache.save()
     return _assigned(plan, line, images, distances)
 
 

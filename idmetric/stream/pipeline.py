@@ -13,16 +13,12 @@ import os
 from collections.abc import Callable, Generator, Iterable
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from idmetric.metric.files.threads import in_order
 from idmetric.metric.images.kinds import ImageReadError, describe
 from idmetric.metric.images.opening import Named, read_file
 from idmetric.stream.keys import content_key
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
 
 Item = TypeVar("Item")
 _KNOWN = 4  # a batch ends after so many times its size even if most of it is stored
@@ -34,14 +30,13 @@ class Input(Generic[Item]):
 
     Attributes:
         item: what was to be read. key: of its content, if it may be stored.
-        pixels: the model's input; None if there is nothing to embed. mask: of the subject, as the model sees it.
+        pixels: the model's input; None if there is nothing to embed.
         problem: why the image cannot be used.
     """
 
     item: Item
     key: str = ""
     pixels: Any = None
-    mask: Tensor | None = None
     problem: str = ""
 
 

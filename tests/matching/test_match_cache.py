@@ -59,6 +59,19 @@ def test_regions_are_read_from_the_cache(distance: str, tiny: IDSim, tmp_path: P
         assert distances(found) == pytest.approx(expected, abs=1e-5)
 
 
+def test_a_stopped_run_keeps_what_it_embedded(tiny: IDSim, tmp_path: Path) -> None:
+    def stop(done: int, count: int) -> None:
+        if done == count:
+            raise KeyboardInterrupt
+
+    options = {"threshold": 0.5, "cache": tmp_path, "batch_size": 1}
+    with pytest.raises(KeyboardInterrupt):
+        idmetric.match(tiny, {"mug": REFERENCE}, [SCENE, "examples/images/box_a.png"], progress=stop, **options)
+    with tallied() as tally:
+        idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], **options)
+    assert (tally.asked, tally.made) == (2, 0)
+
+
 def test_patches_are_embedded_after_a_score_of_global_features(tiny: IDSim, tmp_path: Path) -> None:
     idmetric.score(tiny, REFERENCE, [SCENE], cache=tmp_path)
     found = idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], distance="patch", threshold=0.5, cache=tmp_path)

@@ -106,8 +106,7 @@ def open_model(
     check_loaded(model.state_dict(), state, str(folder))
     if is_exact:
         used = {key: tensor for key, tensor in weights.items() if last_part(key) not in computed}
-        ignored = (*unused, *report["missing_keys"])
-        filled = {key: tensor for key, tensor in model.state_dict().items() if not key.startswith(ignored)}
+        filled = {key: tensor for key, tensor in model.state_dict().items() if not key.startswith(tuple(unused))}
         _check_all_used(used, filled, folder)
 
     if device is not None:
