@@ -27,6 +27,7 @@ from idmetric.matching import Subject, match
 from idmetric.metric.images.read import read_image
 from idmetric.metric.models.devices import auto_device
 from idmetric.metric.models.embedder import Embedder
+from idmetric.stream.subjects import embed_subject
 
 Box = tuple[int, int, int, int]
 CROPS, FRAMES = "embedding the crops", "bare model"
@@ -35,7 +36,7 @@ CROPS, FRAMES = "embedding the crops", "bare model"
 def subjects_of(metric: Embedder, count: int) -> list[Subject]:
     """Subjects with four references each."""
     photos = [read_image(data) for data in make_files(4 * count, (320, 240))]
-    return [Subject.of(metric, photos[4 * k : 4 * k + 4], name=f"subject {k}") for k in range(count)]
+    return [embed_subject(metric, photos[4 * k : 4 * k + 4], name=f"subject {k}") for k in range(count)]
 
 
 def boxes_of(size: tuple[int, int], count: int) -> list[Box]:

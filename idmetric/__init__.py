@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from idmetric.metric.models.visid import VisIDEmbed
     from idmetric.metric.subject import Subject
     from idmetric.scoring.score import score, score_pairs
+    from idmetric.stream.subjects import embed_subject
 
 _LAZY = {
     "Backbone": "idmetric.metric.models.backbone",
@@ -47,6 +48,7 @@ _LAZY = {
     "Subject": "idmetric.metric.subject",
     "VisIDEmbed": "idmetric.metric.models.visid",
     "consistency": "idmetric.matching.consistency",
+    "embed_subject": "idmetric.stream.subjects",
     "load": "idmetric.metric.models.load",
     "match": "idmetric.matching.matching",
     "score": "idmetric.scoring.score",
@@ -71,6 +73,7 @@ __all__ = [
     "VisIDEmbed",
     "__version__",
     "consistency",
+    "embed_subject",
     "load",
     "match",
     "score",

@@ -249,7 +249,7 @@ class IdentitySimilarity(_WithEmbedder):
             return embedded(references, lambda images: self._embed(images, None), patches), groups
         images = [reference for reference in references if not isinstance(reference, SubjectPhoto)]
         if len(images) < len(references):
-            raise ValueError("masks were given with a subject: give them to Subject.of")
+            raise ValueError("masks were given with a subject: give them to embed_subject")
         if not isinstance(target, list):
             return self._embed(images, masks), groups
         if all(map(is_single, target)):

@@ -38,6 +38,7 @@ from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.subject import Subject
 from idmetric.scoring.calibrations import calibration_of
 from idmetric.scoring.copies import Print, compare, take_print
+from idmetric.stream.subjects import embed_subject
 
 Reward = Callable[[Images, References], list[float]]
 SubjectsReward = Callable[[Images, Mapping[str, Images | Subject], Regions], list[float]]
@@ -168,7 +169,7 @@ def reward_of_subjects(
         for name, source in subjects.items():
             subject = Subject.load(source) if is_subject_file(source) else source
             if not isinstance(subject, Subject):
-                subject = Subject.of(metric, subject, name=name, distance=distance, batch_size=batch_size)
+                subject = embed_subject(metric, subject, name=name, distance=distance, batch_size=batch_size)
             roster.append(replace(subject, name=name))
         found = match(
             metric,

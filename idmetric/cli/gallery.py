@@ -31,7 +31,7 @@ from idmetric.cli.command import (
     warnings_as_lines,
     write,
 )
-from idmetric.cli.options import add_shared, check_model, load_options
+from idmetric.cli.options import add_shared, check_model, load_options, parse_mask_id
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files.folders import walk
 from idmetric.metric.files.hints import need
@@ -328,7 +328,6 @@ def _inputs(args: Namespace) -> Iterator[str]:
 def _open(args: Namespace) -> Gallery:
     """Open the gallery and its model; options that are not given are as at its last build."""
     from idmetric.gallery import Gallery
-    from idmetric.metric.images.kinds import parse_mask_id
     from idmetric.metric.models import names
     from idmetric.metric.models.load import imports_module, load
 

@@ -112,6 +112,7 @@ def with_words(metric: Embedder, sources: Mapping[str, str], distance: str) -> d
     """The subjects; those called NAME:WORD with their class word."""
     from idmetric.metric.images.paths import is_subject_file
     from idmetric.metric.subject import Subject
+    from idmetric.stream.subjects import embed_subject
 
     subjects: dict[str, str | Subject] = {}
     for entry, source in sources.items():
@@ -121,7 +122,7 @@ def with_words(metric: Embedder, sources: Mapping[str, str], distance: str) -> d
         elif is_subject_file(source):
             subjects[name] = replace(Subject.load(source), name=name, word=word)
         else:
-            subjects[name] = Subject.of(
+            subjects[name] = embed_subject(
                 metric,
                 source,
                 name=name,

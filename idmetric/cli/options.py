@@ -48,10 +48,18 @@ def share(text: str) -> float:
     return value
 
 
+def parse_mask_id(text: str) -> MaskId:
+    """A label as a command line or a gallery gives it: 7, or #ff0000."""
+    from idmetric.metric.images.kinds import color_of, number_of
+
+    if text.startswith("#"):
+        color_of(text)
+        return text.lower()
+    return number_of(text)
+
+
 def mask_label(text: str) -> MaskId:
     """A label of a mask, as the type of an option."""
-    from idmetric.metric.images.kinds import parse_mask_id
-
     try:
         return parse_mask_id(text)
     except ValueError as error:

@@ -23,7 +23,8 @@ from PIL import Image
 
 from idmetric.matching.detect import Detections, Detector
 from idmetric.matching.regions import Box
-from idmetric.metric.checkpoints.folder import Files, fetch_folder
+from idmetric.metric.checkpoints.fetch_folder import fetch_folder
+from idmetric.metric.checkpoints.folder import Files
 from idmetric.metric.checkpoints.pretrained import FILES, folder_revision, open_model, open_processor
 from idmetric.metric.checkpoints.revision import Hub, revision_of
 from idmetric.metric.errors import RequestError

@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from idmetric.metric.distance.embedding import Embedding, concatenate
-from idmetric.metric.distance.matrix import distance_matrix, needs_patches
+from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.distance.matrix import distance_matrix
 from idmetric.metric.errors import RequestError
-from idmetric.metric.images.masks import Images
 from idmetric.metric.images.read import to_image
-from idmetric.metric.images.small import small_picture
 from idmetric.metric.models.embedder import Embedder
-from idmetric.metric.subject import Subject, names_of, photos_of
-from idmetric.stream.cache import Cache
+from idmetric.metric.subject import Subject
 from idmetric.stream.encoders import PlainVectorModel, VectorModel
-from idmetric.stream.stream import embedded, items_of_images
 
 # N RGB images -> an array or tensor (N, D), or a list of N vectors (D,); NaN or None where it sees nothing, as no face
 VectorFunction = Callable[[list[Image.Image]], Any]
@@ -146,42 +141,6 @@ class FunctionEncoder:
             seen = embedding[is_seen.nonzero()[:, 0]]
             distances[:, is_seen] = distance_matrix(subject.embedding, seen)
         return distances
-
-
-def subject_of(
-    encoder: Encoder,
-    name: str,
-    references: Images,
-    *,
-    batch_size: int,
-    workers: int | None,
-    cache: Cache | None,
-) -> Subject:
-    """A subject whose references an encoder embeds."""
-    photos = photos_of(name, references)
-    items = items_of_images(photos, [None] * len(photos))
-    results = embedded(
-        items,
-        [encoder.model],
-        cache=cache,
-        patches=needs_patches(encoder.distance),
-        batch_size=batch_size,
-        workers=workers,
-        wants=[lambda _, picture: small_picture(picture)],
-    )
-    parts, thumbnails = [], []
-    for result in results:
-        parts.append(result.embeddings[0])
-        thumbnails.append(result.wanted[0])
-    if cache is not None:
-        cache.save()
-    return Subject(
-        name=name,
-        embedding=concatenate(parts),
-        references=names_of(photos),
-        thumbnails=np.stack(thumbnails),
-        signature=encoder.signature,
-    )
 
 
 def encoder_of(encoder: Embedder | VectorFunction, distance: str) -> Encoder:

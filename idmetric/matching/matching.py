@@ -25,7 +25,7 @@ from idmetric.matching.assignment import assigned
 from idmetric.matching.casts import Cast
 from idmetric.matching.clips import Clip, FrameInterval, Moment, Timeline
 from idmetric.matching.detected import DetectedRegions
-from idmetric.matching.encoders import Encoder, VectorFunction, encoder_of, subject_of
+from idmetric.matching.encoders import Encoder, VectorFunction, encoder_of
 from idmetric.matching.orientation import Drawn
 from idmetric.matching.regions import Box, Cut, Piece, Region, Regions
 from idmetric.matching.request import MatchRequest
@@ -53,6 +53,7 @@ from idmetric.stream.encoders import VectorModel
 from idmetric.stream.item import Item, Look, Part
 from idmetric.stream.keys import cache_folder
 from idmetric.stream.stream import embedded
+from idmetric.stream.subjects import embed_subject
 
 Subjects = Mapping[str, Any] | Sequence[Any]  # name -> references or Subject; or Subjects and .subject files
 RegionId = tuple[int, int]  # number of an image, and of a region in it
@@ -328,10 +329,11 @@ def _roster(
             unused.discard(key)
         subject = source
         if not isinstance(subject, Subject):
-            subject = subject_of(
-                encoder,
-                name,
+            subject = embed_subject(
+                encoder.model,
                 subject,
+                name=name,
+                distance=encoder.distance,
                 batch_size=batch_size,
                 workers=reading.workers,
                 cache=reading.cache_of([encoder.model], needs_patches(encoder.distance)),

@@ -1,6 +1,6 @@
 """A subject: an identity by the embeddings of its reference photos, kept in one file.
 
-rex = Subject.of(metric, "refs/rex/", name="rex", word="dog")
+rex = embed_subject(metric, "refs/rex/", name="rex", word="dog")
 rex.save("rex.subject")
 score(metric, "rex.subject", "generated/")
 match(metric, ["rex.subject"], "generated.png")
@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -27,20 +27,13 @@ from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.digest import save_sealed, seal_problem
 from idmetric.metric.files.output import refuse_irregular, replacing
 from idmetric.metric.images import paths
-from idmetric.metric.images.arrays import is_float
-from idmetric.metric.images.kinds import ImageLike, describe, is_array
-from idmetric.metric.images.masks import split_masks
-from idmetric.metric.images.read import split_images
-from idmetric.metric.images.small import small_picture
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from idmetric.metric.images.masks import Images, Masks
-    from idmetric.metric.models.embedder import Embedder
 
 _FORMAT = "idmetric-subject/1"
-_AGAIN = "make it again from its photos, by Subject.of(...).save(...)"
+_AGAIN = "make it again from its photos, by embed_subject(...).save(...)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,56 +56,6 @@ class Subject:
     word: str = ""
     threshold: float | None = None
     signature: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(
-        cls,
-        metric: Embedder,
-        references: Images,
-        *,
-        name: str,
-        word: str = "",
-        masks: Masks = None,
-        threshold: float | None = None,
-        distance: str = "cls",
-        batch_size: int = 32,
-    ) -> Subject:
-        """Embed the references of a subject.
-
-        Args:
-            references: a path, a folder, a pattern, an image, or a list of these. masks: see `Embedder.embed`.
-            distance: that the subject will be compared by; of "cls" the file is small.
-
-        Raises:
-            RequestError: without a name or references.
-            ImageReadError: naming the reference that cannot be read.
-        """
-        images = photos_of(name, references)
-        single_masks = split_masks(masks, images)
-        has_masks = any(mask is not None for mask in single_masks)
-
-        # decoded once, for the embedding and for the thumbnail; a mask belongs to all pixels of its image
-        pictures: list[ImageLike] = []
-        thumbnails = []
-        for image, mask in zip(images, single_masks, strict=True):
-            picture = metric.read_image(image, whole=mask is not None)
-            thumbnails.append(small_picture(picture))
-            pictures.append(image if is_array(image) and is_float(image) else picture)
-        embedding = metric.embed(
-            pictures,
-            masks=single_masks if has_masks else None,
-            patches=needs_patches(distance),
-            batch_size=batch_size,
-        )
-        return cls(
-            name=name,
-            embedding=embedding,
-            references=names_of(images),
-            thumbnails=np.stack(thumbnails),
-            word=word,
-            threshold=threshold,
-            signature=metric.signature(distance),
-        )
 
     def __len__(self) -> int:
         return len(self.embedding)
@@ -241,21 +184,3 @@ def subject_among(references: Any) -> Subject | None:
         raise RequestError("a subject stands for all of its references: give one subject, or photos")
     subject = subjects[0]
     return subject if isinstance(subject, Subject) else Subject.load(subject)
-
-
-def photos_of(name: str, references: Images) -> list[ImageLike]:
-    """The images of a subject's references."""
-    images = split_images(references)
-    if not name:
-        raise RequestError("a subject needs a name")
-    if not images:
-        raise RequestError(f"the subject {name} has no references: give at least one photo of it")
-    return images
-
-
-def names_of(images: Sequence[ImageLike]) -> tuple[str, ...]:
-    """A name for each image; images with equal names, as of two arrays in memory, are numbered."""
-    names = [describe(image) for image in images]
-    if len(set(names)) < len(names):
-        names = [f"{name} {number}" for number, name in enumerate(names)]
-    return tuple(names)

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from idmetric import Backbone, Embedding, IDSim, ImageReadError
 from idmetric.adapters import EmbedColumn, IdentityRetrieval, IdentitySimilarity, ScoreColumns
-from idmetric.metric.subject import Subject
+from idmetric.stream.subjects import embed_subject
 from tests.conftest import random_model
 
 torchmetrics = pytest.importorskip("torchmetrics")
@@ -529,7 +529,7 @@ def test_an_identity_is_a_name_or_a_whole_number(metric: IDSim, identity: Any) -
 @pytest.mark.parametrize("distance", ["cls", "patch"])
 def test_a_subject_stands_for_its_photos(metric: IDSim, tmp_path: Path, distance: str) -> None:
     images, photos = pictures(3), pictures(2, seed=9)
-    subject = Subject.of(metric, photos, name="rex", distance=distance)
+    subject = embed_subject(metric, photos, name="rex", distance=distance)
     subject.save(tmp_path / "rex.subject")
     lists = [[photos, photos, photos], [photos, [images[0]], photos]]
     targets = [[subject, str(tmp_path / "rex.subject"), [tmp_path / "rex.subject"]], [[subject, [images[0]], subject]]]
@@ -546,7 +546,7 @@ def test_a_subject_stands_for_its_photos(metric: IDSim, tmp_path: Path, distance
 
 def test_a_column_is_compared_with_the_nearest_photo_of_a_subject(metric: IDSim, tmp_path: Path) -> None:
     images, photos = pictures(3), pictures(2, seed=9)
-    Subject.of(metric, photos, name="rex").save(tmp_path / "rex.subject")
+    embed_subject(metric, photos, name="rex").save(tmp_path / "rex.subject")
     values = ScoreColumns(metric, "image", tmp_path / "rex.subject")({"image": images})["distance"]
     assert values == pytest.approx(metric.pairwise(images, photos).amin(1).tolist(), abs=1e-6)
     both = ScoreColumns(metric, "image", "photo")({"image": images[:2], "photo": photos})["distance"]

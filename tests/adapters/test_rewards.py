@@ -18,7 +18,7 @@ from idmetric import IDSim
 from idmetric.adapters import reward, reward_of_subjects, rewards
 from idmetric.matching import published
 from idmetric.metric.calibration.apply import CalibrationError
-from idmetric.metric.subject import Subject
+from idmetric.stream.subjects import embed_subject
 from tests.docs.test_code import NOT_RUN, blocks
 from tests.matching import scenes
 from tests.matching.scenes import ANN, REX, STRANGER, scene
@@ -246,9 +246,9 @@ def test_files_that_are_read_once_and_folders_are_taken(tiny: IDSim, tmp_path: P
 
 
 def test_a_subject_stands_for_its_photos(tiny: IDSim, tmp_path: Path) -> None:
-    mug = Subject.of(tiny, MUGS[:2], name="mug")
+    mug = embed_subject(tiny, MUGS[:2], name="mug")
     mug.save(tmp_path / "mug.subject")
-    box = Subject.of(tiny, BOX, name="box")
+    box = embed_subject(tiny, BOX, name="box")
     images = [Image.open(MUGS[2]), ImageOps.mirror(Image.open(MUGS[0]))]
     for penalty in (0.0, 1.0):
         score = reward(tiny, copy_penalty=penalty)
@@ -284,7 +284,7 @@ def test_rewards_of_several_subjects(tiny: IDSim) -> None:
         umo.append(published.umo_reward(table))
 
     expected = {"worst": np.min(best, 1), "mean": np.mean(best, 1), "umo": umo}
-    subjects = {name: Subject.of(tiny, images, name="photos") for name, images in photos.items()}
+    subjects = {name: embed_subject(tiny, images, name="photos") for name, images in photos.items()}
     for over, values in expected.items():
         score = reward_of_subjects(tiny, over=over)  # type: ignore[arg-type]
         for sources in (photos, subjects):

@@ -18,6 +18,7 @@ from idmetric.matching import Clip, Match, Region, Subject, match
 from idmetric.matching.changes import FrameStates, history, state_changes
 from idmetric.matching.clips import Moment
 from idmetric.metric.images.read import ImageReadError
+from idmetric.stream.subjects import embed_subject
 from tests.browser_parts import Open, faults_of, overflows
 from tests.clip_files import write_video
 from tests.matching.films import BOXES, LEFT, RIGHT, film, frame
@@ -44,7 +45,7 @@ def subjects(metric: IDSim) -> list[Subject]:
 
 def subject_of(metric: IDSim, name: str, badge: Any) -> Subject:
     photos = [frame((badge, None), turn, seed=5).crop(LEFT) for turn in (0, 12, 24, 36)]
-    return Subject.of(metric, photos, name=name)
+    return embed_subject(metric, photos, name=name)
 
 
 def movie(path: Path, shown: Sequence[Any], fps: int = FPS, **options: Any) -> str:

@@ -18,12 +18,13 @@ from scipy import ndimage
 
 from idmetric import IDSim
 from idmetric.cli.match import main
-from idmetric.matching import Region, Subject, match
+from idmetric.matching import Region, match
 from idmetric.matching.codes import decode
 from idmetric.matching.detect import Detections, Detector
 from idmetric.matching.detect_patches import PatchDetector, hot_boxes
 from idmetric.matching.detected import DetectedRegions
 from idmetric.metric.errors import RequestError
+from idmetric.stream.subjects import embed_subject
 from tests.fuzz.flips import spread_flips
 from tests.matching.detector_parts import owlv2
 from tests.matching.scenes import ANN, REX, SIDE, panel, references, scene
@@ -62,7 +63,7 @@ def metric():
 def subjects(metric):
     words = {"ann": "person", "rex": "dog"}
     photos = {"ann": references(ANN), "rex": references(REX)}
-    return [Subject.of(metric, photos[name], name=name, word=word) for name, word in words.items()]
+    return [embed_subject(metric, photos[name], name=name, word=word) for name, word in words.items()]
 
 
 def test_subjects_are_compared_with_the_regions_of_their_word(metric, subjects):
@@ -412,7 +413,7 @@ def test_options_that_do_not_fit_are_named(files, capsys, options, message):
 
 
 def test_a_subject_file_has_no_photos_to_look_for(metric, files, tmp_path, capsys):
-    Subject.of(metric, str(files / "ann"), name="ann").save(tmp_path / "ann.subject")
+    embed_subject(metric, str(files / "ann"), name="ann").save(tmp_path / "ann.subject")
     arguments = ["--subject", f"ann={tmp_path / 'ann.subject'}", str(files / "scene.png"), "--model", "tiny"]
     with pytest.raises(SystemExit, match="2"):
         main([*arguments, "--detect", "references"])

@@ -15,13 +15,14 @@ import idmetric
 from idmetric import IDSim
 from idmetric.matching import Cut, Region, Subject, match
 from idmetric.matching.consistency import consistency
-from idmetric.matching.encoders import FunctionEncoder, FunctionModel, subject_of
+from idmetric.matching.encoders import FunctionEncoder, FunctionModel
 from idmetric.matching.matching import Plan, ReadOptions, measured
 from idmetric.matching.request import MatchRequest
 from idmetric.metric.calibration.apply import Calibration, CalibrationError
 from idmetric.metric.calibration.curves import Platt
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images.read import ImageReadError
+from idmetric.stream.subjects import embed_subject
 from tests.conftest import random_model
 from tests.matching.scenes import ANN, REX, SIDE, STRANGER, panel, references, scene
 
@@ -36,7 +37,7 @@ def metric():
 @pytest.fixture(scope="module")
 def subjects(metric):
     people = {"ann": references(ANN), "rex": references(REX)}
-    return [Subject.of(metric, photos, name=name) for name, photos in people.items()]
+    return [embed_subject(metric, photos, name=name) for name, photos in people.items()]
 
 
 def matched(metric, subjects, badges, **options):
@@ -134,8 +135,8 @@ def test_expected_labels_show_a_swap(metric, subjects):
 
 def test_a_class_word_is_compared_with_its_subjects_alone(metric):
     subjects = [
-        Subject.of(metric, references(ANN), name="ann", word="person"),
-        Subject.of(metric, references(REX), name="rex", word="dog"),
+        embed_subject(metric, references(ANN), name="ann", word="person"),
+        embed_subject(metric, references(REX), name="rex", word="dog"),
     ]
     picture, (left, right) = scene((ANN, REX))
     found = match(metric, subjects, picture, regions=[Region(left, label="dog"), Region(right, label="dog")])
@@ -156,7 +157,7 @@ def test_gradients_reach_the_pixels_of_their_region_alone(metric, subjects):
 
 def test_gradients_equal_finite_differences():
     smooth = random_model("dinov3").double()
-    subjects = [Subject.of(smooth, references(badge, 2), name=name) for name, badge in (("ann", ANN), ("rex", REX))]
+    subjects = [embed_subject(smooth, references(badge, 2), name=name) for name, badge in (("ann", ANN), ("rex", REX))]
     picture, boxes = scene((ANN, REX))
     start = torch.from_numpy(np.array(picture)).permute(2, 0, 1).double().div(255).clamp(0.05, 0.95)
     pixels = start.clone().requires_grad_()
@@ -388,7 +389,7 @@ def test_skipped_images_in_memory_are_told_apart(metric, subjects, tmp_path):
 
 def test_features_that_are_not_finite_name_image_and_region(subjects):
     broken = random_model("cnn")
-    subject = Subject.of(broken, references(ANN, 2), name="ann")
+    subject = embed_subject(broken, references(ANN, 2), name="ann")
     forward = broken.forward_features
 
     def half_broken(x):
@@ -487,7 +488,7 @@ def test_a_reference_in_which_an_encoder_sees_nothing_is_named(metric, tmp_path)
 
 def test_a_threshold_of_another_distance_and_missing_patches_are_refused(metric):
     picture, boxes = scene((ANN, REX))
-    subject = Subject.of(metric, references(ANN, 2), name="ann", threshold=0.2)
+    subject = embed_subject(metric, references(ANN, 2), name="ann", threshold=0.2)
     with pytest.raises(RequestError, match=r"ann.* no patches"):
         match(metric, [subject], picture, regions=boxes, distance="patch")
     with_patches = replace(subject, embedding=metric.embed(references(ANN, 2)))
@@ -554,7 +555,7 @@ def test_21_of_thousands_of_regions_a_batch_is_in_memory(metric):
 
     encoder = FunctionEncoder(mean_color, "mean color")
     encoder.model = Counted(mean_color, "mean color")
-    subject = subject_of(encoder, "ann", [picture], batch_size=32, workers=1, cache=None)
+    subject = embed_subject(encoder.model, [picture], name="ann", workers=1)
     plan = Plan((subject,), (encoder,), (None,), Cut(), batch_size=32)
     request = MatchRequest.of(picture, ["ann"], regions=boxes)
     alive.clear()

@@ -20,6 +20,7 @@ from PIL import Image
 from idmetric import IDSim
 from idmetric.matching import Match, Region, Subject, match
 from idmetric.matching.page import subjects as page_of_subjects
+from idmetric.stream.subjects import embed_subject
 from tests.browser_parts import Open, faults_of, overflows
 from tests.matching.scenes import ANN, REX, SIDE, STRANGER, references, scene
 
@@ -33,7 +34,7 @@ REPLACED = 26
 @pytest.fixture(scope="module")
 def roster() -> tuple[IDSim, list[Subject]]:
     metric = IDSim("tiny", device="cpu")
-    return metric, [Subject.of(metric, references(badge), name=name) for name, badge in (("ann", ANN), ("rex", REX))]
+    return metric, [embed_subject(metric, references(badge), name=name) for name, badge in (("ann", ANN), ("rex", REX))]
 
 
 @pytest.fixture(scope="module")

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from idmetric.matching import Region, Subject, match, published
+from idmetric.matching import Region, match, published
 from idmetric.matching.rewards import assigned_similarities, umo_reward
 from idmetric.matching.table import Table
+from idmetric.stream.subjects import embed_subject
 from tests.conftest import random_model
 from tests.matching.scenes import ANN, REX, SIDE, references, scene
 
@@ -61,7 +62,7 @@ def test_an_image_without_regions_has_no_reward():
 def test_gradients_of_the_pixels_are_finite_differences(reward):
     """Of two subjects with two references each, in the crops of three boxes; the assignment stays the same."""
     smooth = random_model("dinov3").double()
-    subjects = [Subject.of(smooth, references(badge, 2), name=name) for name, badge in (("ann", ANN), ("rex", REX))]
+    subjects = [embed_subject(smooth, references(badge, 2), name=name) for name, badge in (("ann", ANN), ("rex", REX))]
     picture, (left, right) = scene((ANN, REX))
     boxes = [left, (SIDE // 2, 10, SIDE + SIDE // 2, SIDE), right]
     start = torch.from_numpy(np.array(picture)).permute(2, 0, 1).double().div(255).clamp(0.05, 0.95)

@@ -17,7 +17,7 @@ from idmetric.matching import Match, match
 from idmetric.metric.calibration.apply import Calibration, CalibrationError
 from idmetric.metric.calibration.curves import Platt
 from idmetric.metric.errors import RequestError
-from idmetric.metric.subject import Subject
+from idmetric.stream.subjects import embed_subject
 from tests.conftest import SMALL, random_model
 from tests.matching.scenes import ANN, REX, STRANGER, references, scene
 
@@ -77,7 +77,7 @@ def test_sources_in_order(metric: IDSim, tmp_path: Path) -> None:
     found = match(metric, photos, picture, regions=boxes, threshold={"ann": 0.3})
     assert found.threshold_sources == ("given", "stored calibration, 5 % of pairs")
     assert found.thresholds == pytest.approx((0.3, STORED))
-    ann = Subject.of(metric, references(ANN, 6), name="ann", threshold=0.01)
+    ann = embed_subject(metric, references(ANN, 6), name="ann", threshold=0.01)
     found = match(metric, [ann], picture, regions=boxes)
     assert found.threshold_sources == ("the subject's own",)
     assert found.thresholds == pytest.approx((0.01,))

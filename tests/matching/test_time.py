@@ -14,11 +14,12 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric import Clip, IDSim, Region, Subject, consistency, match
+from idmetric import Clip, IDSim, Region, consistency, match
 from idmetric.matching.tracks import CUT
 from idmetric.matching.video import ClipError
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images.read import ImageReadError
+from idmetric.stream.subjects import embed_subject
 from tests.clip_files import write_video
 from tests.matching.films import BOXES, LEFT, RIGHT, blend, film, frame
 from tests.matching.scenes import ANN, REX, STRANGER
@@ -37,7 +38,7 @@ def subjects_of(metric, **badges):
     subjects = []
     for name, badge in badges.items():
         photos = [frame((badge, None), turn, seed=5).crop(LEFT) for turn in (0, 12, 24, 36)]
-        subjects.append(Subject.of(metric, photos, name=name))
+        subjects.append(embed_subject(metric, photos, name=name))
     return subjects
 
 

@@ -26,6 +26,7 @@ from idmetric.metric.images.kinds import ImageReadError
 from idmetric.metric.subject import Subject
 from idmetric.scoring.copy_warnings import CopyWarning
 from idmetric.scoring.references import own_limit
+from idmetric.stream.subjects import embed_subject
 from tests.fuzz.flips import spread_flips
 from tests.matching.scenes import ANN, STRANGER, panel, references
 
@@ -103,7 +104,7 @@ def test_no_flipped_bit_of_a_subject_gives_another_score(metric, saved, photos, 
     path = tmp_path / "ann.subject"
     for damaged in spread_flips(saved.read_bytes(), 40):
         path.write_bytes(damaged)
-        with pytest.raises(RequestError, match=r"ann\.subject is (not|a damaged) subject: .*Subject"):
+        with pytest.raises(RequestError, match=r"ann\.subject is (not|a damaged) subject: .*subject"):
             score(metric, path, photos / "ann_0.png")
 
 
@@ -138,9 +139,19 @@ def test_each_reference_is_decoded_once(metric: IDSim, tmp_path: Path, monkeypat
         return original(source, **options)
 
     monkeypatch.setattr(read, "open_image", open_image)
-    subject = Subject.of(metric, photos, name="rex")
+    subject = embed_subject(metric, photos, name="rex")
     assert len(opened) == 3
     assert torch.equal(subject.embedding.cls, metric.embed(photos, patches=False).cls)
+
+
+def test_a_subject_sees_what_its_masks_show(metric, photos):
+    files = sorted(photos.glob("*.png"))[:2]
+    mask = np.zeros(Image.open(files[0]).size[::-1], dtype=np.uint8)
+    mask[: len(mask) // 2] = 255
+    subject = embed_subject(metric, files, name="ann", masks=[mask, None])
+    embedding = metric.embed(files, masks=[mask, None], patches=False)
+    assert torch.allclose(subject.embedding.cls, embedding.cls, atol=1e-6)
+    assert not torch.allclose(subject.embedding.cls[0], metric.embed(files[0]).cls[0], atol=0.1)
 
 
 # Where references are taken
@@ -170,7 +181,7 @@ def photos(tmp_path_factory):
 @pytest.fixture(scope="module")
 def saved(metric, photos):
     path = photos.parent / "ann.subject"
-    Subject.of(metric, photos, name="ann").save(path)
+    embed_subject(metric, photos, name="ann").save(path)
     return path
 
 
@@ -204,7 +215,7 @@ def test_a_subject_passes_what_is_within_its_threshold(metric, photos, saved):
     assert len(by_file.failing) >= 4
     assert by_file.threshold_source == "the subject's own"
     assert score(metric, strict, photos.parent / "new", threshold=2.0).failing == []
-    few = Subject.of(metric, photos / "ann_0.png", name="ann")
+    few = embed_subject(metric, photos / "ann_0.png", name="ann")
     assert score(metric, few, photos.parent / "new").threshold is None
 
 
@@ -245,8 +256,8 @@ def farthest_of_five(metric, folder):
 def test_copies_among_references_count_once_in_the_threshold(metric, repeated, tmp_path):
     expected = farthest_of_five(metric, repeated / "once")
     assert expected > 0.2
-    once = Subject.of(metric, repeated / "once", name="once")
-    twice = Subject.of(metric, repeated / "twice", name="twice")
+    once = embed_subject(metric, repeated / "once", name="once")
+    twice = embed_subject(metric, repeated / "twice", name="twice")
     assert (len(once), len(twice)) == (5, 10)
     assert own_limit(once, "cls").distance == pytest.approx(expected, abs=1e-6)
     assert own_limit(twice, "cls").distance == pytest.approx(expected, abs=1e-6)
@@ -258,7 +269,7 @@ def test_copies_among_references_count_once_in_the_threshold(metric, repeated, t
 def test_four_photos_and_their_copies_give_no_threshold(metric, repeated):
     four = [*(repeated / "twice").glob("mug*"), *(repeated / "twice").glob("box_a*")]
     assert len(four) == 8
-    assert own_limit(Subject.of(metric, sorted(four), name="four"), "cls") is None
+    assert own_limit(embed_subject(metric, sorted(four), name="four"), "cls") is None
 
 
 def test_a_new_photo_of_a_subject_with_copies_is_matched_as_without(metric, repeated):
@@ -275,7 +286,7 @@ def test_copies_among_references_count_once_in_real_to_real_and_are_warned_of(me
     references = repeated / "twice"
     if form == "subject":
         references = tmp_path / "twice.subject"
-        Subject.of(metric, repeated / "twice", name="twice").save(references)
+        embed_subject(metric, repeated / "twice", name="twice").save(references)
     candidates = ["examples/images/mug_other.png", "examples/images/box_other.png"]
     with pytest.warns(CopyWarning) as given:
         twice = score(metric, references, candidates)
@@ -313,14 +324,14 @@ def test_the_command_warns_of_copies_among_references(repeated, metric, tmp_path
     references = str(repeated / "twice")
     if form == "subject":
         references = str(tmp_path / "b.subject")
-        Subject.of(metric, repeated / "twice", name="b").save(references)
+        embed_subject(metric, repeated / "twice", name="b").save(references)
     main(["--ref", references, "examples/images/mug_other.png", "--model", "tiny", "--device", "cpu"])
     assert capfd.readouterr().err.count("are one picture, and count once") == 5
 
 
 def test_the_photos_of_a_subject_need_not_be_there(metric, photos, tmp_path):
     shutil.copy(photos / "ann_0.png", tmp_path / "ann.png")
-    subject = Subject.of(metric, tmp_path, name="ann")
+    subject = embed_subject(metric, tmp_path, name="ann")
     (tmp_path / "ann.png").unlink()
     (row,) = score(metric, subject, photos / "ann_0.png").rows
     assert row["copy"]
@@ -362,7 +373,7 @@ def test_the_loss_by_a_subject_is_that_by_its_photos(metric, photos, saved, aggr
 
 
 def test_references_in_memory_have_names_of_their_own(metric):
-    subject = Subject.of(metric, references(ANN, 3), name="ann")
+    subject = embed_subject(metric, references(ANN, 3), name="ann")
     assert len(set(subject.references)) == 3
 
 

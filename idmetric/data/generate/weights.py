@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.checkpoints.folder import Files, fetch_folder
+from idmetric.metric.checkpoints.fetch_folder import fetch_folder
+from idmetric.metric.checkpoints.folder import Files
 from idmetric.metric.checkpoints.hub import cached_file, downloaded, fetch
 from idmetric.metric.checkpoints.revision import Hub
 from idmetric.metric.errors import RequestError

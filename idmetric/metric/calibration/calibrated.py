@@ -12,6 +12,8 @@ from idmetric.metric.calibration import apply as calibrations
 from idmetric.metric.calibration.apply import Calibration, CalibrationError
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints.fingerprint import Weights
+from idmetric.metric.checkpoints.folder import Files
+from idmetric.metric.checkpoints.revision import content_digest
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.files import StrPath
 from idmetric.metric.images.masks import Images
@@ -85,7 +87,20 @@ def model_of(weights: Weights, label: str, resolution: str, files: bool = True) 
     """The model that a calibration is bound to; with `files`, also their hash (a second for each gigabyte)."""
     content = None
     if files and weights.files is not None and not weights.have_changed():
-        content = checkpoint.content_of(weights.files)
+        content = _content_of(weights.files)
     kind, _, name_and_settings = label.partition(":")
     settings = name_and_settings.removeprefix(weights.short_name)
     return calibrations.Model(kind, settings, weights.revision, content, resolution)
+
+
+def _content_of(files: Files) -> str | None:
+    """The name of exactly these weights and settings by their content, the same in a folder and on the Hub.
+
+    None where the folder is not one of weights and config.json, as `save_pretrained` makes it. Reads the weights: a
+    second or so for each gigabyte.
+    """
+    weights = files.optional(checkpoint.WEIGHTS)
+    config = files.optional(checkpoint.CONFIG)
+    if weights is None or config is None:
+        return None
+    return content_digest(weights, config)

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from dataclasses import replace
-from fnmatch import fnmatch
 from pathlib import Path
 
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.revision import ADVICE, Hub, commit_of
 from idmetric.metric.files import StrPath
-
-_CONFIG = "config.json"  # of each repository that is fetched as a folder
 
 
 class Files:
@@ -77,22 +73,3 @@ class Files:
             if is_absent(error.__cause__):
                 return None
             raise
-
-
-def fetch_folder(files: Files, patterns: Sequence[str]) -> Path:
-    """A local folder as it is, or that of a Hub repository with the files that match `patterns`, downloaded once.
-
-    Without a network the folder in the cache is returned as it is.
-
-    Raises:
-        CheckpointError: as `Files`.
-    """
-    if files.local:
-        return Path(files.name)
-    from idmetric.metric.checkpoints.hub import file_names
-
-    folder = files[_CONFIG].parent
-    for name in file_names(files.name, files.hub, files.advice, folder):
-        if any(fnmatch(name, pattern) for pattern in patterns):
-            _ = files[name]
-    return folder

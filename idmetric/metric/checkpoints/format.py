@@ -15,7 +15,7 @@ from torch import Tensor
 from idmetric.metric.checkpoints import config as configs
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.folder import Files
-from idmetric.metric.checkpoints.revision import content_digest, revision_of
+from idmetric.metric.checkpoints.revision import revision_of
 from idmetric.metric.checkpoints.weights import read_finite
 from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.output import replacing, writing
@@ -87,19 +87,6 @@ def read(files: Files) -> Checkpoint:
 def revision(folder: Path) -> str:
     """The revision that `read` gives the weights of a model folder."""
     return revision_of(folder / WEIGHTS, folder / CONFIG)
-
-
-def content_of(files: Files) -> str | None:
-    """The name of exactly these weights and settings by their content, the same in a folder and on the Hub.
-
-    None where the folder is not one of weights and config.json, as `write` makes it. Reads the weights: a second or so
-    for each gigabyte.
-    """
-    weights = files.optional(WEIGHTS)
-    config = files.optional(CONFIG)
-    if weights is None or config is None:
-        return None
-    return content_digest(weights, config)
 
 
 T = TypeVar("T")

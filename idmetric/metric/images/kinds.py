@@ -165,14 +165,6 @@ def describe(source: Any) -> str:
 # The label that selects a subject in a mask of several; ValueError for another value, and for the background
 
 
-def parse_mask_id(text: str) -> MaskId:
-    """A label as a command line or a gallery gives it: 7, or #ff0000."""
-    if text.startswith("#"):
-        color_of(text)
-        return text.lower()
-    return number_of(text)
-
-
 def color_of(label: MaskId) -> Color:
     """The color that a label names."""
     text = str(label)

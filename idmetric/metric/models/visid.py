@@ -30,7 +30,8 @@ from idmetric.metric.checkpoints import config as configs
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.errors import CheckpointError, understanding
-from idmetric.metric.checkpoints.folder import Files, fetch_folder
+from idmetric.metric.checkpoints.fetch_folder import fetch_folder
+from idmetric.metric.checkpoints.folder import Files
 from idmetric.metric.checkpoints.pretrained import FILES, folder_revision
 from idmetric.metric.checkpoints.revision import Hub
 from idmetric.metric.distance.embedding import Embedding

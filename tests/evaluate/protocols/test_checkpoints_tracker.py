@@ -23,7 +23,7 @@ from idmetric.evaluate.protocols.checkpoints_steps import CheckpointsOptions, ru
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.common.tables import table
 from idmetric.metric.errors import RequestError
-from idmetric.metric.subject import Subject
+from idmetric.stream.subjects import embed_subject
 from tests.evaluate.protocols.parts import PLAIN, picture, values
 
 PROMPTS, CLASS = ("sks dog runs", "sks dog sits"), "a dog"
@@ -103,7 +103,7 @@ def test_references_are_embedded_once(folder: Path, metric: IDSim, monkeypatch: 
 def test_a_subject_stands_for_its_photos(folder: Path, metric: IDSim, distance: str) -> None:
     settings = EvalSettings(bootstrap=0, distance=distance, store=folder / "store")
     references, training = photos(folder)
-    subject = Subject.of(metric, references, name="dog", distance=distance)
+    subject = embed_subject(metric, references, name="dog", distance=distance)
     subject.save(folder / "dog.subject")
     turned = replace(subject, embedding=subject.embedding[[1, 1]])  # with the same thumbnails
     expected = Tracker(metric, references, training, settings=settings).update(50, samples(folder, 50), WORDS)

@@ -28,7 +28,8 @@ from idmetric.cli.list_models import is_cached
 from idmetric.evaluate.protocols.segmentation.persam import PerSAM
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints import released
-from idmetric.metric.checkpoints.folder import Files, fetch_folder
+from idmetric.metric.checkpoints.fetch_folder import fetch_folder
+from idmetric.metric.checkpoints.folder import Files
 from idmetric.metric.checkpoints.revision import Hub, revision_of
 from tests.evaluate.protocols.test_persam import heat, write_sam
 from tests.hub_server import COMMIT, HubServer

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from idmetric.evaluate.protocols.common.baselines import DeviceLike, device_or_auto, signature_of
 from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.checkpoints.fetch_folder import fetch_folder
 from idmetric.metric.checkpoints.fingerprint import weights_digest
-from idmetric.metric.checkpoints.folder import Files, fetch_folder
+from idmetric.metric.checkpoints.folder import Files
 from idmetric.metric.checkpoints.format import CONFIG, read_json
 from idmetric.metric.checkpoints.pretrained import FILES, open_model, open_processor
 from idmetric.metric.checkpoints.revision import Hub

@@ -20,6 +20,7 @@ from idmetric.matching.region_files import listed_regions, regions_for
 from idmetric.matching.similarities import Similarities
 from idmetric.metric.images.kinds import ImageReadError
 from idmetric.metric.images.read import read_image
+from idmetric.stream.subjects import embed_subject
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -104,7 +105,7 @@ def sightings(
         for name, _ in roster:
             if name not in embedded:
                 photos: Any = [data.source(row) for row in images.references[name]]
-                embedded[name] = Subject.of(
+                embedded[name] = embed_subject(
                     metric, photos, name=name, distance=settings.distance, batch_size=settings.batch_size
                 )
         labels = {"", *(text for names in roster for text in names)}

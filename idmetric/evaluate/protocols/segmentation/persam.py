@@ -30,7 +30,8 @@ from torch import Tensor
 
 from idmetric.evaluate.protocols.common.columns import Array, Truths
 from idmetric.metric.checkpoints.errors import CheckpointError
-from idmetric.metric.checkpoints.folder import Files, fetch_folder
+from idmetric.metric.checkpoints.fetch_folder import fetch_folder
+from idmetric.metric.checkpoints.folder import Files
 from idmetric.metric.checkpoints.format import CONFIG, read_json
 from idmetric.metric.checkpoints.pretrained import FILES, folder_revision, open_model, open_processor
 from idmetric.metric.files import StrPath
