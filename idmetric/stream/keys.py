@@ -48,6 +48,15 @@ def folder_name(facts: Mapping[str, str]) -> str:
     return f"{name}.{settings_digest({key: value for key, value in facts.items() if key != 'idmetric'})}"
 
 
+def folder_name_of_0_1(facts: Mapping[str, str], interpolation: str, background: str) -> str:
+    """Return the name that `idmetric eval` 0.1 gave a folder of whole images; nothing reads these folders any more."""
+    names = ("model", "revision", "distance", "resolution", "dtype", "weights")
+    settings = {"settings": facts["settings"], "seen": facts["seen"]}
+    facts_of_0_1 = {name: facts[name] for name in names}
+    facts_of_0_1 |= {"interpolation": interpolation, "background": background, "settings": settings_digest(settings)}
+    return folder_name(facts_of_0_1)
+
+
 def stores_in(folder: StrPath, name: str) -> list[Path]:
     """Return the folders in a folder that hold a file of this name, sorted; none if the folder does not exist.
 
