@@ -73,13 +73,16 @@ class Parser(argparse.ArgumentParser):
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": Help, **options})
 
+    def parse_known_args(self, *args: Any, **options: Any) -> Any:
+        """See `ArgumentParser`; a missing subcommand is an error that names all of them."""
+        parsed, rest = super().parse_known_args(*args, **options)
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction) and getattr(parsed, action.dest) is None:
+                self.error(f"{action.metavar} is needed: {', '.join(action.choices)}")
+        return parsed, rest
+
     def error(self, message: str) -> NoReturn:
         """Exit with status 2 and one line on stderr, without the usage."""
-        for action in self._actions:
-            is_missing = message.endswith(f"required: {action.metavar}")
-            if is_missing and isinstance(action, argparse._SubParsersAction):
-                names = ", ".join(action.choices)
-                message = f"{action.metavar} is needed: {names}"
         self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)")
 
     def exit(self, status: int = 0, message: str | None = None) -> NoReturn:
@@ -112,7 +115,7 @@ def parser_of(
     """
     parser = Parser(prog=program, description=description, epilog=epilog)
     parser.add_version()
-    commands = parser.add_subparsers(dest=dest, metavar=dest.upper(), required=True)
+    commands = parser.add_subparsers(dest=dest, metavar=dest.upper())
     for name, (module, line) in table.items():
         command = commands.add_parser(name, help=line, allow_abbrev=False)
         if name == chosen:  # the docstring comes from the source: importing the module would load torch

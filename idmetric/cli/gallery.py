@@ -78,7 +78,7 @@ def build_parser(prog: str = "idmetric gallery") -> Parser:
         description="Embed a folder of images once, then search it, find duplicates and group identities.",
         epilog=f"{_EXAMPLES}\n\n{codes(0, 1, 2, 4, 130, 143)}",
     )
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, (line, add_options) in _COMMANDS.items():
         command = commands.add_parser(name, help=line, description=f"{line[0].upper()}{line[1:]}.")
         command.set_defaults(**_DEFAULTS)

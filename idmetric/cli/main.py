@@ -32,7 +32,7 @@ def build_parser() -> Parser:
         prog="idmetric", description="Do two images show the same object, animal or person?", epilog=_EXAMPLES
     )
     parser.add_version()
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, (_, line) in COMMANDS.items():
         commands.add_parser(name, help=line)
     return parser

@@ -43,7 +43,7 @@ def build_parser(prog: str = "idmetric data") -> Parser:
         epilog=codes(0, 1, 2, 4, 130, 143),
     )
     parser.add_version()
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="commands")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
     for name, line in COMMANDS.items():
         module_name = "import_" if name == "import" else name
         module = importlib.import_module(f"idmetric.cli.data.{module_name}")
