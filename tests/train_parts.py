@@ -331,7 +331,7 @@ def check_commands(recipe: str, *, commands: int, options: int, section: str = "
     Args:
         section: heading of the only section in which to look for options.
     """
-    page = Path(__file__).resolve().parents[1] / "docs" / f"train-{recipe}.md"
+    page = Path(__file__).resolve().parents[1] / "docs" / "train" / f"{recipe}.md"
     text = re.sub(r"\s*\\\n\s*", " ", page.read_text(encoding="utf-8"))
     lines = re.findall(r"^idmetric train (.*?)(?:\s{3,}#.*)?$", text, flags=re.M)
     part = text.split(f"## {section}\n")[1].split("\n## ")[0] if section else text

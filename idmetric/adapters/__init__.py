@@ -1,4 +1,4 @@
-"""The metrics inside other libraries' habits: torchmetrics, `datasets.map`, rewards. See docs/adapters.md."""
+"""The metrics inside other libraries' habits: torchmetrics, `datasets.map`, rewards. See docs/use/adapters.md."""
 
 from __future__ import annotations
 

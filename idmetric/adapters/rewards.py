@@ -3,7 +3,7 @@
     score = reward(IDSim())
     score(images, [["ref_1.jpg", "ref_2.jpg"]])  # [0.78, 0.04, ...]
 
-The wrappers that trainers expect are on the page docs/reward.md.
+The wrappers that trainers expect are on the page docs/use/reward.md.
 """
 
 from __future__ import annotations

@@ -55,10 +55,10 @@ _EXAMPLES = """examples:
 
 """
 _NOTES = """Models: as for `idmetric score --model`; the baselines hsv, pixels, ssim, lpips, dreamsim,
-dreamsim:BRANCH, diffsim, diffsim:dreambench++ (docs/baselines.md); named for all published scores of images, each
-under its name (docs/named-scores.md); untrained:NAME for the same architecture with random weights; dual:REPO for CLIP
-or SigLIP with its text tower; judge:FILE.json for a multimodal language model (docs/judge.md). NAME=SOURCE gives a
-model another name in the table.
+dreamsim:BRANCH, diffsim, diffsim:dreambench++ (docs/protocols/baselines.md); named for all published scores of images,
+each under its name (docs/models/named-scores.md); untrained:NAME for the same architecture with random weights;
+dual:REPO for CLIP or SigLIP with its text tower; judge:FILE.json for a multimodal language model
+(docs/protocols/judge.md). NAME=SOURCE gives a model another name in the table.
 
 --out keeps PROTOCOL.json, .csv, .md and .tex, the score of every item as Parquet, and embeddings: a stopped or repeated
 run embeds only what is missing.

@@ -1,4 +1,4 @@
-"""Embed a folder of images once, and search in it often: `idmetric gallery`, docs/gallery.md.
+"""Embed a folder of images once, and search in it often: `idmetric gallery`, docs/use/gallery.md.
 
     from idmetric import IDSim
     from idmetric.gallery import Gallery

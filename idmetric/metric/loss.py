@@ -14,7 +14,7 @@ embedded references, so each process may have its own: build the loss again when
 trained further, the embedded references become outdated.
 
 A low loss does not prove that the images look alike: optimizing free pixels finds noise that satisfies any network.
-Train a model that can only make images (a generator, a LoRA), and evaluate with a different model (docs/loss.md).
+Train a model that can only make images (a generator, a LoRA), and evaluate with a different model (docs/use/loss.md).
 """
 
 from __future__ import annotations

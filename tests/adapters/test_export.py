@@ -24,7 +24,7 @@ from idmetric.metric.models.idsim import IDSimConfig
 from idmetric.metric.models.nearid import NearIDConfig
 from tests.conftest import random_model
 
-PAGE = Path(__file__).parents[2] / "docs" / "export.md"
+PAGE = Path(__file__).parents[2] / "docs" / "use" / "export.md"
 CONFIG = IDSimConfig(
     "resnet18", 64, 16, mean=(0.4, 0.5, 0.6), std=(0.2, 0.25, 0.3),
     backbone_args={"channels": [8, 8, 16, 16], "layers": [1, 1, 1, 1], "output_stride": 16},
@@ -74,7 +74,7 @@ def same_graph(metric: Any, path: Path) -> None:
 
 
 def documented_embed(path: Path, size: int) -> Any:
-    """The function `embed` of docs/export.md, for a file and its size."""
+    """The function `embed` of docs/use/export.md, for a file and its size."""
     [code] = re.findall(r"```python\n(import numpy.*?)\n\n\nreference = ", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     names: dict[str, Any] = {}
     exec(code.replace('"tiny.onnx"', repr(str(path))).replace("(224, 224)", f"({size}, {size})"), names)

@@ -1,4 +1,4 @@
-"""Rewards: numbers against the metric's own, copies, and the call shapes of trainers on docs/reward.md."""
+"""Rewards: numbers against the metric's own, copies, and the call shapes of trainers on docs/use/reward.md."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def wrappers() -> dict[str, Any]:
     package, module = ModuleType("flow_factory"), ModuleType("flow_factory.rewards")
     module.__dict__.update(PointwiseRewardModel=PointwiseRewardModel, RewardModelOutput=RewardModelOutput)
     names: dict[str, Any] = {}
-    text = (ROOT / "docs" / "reward.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "use" / "reward.md").read_text(encoding="utf-8")
     assert NOT_RUN in text
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "flow_factory", package)

@@ -133,7 +133,7 @@ def test_every_protocol_has_the_name_of_its_file_and_a_line_for_the_help(
 
 @pytest.mark.parametrize("name", cli.PROTOCOLS)
 def test_every_protocol_has_a_page_with_its_command(name: str) -> None:
-    pages = (Path(__file__).parents[2] / "docs").glob("*.md")
+    pages = (Path(__file__).parents[2] / "docs").rglob("*.md")
     assert any(f"\nidmetric eval {name} " in page.read_text(encoding="utf-8") for page in pages)
 
 

@@ -600,13 +600,13 @@ def test_any_column_can_be_mapped_to_a_free_one(tmp_path: Path) -> None:
 
 
 def test_tables_of_the_docs_are_written_and_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The script of docs/data-idsim.md, on FORB and GLDv2 in small."""
+    """The script of docs/data/idsim.md, on FORB and GLDv2 in small."""
     forb = [("logos/query/1", ["logos/database/a", "logos/database/b"]), ("logos/query/2", ["logos/database/a"])]
     lines = [json.dumps({"query_image": f"{q}.jpg", "groundtruth_images": [f"{g}.jpg" for g in gs]}) for q, gs in forb]
     put(tmp_path / "forb/metadata/logos_gt.ndjson", "\n".join(lines).encode())
     put(tmp_path / "gldv2/train_clean.csv", b"landmark_id,images\n7,01234 abcde\n8,fffff\n")
     put(tmp_path / "gldv2/train_label_to_hierarchical.csv", b"landmark_id,category,hierarchical_label\n7,x,tower\n")
-    script = (Path(__file__).parents[2] / "docs/data-idsim.md").read_text(encoding="utf-8")
+    script = (Path(__file__).parents[2] / "docs/data/idsim.md").read_text(encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     exec(script.split("```python\n")[1].split("```")[0], {})
     forb_made = import_dataset("table", "forb/forb.csv", name="FORB")

@@ -34,6 +34,11 @@ NOT_RUN = "<!-- not run: "
 GIVEN = {"refs": 2, "gens": 2, "queries": 2, "gallery": 3, "folder_of_paths": 3, "images": 3, "references": 3}
 
 
+def page_id(page: Path) -> str:
+    """README, or the path of a page below docs/, without .md."""
+    return page.relative_to(ROOT).as_posix().removeprefix("docs/").removesuffix(".md")
+
+
 def blocks(text: str) -> Iterator[tuple[str, bool]]:
     """The Python blocks of a page, and whether each is to be run."""
     for found in re.finditer(r"^([^\n]*)\n+^```python[^\n]*\n(.*?)^```", text, flags=re.S | re.M):
@@ -49,11 +54,11 @@ def shown_below(text: str, code: str) -> str:
 
 def given_on(page: str, patch: pytest.MonkeyPatch) -> dict[str, Any]:
     """What one page alone takes as there."""
-    if page == "evaluation":
+    if page == "protocols/index":
         from idmetric.data.manifest.table import read
 
         return {"manifest": read("photos.parquet")}
-    if page == "adapters":
+    if page == "use/adapters":
         datasets = pytest.importorskip("datasets")
         patch.setattr(datasets.config, "HF_DATASETS_CACHE", Path("cache").resolve())
         files = list(map(str, EXAMPLES[:2]))
@@ -134,13 +139,13 @@ def reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, qwen: Callable[[], P
     return {**names, "metric": IDSim("tiny", device="cpu"), "__name__": "docs"}
 
 
-@pytest.mark.parametrize("page", with_code(), ids=lambda p: p.name)
+@pytest.mark.parametrize("page", with_code(), ids=page_id)
 def test_the_code_of_the_docs_runs(
     page: Path, reader: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = list(blocks(page.read_text(encoding="utf-8")))
     assert len(found) == page.read_text(encoding="utf-8").count("```python"), "a block that was not recognized"
-    reader |= given_on(page.stem, monkeypatch)
+    reader |= given_on(page_id(page), monkeypatch)
     torch.manual_seed(0)
     for code, run in found:
         shown = shown_below(page.read_text(encoding="utf-8"), code)
@@ -179,7 +184,7 @@ def names_of(program: ast.AST) -> tuple[set[str], set[str]]:
     return bound, {node.id for node in names if isinstance(node.ctx, ast.Load)}
 
 
-@pytest.mark.parametrize("page", [page for page in with_code() if page.name != "README.md"], ids=lambda p: p.name)
+@pytest.mark.parametrize("page", [page for page in with_code() if page.name != "README.md"], ids=page_id)
 def test_the_code_of_a_page_defines_what_it_uses(page: Path) -> None:
     known = set(dir(builtins))
     for code, _ in blocks(page.read_text(encoding="utf-8")):

@@ -8,11 +8,12 @@ from pathlib import Path
 from idmetric.evaluate.protocols.common.protocol import find, modules
 from idmetric.evaluate.protocols.common.table_columns import SHARED
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_the_page_of_columns_is_up_to_date() -> None:
-    text = (DOCS / "columns.md").read_text(encoding="utf-8")
-    assert text == runpy.run_path(str(DOCS / "columns.py"))["page"](), "run: python docs/columns.py"
+    text = (ROOT / "docs" / "reference" / "columns.md").read_text(encoding="utf-8")
+    script = "scripts/docs/columns.py"
+    assert text == runpy.run_path(str(ROOT / script))["page"](), f"run: python {script}"
     for columns in (SHARED, *(find(protocol).columns for protocol in modules())):
         assert all(f" | {column.says} | " in text for column in columns.values())

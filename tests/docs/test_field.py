@@ -1,4 +1,4 @@
-"""docs/field.md: 33 pipelines, and every command and function of the page on small files.
+"""docs/use/field.md: 33 pipelines, and every command and function of the page on small files.
 
 The files are badges and stripes, and `tiny` stands in for every model that a line names.
 """
@@ -30,8 +30,8 @@ from tests.evaluate.protocols.test_generator_grades import BANANA, omnicontext_r
 from tests.evaluate.protocols.test_generator_stories import PERFECT, write_benchmark, write_shots
 from tests.matching.scenes import ANN, REX, SIDE, panel, references, scene
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "field.md"
-EXAMPLES = PAGE.parents[1] / "examples" / "images"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "use" / "field.md"
+EXAMPLES = PAGE.parents[2] / "examples" / "images"
 BADGES = {"ann": ANN, "rex": REX}
 WITH_MODEL = ("match", "score", "eval", "build")
 PIPELINES = (

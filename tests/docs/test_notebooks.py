@@ -67,7 +67,8 @@ def test_notebooks_are_stored_without_outputs_and_linked() -> None:
         assert all(extra == "." for extra in re.findall(r"pip install '([^\[']+)", prose)), name  # from the repository
         for target in re.findall(r"\]\(([^)#:]+)", prose):
             assert (FOLDER / target).exists(), f"{name} links to {target}"
-        assert f"examples/notebooks/{name}.ipynb" in (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+        tutorial = (ROOT / "docs" / "tutorials" / f"{page}.md").read_text(encoding="utf-8")
+        assert f"examples/notebooks/{name}.ipynb" in tutorial
     assert "examples/notebooks" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 

@@ -71,7 +71,12 @@ def joined(text: str) -> list[str]:
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted(DOCS.rglob("*.md"))]
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def page_id(page: Path) -> str:
+    """The path of a page, as several folders have a page of one name."""
+    return page.relative_to(ROOT).as_posix()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_commands_of_the_docs_parse(page: Path) -> None:
     for words in commands(page.read_text(encoding="utf-8")):
         try:
@@ -98,7 +103,7 @@ def extras_of(words: list[str]) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda p: p.name)
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=page_id)
 def test_a_page_begins_with_the_extras_that_its_commands_need(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     needed = set().union(*map(extras_of, commands(text)))
@@ -110,12 +115,12 @@ def test_a_page_begins_with_the_extras_that_its_commands_need(page: Path) -> Non
 
 def test_every_data_page_has_its_commands() -> None:
     for paper, least in (("idsim", 10), ("nearid", 8), ("visme", 5), ("ilgen", 4)):
-        assert len(commands((ROOT / f"docs/data-{paper}.md").read_text(encoding="utf-8"))) >= least
+        assert len(commands((DOCS / "data" / f"{paper}.md").read_text(encoding="utf-8"))) >= least
 
 
 def test_every_recipe_has_a_page_with_its_commands() -> None:
     for recipe in train.RECIPES:
-        page = ROOT / "docs" / ("tiny.md" if recipe == "tiny" else f"train-{recipe}.md")
+        page = DOCS / ("models/tiny.md" if recipe == "tiny" else f"train/{recipe}.md")
         found = commands(page.read_text(encoding="utf-8"))
         assert any(words[:3] == ["idmetric", "train", recipe] for words in found), page.name
 
@@ -123,13 +128,13 @@ def test_every_recipe_has_a_page_with_its_commands() -> None:
 def test_data_and_training_lead_to_each_other() -> None:
     for paper in ("idsim", "nearid", "visme", "ilgen"):
         for here, there in (("data", "train"), ("train", "data")):
-            text = (ROOT / f"docs/{here}-{paper}.md").read_text(encoding="utf-8")
-            assert f"]({there}-{paper}.md)" in text, here
+            text = (DOCS / here / f"{paper}.md").read_text(encoding="utf-8")
+            assert f"](../{there}/{paper}.md)" in text, here
 
 
 def test_links_lead_somewhere(reference: dict[str, str]) -> None:
     made = {DOCS / f"sample-{name}.html" for name in ("report", "generator")}
-    made |= {DOCS / "cli" / f"{name}.md" for name in reference}
+    made |= {DOCS / "reference" / "cli" / f"{name}.md" for name in reference}
     for page in PAGES:
         for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text(encoding="utf-8")):
             path = Path(os.path.normpath(page.parent / target))
@@ -175,7 +180,7 @@ def numbered(line: str) -> tuple[list[str], list[float]]:
     ]
 
 
-@pytest.mark.parametrize("name", ["quickstart", "reading"])
+@pytest.mark.parametrize("name", ["quickstart", "use/reading"])
 def test_what_commands_print_is_what_the_page_shows(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -203,7 +208,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     blocked, pages = (tmp_path_factory.mktemp(name) for name in ("blocked", "cli"))
     for name in ("torch", "timm", "scipy", "sklearn", "transformers", "tqdm", "vtk"):
         (blocked / f"{name}.py").write_text("raise ImportError('not here')")
-    command = [sys.executable, str(DOCS / "cli_reference.py"), str(pages)]
+    command = [sys.executable, str(ROOT / "scripts" / "docs" / "cli_reference.py"), str(pages)]
     subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(blocked)})
     return {path.stem: path.read_text(encoding="utf-8") for path in pages.glob("*.md")}
 
@@ -270,7 +275,7 @@ def row_of(text: str, start: str) -> list[float]:
 def test_the_papers_numbers_on_the_page_are_those_of_the_protocols() -> None:
     from idmetric.evaluate.protocols.common import paper_numbers as paper
 
-    text = (DOCS / "choosing.md").read_text(encoding="utf-8")
+    text = (DOCS / "models" / "choosing.md").read_text(encoding="utf-8")
     columns = (("pods", "mAP"), ("deepfashion2", "mAP"), ("aerialcattle", "mAP"), ("petface", "AUC"),
                ("cute hard", "accuracy"), ("subjects2k", "AP"))  # fmt: skip
     names = {"UNED": "Universal Embedding (ViT-H)"}

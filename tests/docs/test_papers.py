@@ -1,4 +1,4 @@
-"""The table of docs/papers.json: its page is up to date, and its names exist."""
+"""The table of scripts/docs/papers.json: its page is up to date, and its names exist."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from typing import Any
 
 import pytest
 
-DOCS = Path(__file__).resolve().parents[2] / "docs"
-TABLE: dict[str, list[dict[str, Any]]] = json.loads((DOCS / "papers.json").read_text(encoding="utf-8"))
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPTS = ROOT / "scripts" / "docs"
+TABLE: dict[str, list[dict[str, Any]]] = json.loads((SCRIPTS / "papers.json").read_text(encoding="utf-8"))
 ROWS = [(paper, row) for paper, rows in TABLE.items() for row in rows]
 
 
 def test_the_page_is_made_of_the_table() -> None:
-    made = runpy.run_path(str(DOCS / "papers.py"))["page"](TABLE)
-    assert (DOCS / "reports" / "papers.md").read_text(encoding="utf-8") == made, "run: python docs/papers.py"
+    made = runpy.run_path(str(SCRIPTS / "papers.py"))["page"](TABLE)
+    text = (ROOT / "docs" / "reports" / "papers.md").read_text(encoding="utf-8")
+    assert text == made, "run: python scripts/docs/papers.py"
 
 
 @pytest.mark.parametrize("name", sorted({name for _, row in ROWS for name in row["code"]}))

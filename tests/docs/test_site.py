@@ -84,21 +84,21 @@ def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(site: Path) -
     described = zlib.decompress((site / "objects.inv").read_bytes().split(b"\n", 4)[4]).decode()
     for name in set(idmetric.__all__) - {"__version__"}:
         assert re.search(rf"^idmetric\.(?:\w+\.)?{name} py:", described, flags=re.M), (
-            f"{name} is on no page of docs/api"
+            f"{name} is on no page of docs/reference/api"
         )
     assert not list(site.rglob("*.py"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("start", ["index.html", "api/models.html"])
+@pytest.mark.parametrize("start", ["index.html", "reference/api/models.html"])
 def test_search_finds_pages_opened_from_disk(start: str, site: Path, page: Any) -> None:
     page.goto((site / start).as_uri())
     page.keyboard.press("/")
     page.keyboard.type("bursts", delay=20)
     first = page.locator(".md-search-result__link").first  # found anew for each step, as the list is drawn again
-    assert "find-duplicates.html" in first.get_attribute("href")
+    assert "tutorials/find-duplicates.html" in first.get_attribute("href")
     first.click()
-    page.wait_for_url("**/find-duplicates.html*")
+    page.wait_for_url("**/tutorials/find-duplicates.html*")
 
 
 @pytest.mark.slow
@@ -107,8 +107,8 @@ def test_pages_are_accessible(scheme: str, site: Path, page: Any) -> None:
     """Every page in light; in dark, where only colors differ, every fourth."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
-    kinds = [min((site / folder).glob("*.html")) for folder in ("api", "cli", "reports")]
-    pages = [*sorted(site.glob("*.html")), *kinds]
+    reference = [min((site / "reference" / folder).glob("*.html")) for folder in ("api", "cli")]
+    pages = [*sorted(set(site.rglob("*.html")) - set(site.glob("reference/*/*.html"))), *reference]
     pages, faults = pages if scheme == "light" else pages[::4], {}
     for file in pages:
         if file.name == "404.html":  # which a server shows for any address, so that its links are absolute
@@ -130,7 +130,7 @@ def test_the_sample_of_generators_lists_what_each_method_did(site: Path, page: A
     text = page.text_content("body")
     assert all(name in text for name in ("copy", "drift", "good", "swap", "real SCR", "drift - good"))
     assert page.locator(".scenes img").count() > 30
-    assert "sample-generator.html" in (site / "protocols-generator.html").read_text(encoding="utf-8")
+    assert "sample-generator.html" in (site / "protocols" / "generator.html").read_text(encoding="utf-8")
 
 
 @pytest.mark.slow
@@ -143,5 +143,5 @@ def test_the_sample_report_has_the_images_and_names_the_copy(site: Path, page: A
     assert all(name in text for name in shown)
     page.click("#copies summary")
     assert "mug_copied.jpg repeats the pixels of photos/mug_a.png" in page.inner_text("#copies")
-    linking = [path.name for path in site.glob("*.html") if "sample-report.html" in path.read_text(encoding="utf-8")]
+    linking = [path.name for path in site.rglob("*.html") if "sample-report.html" in path.read_text(encoding="utf-8")]
     assert {"score-personalized.html", "index.html"} <= set(linking)

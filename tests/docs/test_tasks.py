@@ -26,7 +26,7 @@ def test_the_first_commands_of_a_task_run_on_the_images_of_the_repository(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent), prepend=":")
-    text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "tutorials" / f"{name}.md").read_text(encoding="utf-8")
     [(block, _, shown), *_] = re.findall(r"```bash\n(.*?)```(\n\n```text\n(.*?)```)?", text, flags=re.S)
     for line in block.splitlines():
         if line.startswith("idmetric "):

@@ -35,7 +35,7 @@ def test_a_tutorial_runs_and_prints_what_it_shows(
         pytest.importorskip(module)
     shutil.copytree(ROOT / "examples" / "images", tmp_path / "examples" / "images")
     monkeypatch.chdir(tmp_path)
-    text = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "tutorials" / f"{name}.md").read_text(encoding="utf-8")
     assert len(text.splitlines()) <= 120  # three screens
 
     names: dict[str, Any] = {}

@@ -56,9 +56,10 @@ def test_vbench_takes_all_frames_or_is_not_comparable(
 def test_one_clip_has_four_numbers_by_four_choices_of_frames(
     metric: IDSim, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clip of docs/video.md; three of the four say that they are not comparable."""
+    """The clip of docs/tutorials/video.md; three of the four say that they are not comparable."""
     root = Path(__file__).parents[2]
-    script = re.findall(r"```python\n(.*?)```", (root / "docs" / "video.md").read_text(encoding="utf-8"), re.DOTALL)[0]
+    page = (root / "docs" / "tutorials" / "video.md").read_text(encoding="utf-8")
+    script = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
     shutil.copytree(root / "examples" / "images", tmp_path / "examples" / "images")
     monkeypatch.chdir(tmp_path)
     exec(compile(script, "video.md", "exec"), {})

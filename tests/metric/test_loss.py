@@ -471,7 +471,7 @@ def test_each_process_keeps_its_own_references() -> None:
 
 @pytest.mark.parametrize(("offload", "reshard"), [(False, False), (True, True)])
 def test_blocks_of_a_metric_may_be_sharded_by_fsdp(offload: bool, reshard: bool) -> None:
-    """A user spreads a large metric over GPUs as docs/loss.md says."""
+    """A user spreads a large metric over GPUs as docs/use/loss.md says."""
     import torch.distributed as dist
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import CPUOffloadPolicy, OffloadPolicy, fully_shard

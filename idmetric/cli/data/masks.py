@@ -10,7 +10,7 @@ examples:
 DIR/1.png that exists. A mask of its image's shape and another size is scaled, and the copy goes to a folder next to
 OUT, OUT's name + _masks; a mask of another shape, an empty one, and an image without a mask are errors, or left out
 with --on-error skip. Values between black and white stay soft. White on black, alpha (cut-outs), palettes and labels
-are read as docs/masks.md says.
+are read as docs/use/masks.md says.
 
 --remover makes masks: clean (an object on a near-uniform background, without a model) and grounded_sam (the object that
 column category names, on any background).

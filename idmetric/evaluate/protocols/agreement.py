@@ -2,7 +2,7 @@
 
     idmetric eval agreement --data labels.csv --model tiny --model hsv --out results/
 
-docs/columns.md defines the columns. In 2AFC a tie loses.
+docs/reference/columns.md defines the columns. In 2AFC a tie loses.
 
 The data is a manifest of groups, as `examples/human_study.py` writes it: a candidate's label is the share of votes for
 "same" (anchor, candidate), those of left and right the shares of votes for each (anchor, left, right; NIGHTS). Labels

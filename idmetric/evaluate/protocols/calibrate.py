@@ -4,7 +4,7 @@
     idmetric score ref.jpg gen/*.png --model tiny --calibration results/tiny.calibration.json
     idmetric eval calibrate --data photos.parquet --model tiny --check stored          measure the model's own
 
-No paper prints such values. docs/reading.md explains how to read the result.
+No paper prints such values. docs/use/reading.md explains how to read the result.
 
 `common.labeled_pairs` draws the pairs, equally many of one identity and of two.
 

@@ -7,9 +7,9 @@
 
 A row for each step; without --pattern, samples are named as kohya sd-scripts, ai-toolkit or diffusers name them.
 
-The columns: --explain, or docs/columns.md. Intervals and tests take subjects as units, or prompts where there is one
-subject. The best step is the earliest that a test does not find below the highest identity, among steps without copies
-(--max-copies) and, with --clip-t, without a loss of CLIP-T (--clip-tolerance).
+The columns: --explain, or docs/reference/columns.md. Intervals and tests take subjects as units, or prompts where
+there is one subject. The best step is the earliest that a test does not find below the highest identity, among steps
+without copies (--max-copies) and, with --clip-t, without a loss of CLIP-T (--clip-tolerance).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ metric's similarities and the group's ratings, its ± half the difference of the
 Krippendorff's alpha at interval level next to it, as DreamBench++ reports it. The Fisher-z row is `fisher_mean` over
 the methods, its ± the standard error. Table 2 is over objects alone, 585 images a method, which the paper does not say
 and its released code does. For ID-Sim's row (Fig. 25) see `rank`.
-docs/protocols-dreambench.md says where the data are.
+docs/protocols/dreambench.md says where the data are.
 """
 
 from __future__ import annotations

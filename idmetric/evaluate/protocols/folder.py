@@ -4,7 +4,7 @@
 
 Within each dataset of the manifest, every image of a known identity is a query against all other images (edits and
 distractors among them); its positives are the other images of its identity. An image never finds itself, nor a row
-that shows the same file. docs/columns.md defines the columns; no paper prints these numbers.
+that shows the same file. docs/reference/columns.md defines the columns; no paper prints these numbers.
 
 Intervals are by identity: whole identities are drawn again. With several datasets a last row holds the means over them
 (each dataset has equal weight); its intervals treat the datasets as independent.

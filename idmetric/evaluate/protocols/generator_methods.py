@@ -8,7 +8,7 @@
 A row for each method (and each value of --by), then one for each two methods: the difference on equal subjects, prompts
 and seeds. Images at a place (subject, prompt, seed) that another method lacks are left out, and listed.
 
-The columns: --explain, or docs/columns.md. Intervals and tests take subjects as units.
+The columns: --explain, or docs/reference/columns.md. Intervals and tests take subjects as units.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     idmetric eval idsim --data cute.parquet --model dinov3_vitl16 --distance patch_pooled --out results/     Table 2b
 
 The column dataset names a row's benchmark (or `--set NAME`); all benchmarks in the manifest are measured.
-docs/protocols-idsim.md has sources, licenses and the papers' numbers (Fig. 25, Table 2b).
+docs/protocols/idsim.md has sources, licenses and the papers' numbers (Fig. 25, Table 2b).
 
 * mAP is the mean over queries (macro) of `average_precision`. The paper averages "across each instance", which is the
   same on its sets: an instance has as many queries as any other.

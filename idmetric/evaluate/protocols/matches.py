@@ -5,7 +5,7 @@
 Every identity with masks gives pairs: each image with the next one (by id), in a circle. The models see whole images,
 never the masks.
 
-A match is on the subject if the masks cover both patches by half; docs/evaluate-patches.md lists the columns. No paper
+A match is on the subject if the masks cover both patches by half; docs/protocols/patches.md lists the columns. No paper
 prints these numbers. Only real images count.
 """
 

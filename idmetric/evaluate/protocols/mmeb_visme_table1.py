@@ -7,7 +7,7 @@ the share of queries that rank it first; a tie with another candidate loses. MME
 sets, which the printed means confirm (but for UniME's, a mean of four).
 
 Models must read text. VisIDEmbed gets a row's text as it is, including MMEB's instruction, after its image. Dual
-encoders (`dual:REPO`) embed an image, a text, or the mean of both, each of unit length. docs/protocols-mmeb.md has the
+encoders (`dual:REPO`) embed an image, a text, or the mean of both, each of unit length. docs/protocols/mmeb.md has the
 data and the papers' numbers.
 """
 

@@ -6,7 +6,7 @@ A query, an image with an instruction, ranks its own candidates; P@1 is the shar
 one first. A tie with a wrong candidate loses. MVEB's number is the mean over all 28 sets (which the printed means
 confirm), not over the four meta-tasks.
 
-If no query of a set has a wrong candidate, all queries rank all targets of the set. docs/protocols-mveb.md has the
+If no query of a set has a wrong candidate, all queries rank all targets of the set. docs/protocols/mveb.md has the
 data, the papers' numbers, and the texts that each kind of model gets.
 """
 

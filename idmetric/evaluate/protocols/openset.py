@@ -4,7 +4,7 @@
     idmetric eval openset --data wildlife.parquet --model mega=hf-hub:BVRA/MegaDescriptor-T-224 --threshold 0.4 --out r/
 
 A query gets the name of its nearest gallery image if their similarity reaches a threshold, and is called new
-otherwise. A query is known if the gallery has another image of its identity. docs/protocols-openset.md says how splits
+otherwise. A query is known if the gallery has another image of its identity. docs/protocols/openset.md says how splits
 become galleries and queries, or are drawn; `idmetric.evaluate.statistics.open_set` defines the columns.
 
 All numbers weigh identities equally, the intervals draw whole identities, and n counts identities. Each dataset is a

@@ -2,7 +2,7 @@
 
     idmetric eval retrieval --data met.parquet --model timm:vit_large_patch16_siglip_384.webli --out results/
 
-A query searches the database; its positives are the database images of its identity. docs/protocols-retrieval.md says
+A query searches the database; its positives are the database images of its identity. docs/protocols/retrieval.md says
 how splits or slots mark them; without either, every image of a known identity is a query against all others (SOP).
 
 The column dataset names a row's benchmark, which sets the depth of mAP (`DEPTHS`; any other: `--k`) and the paper's

@@ -15,7 +15,7 @@ metric has a high identity, a low context. In the row "all", identity is the mea
 The paper has 100 objects of MVImgNet with seven identity strengths (0.4 to 1) x 11 backgrounds, viewpoints or 8 lights,
 and prints bars alone.
 
-A grid is a manifest with a row for each image (docs/protocols-sensitivity.md). The anchor is a point of the grid
+A grid is a manifest with a row for each image (docs/protocols/sensitivity.md). The anchor is a point of the grid
 too, without a change: the fit takes "all points in the joint edit grid" (F), but it is unclear whether the paper's
 grids contain theirs. Units are those of the columns, which the paper leaves open: `--rescale` makes slopes of factors
 in different units (degrees, strengths) comparable.

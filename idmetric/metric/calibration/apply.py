@@ -1,7 +1,7 @@
 """Calibration: from a distance to the probability that two images show the same identity.
 
 A calibration is made for one model, distance and treatment of the background (`idmetric eval calibrate`,
-docs/reading.md), kept as JSON, and refused for any other. Applying one needs NumPy alone.
+docs/use/reading.md), kept as JSON, and refused for any other. Applying one needs NumPy alone.
 
     metric.probability("ref.jpg", "gen.png")  # with the model's own calibration, or after `metric.calibrate_with(file)`
 

@@ -2,8 +2,8 @@
 
 The shorter side becomes 224 pixels, bilinearly and without antialiasing, and nothing is cropped. DINO then resamples
 its position embedding to the frame's grid, as its own code does. The number is of one video. Of several, VBench
-averages all frames if it runs in one process, and the videos' numbers if it runs in several; docs/named-scores.md has
-both.
+averages all frames if it runs in one process, and the videos' numbers if it runs in several;
+docs/models/named-scores.md has both.
 """
 
 from __future__ import annotations

@@ -318,7 +318,7 @@ def test_the_example_rises_to_its_subject_and_ends_in_copies(tmp_path: Path) -> 
     assert [step for step, row in found.items() if row["best"]] == [800]
 
     # the page shows these numbers
-    page = (Path(__file__).parents[3] / "docs" / "protocols-checkpoints.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "protocols" / "checkpoints.md").read_text(encoding="utf-8")
     for step, row in found.items():
         [line] = re.findall(rf"^\| {step} \|(.*)\|$", page, flags=re.M)
         shown = [float(cell.split()[0]) for cell in line.split("|")[1:] if cell.strip() != "-"]

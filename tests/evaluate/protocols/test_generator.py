@@ -954,7 +954,7 @@ def test_each_method_of_the_example_is_ranked_as_it_deserves(tmp_path: Path) -> 
     assert values(result, method="drift - good")["p"].value < 0.05
 
     # the page shows these numbers
-    page = (Path(__file__).parents[3] / "docs" / "protocols-generator.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "protocols" / "generator.md").read_text(encoding="utf-8")
     columns = ("identity", "worst", "SCR", "confused", "copies", "diversity", "Vendi")
     for name, row in rows.items():
         [line] = re.findall(rf"^\| {name} \|(.*)\|$", page, flags=re.M)

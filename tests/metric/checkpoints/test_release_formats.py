@@ -228,7 +228,7 @@ def test_the_releases_own_names_and_arguments_are_taken(tmp_path: Path) -> None:
 
 def test_the_docs_numbers_of_equal_names_are_those_of_the_example_images() -> None:
     root = Path(__file__).resolve().parents[3]
-    text = (root / "docs" / "coming-from.md").read_text(encoding="utf-8")
+    text = (root / "docs" / "use" / "coming-from.md").read_text(encoding="utf-8")
     metric = IDSim("tiny", device="cpu")
     pair = [root / "examples" / "images" / f"{name}.png" for name in ("mug_a", "mug_other")]
     for distance in ("joint_pooled", "cls", "joint"):

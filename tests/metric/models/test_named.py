@@ -294,7 +294,7 @@ def test_several_videos_have_both_of_vbenchs_numbers(tmp_path: Path, monkeypatch
         sum_of_frames += video
         of_each_video.append(video / (len(unit) - 1))
 
-    page = (Path(__file__).parents[3] / "docs/named-scores.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs/models/named-scores.md").read_text(encoding="utf-8")
     [block] = re.findall(r"```python\n(.*?)```", page.partition("### Several videos")[2], flags=re.S)
     monkeypatch.setattr(idmetric, "load", lambda name: metric, raising=False)
     names: dict[str, Any] = {}

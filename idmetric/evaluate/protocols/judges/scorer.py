@@ -5,8 +5,8 @@ Reads a judge from a JSON file, for `idmetric eval PROTOCOL --model judge:FILE[@
     {"url": "https://api.openai.com/v1", "model": "gpt-4o", "key": "OPENAI_API_KEY"}
     {"url": "http://127.0.0.1:8000/v1", "model": "Qwen/Qwen3-VL-8B-Instruct", "question": "instance"}
 
-docs/judge.md lists the fields: arguments of `endpoint.Endpoint` and of `judge.Judge`. Answers are kept in judge/, next
-to the embeddings in --out.
+docs/protocols/judge.md lists the fields: arguments of `endpoint.Endpoint` and of `judge.Judge`. Answers are kept in
+judge/, next to the embeddings in --out.
 """
 
 from __future__ import annotations

@@ -1,0 +1,43 @@
+"""The page "Paper by paper": docs/reports/papers.md, made of scripts/docs/papers.json.
+
+python scripts/docs/papers.py      writes the page
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+TABLE, PAGE = HERE / "papers.json", HERE.parents[1] / "docs" / "reports" / "papers.md"
+STATUSES = {"here": "in the package", "differs": "in the package with a difference", "missing": "not in the package"}
+_HEAD = """# Paper by paper
+
+What the four papers describe, where it is in the package, what differs from the paper and what is missing. Made from
+`scripts/docs/papers.json` by `python scripts/docs/papers.py`; the tests import every name. Settings that the papers
+leave open have [their own page](recipes.md).
+"""
+
+
+def page(table: dict[str, list[dict[str, Any]]]) -> str:
+    """The page of a table: paper -> rows with section, what, status, code and note."""
+    parts = [_HEAD]
+    for paper, rows in table.items():
+        counts = [f"{sum(row['status'] == name for row in rows)} {text}" for name, text in STATUSES.items()]
+        parts.append(f"## {paper}\n\nOf {len(rows)} parts: {', '.join(counts)}.\n")
+        parts.append("| section | part | status | code | remark |\n|---|---|---|---|---|")
+        for row in rows:
+            code = "<br>".join(f"`{name.replace(':', '.')}`" for name in row["code"])
+            parts.append(f"| {row['section']} | {row['what']} | {row['status']} | {code} | {row['note']} |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def main() -> None:
+    """Write the page."""
+    PAGE.write_text(page(json.loads(TABLE.read_text(encoding="utf-8"))), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
