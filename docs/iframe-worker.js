@@ -26,7 +26,7 @@ if (location.protocol === "file:") {
     }
 
     postMessage(data) {
-      this.loaded.then(() => this.inside.dispatchEvent(new MessageEvent("message", { data })))
+      this.loaded.then(() => this.inside.dispatchEvent(new MessageEvent("message", { data: structuredClone(data) })))
     }
 
     terminate() {

@@ -2,23 +2,20 @@
 
     python scripts/docs/cli_reference.py FOLDER      writes FOLDER/NAME.md for each command
 
-MkDocs runs it at each build (`on_config` below), so a page cannot be older than its parser. No parser needs torch or
-an extra.
+make_pages.py runs it before each build, so a page cannot be older than its parser. No parser needs torch or an extra.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib
-import json
 import re
-import subprocess
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-HERE = Path(__file__).resolve().parent
+ROOT = Path(__file__).resolve().parents[2]
 Named = tuple[str, argparse.ArgumentParser]  # the words that call it, and it
 
 
@@ -201,52 +198,15 @@ def plain(lines: Sequence[str]) -> str:
     return "\n\n".join(marked(part) for part in "\n".join(lines).strip().split("\n\n")) + "\n"
 
 
-# MkDocs
-
-
-_PAGES: dict[str, str] = {}  # of the build under way
-
-
-def on_config(config: Any) -> Any:
-    """Make the pages, and list them where the navigation has `Command line`."""
-    _PAGES.clear()
-    _PAGES.update(rendered())
-    for section in config.nav:
-        for entry in next(iter(section.values())):
-            if isinstance(entry, dict) and "Command line" in entry:
-                entry["Command line"] = [{name: f"reference/cli/{name}.md"} for name in _PAGES]
-    return config
-
-
-def on_files(files: Any, config: Any) -> Any:
-    """Add them to the site."""
-    from mkdocs.structure.files import File
-
-    for name, text in _PAGES.items():
-        files.append(File.generated(config, f"reference/cli/{name}.md", content=text))
-    return files
-
-
-def rendered() -> dict[str, str]:
-    """Page -> Markdown, from a process of its own, whose modules nobody else sees."""
-    done = subprocess.run([sys.executable, str(HERE / "cli_reference.py")], capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"scripts/docs/cli_reference.py:\n{done.stderr}")
-    found: dict[str, str] = json.loads(done.stdout)
-    return found
-
-
-def main(folder: str | None = None) -> None:
-    """Write the pages into a folder, or print them as JSON."""
-    sys.path.insert(0, str(HERE.parents[1]))
-    pages = {name: page(parsers[0][0], parsers) for name, parsers in commands().items()}
-    if folder is None:
-        print(json.dumps(pages))
-        return
-    Path(folder).mkdir(parents=True, exist_ok=True)
-    for name, text in pages.items():
-        (Path(folder) / f"{name}.md").write_text(text, encoding="utf-8")
+def main(folder: Path) -> None:
+    """Write the pages into a folder, and remove those of commands that are gone."""
+    sys.path.insert(0, str(ROOT))
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for name, parsers in commands().items():
+        text = page(program=parsers[0][0], parsers=parsers)
+        (folder / f"{name}.md").write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    main(Path(sys.argv[1]))

@@ -1,4 +1,4 @@
-"""The sample pages of the documentation, made at each build: of images in examples/ and of rendered generators."""
+"""The sample pages of the site: scores of the images in examples/, and rendered generators."""
 
 from __future__ import annotations
 
@@ -7,25 +7,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 NAME, GENERATOR = "sample-report.html", "sample-generator.html"
 ROOT = Path(__file__).resolve().parents[2]
 REFERENCES = ("mug_a", "mug_b")
 
 
-def on_files(files: Any, config: Any) -> Any:
-    """Add the pages to the site."""
-    from mkdocs.structure.files import File
-
-    for name, content in ((NAME, report()), (GENERATOR, generators())):
-        files.append(File.generated(config, name, content=content))
-    return files
-
-
-@cache  # `mkdocs serve` builds again and again
 def report() -> str:
     """Photos of a mug as references; the rest of the images and a copy of one reference as generated images."""
     from PIL import Image
@@ -42,7 +30,6 @@ def report() -> str:
         return _written(folder, NAME, "score", "--ref", "photos/", "generated/")
 
 
-@cache
 def generators() -> str:
     """The rendered example of `idmetric eval generator`."""
     with tempfile.TemporaryDirectory() as folder:
@@ -58,3 +45,9 @@ def _written(folder: str, name: str, *words: str) -> str:
     if done.returncode:
         raise RuntimeError(f"scripts/docs/sample_report.py:\n{done.stderr}")
     return Path(folder, name).read_text(encoding="utf-8")
+
+
+def main(folder: Path) -> None:
+    """Write both pages into a folder."""
+    (folder / NAME).write_text(report(), encoding="utf-8")
+    (folder / GENERATOR).write_text(generators(), encoding="utf-8")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import zlib
 from collections.abc import Iterator
 from html.parser import HTMLParser
@@ -17,9 +19,13 @@ import pytest
 from filelock import FileLock
 
 import idmetric
+from idmetric.cli.main import COMMANDS
 
 ROOT = Path(__file__).resolve().parents[2]
+SETTINGS = tomllib.loads((ROOT / "zensical.toml").read_text(encoding="utf-8"))["project"]
 DOCS = ROOT / "docs"
+# Chromium says so of the theme's search box on pages opened at a heading
+AUTOFOCUS = "Autofocus processing was blocked because a document's URL has a fragment"
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 
 
@@ -40,18 +46,35 @@ class Loads(HTMLParser):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    for module in ("mkdocs", "material", "mkdocstrings_handlers.python"):
-        pytest.importorskip(module, reason="the site needs pip install 'idmetric[docs]'")
+    """The site, built from a copy of its sources, so that no generated page lies in docs/ while other tests read it."""
+    for module in ("zensical", "mkdocstrings_handlers.python"):
+        pytest.importorskip(module, reason="the site needs the packages of pyproject's list `docs`")
     folder = tmp_path_factory.getbasetemp()
-    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "site"
+    folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "repository"
     with FileLock(f"{folder}.lock"):  # one build for all processes of a test run
         if not folder.exists():
-            command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", f"{folder}.building"]
-            environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
-            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, env=environment)
-            assert done.returncode == 0, done.stderr
-            Path(f"{folder}.building").rename(folder)
-    return folder
+            building = Path(f"{folder}.building")
+            copy_sources(building)
+            build_site(building)
+            building.rename(folder)
+    return folder / "site"
+
+
+def copy_sources(folder: Path) -> None:
+    """What a build reads: pages without the generated ones, scripts, settings, images, the package."""
+    generated = shutil.ignore_patterns("cli", "*.html")
+    shutil.copytree(DOCS, folder / "docs", ignore=generated)
+    for name in ("scripts", "examples", "idmetric"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "zensical.toml", folder)
+
+
+def build_site(folder: Path) -> None:
+    """The two commands of the contributing page."""
+    for command in (["scripts/docs/make_pages.py"], ["-m", "zensical", "build", "--strict"]):
+        done = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+    assert "No issues found" in done.stderr
 
 
 @pytest.fixture
@@ -65,12 +88,81 @@ def page(site: Path) -> Iterator[Any]:
             pytest.skip("no browser: playwright install chromium")
         browser = driver.chromium.launch(executable_path=found, args=["--headless", "--no-sandbox", "--disable-gpu"])
         opened = browser.new_page()
-        opened.on("console", lambda message: faults.append(message.text))
+        opened.on("console", lambda message: None if AUTOFOCUS in message.text else faults.append(message.text))
         opened.on("pageerror", lambda error: faults.append(str(error)))
         opened.on("request", lambda request: faults.append(request.url) if request.url.startswith("http") else None)
         yield opened
         browser.close()
     assert not faults
+
+
+def pages_of(navigation: list[Any]) -> list[str]:
+    """The files that a navigation lists, in its order."""
+    files = []
+    for entry in navigation:
+        for value in entry.values() if isinstance(entry, dict) else [entry]:
+            files += pages_of(value) if isinstance(value, list) else [value]
+    return files
+
+
+def test_the_navigation_lists_every_page_once() -> None:
+    pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md") if path.parent.name != "cli"}
+    pages |= {f"reference/cli/idmetric-{command}.md" for command in COMMANDS}
+    assert sorted(pages_of(SETTINGS["nav"])) == sorted(pages)
+
+
+@pytest.fixture(scope="module")
+def moved_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Address in 0.1 -> address now."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(ROOT / "scripts" / "docs")
+        yield importlib.import_module("redirects").moved_pages()
+
+
+def test_every_old_address_leads_to_a_page_of_the_navigation(moved_pages: dict[str, str]) -> None:
+    listed = {str(Path(name).with_suffix(".html").as_posix()) for name in pages_of(SETTINGS["nav"])}
+    assert set(moved_pages.values()) <= listed
+    assert not listed & set(moved_pages)
+    written_by_hand = {
+        "protocols-folder.html": "protocols/folder.html",
+        "evaluation.html": "protocols/index.html",
+        "evaluate-patches.html": "protocols/patches.html",
+        "train.html": "train/index.html",
+        "train-visme.html": "train/visme.html",
+        "data-ilgen.html": "data/ilgen.html",
+        "columns.html": "reference/columns.html",
+        "api/models.html": "reference/api/models.html",
+        "cli/idmetric-score.html": "reference/cli/idmetric-score.html",
+        "video.html": "tutorials/video.html",
+        "models.html": "models/index.html",
+        "match.html": "use/match.html",
+    }
+    assert written_by_hand.items() <= moved_pages.items()
+    assert len(moved_pages) == 80  # pages of 0.1 that moved
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("match.html#states", "use/match.html#states"), ("api/models.html", "reference/api/models.html")],
+)
+def test_a_browser_at_an_old_address_arrives_at_the_page_and_its_heading(
+    old: str, new: str, site: Path, page: Any
+) -> None:
+    page.goto(f"{site.as_uri()}/{old}")
+    page.wait_for_url(f"{site.as_uri()}/{new}")
+    assert page.locator("h1").count() == 1
+
+
+@pytest.mark.slow
+def test_every_old_address_of_the_built_site_leads_to_a_file(site: Path, moved_pages: dict[str, str]) -> None:
+    for old, new in moved_pages.items():
+        text = (site / old).read_text(encoding="utf-8")
+        [target] = re.findall(r'<a href="([^"]+)">', text)
+        assert (site / old).parent.joinpath(target).resolve() == (site / new).resolve()
+        assert (site / new).is_file()
+        assert text.count(f'"{target}"') == 2  # the script and the link
+        assert f'content="0; url={target}"' in text  # without scripts
 
 
 @pytest.mark.slow
@@ -92,11 +184,12 @@ def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(site: Path) -
 @pytest.mark.slow
 @pytest.mark.parametrize("start", ["index.html", "reference/api/models.html"])
 def test_search_finds_pages_opened_from_disk(start: str, site: Path, page: Any) -> None:
+    playwright = pytest.importorskip("playwright.sync_api")
     page.goto((site / start).as_uri())
-    page.keyboard.press("/")
-    page.keyboard.type("bursts", delay=20)
-    first = page.locator(".md-search-result__link").first  # found anew for each step, as the list is drawn again
-    assert "tutorials/find-duplicates.html" in first.get_attribute("href")
+    page.locator(".md-search__button").click()
+    page.get_by_role("combobox", name="Search").press_sequentially("bursts", delay=20)
+    first = page.get_by_role("option").first  # found anew for each step, as the list is drawn again
+    playwright.expect(first).to_have_attribute("href", re.compile(r"tutorials/find-duplicates\.html\?h=bursts"))
     first.click()
     page.wait_for_url("**/tutorials/find-duplicates.html*")
 
@@ -108,14 +201,13 @@ def test_pages_are_accessible(scheme: str, site: Path, page: Any) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     reference = [min((site / "reference" / folder).glob("*.html")) for folder in ("api", "cli")]
-    pages = [*sorted(set(site.rglob("*.html")) - set(site.glob("reference/*/*.html"))), *reference]
+    listed = [site / Path(name).with_suffix(".html") for name in pages_of(SETTINGS["nav"])]
+    pages = [*(page for page in listed if page.parent.parent.name != "reference"), *reference]
     pages, faults = pages if scheme == "light" else pages[::4], {}
     for file in pages:
-        if file.name == "404.html":  # which a server shows for any address, so that its links are absolute
-            continue
         page.goto(file.as_uri())
         found = axe.run(page, options={"preload": False}).response["violations"]  # no fetches of stylesheets
-        faults[file.name] = [
+        faults[file.relative_to(site).as_posix()] = [
             (one["id"], one["nodes"][0]["html"][:200], one["nodes"][0].get("failureSummary"))
             for one in found if one["impact"] in ("serious", "critical")
         ]  # fmt: skip
