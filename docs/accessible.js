@@ -1,7 +1,6 @@
 // What the theme leaves out for readers without a mouse or a screen.
 (() => {
   const mend = () => {
-    document.querySelector(".md-search")?.setAttribute("aria-label", "Search");
     for (const box of document.querySelectorAll(".md-typeset__scrollwrap")) box.tabIndex = 0;
   };
   mend();
