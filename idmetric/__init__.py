@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from idmetric.metric.models.nearid import NearID
     from idmetric.metric.models.visid import VisIDEmbed
     from idmetric.metric.subject import Subject
+    from idmetric.scoring.demo import demo_images
     from idmetric.scoring.score import score, score_pairs
     from idmetric.stream.subjects import embed_subject
 
@@ -48,6 +49,7 @@ _LAZY = {
     "Subject": "idmetric.metric.subject",
     "VisIDEmbed": "idmetric.metric.models.visid",
     "consistency": "idmetric.matching.consistency",
+    "demo_images": "idmetric.scoring.demo",
     "embed_subject": "idmetric.stream.subjects",
     "load": "idmetric.metric.models.load",
     "match": "idmetric.matching.matching",
@@ -73,6 +75,7 @@ __all__ = [
     "VisIDEmbed",
     "__version__",
     "consistency",
+    "demo_images",
     "embed_subject",
     "load",
     "match",

@@ -1,4 +1,4 @@
-"""Render examples/images: objects of the procedural world in several contexts."""
+"""Render examples/images, objects of the procedural world in several contexts, and the pictures of `idmetric demo`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from idmetric import demo_images
 from world import Assets, Edit, Identity, render_scene, sample_context
 
 SIZE = 256
 OBJECTS = {"mug": Identity("cup", 5), "box": Identity("box", 14)}
+DEMO = {"mug": "mug_c", "mug_elsewhere": "mug_b", "another_mug": "mug_other", "box": "box_c"}
 
 
 def main(folder: str | Path = Path(__file__).parents[2] / "examples" / "images") -> list[Path]:
@@ -30,5 +32,13 @@ def main(folder: str | Path = Path(__file__).parents[2] / "examples" / "images")
     return written
 
 
+def write_demo(images: Path, folder: Path) -> None:
+    """Write the pictures of `idmetric demo` from images that `main` drew; WebP, about 9 KB each."""
+    for name, original in DEMO.items():
+        picture = Image.open(images / f"{original}.png").convert("RGB")
+        picture.save(folder / f"{name}.webp", quality=90, method=6)
+
+
 if __name__ == "__main__":
-    main(*sys.argv[1:2])
+    first, *_ = main(*sys.argv[1:2])
+    write_demo(first.parent, demo_images()["mug"].parent)

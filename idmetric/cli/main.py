@@ -10,6 +10,7 @@ from idmetric.cli.command import Parser
 
 # subcommand -> the module with its main(argv, prog), and the line that describes it
 COMMANDS = {
+    "demo": ("idmetric.cli.demo", "a first score, of example pictures in the package"),
     "score": ("idmetric.cli.score", "distances of images to references, or of listed pairs"),
     "match": ("idmetric.cli.match", "several subjects in images: who is where"),
     "gallery": ("idmetric.cli.gallery", "search a folder, find duplicates, group identities"),
@@ -19,6 +20,7 @@ COMMANDS = {
     "export": ("idmetric.cli.export", "a model as an ONNX file, which runs without torch"),
 }
 _EXAMPLES = """examples:
+  idmetric demo
   idmetric score reference.jpg generated/ --model tiny
   idmetric gallery build photos/ --gallery index/
   idmetric eval folder --data photos/ --model tiny

@@ -17,7 +17,7 @@ import warnings
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -30,12 +30,14 @@ from idmetric.metric.files.output import replacing
 from idmetric.metric.files.typed import accept
 
 Array = NDArray[np.float64]
+Answer = Literal["same", "unsure", "different"]
 FORMAT = 1
 KIND = "idmetric-calibration"
 PAIR_RATE = 0.05  # false-accept rate of decisions about one image and one subject
 # Of decisions that compare an image with many: a stranger stays unknown only if no comparison accepts it. Of 100
 # independent ones, 5 % each leave 0.95**100 = 0.6 % of the strangers unknown, 1 % leaves 37 %.
 SEARCH_RATE = 0.01
+SURE = 0.9  # least P(same) of the answer "same"; 1 - SURE is the largest of "different"
 _RATE_TOLERANCE = 1e-9  # 0.1 is the rate 0.1 - 1e-17, too
 
 
@@ -152,6 +154,21 @@ class Calibration:
         if prior is not None:
             odds = odds + log_odds(_check_prior(prior)) - log_odds(self.prior)
         return from_log_odds(odds)
+
+    def answer(self, distance: float, prior: float | None = None) -> Answer:
+        """Whether two images show the same identity, in a word.
+
+        "same" from a probability of `SURE` on, "different" up to 1 - `SURE`, "unsure" between them.
+
+        Args:
+            distance: of one pair. prior: see `probability`, as for its errors.
+        """
+        probability = float(self.probability(distance, prior))
+        if probability >= SURE:
+            return "same"
+        if probability <= 1 - SURE:
+            return "different"
+        return "unsure"
 
     def threshold_at(self, rate: float = PAIR_RATE) -> Threshold:
         """The threshold at a false-accept rate: of the listed rates, the nearest one at or below it.
