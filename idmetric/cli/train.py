@@ -68,6 +68,8 @@ def _add_arguments(parser: ArgumentParser, name: str) -> None:
     add("--config", type=Path, metavar="FILE", help="read the settings below from a .json or .toml file")
     add("--smoke", action="store_true", help="a small random model and few steps, to test the setup")
     add("--dry-run", action="store_true", help="print the plan and stop")
+    text = "write the model of the latest checkpoint of --out to this new folder, without training"
+    add("--export", type=Path, metavar="DIR", help=text)
     text = "unreadable images: stop and list all (default), or train without them"
     add_shared(files, "--on-error", help=text)
     add(
@@ -113,7 +115,7 @@ def run(name: str, module: Any, args: Namespace) -> Stopped | None:
     from idmetric.metric.files.output import check
     from idmetric.train import run_folder
     from idmetric.train.loader import seed_all
-    from idmetric.train.loop import fit
+    from idmetric.train.loop import export, fit
     from idmetric.train.processes import Processes
     from idmetric.train.state import TrainError
 
@@ -137,6 +139,12 @@ def run(name: str, module: Any, args: Namespace) -> Stopped | None:
             if args.dry_run:
                 if processes.main:
                     print("\n".join(plan(name, recipe, data, args, settings, processes)))
+                return None
+            if args.export is not None:
+                if processes.count > 1:
+                    raise ValueError("--export needs no second process: run it without a launcher")
+                step = export(recipe, args.out, args.export, settings, processes)
+                print(f"wrote the model of step {step} of {recipe.steps} to {args.export}")
                 return None
 
         return fit(recipe, args.out, settings, processes)

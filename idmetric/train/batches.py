@@ -88,6 +88,11 @@ def share(size: int, rank: int, count: int, parts: str = "samples of a batch") -
     return range(rank * size // count, (rank + 1) * size // count)
 
 
+def most_fitting(asked: int, available: int, multiple: int = 1) -> int:
+    """The size of a batch: as asked, or if the data have less, the most of it that is a multiple (of the processes)."""
+    return asked if available >= asked else available // multiple * multiple
+
+
 # Pixels
 
 

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from idmetric.metric.files import StrPath
+from idmetric.metric.files.folders import matching
 from idmetric.train import run_folder, state
 from idmetric.train.loader import Failure, batches, seed_all
 from idmetric.train.log import Log, Meter
@@ -108,6 +109,34 @@ def fit(recipe: Recipe, out: StrPath, settings: TrainSettings, processes: Proces
         if stopped is None:
             run.finish(record)
         return stopped
+
+
+def export(recipe: Recipe, out: StrPath, folder: StrPath, settings: TrainSettings, processes: Processes) -> int:
+    """Write the model of a run's latest checkpoint in the format of `idmetric.load(folder)`, without training.
+
+    Args:
+        out: folder of the run, finished or not, made with this recipe and these settings. folder: new, or empty.
+
+    Returns:
+        The step of the checkpoint.
+
+    Raises:
+        TrainError: if `out` holds a run with other settings, a running one, or no checkpoint; if `folder` has files.
+        OutputError: if a file cannot be written.
+    """
+    out = Path(out)
+    folder = Path(folder)
+    if folder.is_file() or matching(folder, "*"):
+        raise TrainError(f"--export {folder} holds files already: name a new folder")
+    files = state.checkpoints(out)
+    if not files:
+        raise TrainError(f"{out} has no checkpoint to export: train first (--save-every sets how often one is written)")
+    step = max(files)
+    with run_folder.own_folder(out):
+        run_folder.check_same(out, _record(recipe, settings, processes))
+        state.load_weights(files[step], recipe.modules())
+        recipe.save(folder)
+    return step
 
 
 def _record(recipe: Recipe, settings: TrainSettings, processes: Processes) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from idmetric.metric.checkpoints.training_run import RECORD as FILE
 from idmetric.metric.files import json_file
 from idmetric.metric.files.folders import matching
 from idmetric.metric.files.lock import locked
@@ -17,7 +18,6 @@ from idmetric.metric.files.output import replacing
 from idmetric.train.state import TrainError
 from idmetric.version import __version__
 
-FILE = "recipe.json"
 SMOKE_DATA = "smoke-data"
 _LOCK = ".run.lock"
 _PACKAGES = ("torch", "timm", "torchvision", "accelerate", "peft", "transformers", "numpy", "safetensors")
@@ -49,10 +49,18 @@ def own_folder(out: Path) -> Iterator[None]:
 
 def prepare(out: Path, record: Mapping[str, Any]) -> bool:
     """Write the record of a run into its folder, unless the run in it is finished; returns whether it is."""
+    old = check_same(out, record)
+    if old is not None and old.get("finished"):
+        return True
+    write(out, record)
+    return False
+
+
+def check_same(out: Path, record: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The record of the run in a folder, or None; TrainError if its settings are not those of `record`."""
     old = read(out)
     if old is None:
-        write(out, record)
-        return False
+        return None
     before = {"recipe": old.get("recipe"), **old["settings"]}
     now = {"recipe": record["recipe"], **record["settings"]}
     changes = ""
@@ -63,10 +71,7 @@ def prepare(out: Path, record: Mapping[str, Any]) -> bool:
             changes += f"\n  {name}: {old_value!r} there, {new_value!r} now"
     if changes:
         raise TrainError(f"{out} holds a run with other settings: start it as it was, or name another --out:{changes}")
-    if old.get("finished"):
-        return True
-    write(out, record)
-    return False
+    return old
 
 
 def read(out: Path) -> dict[str, Any] | None:

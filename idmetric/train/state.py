@@ -19,11 +19,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from idmetric.metric.checkpoints.training_run import FOLDER as FOLDER
+from idmetric.metric.checkpoints.training_run import checkpoints as checkpoints
 from idmetric.metric.files.digest import save_sealed, seal_problem
-from idmetric.metric.files.folders import matching
 from idmetric.metric.files.output import replacing
 
-FOLDER = "checkpoints"
 _UNFINISHED = re.compile(r"\.step-\d{6,}\.safetensors\.[0-9a-f]{12}")  # as `replacing` calls it
 
 
@@ -113,15 +113,6 @@ def load(
 def load_weights(path: Path, modules: Mapping[str, nn.Module]) -> None:
     """Restore the weights of a checkpoint without the optimizer's state, even if nothing requires grad any more."""
     _restore(modules, _read(path)[0])
-
-
-def checkpoints(out: Path) -> dict[int, Path]:
-    """The files of a run by step, in order."""
-    paths = {}
-    for path in matching(out / FOLDER, "step-*.safetensors"):
-        if match := re.fullmatch(r"step-(\d{6,})", path.stem):
-            paths[int(match[1])] = path
-    return dict(sorted(paths.items()))
 
 
 def prune(out: Path, keep: int, best: int | None) -> None:

@@ -12,10 +12,12 @@ from typing import Any, Literal
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from idmetric import load
 from idmetric.cli import train as cli
 from idmetric.evaluate.settings import add_options, from_file, option, values_of
+from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.train.processes import Processes
 from tests import train_parts
 from tests.runner import Runner
@@ -63,6 +65,50 @@ def test_the_same_command_gives_the_same_weights(data: Path, tmp_path: Path, run
         assert run("pairs --data", data, "--out", tmp_path / name, *QUICK) == 0
     a, b = ((tmp_path / name / "model.safetensors").read_bytes() for name in "ab")
     assert a == b
+
+
+def ended_at_step_1(recipe: train_parts.PairRecipe, step: int) -> float:
+    if step == 1:
+        raise KeyboardInterrupt
+    return 1.0
+
+
+def test_an_unfinished_run_is_called_so_and_its_latest_checkpoint_can_be_exported(
+    data: Path, tmp_path: Path, run: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`load("run/")` of a stopped run says "unfinished" and both ways out; the exported model is the checkpoint's."""
+    out = tmp_path / "run"
+    given = ["pairs", "--data", data, "--out", out, *QUICK, "--save-every", "1", "--lr", "0.01"]
+    run.fails(f"{out} has no checkpoint to export", *given, "--export", tmp_path / "model")
+    with monkeypatch.context() as patch:
+        patch.setattr(train_parts.PairRecipe, "lr_factor", ended_at_step_1)
+        assert run(*given) == 130
+    checkpoint = out / "checkpoints/step-000001.safetensors"
+    for folder in (out, out / "checkpoints"):
+        with pytest.raises(CheckpointError) as error:
+            load(folder, device="cpu")
+        assert f"{str(folder)!r} holds no model, as its training is unfinished: resume it by the same" in str(
+            error.value
+        )
+        assert str(error.value).endswith(f"add --export DIR to write the model of {checkpoint} to DIR")
+
+    run.prints(f"wrote the model of step 1 of 2 to {tmp_path / 'model'}", *given, "--export", tmp_path / "model")
+    saved = load_file(checkpoint)
+    state = load(tmp_path / "model", device="cpu").state_dict()
+    trained = {name.removeprefix("model/"): value for name, value in saved.items() if name.startswith("model/")}
+    assert len(trained) > 5
+    assert all(state[name].equal(value) for name, value in trained.items())
+    assert list(out.glob("*.safetensors")) == []  # the run is as it was
+    run.fails("holds files already", *given, "--export", tmp_path / "model")
+    run.fails("lr: 0.01 there, 0.02 now", *given, "--lr", "0.02", "--export", tmp_path / "other")
+    assert run(*given) == 0
+    assert load(out, device="cpu").model_type == "backbone"
+
+
+def test_a_run_without_a_checkpoint_is_called_unfinished(tmp_path: Path) -> None:
+    (tmp_path / "recipe.json").write_text("{}")
+    with pytest.raises(CheckpointError, match=r"unfinished: resume it .* \(no checkpoint is written yet\)$"):
+        load(tmp_path, device="cpu")
 
 
 def test_smoke_needs_no_data(tmp_path: Path, run: Runner) -> None:

@@ -16,7 +16,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from idmetric import Backbone, load
+from idmetric import Backbone, IDSim, load
 from idmetric.cli.train import main
 from idmetric.data.manifest.table import Manifest, ManifestError, Row, read
 from idmetric.metric.checkpoints.errors import CheckpointError
@@ -105,6 +105,13 @@ def gradients(recipe: ILGen, step: int = 0) -> dict[str, Tensor]:
         module.zero_grad()
     return found
 
+
+SMALL_RESNET: dict[str, Any] = {
+    "backbone": "resnet18",
+    "backbone_args": {"channels": [8, 8, 8, 8]},
+    "backbone_weights": "random",
+    "image_size": None,
+}
 
 # Classes
 
@@ -451,12 +458,58 @@ def test_wrong_data_are_refused_with_how_to_fix_them(data: Manifest) -> None:
         (data.take(range(4)), {}, "1 of the 1 identities .* two are needed"),
         (data.take([*range(4), 4, 5]), {}, "1 of the 2 identities .* 4 different images.*a lower --images takes"),
         (data.take([0, 4, 8]), {}, "0 of the 3 identities .* 4 different images.*--few-images repeat"),
-        (data, {"classes": 400}, "9 identities have 4 images, and a batch takes 400 different ones: --classes 9"),
-        (data, {"loss": "contrastive", "batch_size": 50}, "a batch takes 50 images of 36: --batch-size 36"),
     ]
     for given, options, text in cases:
         with pytest.raises(ManifestError, match=text):
             made(given, **options)
+
+
+def test_a_batch_is_clipped_to_the_data_with_a_note(data: Manifest, capsys: pytest.CaptureFixture[str]) -> None:
+    """9 identities of 4 images: the paper's 400 classes become 9, images of other losses 36; 2 processes share 8."""
+    recipe = made(data, classes=400)
+    assert (recipe.config.classes, recipe.config.batch_size, recipe.settings["classes"]) == (9, 36, 9)
+    assert len(recipe.load(0)["pixels"]) == 36
+    assert recipe.steps == 3  # one a pass
+    assert "ilgen: note: a batch has 9 classes, as the data do not fill one of 400" in capsys.readouterr().out
+    assert made(data, loss="contrastive", batch_size=50).config.batch_size == 36
+    capsys.readouterr()
+    made(data, classes=9)
+    assert "note" not in capsys.readouterr().out
+
+    two = Processes(cpu=True)
+    two.count = 2
+    assert build(config(classes=400), data, two).config.classes == 8
+    two.count = 10
+    with pytest.raises(ManifestError, match="9 classes cannot be shared by 10 processes"):
+        build(config(classes=400), data, two)
+
+
+# The model in the package
+
+
+TINY_RUN: dict[str, Any] = {"backbone": "tiny", "image_size": None, "backbone_args": {}, "backbone_weights": ""}
+
+
+def test_the_heads_of_the_packaged_model_train_and_nothing_else(data: Manifest, tmp_path: Path) -> None:
+    """`--backbone tiny --train heads`: trunks and the head of patches keep their bits; the result is an IDSim."""
+    options = {**TINY_RUN, "train": "heads", "classes": 2, "images": 2, "epochs": 1, "lr": 1e-3, "chunk": 4}
+    few = data.take([0, 1, 4, 5])
+    recipe = trained(few, tmp_path / "run", **options)
+    start, result = IDSim("tiny", device="cpu").state_dict(), load(tmp_path / "run", device="cpu")
+    assert isinstance(result, IDSim)
+    changed = {name for name, value in result.state_dict().items() if not value.equal(start[name])}
+    assert {name.split(".")[0] for name in changed} == {"mlp_cls", "mlp_second"}
+    assert recipe.settings["train"] == "heads"
+    with pytest.raises(ValueError, match="tiny has its own settings"):
+        made(few, **{**options, "image_size": 64})
+    with pytest.raises(ValueError, match="resnet18 has no heads: leave out --train heads"):
+        made(few, **{**options, **SMALL_RESNET})
+
+
+def test_all_of_the_packaged_model_trains_but_its_head_of_patches(data: Manifest) -> None:
+    recipe = made(data, **TINY_RUN)
+    frozen = {name.split(".")[0] for name, p in recipe.model.named_parameters() if not p.requires_grad}
+    assert frozen == {"mlp_patch"}
 
 
 def test_commands_of_the_page_parse() -> None:

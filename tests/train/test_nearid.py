@@ -597,7 +597,6 @@ WRONG: dict[str, tuple[Callable[[Manifest], Manifest], dict[str, Any]]] = {
     "0 identities have two views.*8 identities with a single view": (
         lambda data: data.filter(lambda row: "v0" in row.id), {}
     ),
-    "14 items do not fill a batch of 128": (lambda data: data, {"batch_size": 128}),
     r"38 distractors, such as row 2 \(t0v0e0\), have the identity of the view": (
         lambda data: data.replace(identity=[name.split("v")[0] for name in data.column("id")]), {}
     ),
@@ -611,6 +610,19 @@ def test_wrong_data_are_refused_with_how_to_fix_them(data: Manifest, text: str) 
     changed, config = WRONG[text]
     with pytest.raises(ValueError, match=text):
         recipe(changed(data), **config)
+
+
+def test_a_batch_is_clipped_to_the_identities_with_a_note(data: Manifest, capsys: pytest.CaptureFixture[str]) -> None:
+    run = recipe(data, batch_size=128)  # an epoch has 14 tuples
+    assert (run.config.batch_size, run.settings["batch_size"], run.batches.per_epoch) == (14, 14, 1)
+    assert "note: a batch has 14 tuples, as the data do not fill one of 128" in capsys.readouterr().out
+
+
+def test_a_plain_folder_of_photos_trains_by_the_options_that_the_refusal_names(data: Manifest) -> None:
+    plain = data.filter(role="real").replace(mask=None, parent=None, oracle=None)
+    with pytest.raises(ManifestError, match="trains by --objective info-nce --mask-prob 0"):
+        recipe(plain)
+    assert recipe(plain, objective="info-nce", mask_prob=0.0).load(0)["pictures"] is not None
 
 
 def test_without_black_backgrounds_no_masks_are_needed_and_edits_have_their_parents(data: Manifest) -> None:

@@ -47,12 +47,9 @@ class Files:
         path = Path(self.name, filename)
         if path.is_file():
             return path
-        advice = ""
-        if Path(self.name, "snapshots").is_dir():
-            advice = "; give the folder of one commit in its snapshots/"
-        elif Path(self.name, f"{filename}.index.json").is_file():
-            advice = f", but a {filename}.index.json: save the model again, with all weights in one file"
-        raise CheckpointError(f"{self.name!r} is not a model folder: it has no {filename}{advice}")
+        from idmetric.metric.checkpoints.missing import missing_file
+
+        raise missing_file(Path(self.name), filename)
 
     def optional(self, filename: str) -> Path | None:
         """The file, or None if it does not exist (without a network: if it is not in the cache).

@@ -16,7 +16,10 @@ from idmetric.train.batches import Pictures, batch_rows, fingerprint, generator,
 
 Rows = NDArray[np.int64]
 SLOTS = ("anchor", "positive", "negative")
-_MAKE = "`idmetric data mine triplets` makes them"
+_MAKE = (
+    "`idmetric data mine triplets` makes them; for a folder of photos alone `idmetric data mine negatives` does, and "
+    "`idmetric train ilgen` needs none"
+)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ alone.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -32,7 +33,16 @@ from idmetric.metric.models import timm_weights
 from idmetric.metric.models.idsim import IDSim, IDSimConfig
 from idmetric.metric.models.timm_weights import resample_positions
 from idmetric.train import augment, lora
-from idmetric.train.batches import TRAINING, VALIDATION, Pictures, check_held_out, rows_in, share, steps_per_epoch
+from idmetric.train.batches import (
+    TRAINING,
+    VALIDATION,
+    Pictures,
+    check_held_out,
+    most_fitting,
+    rows_in,
+    share,
+    steps_per_epoch,
+)
 from idmetric.train.idsim.config import SMOKE as SMOKE
 from idmetric.train.idsim.config import Config as Config  # for `idmetric train`
 from idmetric.train.idsim.config import IDSimTraining
@@ -52,9 +62,10 @@ class IDSimRecipe(Recipe):
     name = "idsim"
 
     def __init__(self, config: IDSimTraining, data: Manifest, processes: Processes) -> None:
-        self.config = config
         self.processes = processes
         triplets = read_triplets(data, TRAINING)
+        config, note = _fitted(config, len(triplets), processes.count)
+        self.config = config
         share(config.accumulation, processes.rank, processes.count, "micro-batches")  # raises if they cannot be
         self.steps = config.epochs * steps_per_epoch(len(triplets), config.batch_size * config.accumulation)
         _check_identities(config, data, triplets)
@@ -80,7 +91,9 @@ class IDSimRecipe(Recipe):
         )
         if processes.main:
             count = len(validated) if validated else 0
-            print(f"idsim: {len(triplets):,} triplets to train on; {count:,} of split val to validate", flush=True)
+            print(
+                f"idsim: {len(triplets):,} triplets to train on; {count:,} of split val to validate{note}", flush=True
+            )
 
     def optimizer(self) -> torch.optim.Optimizer:
         """AdamW on LoRA and heads, weight decay 0 (C.2)."""
@@ -142,6 +155,20 @@ class IDSimRecipe(Recipe):
 
 
 build = IDSimRecipe
+
+
+def _fitted(config: IDSimTraining, triplets: int, processes: int) -> tuple[IDSimTraining, str]:
+    """The settings with a step that the triplets can fill and the processes can share, and a note if it is smaller."""
+    asked = config.batch_size * config.accumulation
+    if triplets >= asked:
+        return config, ""
+    batch_size = most_fitting(config.batch_size, triplets // processes)
+    accumulation = most_fitting(config.accumulation, triplets // max(1, batch_size), processes)
+    note = (
+        f"\nidsim: note: a step has {accumulation} micro-batches of {batch_size} triplets, as the data do not fill "
+        f"{config.accumulation} of {config.batch_size}"
+    )
+    return replace(config, batch_size=batch_size, accumulation=accumulation), note
 
 
 def _check_identities(config: IDSimTraining, data: Manifest, triplets: Triplets) -> None:

@@ -28,7 +28,10 @@ class ILGenTraining:
 
     backbone: str = option(
         "vit_large_patch16_siglip_384.webli",
-        "encoder: timm's name, or a folder or Hub repository that idmetric.load opens as a Backbone (section 4.1)",
+        "encoder: timm's name, or what idmetric.load opens as a Backbone, IDSim or NearID, such as tiny (section 4.1)",
+    )
+    train: Literal["all", "heads"] = option(
+        "all", "the whole encoder (section 4.1), or the heads of an IDSim alone, for few photos"
     )
     backbone_weights: str = option("", WEIGHTS_HELP)
     image_size: int | None = option(None, "side of the encoder's input; none = its own (section 4.1)")

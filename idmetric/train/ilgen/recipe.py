@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,13 @@ from torch import Tensor, nn
 
 from idmetric.data.manifest.table import Manifest, ManifestError
 from idmetric.metric.models.backbone import Backbone
+from idmetric.metric.models.embedder import Embedder
+from idmetric.metric.models.idsim import IDSim
+from idmetric.metric.models.load import load
+from idmetric.metric.models.nearid import NearID
 from idmetric.metric.models.timm_encoders import is_timm
 from idmetric.train import augment
-from idmetric.train.batches import VALIDATION, Pictures, check_held_out, rows_in, share
+from idmetric.train.batches import VALIDATION, Pictures, check_held_out, most_fitting, rows_in, share
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.ilgen.config import CLASS_BATCHES, ILGenTraining
 from idmetric.train.ilgen.config import SMOKE as SMOKE
@@ -66,28 +71,24 @@ class ILGen(Recipe):
     prefetch = 1  # batches that a loading process holds: one of 1,600 images takes 0.7 GB
 
     def __init__(self, config: ILGenTraining, data: Manifest, processes: Processes) -> None:
-        self.config = config
         self.processes = processes
         classes = classes_of(data, config.images, config.few_images, config.seed)
+        config, notes = _fitted(config, classes, processes.count)
+        self.config = config
         held_out = rows_in(data, VALIDATION)
-        _check(config, data, classes, held_out)
+        _check(data, classes, held_out)
         self.held_out: Manifest | None = None
         if len(held_out):
             self.held_out = data.take(held_out)
             self.best = "map"
         self.model = _model(config, processes)
-        if processes.main:
-            print(
-                f"ilgen: {len(classes):,} classes of {classes.images} images; left out: {classes.left_out:,} "
-                "identities with fewer (--few-images repeat takes them)",
-                flush=True,
-            )
-
         self.batches = _batches(config, data, classes, self.model)
         self.samples = share(len(self.batches.draw(0).label), processes.rank, processes.count)
         self.loss = _loss(config, classes, self.model).to(processes.device)
         self.steps = config.epochs * self.batches.per_pass
         self.frozen_steps = config.frozen_epochs * self.batches.per_pass if config.loss == "softmax-margin" else 0
+        if processes.main:
+            print(f"ilgen: {_summary(classes, self.steps)}", *notes, sep="\nilgen: note: ", flush=True)
         self.settings = decisive(
             config,
             # "revision" identifies the weights
@@ -170,17 +171,35 @@ def set_training(model: nn.Module, mode: bool) -> None:
 build = ILGen
 
 
-def _check(config: ILGenTraining, data: Manifest, classes: Classes, held_out: NDArray[np.int64]) -> None:
-    """Refuse data that do not fill a batch, or cannot be validated on."""
-    if config.loss in CLASS_BATCHES and len(classes) < config.classes:
-        raise ManifestError(
-            f"{len(classes)} identities have {config.images} images, and a batch takes {config.classes} different "
-            f"ones: --classes {len(classes)}, or more data"
-        )
-    if config.batch_size > classes.rows.size:
-        raise ManifestError(
-            f"a batch takes {config.batch_size} images of {classes.rows.size}: --batch-size {classes.rows.size}"
-        )
+def _summary(classes: Classes, steps: int) -> str:
+    text = f"{len(classes):,} classes of {classes.images} images; left out: {classes.left_out:,} identities with fewer"
+    if classes.left_out:
+        text += " (--few-images repeat takes them)"
+    return f"{text}; {steps:,} steps"
+
+
+def _fitted(config: ILGenTraining, classes: Classes, processes: int) -> tuple[ILGenTraining, list[str]]:
+    """The settings with a batch that the data can fill and the processes can share, and notes on what was changed."""
+    if config.loss in CLASS_BATCHES:
+        option, asked, available = "classes", config.classes, len(classes)
+    else:
+        option, asked, available = "batch_size", config.batch_size, classes.rows.size
+    size = most_fitting(asked, available, processes)
+    if size == asked:
+        return config, []
+    if size == 0:
+        raise ManifestError(f"{available} {option} cannot be shared by {processes} processes: start fewer")
+    units = "classes" if option == "classes" else "images"
+    note = (
+        f"a batch has {size} {units}, as the data do not fill one of {asked}: "
+        "--epochs sets how many steps there are, and a higher --images or --few-images repeat takes more images"
+    )
+    changes: dict[str, Any] = {"batch_size": None, option: size}
+    return replace(config, **changes), [note]
+
+
+def _check(data: Manifest, classes: Classes, held_out: NDArray[np.int64]) -> None:
+    """Refuse data that cannot be validated on."""
     check_held_out(data, classes.flat, held_out)
     identities = data.column("identity")
     counts = Counter(identities[row] for row in held_out if identities[row] is not None)
@@ -191,7 +210,7 @@ def _check(config: ILGenTraining, data: Manifest, classes: Classes, held_out: ND
         )
 
 
-def _batches(config: ILGenTraining, data: Manifest, classes: Classes, model: Backbone) -> ILGenBatches:
+def _batches(config: ILGenTraining, data: Manifest, classes: Classes, model: Embedder) -> ILGenBatches:
     augmentation = partial(
         augment.ilgen,
         size=model.image_size,
@@ -212,35 +231,52 @@ def _batches(config: ILGenTraining, data: Manifest, classes: Classes, model: Bac
     return ILGenBatches(classes, pictures, draw, pass_length(count, size), config.seed)
 
 
-def _model(config: ILGenTraining, processes: Processes) -> Backbone:
-    """The encoder, all of it trainable."""
-    file = ""
-    if is_timm(config.backbone):
-        file = weights_file(config.backbone, config.backbone_weights)
-    elif config.image_size or config.backbone_args or config.backbone_weights or config.pool != "auto":
+def _model(config: ILGenTraining, processes: Processes) -> Embedder:
+    """The encoder; `config.train` names what trains, but never the head of patches, which no loss here reads."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)  # random weights
+        model = _timm_encoder(config, processes) if is_timm(config.backbone) else _opened(config, processes)
+    model.requires_grad_(config.train == "all")
+    if isinstance(model, IDSim):
+        for name, head in model.named_children():
+            if name.startswith("mlp_"):
+                head.requires_grad_(name != "mlp_patch")
+    elif config.train == "heads":
+        raise ValueError(f"--backbone {config.backbone} has no heads: leave out --train heads, or train tiny")
+    set_training(model, True)
+    if config.checkpointing:
+        model.backbone.set_grad_checkpointing(True)  # type: ignore[operator,union-attr]  # all of timm's encoders have it
+    return model
+
+
+def _timm_encoder(config: ILGenTraining, processes: Processes) -> Backbone:
+    """An encoder by timm's name."""
+    file = weights_file(config.backbone, config.backbone_weights)
+    return Backbone(
+        config.backbone,
+        pretrained=bool(file),
+        image_size=config.image_size,
+        pool=config.pool,
+        weights=file or None,
+        backbone_args=config.backbone_args,
+        device=processes.device,
+    )
+
+
+def _opened(config: ILGenTraining, processes: Processes) -> Embedder:
+    """A model by a name, folder or repository that `idmetric.load` opens."""
+    if config.image_size or config.backbone_args or config.backbone_weights or config.pool != "auto":
         raise ValueError(
             f"{config.backbone} has its own settings: image_size, pool, backbone_args and backbone_weights are for "
             "timm's names"
         )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)  # random weights
-        model = Backbone(
-            config.backbone,
-            pretrained=bool(file),
-            image_size=config.image_size,
-            pool=config.pool,
-            weights=file or None,
-            backbone_args=config.backbone_args,
-            device=processes.device,
-        )
-    model.requires_grad_(True)
-    set_training(model, True)
-    if config.checkpointing:
-        model.backbone.set_grad_checkpointing(True)  # type: ignore[operator]  # all of timm's encoders have it
+    model = load(config.backbone, device=processes.device)
+    if not isinstance(model, Backbone | IDSim | NearID):
+        raise ValueError(f"--backbone {config.backbone} is a {type(model).__name__}, which this recipe does not train")
     return model
 
 
-def _loss(config: ILGenTraining, classes: Classes, model: Backbone) -> nn.Module:
+def _loss(config: ILGenTraining, classes: Classes, model: Embedder) -> nn.Module:
     if config.loss == "recall@k":
         return Retrieval(lambda x, drawn: batch_recall_at_k(x, drawn.label, query=drawn.query))
     if config.loss == "infonce":

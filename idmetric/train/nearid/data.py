@@ -182,7 +182,8 @@ def check(
         raise ManifestError(
             f"no view has a distractor{left_out}: a row of role distractor or part-edit whose parent is the view's id; "
             "`idmetric data generate --task distractor` makes them, `idmetric data import nearid` and `import mtg` "
-            "import them; --objective info-nce needs none"
+            "import them; a folder of photos alone trains by --objective info-nce --mask-prob 0, or by `idmetric train "
+            "ilgen`"
         )
     if oracle and not any(_differ(identity, data.column("oracle"), shape) for identity in identities):
         raise ManifestError(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from torch import Tensor
 from idmetric.data.curate.masking import inherit_masks
 from idmetric.data.manifest.table import Manifest, merge
 from idmetric.train import augment
-from idmetric.train.batches import VALIDATION, Pictures, check_held_out, rows_in, share
+from idmetric.train.batches import VALIDATION, Pictures, check_held_out, most_fitting, rows_in, share
 from idmetric.train.features import FeatureCache, trunk_id
 from idmetric.train.gradcache import cached_backward
 from idmetric.train.losses.near_id import Tuples, distractor_cosines, near_id_terms
@@ -59,12 +60,17 @@ class NearIDRecipe(Interface):
     prefetch = 1  # batches that a loading process holds: one takes 0.2 GB of pixels, or 0.9 GB of cached features
 
     def __init__(self, config: NearIDTraining, data: Manifest, processes: Processes) -> None:
-        self.config = config
         self.processes = processes
-        share(config.batch_size, processes.rank, processes.count)  # raises if it cannot be
         identities, notes = find(data, engines=config.engines)
         data = inherit_masks(data)  # a distractor's mask is that of its view (released code)
         check(data, identities, config.shape, notes, oracle=config.objective.startswith("oracle"))
+        tuples = items(identities, config.repeat)
+        batch_size = most_fitting(config.batch_size, len(tuples), processes.count)
+        if batch_size < config.batch_size:
+            notes.append(f"note: a batch has {batch_size} tuples, as the data do not fill one of {config.batch_size}")
+        config = replace(config, batch_size=batch_size)
+        self.config = config
+        share(batch_size, processes.rank, processes.count)  # raises if it cannot be
         validated, _ = find(data, VALIDATION)
         check_held_out(data, rows_of(identities), rows_of(validated))
         self.held_out = data.take(rows_in(data, VALIDATION)) if validated else None
@@ -84,7 +90,7 @@ class NearIDRecipe(Interface):
         self.batches = NearIDBatches(
             Pictures.of(self.model, data, augmentation if config.augment else None),
             identities,
-            items(identities, config.repeat),
+            tuples,
             config.shape,
             config.batch_size,
             config.seed,

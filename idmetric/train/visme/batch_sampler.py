@@ -7,7 +7,7 @@ occurs twice in a batch, even across datasets, and an identity is drawn in propo
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -16,6 +16,7 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from idmetric.metric.errors import RequestError
+from idmetric.train.batches import most_fitting
 from idmetric.train.visme.config import VisMETraining
 
 Rows = NDArray[np.int64]
@@ -90,6 +91,28 @@ class Batch:
     query: Rows
     target: Rows
     hard: Sequence[Sequence[int]]
+
+
+def fitted(data: Data, config: VisMETraining, processes: int = 1) -> tuple[VisMETraining, list[str]]:
+    """The settings with a batch that the data can fill and the processes can share, and notes on what was changed.
+
+    The samples of a block are fewer only with a single dataset: among several, the choice which to leave out or to
+    join is the user's (`check`).
+    """
+    samples = config.samples
+    fewest = min(_available(data, config))
+    if len(data.pools) == 1:
+        samples = most_fitting(samples, fewest, processes)
+    if samples < 2 or fewest < samples:
+        return config, []
+    with_samples = replace(config, samples=samples, batch_size=samples * config.blocks)
+    blocks = min(config.blocks, int(_most_blocks(data, with_samples).sum()))
+    if blocks * samples == config.batch_size or blocks * samples % processes:
+        return config, []
+    note = (
+        f"a batch has {blocks} blocks of {samples} samples, as the data do not fill {config.blocks} of {config.samples}"
+    )
+    return replace(with_samples, batch_size=samples * blocks), [note]
 
 
 def check(data: Data, config: VisMETraining) -> None:

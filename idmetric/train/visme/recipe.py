@@ -31,7 +31,7 @@ from idmetric.train.losses.info_nce import LearnableTemperature, query_target_in
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe, decisive, painted, painted_numbers
 from idmetric.train.visme import small_qwen
-from idmetric.train.visme.batch_sampler import check, draw
+from idmetric.train.visme.batch_sampler import check, draw, fitted
 from idmetric.train.visme.config import RANDOM, VisMETraining
 from idmetric.train.visme.config import SMOKE as SMOKE
 from idmetric.train.visme.config import Config as Config  # for `idmetric train`
@@ -62,7 +62,6 @@ class VisME(Recipe):
     prefetch = 1  # batches that a loading process holds: 128 samples with hard negatives take 0.5 GB
 
     def __init__(self, config: VisMETraining, data: Manifest, processes: Processes) -> None:
-        self.config = config
         self.processes = processes
         settings = VisIDConfig(
             prompt_style=config.prompt_style,
@@ -70,17 +69,22 @@ class VisME(Recipe):
             max_length=config.max_length,
             min_pixels=min(VisIDConfig.min_pixels, config.max_pixels),
         )
-        share(config.batch_size, processes.rank, processes.count)  # raises if it cannot be
         validated = rows_in(data, VALIDATION)
         named = np.flatnonzero([name is not None for name in data.column("identity")])  # others may share pictures
         trained = rows_in(data, TRAINING)
         check_held_out(data, np.intersect1d(named, trained), np.intersect1d(named, validated))
 
         prepared = prepare(data, settings, instructions=config.instructions)
-        if processes.main and prepared.notes:
-            print(f"visme: left out: {'; '.join(prepared.notes)}", flush=True)
         self.data = prepared.data
+        config, notes = fitted(self.data, config, processes.count)
+        self.config = config
+        if processes.main:
+            if prepared.notes:
+                print(f"visme: left out: {'; '.join(prepared.notes)}", flush=True)
+            for note in notes:
+                print(f"visme: note: {note}", flush=True)
         check(self.data, config)
+        share(config.batch_size, processes.rank, processes.count)  # raises if it cannot be
         self.model = self.initial_model(settings)
         self.model.check_limits()
         _check_words(data, prepared.wording, self.model, config)
