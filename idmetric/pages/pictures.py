@@ -37,7 +37,7 @@ def data_uri(picture: Image.Image, limit: int) -> str:
         small.save(file, "webp", quality=_QUALITY, method=1)
         data = file.getvalue()
         if len(data) <= limit or side <= _LEAST:
-            return webp_uri(data)
+            return f"data:image/webp;base64,{base64.b64encode(data).decode('ascii')}"
         # the bytes grow a little more slowly than the area
         shrink = min(0.9, 0.95 * math.sqrt(limit / len(data)))
         side = max(_LEAST, int(side * shrink))
@@ -72,11 +72,6 @@ def jpeg_of(picture: Image.Image) -> bytes:
 def jpeg_address(data: bytes) -> str:
     """A JPEG file as a data address."""
     return f"data:image/jpeg;base64,{base64.b64encode(data).decode('ascii')}"
-
-
-def webp_uri(data: bytes) -> str:
-    """A WebP file as a data address."""
-    return f"data:image/webp;base64,{base64.b64encode(data).decode('ascii')}"
 
 
 @dataclass(frozen=True)
