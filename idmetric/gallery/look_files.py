@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,16 +15,17 @@ from safetensors.numpy import save
 from idmetric.data.sharpness import blur_score
 from idmetric.gallery.prune import LOOKS
 from idmetric.metric.images.small import small_picture
+from idmetric.pages.pictures import averaged, jpeg_of
 from idmetric.stream.shards import write
 
 IMAGES_IN_FILE = 1024  # a killed run loses about so many
 _SHARPNESS_SIDE = 256  # longer side at which sharpness is measured, for any size of image
-_THUMB_SIDE = 192
+_THUMB_SIDE = 192  # about the longer side of a thumbnail
 
 
 @dataclass(frozen=True)
 class ImageLook:
-    """What the pixels of an image show: a small picture, its sharpness, and a thumbnail as WebP."""
+    """What the pixels of an image show: a small picture, its sharpness, and a thumbnail as JPEG."""
 
     picture: NDArray[np.uint8]
     sharpness: float
@@ -36,12 +36,8 @@ def look_of(item: Any, picture: Image.Image) -> ImageLook:
     """See what an image shows; a `Want` of the stream."""
     # averages of blocks serve all that is smaller
     reduced = picture.reduce(max(1, max(picture.size) // (2 * _SHARPNESS_SIDE)))
-    scale = min(1, _THUMB_SIDE / max(picture.size))
-    size = max(1, round(scale * picture.width)), max(1, round(scale * picture.height))
-    small = reduced.resize(size, Image.Resampling.BICUBIC, reducing_gap=1.0)
-    thumb = io.BytesIO()
-    small.save(thumb, "webp", quality=70, method=1)
-    return ImageLook(small_picture(picture), sharpness(reduced), thumb.getvalue())
+    thumb = jpeg_of(averaged(reduced, _THUMB_SIDE))
+    return ImageLook(small_picture(picture), sharpness(reduced), thumb)
 
 
 class LooksWriter:

@@ -158,7 +158,7 @@ class Looks:
         return pictures
 
     def thumbs(self, keys: Sequence[str]) -> list[bytes]:
-        """Pictures of at most 192 pixels a side, as WebP."""
+        """Pictures of about 192 pixels a side, as JPEG."""
         thumbs = [b""] * len(keys)
         for file, rows in self._by_file(keys):
             stored = np.split(file.get_tensor("thumbs"), file.get_tensor("ends"))

@@ -14,7 +14,7 @@ from idmetric.stream.shards import remove, shards_in
 from idmetric.stream.store import KINDS, Store
 
 _AT_ONCE = 64  # embeddings moved at a time
-LOOKS = "looks-3"  # folder of what `looks.Looks` keeps; another number for other contents or another search for copies
+LOOKS = "looks-4"  # folder of what `looks.Looks` keeps; another number for other contents or another search for copies
 PICTURES = ("pictures", "pairs")  # kinds of files in that folder
 # what `replacing` calls a shard or a list of images while it is written
 _HALF_WRITTEN = re.compile(r"\.((cls|patches)-[0-9a-f]{32}(\.saf)?|images\.jsonl)\.[0-9a-f]{12}")

@@ -17,6 +17,7 @@ _QUALITY = 80
 _THUMBNAIL = 400  # longest side in pixels of a thumbnail; about 10 KB for a photo
 _ICON = 1_000  # bytes of an icon, with about 100 pixels a side
 _DENSITY = 0.1  # bytes per pixel of a plain photo; sizes that are surely too large are not tried
+_JPEG_DENSITY = 0.15  # bytes per pixel of most photos
 
 
 def room(count: int) -> int:
@@ -36,32 +37,41 @@ def data_uri(picture: Image.Image, limit: int) -> str:
         small.save(file, "webp", quality=_QUALITY, method=1)
         data = file.getvalue()
         if len(data) <= limit or side <= _LEAST:
-            return webp_uri(data)
+            return f"data:image/webp;base64,{base64.b64encode(data).decode('ascii')}"
         # the bytes grow a little more slowly than the area
         shrink = min(0.9, 0.95 * math.sqrt(limit / len(data)))
         side = max(_LEAST, int(side * shrink))
 
 
 def jpeg_uri(picture: Image.Image, limit: int) -> str:
-    """As `data_uri`, a JPEG of an RGB picture in a third of the time."""
-    small = picture
-    side = max(_LEAST, round(math.sqrt(limit / _DENSITY)))
+    """As `data_uri`, a JPEG of an RGB picture in a tenth of the time."""
+    side = max(_LEAST, round(math.sqrt(limit / _JPEG_DENSITY)))
+    small = averaged(picture, side)
     while True:
-        scale = min(1, side / max(small.size))
-        size = max(1, round(scale * small.width)), max(1, round(scale * small.height))
-        small = small.resize(size, Image.Resampling.BICUBIC, reducing_gap=1.0)
-        file = io.BytesIO()
-        small.save(file, "jpeg", quality=_QUALITY)
-        data = file.getvalue()
-        if len(data) <= limit or side <= _LEAST:
-            return f"data:image/jpeg;base64,{base64.b64encode(data).decode('ascii')}"
+        data = jpeg_of(small)
+        if len(data) <= limit or max(small.size) <= _LEAST:
+            return jpeg_address(data)
         shrink = min(0.9, 0.95 * math.sqrt(limit / len(data)))
-        side = max(_LEAST, int(side * shrink))
+        side = max(_LEAST, int(shrink * max(small.size)))
+        small.thumbnail((side, side), Image.Resampling.BILINEAR)
 
 
-def webp_uri(data: bytes) -> str:
-    """A WebP file as a data address."""
-    return f"data:image/webp;base64,{base64.b64encode(data).decode('ascii')}"
+def averaged(picture: Image.Image, side: int) -> Image.Image:
+    """Reduce a picture to about this longer side, by averages of whole blocks: a resize takes five times as long."""
+    block = max(1, round(max(picture.size) / side))
+    return picture.reduce(block)
+
+
+def jpeg_of(picture: Image.Image) -> bytes:
+    """A picture as a JPEG file."""
+    file = io.BytesIO()
+    picture.save(file, "jpeg", quality=_QUALITY)
+    return file.getvalue()
+
+
+def jpeg_address(data: bytes) -> str:
+    """A JPEG file as a data address."""
+    return f"data:image/jpeg;base64,{base64.b64encode(data).decode('ascii')}"
 
 
 @dataclass(frozen=True)
@@ -79,7 +89,7 @@ class Thumbnail:
     @property
     def uri(self) -> str:
         """The file as a data address."""
-        return f"data:image/jpeg;base64,{base64.b64encode(self.jpeg).decode('ascii')}"
+        return jpeg_address(self.jpeg)
 
     @property
     def icon(self) -> str:
@@ -92,6 +102,4 @@ def thumbnail_of(picture: Image.Image) -> Thumbnail:
     small = picture.copy()
     # large ones by averages of blocks first, which takes a quarter of the time
     small.thumbnail((_THUMBNAIL, _THUMBNAIL), Image.Resampling.BILINEAR, reducing_gap=1.0)
-    file = io.BytesIO()
-    small.save(file, "jpeg", quality=_QUALITY)
-    return Thumbnail(file.getvalue(), picture.width, picture.height)
+    return Thumbnail(jpeg_of(small), picture.width, picture.height)

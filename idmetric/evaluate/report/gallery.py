@@ -18,7 +18,7 @@ from idmetric.gallery import Gallery, GalleryItem
 from idmetric.gallery.index import file_of
 from idmetric.gallery.looks import Looks
 from idmetric.gallery.table import NEIGHBORS
-from idmetric.pages.pictures import webp_uri
+from idmetric.pages.pictures import jpeg_address
 from idmetric.pages.render import render
 from idmetric.scoring.records import Record, Records
 
@@ -183,7 +183,7 @@ def _pictures(
         room -= len(thumb)
         if room < 0:
             break
-        pictures[key] = webp_uri(thumb)
+        pictures[key] = jpeg_address(thumb)
 
     for index, item in enumerate(items):
         if item.where not in faults and item.key not in pictures:

@@ -28,7 +28,7 @@ from idmetric.matching.patches import Layout
 from idmetric.metric.calibration import apply as calibrations
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.images.coverage import read_mask
-from idmetric.pages.pictures import data_uri, room
+from idmetric.pages.pictures import data_uri, jpeg_uri, room
 from tests.report_parts import EVERYTHING, NAMES, make_folder, make_photos, picture, score
 
 pytest.importorskip("jinja2")
@@ -437,6 +437,22 @@ def test_pictures_keep_to_their_room() -> None:
         assert size <= room(count)
         assert max(shape) >= side
     assert kept(picture(0), room(1))[1] == picture(0).size
+    assert kept(noisy(0).resize((5000, 3)), 100)[1] == (48, 1)
+
+
+def test_jpeg_pictures_keep_to_their_room_and_show_as_much_as_fits() -> None:
+    def kept(picture: Image.Image, limit: int) -> tuple[int, tuple[int, int]]:
+        head, data = jpeg_uri(picture, limit).split(",", 1)
+        assert head == "data:image/jpeg;base64"
+        content = base64.b64decode(data)
+        return len(content), Image.open(io.BytesIO(content)).size
+
+    plain = Image.new("RGB", (1200, 600), "teal")
+    assert kept(plain, 12_000)[1] == (300, 150)  # blocks of 4 x 4: about 283 pixels at .15 bytes each
+    assert kept(plain.resize((300, 150)), 12_000)[1] == (300, 150)
+    size, shape = kept(noisy(0), 12_000)
+    assert size <= 12_000
+    assert max(shape) >= 100
     assert kept(noisy(0).resize((5000, 3)), 100)[1] == (48, 1)
 
 
