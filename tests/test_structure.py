@@ -40,7 +40,8 @@ PAIR = {"modules": 50, "lines": 5500, "nodes": 34_000}
 # what the modules of a pair import late, inside functions, and why
 LATE = {
     "metric.checkpoints.hub": "huggingface_hub",
-    "metric.files.progress": "tqdm",
+    "metric.files.hints": "the words of an error",
+    "metric.models.encode": "the interface of sentence-transformers",
     "metric.distance.cosine": "torch",
     "metric.distance.sinkhorn": "torch",
     "metric.images.resize": "torch",
