@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 
 import idmetric
-from idmetric import Embedder, IDSim, ImageReadError, Subject
+from idmetric import Embedder, IDSim, ImageReadError
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files.boundary import public
@@ -39,7 +39,7 @@ CELLS = {
     "idmetric.match(metric, {'mug': 'mug_fron.png'}, 'mug_side.png')": SIBLING,
     "idmetric.consistency(metric, ['mug_side.png', 'mug_fron.png'])": SIBLING,
     "idmetric.IdentityLoss(metric, 'mug_fron.png')": SIBLING,
-    "idmetric.Subject.of(metric, 'mug_fron.png', name='mug')": SIBLING,
+    "idmetric.embed_subject(metric, 'mug_fron.png', name='mug')": SIBLING,
     # found by a reader's thread, not before
     "idmetric.score(metric, 'mug_front.png', 'damaged.png')": "it is not an image of a known format",
     "idmetric.match(metric, {'mug': 'mug_front.png'}, 'damaged.png')": "it is not an image of a known format",
@@ -114,7 +114,7 @@ def test_a_mistyped_name_in_a_notebook_costs_a_traceback_of_12_lines_that_says_w
         lambda metric, good, absent: idmetric.score_pairs(metric, [(good, good, None, absent)], batch_size=1),
         lambda metric, good, absent: idmetric.match(metric, {"mug": good}, [good, absent]),
         lambda metric, good, absent: idmetric.match(metric, {"mug": good, "cup": absent}, good),
-        lambda metric, good, absent: Subject.of(metric, [good, absent], name="mug"),
+        lambda metric, good, absent: idmetric.embed_subject(metric, [good, absent], name="mug"),
     ],
 )
 def test_an_absent_file_is_found_before_the_model_embeds_anything(
