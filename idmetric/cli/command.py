@@ -297,7 +297,7 @@ def _message_of(error: BaseException) -> str:
     while cause is not None:
         if isinstance(cause, PermissionError) and "mode or owner" not in message:
             return f"{message}; change its mode or owner (chmod, chown), or its folder's"
-        cause = cause.__cause__
+        cause = cause.__context__  # `__cause__` ends where errors reach a user of Python
     return message
 
 

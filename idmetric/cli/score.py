@@ -35,11 +35,11 @@ from idmetric.cli.options import check_model, load_options
 from idmetric.cli.score_parser import ALIAS, build_parser, refuse_misuse
 from idmetric.evaluate.settings import values_of
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.hints import need
+from idmetric.metric.files.hints import near_file, need
 from idmetric.metric.files.progress import Progress
 from idmetric.metric.files.tables import first_few
-from idmetric.metric.images.paths import ABSENT, is_address
-from idmetric.scoring.files import Cross, check_masks, cross, mask_path
+from idmetric.metric.images.paths import ABSENT
+from idmetric.scoring.files import Cross, absent_files, check_masks, cross, mask_path
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.pairs import Pairs, read_pairs
 from idmetric.scoring.scores import Scores, ScoreSettings
@@ -93,30 +93,14 @@ def _check_files(args: Namespace, work: Cross | Pairs) -> None:
     check_not_read({"--output": args.output, "--html": args.html}, chain(inputs, _files_read(work, args.mask_dir)))
 
     check_masks(work, args.mask_dir, args.mask_id is not None, args.preprocessing or "standard")
-    absent = _absent_files(work) if args.on_error == "fail" else []
+    absent = absent_files(work) if args.on_error == "fail" else []
     if absent:
-        reasons = "; ".join(first_few([f"cannot read image {path}: {ABSENT}" for path in absent], 20))
+        reasons = "; ".join(first_few([f"cannot read image {path}: {ABSENT}{near_file(path)}" for path in absent], 20))
         if len(absent) > 1:
             reasons = f"{len(absent)} images: {reasons}"
         raise CommandError(f"{reasons}{_SKIP}")
     if args.calibration and args.calibration != "stored" and not os.path.exists(args.calibration):
         raise CommandError(f"cannot read {args.calibration!r}: the file does not exist")
-
-
-def _absent_files(work: Cross | Pairs) -> list[str]:
-    """The images that do not exist; found without importing what reads them."""
-    images = dict.fromkeys(path for path, _ in work.files)
-    return [path for path in images if _is_absent(path) and not is_address(path)]
-
-
-def _is_absent(path: str) -> bool:
-    try:
-        os.stat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return True
-    except OSError:  # such as a closed folder, of which the reader says more
-        return False
-    return False
 
 
 def _files_read(work: Cross | Pairs, mask_dir: str | None) -> Iterator[str]:

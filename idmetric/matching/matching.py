@@ -37,10 +37,12 @@ from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.matrix import needs_patches
 from idmetric.metric.errors import RequestError
+from idmetric.metric.files.boundary import public
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.arrays import image_of_pixels
 from idmetric.metric.images.kinds import ImageLike, ImageReadError, Picture
 from idmetric.metric.images.masks import Images
+from idmetric.metric.images.opening import check_paths
 from idmetric.metric.images.paths import is_subject_file
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.subject import Subject
@@ -168,6 +170,7 @@ class ReadOptions:
         return Cache(folder, models, Look(), patches=patches)
 
 
+@public
 def match(
     metric: Embedder,
     subjects: Subjects,
@@ -246,6 +249,7 @@ def match(
     if batch_size < 1:
         raise RequestError(f"batch_size must be at least 1, got {batch_size}")
     named_subjects = _named(subjects)
+    check_paths(*[source for _, source in named_subjects])
     request = images
     if isinstance(request, MatchRequest):
         request.refuse_others(frames, regions, regions_of, cast)

@@ -16,6 +16,7 @@ from idmetric.matching.region_files import RegionSource, regions_between, region
 from idmetric.matching.regions import Regions
 from idmetric.metric.errors import RequestError
 from idmetric.metric.images.kinds import ImageReadError
+from idmetric.metric.images.opening import check_paths
 from idmetric.metric.images.read import is_single
 from idmetric.scoring.scores import PathLike
 
@@ -68,6 +69,8 @@ class MatchRequest:
             RequestError, ImageReadError, ClipError: as `match`.
         """
         sources = sources_of(images)
+        if on_error == "fail":
+            check_paths(sources)
         line = timeline(sources, frames, on_error)
         kind: Literal["image", "clip", "list"] = "image" if is_single(images) else "list"
         if len(sources) == 1 and isinstance(sources[0], Clip):

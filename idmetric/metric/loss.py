@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.finite import NonFiniteError
 from idmetric.metric.distance.matrix import check_name, distance_matrix, needs_patches, self_terms
+from idmetric.metric.files.boundary import public
 from idmetric.metric.images.arrays import check_pixels
 from idmetric.metric.images.masks import Images, MaskId, Masks, labeled
 from idmetric.metric.images.read import Outside
@@ -88,6 +89,7 @@ class IdentityLoss(nn.Module):
 
     _metric: Embedder
 
+    @public
     def __init__(
         self,
         metric: Embedder,

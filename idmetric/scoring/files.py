@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from idmetric.metric.errors import RequestError
+from idmetric.metric.files.hints import near_file
 from idmetric.metric.files.output import file_id
 from idmetric.metric.images import paths
 from idmetric.scoring.in_memory import ImageInMemory
@@ -66,7 +67,8 @@ def cross(
     for path in reference_paths:
         is_file = isinstance(path, ImageInMemory) or os.path.isfile(path)
         if subject is None and not is_file:
-            raise RequestError(f"the reference {path!r} is not a file, a folder or a pattern that matches")
+            suggestion = near_file(path)
+            raise RequestError(f"the reference {path!r} is not a file, a folder or a pattern that matches{suggestion}")
     if include_references:
         return Cross(reference_paths, candidates, subject=subject)
 
@@ -142,6 +144,33 @@ def mask_path(mask_dir: PathLike | None, file: File) -> str | None:
     if mask is None and mask_dir is not None:
         return paths.mask_of(mask_dir, path)
     return mask
+
+
+def check_files(work: Cross | Pairs, on_error: str) -> None:
+    """With on_error="fail", refuse the first image or mask that does not exist, before any work: ImageReadError."""
+    absent = absent_files(work) if on_error == "fail" else []
+    if absent:
+        from idmetric.metric.images.opening import check_paths  # Pillow: not for --help
+
+        check_paths(absent[0])
+
+
+def absent_files(work: Cross | Pairs) -> list[str]:
+    """The images and masks that do not exist; found without importing what reads them."""
+    files = dict.fromkeys(path for file in work.files for path in file)
+    return [path for path in files if path is not None and _is_absent(path) and not paths.is_address(path)]
+
+
+def _is_absent(path: str) -> bool:
+    if isinstance(path, ImageInMemory):
+        return False
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
+    except OSError:  # such as a closed folder, of which the reader says more
+        return False
+    return False
 
 
 def check_masks(work: Cross | Pairs, mask_dir: PathLike | None, has_label: bool, preprocessing: str) -> None:

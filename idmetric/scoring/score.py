@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.metric.distance.ties import comparable
+from idmetric.metric.files.boundary import public
 from idmetric.metric.files.tables import rounded
 from idmetric.metric.images.read import Outside
 from idmetric.scoring.calibrations import calibration_of, limit_of
-from idmetric.scoring.files import Cross, check_masks, cross
+from idmetric.scoring.files import Cross, check_files, check_masks, cross
 from idmetric.scoring.pairs import Pair, Pairs, pairs_of, read_pairs
 from idmetric.scoring.rows import RowMaker
 from idmetric.scoring.scores import COLUMNS, PathLike, Progress, Scores, ScoreSettings, columns_of
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from idmetric.scoring.encoder import Watcher
 
 
+@public
 def score(
     metric: Embedder,
     references: ImageLike | Iterable[ImageLike] | Subject,
@@ -103,10 +105,12 @@ def score(
         workers=workers,
     )
     work = cross(references, images, include_references)
+    check_files(work, on_error)
     check_masks(work, mask_dir, mask_id is not None, metric.preprocessor.preprocessing)
     return compare(metric, work, settings, progress=progress)
 
 
+@public
 def score_pairs(
     metric: Embedder,
     pairs: PathLike | Iterable[Pair | Mapping[Any, Any] | Sequence[ImageLike | None]],
@@ -130,8 +134,9 @@ def score_pairs(
         raise TypeError("score_pairs takes no aggregate: each pair has its own row")
     chosen = calibration_of(metric, calibration, settings.get("distance", "cls"))
     limit = limit_of(calibration, chosen, settings.get("rate"))
-    options = ScoreSettings(calibration=chosen, calibrated=limit, **settings)
+    options = public(ScoreSettings)(calibration=chosen, calibrated=limit, **settings)
     work = read_pairs(Path(pairs), options.on_error) if isinstance(pairs, str | os.PathLike) else pairs_of(pairs)
+    check_files(work, options.on_error)
     check_masks(work, options.mask_dir, options.mask_id is not None, metric.preprocessor.preprocessing)
     return compare(metric, work, options, progress=progress)
 

@@ -11,8 +11,10 @@ import numpy as np
 from idmetric.metric.distance.embedding import concatenate
 from idmetric.metric.distance.matrix import needs_patches
 from idmetric.metric.errors import RequestError
+from idmetric.metric.files.boundary import public
 from idmetric.metric.images.kinds import describe
 from idmetric.metric.images.masks import Images, Masks, split_masks
+from idmetric.metric.images.opening import check_paths
 from idmetric.metric.images.read import split_images
 from idmetric.metric.images.small import small_picture
 from idmetric.metric.subject import Subject
@@ -21,6 +23,7 @@ from idmetric.stream.encoders import VectorModel
 from idmetric.stream.stream import embedded, items_of_images
 
 
+@public
 def embed_subject(
     metric: VectorModel,
     references: Images,
@@ -52,8 +55,10 @@ def embed_subject(
     if not images:
         raise RequestError(f"the subject {name} has no references: give at least one photo of it")
 
+    single_masks = split_masks(masks, images)
+    check_paths(images, single_masks)
     results = embedded(
-        items_of_images(images, split_masks(masks, images)),
+        items_of_images(images, single_masks),
         [metric],
         cache=cache,
         patches=needs_patches(distance),

@@ -76,6 +76,42 @@ def test_encode_takes_masks(metric: IDSim) -> None:
     assert np.array_equal(metric.encode(images, show_progress_bar=True), metric.encode(images))
 
 
+def test_similarity_of_vectors_has_the_cosines_and_shapes_of_sentence_transformers(metric: IDSim) -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(3, 8)).astype(np.float32), rng.random((4, 8), dtype=np.float32)  # in [0, 1], as pixels are
+    expected = np.array([[x @ y / (np.sqrt(x @ x) * np.sqrt(y @ y)) for y in b] for x in a])
+    for vectors in ((a, b), (torch.from_numpy(a), torch.from_numpy(b)), (list(a), [*torch.from_numpy(b)])):
+        cosines = metric.similarity(*vectors)  # type: ignore[arg-type]
+        assert cosines.shape == (3, 4)
+        np.testing.assert_allclose(cosines, expected, atol=1e-6)
+    np.testing.assert_allclose(metric.similarity(a[0], b), expected[:1], atol=1e-6)
+
+    images = pictures(3)
+    features = metric.encode(images)
+    np.testing.assert_allclose(metric.similarity(features, features), 1 - metric.pairwise(images), atol=1e-5)  # type: ignore[arg-type]
+
+
+def test_similarity_of_arrays_of_other_shapes_compares_images(metric: IDSim) -> None:
+    gray = np.random.default_rng(0).random((2, 30, 40, 1))
+    assert metric.similarity(gray[0], gray[1]).shape == (1,)
+    codes = (255 * gray[..., 0]).astype(np.uint8)  # no floats
+    assert metric.similarity(codes[0], codes[1]).shape == (1,)
+    assert metric.similarity(gray[0], pictures(1)[0]).shape == (1,)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "options", "words"),
+    [
+        (((30, 40), (30, 50)), {}, r"gray images \(H, W\), give them as \(H, W, 1\)"),
+        (((3, 8), (4, 8)), {"distance": "joint"}, "leave out distance and masks"),
+        (((3, 8), (4, 8)), {"mask_a": "mask.png"}, "leave out distance and masks"),
+    ],
+)
+def test_vectors_that_have_no_cosine_are_refused(metric: IDSim, shapes: Any, options: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        metric.similarity(*(np.ones(shape) for shape in shapes), **options)
+
+
 # torchmetrics
 
 

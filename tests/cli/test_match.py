@@ -161,9 +161,8 @@ def test_a_missing_folder_of_images_is_named_as_such(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = ["--model", "tiny", "--subject", f"ann={folder / 'ann'}", "--regions", str(folder / "boxes.json")]
-    with pytest.raises(SystemExit):
-        main([*words, str(tmp_path / "gone")])
-    assert f"{tmp_path / 'gone'} does not exist" in capsys.readouterr().err
+    assert main([*words, str(tmp_path / "gone")]) == 1
+    assert f"{tmp_path / 'gone'}: the file does not exist" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,8 @@ def test_data_frames_have_the_rows(model: Any) -> None:
 
 def test_unreadable_images_fail_or_are_skipped(model: Any) -> None:
     with pytest.raises(ImageReadError, match=r"bad\.png"):
+        score(model, "a.png", ["gen/c.png", "bad.png"])
+    with pytest.raises(ImageReadError, match=r"absent\.png: the file does not exist"):  # found before any is read
         score(model, "a.png", ["gen/c.png", "bad.png", "absent.png"])
     found = score(model, "a.png", ["gen/c.png", "bad.png", "absent.png"], on_error="skip")
     assert [row["image"] for row in found] == ["gen/c.png"]

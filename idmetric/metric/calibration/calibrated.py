@@ -44,7 +44,7 @@ def probability(
             outside = options.get("outside", "black")
         if not isinstance(images, Embedding):  # how an Embedding was masked is not known
             calibration.check_outside(outside)
-    calibration.warn(stacklevel=2)  # at the caller of the method
+    calibration.warn(stacklevel=3)  # at the caller of the method, above `public`
 
     with torch.no_grad():
         distances = metric(a, b, calibration.distance, **options)

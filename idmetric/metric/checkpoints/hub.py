@@ -11,7 +11,7 @@ import errno
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.revision import ADVICE, Hub
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.folders import matching
+from idmetric.metric.files.hints import did_you_mean
 
 T = TypeVar("T")
 
@@ -87,10 +88,13 @@ def downloaded(repo: str, download: Callable[[], T], hub: Hub = Hub()) -> T:
     return watched(download, _PATIENCE, lambda: _written(repo, hub))
 
 
-def check_repository(repo: str) -> None:
-    """Refuse a name without the form of a Hub repository's."""
+def check_repository(repo: str, names: Iterable[str] = ()) -> None:
+    """Refuse a name without the form of a Hub repository's; `names` are those that may have been meant."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
-        raise CheckpointError(f"{repo!r} is neither an existing folder nor a Hub repository of the form owner/name")
+        raise CheckpointError(
+            f"{repo!r} is neither an existing folder nor a Hub repository of the form owner/name"
+            f"{did_you_mean(repo, names)}"
+        )
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from idmetric.metric.checkpoints.folder import Files
-from idmetric.metric.checkpoints.hub import hub_name
+from idmetric.metric.checkpoints.hub import check_repository, hub_name
 from idmetric.metric.checkpoints.revision import Hub
 from idmetric.metric.files import StrPath
 
@@ -106,6 +106,8 @@ def files_of(name: str, releases: Mapping[str, Release], hub: Hub) -> Files:
     """The files of a release, at its pinned revision unless `hub` says another; of a folder or repository otherwise."""
     release = find(name, releases)
     if release is None:
+        if not Path(name).is_dir():
+            check_repository(name, ["tiny", *models(), *releases])
         return Files(name, hub)
     revision = hub.revision or release.revision
     return Files(release.repo, replace(hub, revision=revision), published=True)

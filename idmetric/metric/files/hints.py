@@ -3,16 +3,72 @@
 from __future__ import annotations
 
 import difflib
+import inspect
+import os
 import sys
-from collections.abc import Iterable, Mapping
+import traceback
+from collections.abc import Callable, Iterable, Mapping
 from importlib.util import find_spec
+from itertools import islice
+from typing import Any
+
+from idmetric.metric.files import StrPath
+
+_BOUNDARY = "idmetric.metric.files.boundary"
+_MOST_NAMES = 2_000  # of a folder, among which a file of nearly the same name is looked for
 
 
-def did_you_mean(word: str, names: Iterable[str]) -> str:
-    """`"; did you mean 'tiny'?"` where one of the names is close to the word, else an empty string."""
-    for name in difflib.get_close_matches(word, list(names), n=1):
-        return f"; did you mean {name!r}?"
+def did_you_mean(word: str, names: Iterable[str], key: Callable[[str], str] = str.lower) -> str:
+    """`"; did you mean 'tiny'?"` where one of the names is close to the word, else an empty string.
+
+    Args:
+        key: what of the names is compared.
+    """
+    name_of_key = {key(name): name for name in names}
+    for near in difflib.get_close_matches(key(word), list(name_of_key), n=1):
+        return f"; did you mean {name_of_key[near]!r}?"
     return ""
+
+
+def near_file(path: StrPath) -> str:
+    """As `did_you_mean`, where a file next to an absent one has nearly its name, whatever both end in."""
+    folder, name = os.path.split(os.fspath(path))
+    try:
+        with os.scandir(folder or os.curdir) as entries:
+            names = [entry.name for entry in islice(entries, _MOST_NAMES)]
+    except (OSError, ValueError):
+        return ""
+    return did_you_mean(name, sorted(names), key=_lower_stem)
+
+
+def _lower_stem(name: str) -> str:
+    return os.path.splitext(name)[0].lower()
+
+
+def for_the_caller(error: Exception, function: Callable[..., Any], options: Iterable[str]) -> Exception | None:
+    """An error of a public function as its caller should see it; None for one that may be a fault of this package.
+
+    Args:
+        options: the keyword arguments of the call.
+    """
+    if type(error).__module__.startswith("idmetric."):
+        return error
+    if not isinstance(error, TypeError):
+        return None
+    parameters = inspect.signature(function).parameters
+    takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    unknown = [] if takes_any else [name for name in options if name not in parameters]
+    if unknown:
+        return TypeError(f"{error}{did_you_mean(unknown[0], parameters)}")
+    if _raised_by_a_call(error):
+        return error
+    return None
+
+
+def _raised_by_a_call(error: Exception) -> bool:
+    """Whether the arguments of a public function, or of one that it passes them to, do not fit its signature."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals.get("__name__") == _BOUNDARY
 
 
 class MissingExtraError(ImportError):

@@ -20,14 +20,17 @@ def lazy(package: str, names: Mapping[str, str]) -> tuple[Callable[[str], Any], 
 
     def get(name: str) -> Any:
         if name not in names:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            from idmetric.metric.files.hints import did_you_mean
+
+            suggestion = "" if name.startswith("_") else did_you_mean(name, names)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}{suggestion}")
         module = importlib.import_module(names[name])
         value = getattr(module, name)
         setattr(sys.modules[package], name, value)
         return value
 
     def listed() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *names})
+        return sorted(getattr(sys.modules[package], "__all__", names))
 
     return get, listed
 

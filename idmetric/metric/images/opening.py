@@ -36,7 +36,7 @@ from idmetric.metric.images.kinds import (
     is_stored_image,
     naming,
 )
-from idmetric.metric.images.paths import ABSENT, VIDEO_ENDINGS, is_address, is_subject_file
+from idmetric.metric.images.paths import ABSENT, VIDEO_ENDINGS, is_address, is_subject_file, names_several
 
 # Pillow's names of the formats that are decoded, whatever a file is called. Left out are formats that Pillow decodes
 # pixel by pixel in Python (FITS, QOI, SGI, BLP, ...: a file of kilobytes can take minutes) or has another program draw
@@ -214,8 +214,8 @@ def _file(source: Any, name: str) -> BinaryIO | str:
     return io.BytesIO(data)
 
 
-def checked_path(source: StrPath, name: str) -> str:
-    """The path of a file that can be opened."""
+def checked_path(source: StrPath, name: str, suggestion: str = "") -> str:
+    """The path of a file that can be opened; `suggestion` of the error for one that does not exist."""
     if isinstance(source, str) and is_address(source):
         raise ImageReadError(name, "addresses (URLs) are not fetched: download it and give the file's path")
     try:
@@ -224,7 +224,7 @@ def checked_path(source: StrPath, name: str) -> str:
     except PermissionError as error:
         _refuse(error, name)
     except (OSError, ValueError) as error:
-        raise ImageReadError(name, ABSENT) from error
+        raise ImageReadError(name, f"{ABSENT}{suggestion}") from error
 
     if stat.S_ISDIR(status.st_mode):
         raise ImageReadError(name, "it is a folder: give the image files in it")
@@ -233,6 +233,17 @@ def checked_path(source: StrPath, name: str) -> str:
     if status.st_size == 0:
         raise ImageReadError(name, _EMPTY)
     return path
+
+
+def check_paths(*sources: Any) -> None:
+    """Refuse the first path among images, and lists of them, that does not exist, before any work: ImageReadError."""
+    for source in sources:
+        if isinstance(source, list | tuple):
+            check_paths(*source)
+        elif isinstance(source, str | os.PathLike) and not (os.path.exists(source) or names_several(source)):
+            from idmetric.metric.files.hints import near_file
+
+            checked_path(source, describe(source), near_file(source))
 
 
 def _decode(

@@ -22,17 +22,17 @@ from idmetric.metric.distance.finite import checked_distances
 from idmetric.metric.distance.matrix import distance as embedding_distance
 from idmetric.metric.distance.matrix import distance_matrix, needs_patches
 from idmetric.metric.files import StrPath
+from idmetric.metric.files.boundary import public
 from idmetric.metric.images.arrays import check_pixels
 from idmetric.metric.images.fit import SQUASH, Fit
 from idmetric.metric.images.kinds import WHITE, Color, ImageLike, MaskId, Outside, Preprocessing, naming
 from idmetric.metric.images.masks import Images, MaskLike, Masks, labeled, split_masks
-from idmetric.metric.images.opening import checked
+from idmetric.metric.images.opening import check_paths, checked
 from idmetric.metric.images.paths import check_partners
 from idmetric.metric.images.read import split_images
 from idmetric.metric.images.resize import place
 from idmetric.metric.models.batches import OnProgress, in_batches, patch_weights, wants_grad, warn_of_lost_graph
 from idmetric.metric.models.devices import at_least_float32, auto_device
-from idmetric.metric.models.encode import sentence_features
 from idmetric.metric.models.preprocessing import LoadedImage, Preprocessor
 from idmetric.version import __version__
 
@@ -114,6 +114,7 @@ class Embedder(nn.Module):
             features, patches, grid = self._compiled(self, x)
         return Embedding(features, patches, grid, model=self._maker())
 
+    @public
     def embed(
         self,
         images: Images,
@@ -126,9 +127,7 @@ class Embedder(nn.Module):
         workers: int = 0,
         progress: OnProgress | None = None,
     ) -> Embedding:
-        """Embed images of any kind, in batches, without building a graph.
-
-        For features that pass gradients to the pixels, call the metric itself: `metric(pixels)`.
+        """Embed images of any kind, in batches, without a graph (`metric(pixels)` passes gradients to the pixels).
 
         Args:
             images: one image or a list: path, PIL image, array, tensor, bytes or file object (see `images`). A
@@ -136,10 +135,8 @@ class Embedder(nn.Module):
             batch_size: images per pass; results do not depend on it beyond float rounding.
             masks: subject mask of each image (or None for an image without one), of the same kinds, white = subject. A
                 folder holds the masks at the images' paths, whole or without their first folders (`paths.mask_of`).
-                Patches are weighted by how much of them the mask covers, and `outside` says what becomes of the other
-                pixels.
-            mask_id: the label that is the subject in masks of several objects: a palette index, gray value or color
-                such as "#ff0000" (`images.masks.Labeled(mask, mask_id)` sets it for one mask).
+                Patches are weighted by how much of them the mask covers.
+            mask_id: the subject's label in masks of several objects: a palette index, gray value or color ("#ff0000").
             outside: "black" or "white" paints pixels outside the mask, so that `cls` too sees the subject alone;
                 "crop" blacks them out and cuts the image to the mask's bounding box; "keep" leaves them: then only
                 patch distances use the mask.
@@ -164,6 +161,7 @@ class Embedder(nn.Module):
         if not singles:
             raise ValueError("no images given")
         single_masks = split_masks(masks, singles)
+        check_paths(singles, single_masks)
 
         def load(number: int) -> LoadedImage:
             return self.preprocessor.load_image(singles[number], single_masks[number], outside)
@@ -215,6 +213,7 @@ class Embedder(nn.Module):
         batch_size: int = ...,
     ) -> Tensor: ...
 
+    @public
     def __call__(
         self,
         a: Images | Embedding,
@@ -251,17 +250,18 @@ class Embedder(nn.Module):
         if b is None:
             if not isinstance(a, Tensor):
                 raise TypeError(
-                    f"metric(a) takes pixels, a tensor (B, 3, H, W), got {type(a).__name__}: compare two images with "
-                    "metric(a, b), or embed one with metric.embed(a)"
+                    f"{type(a).__name__} is not pixels: use metric(a, b), or embed one with metric.embed(a)"
                 )
             embedding: Embedding = super().__call__(a)
             return embedding
+        check_paths(a, b)
         check_partners(a, b)
         patches = needs_patches(distance)
         x = self.as_embedding(a, labeled(mask_a, mask_id), outside, patches, batch_size)
         y = self.as_embedding(b, labeled(mask_b, mask_id), outside, patches, batch_size)
         return checked_distances(embedding_distance(x, y, distance, joint_weight=joint_weight), self.dtype)
 
+    @public
     def pairwise(
         self,
         a: Images | Embedding,
@@ -279,6 +279,7 @@ class Embedder(nn.Module):
 
         Each image is embedded once; the other arguments and the errors are those of a distance.
         """
+        check_paths(a, b)
         patches = needs_patches(distance)
         x = self.as_embedding(a, labeled(masks_a, mask_id), outside, patches, batch_size)
         y = None if b is None else self.as_embedding(b, labeled(masks_b, mask_id), outside, patches, batch_size)
@@ -302,11 +303,17 @@ class Embedder(nn.Module):
 
     # The meaning of a distance
 
+    @public
     def similarity(self, a: Images | Embedding, b: Images | Embedding, distance: str = "cls", **options: Any) -> Tensor:
-        """1 - distance (ID-Sim Eq. 4): 1 for the same image, for `cls` the cosine. Arguments as for a distance."""
-        result: Tensor = 1 - self(a, b, distance, **options)
-        return result
+        """1 - distance (ID-Sim Eq. 4): 1 for the same image, for `cls` the cosine. Arguments as for a distance.
 
+        Arrays of float vectors (N, D) and (M, D), as `encode` gives them, have cosines (N, M).
+        """
+        from idmetric.metric.models.encode import similarity
+
+        return similarity(self, a, b, distance, options)
+
+    @public
     def probability(
         self,
         a: Images | Embedding,
@@ -340,8 +347,7 @@ class Embedder(nn.Module):
     def calibration(self) -> Calibration | None:
         """The calibration that `probability` uses: from `calibrate_with`, else the folder's calibration.json, or None.
 
-        Raises:
-            CalibrationError: if the file is damaged, or was made for other weights.
+        CalibrationError if the file is damaged, or was made for other weights.
         """
         from idmetric.metric.calibration.calibrated import calibration_of
 
@@ -351,8 +357,7 @@ class Embedder(nn.Module):
     def calibrate_with(self, calibration: StrPath | Calibration) -> Self:
         """Use this calibration (a file, or one in memory) from now on; returns the metric.
 
-        Raises:
-            CalibrationError: if it cannot be read, or was made for another model.
+        CalibrationError if it cannot be read, or was made for another model.
         """
         from idmetric.metric.calibration.calibrated import checked_calibration
 
@@ -509,9 +514,7 @@ class Embedder(nn.Module):
 
         "exact" decodes all pixels; "fast" decodes large JPEG files at a smaller size, which moves distances a little
         (`idmetric.metric.images.opening`). Images with a mask, other formats, and decoded images keep all pixels.
-
-        Raises:
-            ValueError: for another name, or "fast" where the model needs all pixels.
+        ValueError for another name, or "fast" where the model needs all pixels.
         """
         return self.preprocessor.decode
 
@@ -539,6 +542,7 @@ class Embedder(nn.Module):
 
     # Other interfaces
 
+    @public
     def encode(
         self,
         images: Images,
@@ -550,5 +554,7 @@ class Embedder(nn.Module):
         **options: Any,
     ) -> NDArray[np.float32] | Tensor | list[Tensor]:
         """Global features under the name and with the arguments of sentence-transformers' `encode`."""
+        from idmetric.metric.models.encode import sentence_features
+
         layout = (show_progress_bar, convert_to_numpy, convert_to_tensor, normalize_embeddings)
         return sentence_features(self.embed, self.image_size, images, batch_size, *layout, **options)

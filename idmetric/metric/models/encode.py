@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.images.kinds import is_array, is_tensor
 from idmetric.metric.images.masks import Images
 from idmetric.metric.images.read import is_single
 from idmetric.metric.models.devices import at_least_float32
@@ -66,3 +67,43 @@ def sentence_features(
     if is_single(images):
         return features
     return list(features)
+
+
+def similarity(distance_of: Callable[..., Tensor], a: Any, b: Any, distance: str, options: Mapping[str, Any]) -> Tensor:
+    """1 - distance of images (B,); of float vectors (N, D) and (M, D) their cosines (N, M), as sentence-transformers'.
+
+    Args:
+        distance_of: the metric.
+        a, b: images; or both arrays, tensors or lists of vectors, as `encode` gives them, of which (D,) is one: two
+            float arrays (H, W) are no gray images here, which are (H, W, 1).
+        distance, options: of `Embedder.similarity`; vectors take no other than "cls", and no masks.
+
+    Raises:
+        ValueError: for vectors of different lengths, or other arguments.
+    """
+    rows_a = _vectors(a)
+    rows_b = _vectors(b)
+    if rows_a is None or rows_b is None:
+        return 1 - distance_of(a, b, distance, **options)
+    if distance != "cls" or options:
+        raise ValueError("vectors are compared by their cosines: leave out distance and masks, or give the images")
+    if rows_a.shape[1] != rows_b.shape[1]:
+        raise ValueError(
+            f"vectors of {rows_a.shape[1]} and of {rows_b.shape[1]} numbers have no cosine; if these are gray images "
+            "(H, W), give them as (H, W, 1)"
+        )
+    return F.normalize(rows_a, dim=-1) @ F.normalize(rows_b.to(rows_a), dim=-1).mT
+
+
+def _vectors(source: Any) -> Tensor | None:
+    """Float vectors as rows (N, D); None for other objects."""
+    if isinstance(source, list | tuple) and source and all(is_array(row) and row.ndim == 1 for row in source):
+        source = torch.stack([torch.as_tensor(row) for row in source])
+    if not is_array(source) or source.ndim not in (1, 2):
+        return None
+    rows = source if is_tensor(source) else torch.as_tensor(source)
+    if not rows.is_floating_point():
+        return None
+    if rows.ndim == 1:
+        rows = rows[None]
+    return at_least_float32(rows)

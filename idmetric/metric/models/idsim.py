@@ -24,6 +24,7 @@ from idmetric.metric.checkpoints.format import Checkpoint
 from idmetric.metric.checkpoints.revision import Hub
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.files import StrPath
+from idmetric.metric.files.boundary import public
 from idmetric.metric.images.kinds import WHITE, Color, Preprocessing
 from idmetric.metric.models import timm_encoders as encoders
 from idmetric.metric.models import tiny
@@ -91,6 +92,7 @@ class IDSim(Embedder):
 
     model_type = "idsim"
 
+    @public
     @opening()
     def __init__(
         self,

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from idmetric.metric.checkpoints.fingerprint import Weights
 
 TIMM = ("timm:", "hf-hub:")
+_OF_OTHER_PACKAGES = {
+    "dreamsim": "idmetric.compat.dreamsim has its interface, `idmetric eval folder --model dreamsim` compares with it",
+    "lpips": "idmetric.compat.lpips has its interface, `idmetric eval folder --model lpips` compares with it",
+}
 _CLASS = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 
 
@@ -75,11 +79,14 @@ def is_class(name: str) -> bool:
 
 
 def _check_class(name: str) -> None:
+    if name.lower() in _OF_OTHER_PACKAGES:
+        advice = _OF_OTHER_PACKAGES[name.lower()]
+        raise CheckpointError(f"{name!r} is a measure of another package, and no model of this one: {advice}")
     models = ["tiny", *released.models(), *EFFICIENTNET_LITE]
     suggestion = did_you_mean(name, [*models, *NAMED, *FROZEN])
     package = re.split(r"[.:]", name)[0]
     if not is_class(name) or (suggestion and importlib.util.find_spec(package) is None):
         raise CheckpointError(
-            f"unknown model {name!r}: choose {', '.join(models)}, timm:NAME, a score or encoder of --list-models, an "
-            f"existing folder, owner/name on the Hub, or package.module:Class{suggestion}"
+            f"unknown model {name!r}{suggestion}: choose {', '.join(models)}, timm:NAME, a score or encoder of "
+            "--list-models, an existing folder, owner/name on the Hub, or package.module:Class"
         )
