@@ -41,7 +41,7 @@ class Loads(HTMLParser):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for module in ("mkdocs", "material", "mkdocstrings_handlers.python"):
-        pytest.importorskip(module, reason="the site needs pip install 'idmetric[docs]'")
+        pytest.importorskip(module, reason="the site needs pip install --group docs")
     folder = tmp_path_factory.getbasetemp()
     folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "site"
     with FileLock(f"{folder}.lock"):  # one build for all processes of a test run
