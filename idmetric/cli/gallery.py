@@ -284,7 +284,7 @@ def _check(args: Namespace) -> None:
     packages = _PACKAGES.get(args.command, {})
     if args.parquet:
         packages = {"pyarrow": "pyarrow"}
-    need("gallery", f"gallery {args.command}", **packages)
+    need("eval", f"gallery {args.command}", **packages)
     if args.ray:
         need("scale", "a cluster", ray="Ray")
     try:

@@ -169,7 +169,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric match") -> int
 
 
 def _run(args: Namespace) -> int:
-    need("match", "idmetric match", scipy="SciPy", jinja2="jinja2")
+    need("eval", "idmetric match", scipy="SciPy", jinja2="jinja2")
     check_output(args.output)
     if not args.images and not args.clip:
         raise CommandError("no images: give files, folders or --clip", WRONG_USAGE)

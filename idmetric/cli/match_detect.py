@@ -21,7 +21,7 @@ REFERENCES = "references"
 
 def add_detection(parser: ArgumentParser) -> None:
     """Add the options."""
-    options = parser.add_argument_group("detecting regions (extra detect)")
+    options = parser.add_argument_group("detecting regions (extra eval)")
     options.add_argument(
         "--detect",
         metavar="WORDS",
@@ -47,7 +47,7 @@ def check_detection(args: Namespace) -> None:
         return
     if args.regions is not None:
         raise CommandError("--regions and --detect: give one of them", WRONG_USAGE)
-    need("detect", "--detect", transformers="transformers")
+    need("eval", "--detect", transformers="transformers")
 
 
 def detected_regions(args: Namespace, metric: Embedder, sources: Mapping[str, str]) -> DetectedRegions | None:

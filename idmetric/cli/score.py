@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
 def _run(args: Namespace) -> int:
     """Check names and options, which should not wait for the model, then score."""
     if args.html:
-        need("report", "--html", jinja2="jinja2")
+        need("eval", "--html", jinja2="jinja2")
     try:
         check_output(args.output)
         if args.pairs:

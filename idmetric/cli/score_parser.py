@@ -53,7 +53,7 @@ def build_parser(prog: str = ALIAS) -> Parser:
     add(
         "--html",
         metavar="FILE",
-        help="also write a page with the images sorted, next to their references (pip install 'idmetric[report]')",
+        help="also write a page with the images sorted, next to their references (pip install 'idmetric[eval]')",
     )
     add_shared(parser, "--quiet", help="no progress, no warnings")
     parser.add_version()

@@ -112,6 +112,7 @@ def run(name: str, module: Any, args: Namespace) -> Stopped | None:
         CommandError: if a setting, the data or the output is wrong.
         idmetric.train.state.TrainError: as `fit`.
     """
+    from idmetric.metric.checkpoints.training_run import RECORD
     from idmetric.metric.files.output import check
     from idmetric.train import run_folder
     from idmetric.train.loader import seed_all
@@ -131,7 +132,7 @@ def run(name: str, module: Any, args: Namespace) -> Stopped | None:
                 smoke_folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             else:
                 smoke_folder = args.out / run_folder.SMOKE_DATA
-                processes.on_main(lambda: check(args.out / run_folder.FILE, parents=True))
+                processes.on_main(lambda: check(args.out / RECORD, parents=True))
                 processes.on_main(lambda: run_folder.read(args.out))
             data = _data(module, args, processes, smoke_folder)
             seed_all(settings.seed)  # new weights follow from the seed

@@ -85,7 +85,7 @@ def near_duplicates(
     Raises:
         GalleryError: if all images are missing, or one changes meanwhile. ImportError: without SciPy.
     """
-    need("gallery", "finding duplicates", scipy="SciPy")
+    need("eval", "finding duplicates", scipy="SciPy")
     limit = None if max_distance is None else Limit.of(max_distance)
     columns = DUPLICATES if limit is None else (*DUPLICATES, *LIMIT)
     if not len(gallery):

@@ -157,7 +157,7 @@ class Gallery(Searchable):
         Raises:
             ImportError: without pyarrow. GalleryError: as `query`.
         """
-        need("gallery", "a Parquet file", pyarrow="pyarrow")
+        need("eval", "a Parquet file", pyarrow="pyarrow")
         import pyarrow as pa
         import pyarrow.parquet as pq
 

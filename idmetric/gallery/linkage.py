@@ -40,7 +40,7 @@ def cluster(
         ImportError: without SciPy.
         ValueError: for a component too large for average or complete.
     """
-    need("gallery", "clustering", scipy="SciPy")
+    need("eval", "clustering", scipy="SciPy")
     from scipy.cluster import hierarchy
     from scipy.spatial.distance import squareform
 

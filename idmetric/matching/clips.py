@@ -321,7 +321,7 @@ def evenly_spaced(count: int, wanted: str) -> list[int]:
 
 def _middles_of_shots(clip: Frames) -> list[int]:
     """One frame from the middle of every shot; PySceneDetect finds the cuts in small copies of all frames."""
-    need("match", "frames='shots'", scenedetect="scenedetect-headless")
+    need("eval", "frames='shots'", scenedetect="scenedetect-headless")
     from scenedetect import ContentDetector, FrameTimecode
 
     count = len(clip.times)

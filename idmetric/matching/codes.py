@@ -30,7 +30,7 @@ class RunLengths:
     @classmethod
     def of(cls, mask: NDArray[np.bool_]) -> RunLengths:
         """The code of a mask (H, W)."""
-        need("match", "writing run-length codes", pycocotools="pycocotools")
+        need("eval", "writing run-length codes", pycocotools="pycocotools")
         from pycocotools import mask as codec
 
         code = codec.encode(np.asfortranarray(mask, dtype=np.uint8))
@@ -71,7 +71,7 @@ class Polygons:
         Raises:
             ValueError: for an outline that is too far outside of its image, or too long.
         """
-        need("match", "drawing polygons", pycocotools="pycocotools")
+        need("eval", "drawing polygons", pycocotools="pycocotools")
         from pycocotools import mask as codec
 
         drawn_width, drawn_height = (1, 1) if self.in_fractions else image_size

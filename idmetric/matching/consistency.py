@@ -184,7 +184,7 @@ class Consistency(Output):
             numbers: published ones, which the page shows as well.
 
         Raises:
-            ImportError: without jinja2, which the extra `match` brings.
+            ImportError: without jinja2, which the extra `eval` brings.
         """
         return consistency_page(
             self,
@@ -232,7 +232,7 @@ def consistency(
     Raises:
         RequestError: for an image with several regions, or a threshold below 0; otherwise as `match`.
     """
-    need("match", "consistency", scipy="SciPy")
+    need("eval", "consistency", scipy="SciPy")
     request = images
     if isinstance(request, MatchRequest):
         request.refuse_others(frames, regions, regions_of)

@@ -72,7 +72,7 @@ class Pretrained:
             MissingExtraError: without transformers.
             CheckpointError: naming the weights, if they cannot be fetched, or do not fit the class.
         """
-        need("detect", self.model_class, transformers="transformers")
+        need("eval", self.model_class, transformers="transformers")
         folder = fetch_folder(self.files, FILES)
         model = open_model(
             self.model_class,

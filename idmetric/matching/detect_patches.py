@@ -51,7 +51,7 @@ class PatchDetector(Detector):
 
     def query(self, photos: Sequence[Photo]) -> Embedding:
         """See `Detector`."""
-        need("detect", "the patch detector", scipy="SciPy")
+        need("eval", "the patch detector", scipy="SciPy")
         pictures, masks = zip(*photos, strict=True)
         return self._embedded(items_of_images(pictures, masks))
 

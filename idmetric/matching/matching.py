@@ -236,9 +236,9 @@ def match(
         RequestError: for subjects, regions or settings that do not fit.
         ImageReadError: with on_error="fail", for an image, a frame, a mask or a box that cannot be used.
         ClipError: with on_error="fail", for a clip that cannot be used.
-        ImportError: without the packages of the extra `match`.
+        ImportError: without the packages of the extra `eval`.
     """
-    need("match", "match", scipy="SciPy")
+    need("eval", "match", scipy="SciPy")
     for name, value, choices in (
         ("missing", missing, get_args(Missing)),
         ("aggregate", aggregate, get_args(Aggregate)),

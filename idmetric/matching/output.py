@@ -85,7 +85,7 @@ class Output(ABC):
 
     @abstractmethod
     def to_html(self, numbers: Sequence[PublishedValue] = ()) -> str:
-        """A page that opens from disk; ImportError without jinja2, which the extra `match` brings."""
+        """A page that opens from disk; ImportError without jinja2, which the extra `eval` brings."""
 
     def write(self, path: StrPath, numbers: Sequence[PublishedValue] = ()) -> None:
         """Write the rows as .csv, .json or .jsonl, or the page as .html, atomically; ValueError for another ending.

@@ -109,7 +109,7 @@ class YoloClasses:
 
 
 def _parsed(path: str, text: str) -> Mapping[str, Any]:
-    need("match", f"reading {path}", yaml="PyYAML")
+    need("eval", f"reading {path}", yaml="PyYAML")
     import yaml
 
     try:

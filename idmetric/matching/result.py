@@ -566,7 +566,7 @@ class Match(Output):
 
         Raises:
             RequestError: without subjects.
-            ImportError: without jinja2, which the extra `match` brings.
+            ImportError: without jinja2, which the extra `eval` brings.
         """
         if not self.table.subjects:
             raise RequestError("this match has no subjects: the page of `consistency` is its own `to_html()`")

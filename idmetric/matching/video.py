@@ -164,7 +164,7 @@ def _numbered(packet: Any, number: int) -> Any:
 @contextmanager
 def _opened(path: Path) -> Iterator[tuple[Any, Any]]:
     """The file opened in PyAV, and its video stream; errors become a `ClipError` that names the file."""
-    need("match", "reading videos", av="PyAV")
+    need("eval", "reading videos", av="PyAV")
     import av
 
     try:

@@ -33,7 +33,7 @@ def render(package: str, name: str, scripts: Sequence[str], **values: Any) -> st
     Raises:
         ImportError: without jinja2.
     """
-    need("report", "an HTML page", jinja2="jinja2")
+    need("eval", "an HTML page", jinja2="jinja2")
     from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -98,5 +98,5 @@ def check_page(path: StrPath) -> None:
         ImportError: without jinja2.
         OutputError: if the path is a folder, or its folder is absent or cannot be written to.
     """
-    need("report", "an HTML page", jinja2="jinja2")
+    need("eval", "an HTML page", jinja2="jinja2")
     check(path)

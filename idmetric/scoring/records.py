@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from idmetric.metric.files import StrPath, json_file
+from idmetric.metric.files.hints import need
 from idmetric.metric.files.output import replacing
 from idmetric.metric.files.tables import csv_text, in_csv, rounded
 
@@ -40,6 +41,7 @@ class Records(Sequence[Record]):
 
     def to_pandas(self) -> Any:
         """Return a pandas DataFrame; `to_records` needs no pandas."""
+        need("eval", "to_pandas", pandas="pandas")
         import pandas
 
         return pandas.DataFrame(self.rows, columns=list(self.columns))

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from idmetric.metric.files import json_file
+from idmetric.metric.files.hints import need
 from idmetric.metric.files.output import replacing, writing
 from idmetric.train.processes import Processes
 
@@ -41,6 +42,7 @@ class Log:
         self.board: Any = None
         if write:
             truncate(self.path, done)
+            need("train", "the log of a training", tensorboard="tensorboard")
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 from torch.utils.tensorboard import SummaryWriter

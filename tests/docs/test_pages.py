@@ -89,15 +89,13 @@ def extras_of(words: list[str]) -> set[str]:
     """The extras that a command line of this package needs."""
     program, *rest = words[1:]
     if program == "data":
-        found = {"generate" if rest[0] == "generate" else "data"}
+        found = {"generate" if rest[0] == "generate" else "eval"}
     elif program == "gallery":
-        found = {"gallery"} if rest[0] in ("cluster", "report") else set()
+        found = {"eval"} if rest[0] in ("cluster", "report") else set()
     else:
         found = {{"eval": "eval", "train": "train", "export": "onnx"}.get(program, "")} - {""}
-    if program == "match":
-        found = {"match"}  # it brings what a page needs
-    elif "--html" in rest or "--plots" in rest:
-        found.add("report")
+    if program == "match" or "--html" in rest or "--plots" in rest:
+        found.add("eval")
     if "--ray" in rest:
         found.add("scale")
     return found

@@ -48,7 +48,7 @@ class Loads(HTMLParser):
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built from a copy of its sources, so that no generated page lies in docs/ while other tests read it."""
     for module in ("zensical", "mkdocstrings_handlers.python"):
-        pytest.importorskip(module, reason="the site needs the packages of pyproject's list `docs`")
+        pytest.importorskip(module, reason="the site needs pip install --group docs")
     folder = tmp_path_factory.getbasetemp()
     folder = (folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder) / "repository"
     with FileLock(f"{folder}.lock"):  # one build for all processes of a test run

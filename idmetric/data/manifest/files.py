@@ -7,10 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
-import pyarrow.csv
-import pyarrow.parquet
-
+from idmetric.data.manifest.arrow import csv, pa, parquet
 from idmetric.data.manifest.schema import COLUMNS, PATHS, SCHEMA, ManifestError, array_of, plain
 from idmetric.metric.files import tables
 from idmetric.metric.files.output import refuse_irregular, replacing
@@ -32,7 +29,7 @@ def read_table(path: Path) -> pa.Table:
     try:
         refuse_irregular(path)
         if path.suffix.lower() == ".parquet":
-            table = pyarrow.parquet.read_table(path)
+            table = parquet.read_table(path)
             table.validate(full=True)  # also checks that text is UTF-8, which reading does not
             return table
         text_table = tables.read_table(path, known=COLUMNS)
@@ -74,9 +71,9 @@ def write_table(table: pa.Table, path: Path) -> None:
 
     with replacing(path, parents=True) as temporary:
         if ending == ".parquet":
-            pyarrow.parquet.write_table(table.replace_schema_metadata(SCHEMA.metadata), temporary)
+            parquet.write_table(table.replace_schema_metadata(SCHEMA.metadata), temporary)
         elif ending == ".csv":
-            pyarrow.csv.write_csv(table, temporary)
+            csv.write_csv(table, temporary)
         else:
             _write_lines(table, temporary, str(path))
 

@@ -13,9 +13,8 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
+from idmetric.data.manifest.arrow import compute, pa
 from idmetric.data.manifest.errors import ManifestError as ManifestError  # part of this module
 from idmetric.data.manifest.split_words import split_name
 from idmetric.metric.files.tables import first_few, number_of
@@ -201,10 +200,10 @@ def checked(table: pa.Table, name: str) -> pa.Table:
     for column, kind in TYPES.items():
         columns[column] = _typed(table, column, name)
         if kind == pa.string():  # an empty text is an empty value, in every format
-            is_empty = pc.fill_null(pc.equal(columns[column], ""), False)
-            columns[column] = pc.if_else(is_empty, None, columns[column])
+            is_empty = compute.fill_null(compute.equal(columns[column], ""), False)
+            columns[column] = compute.if_else(is_empty, None, columns[column])
     columns["split"] = pa.array([name and split_name(name) for name in columns["split"].to_pylist()], pa.string())
-    columns["role"] = pc.fill_null(columns["role"], "real")
+    columns["role"] = compute.fill_null(columns["role"], "real")
     columns["id"] = pa.array(_ids(columns), pa.string())
     for column in table.column_names:
         columns.setdefault(column, table[column])

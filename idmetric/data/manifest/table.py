@@ -24,14 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.metric.files import StrPath
-from idmetric.metric.files.hints import install
-
-try:
-    import pyarrow as pa
-except ImportError as error:  # pragma: no cover
-    raise ImportError(f"manifests need pyarrow: {install('data')}") from error
-
+from idmetric.data.manifest.arrow import pa
 from idmetric.data.manifest.files import CHUNK, FORMATS, check_extension, read_table, write_table
 from idmetric.data.manifest.schema import (
     COLUMNS,
@@ -48,6 +41,7 @@ from idmetric.data.manifest.schema import (
 )
 from idmetric.data.manifest.split_words import split_name
 from idmetric.data.manifest.twins import twins_note
+from idmetric.metric.files import StrPath
 from idmetric.metric.files.tables import first_few
 
 if TYPE_CHECKING:

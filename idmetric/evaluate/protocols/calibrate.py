@@ -37,6 +37,7 @@ from idmetric.evaluate.statistics.calibration.thresholds import accepted, thresh
 from idmetric.metric.calibration.apply import Calibration, CalibrationError, read
 from idmetric.metric.calibration.curves import from_log_odds
 from idmetric.metric.distance.ties import comparable
+from idmetric.metric.files.hints import need
 from idmetric.version import __version__
 
 if TYPE_CHECKING:
@@ -201,6 +202,7 @@ def calibrate(
     result: Result,
 ) -> Calibration:
     """The calibration of a model whose similarities (P,) of the pairs are `scores`; adds its measurements."""
+    need("eval", "a calibration", sklearn="scikit-learn")
     import sklearn
 
     facts = _facts(data, pairs, settings)

@@ -106,7 +106,7 @@ class GeneratorOptions(CopyingOptions, OutputsOptions):
     )
     detect: str | None = option(
         None,
-        "find regions by words, such as 'dog,person' (pip install 'idmetric[detect]')",
+        "find regions by words, such as 'dog,person' (pip install 'idmetric[eval]')",
         metavar="WORDS",
     )
     detector: str = option(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 def new_figure(rows: int, columns: int, width: float = 4.8) -> tuple[Figure, list[Axes]]:
     """Return a figure and its axes, row by row; `width` of a column, in inches."""
-    need("report", "a plot", matplotlib="matplotlib")
+    need("eval", "a plot", matplotlib="matplotlib")
     from matplotlib.figure import Figure
 
     height = 2.4 * rows

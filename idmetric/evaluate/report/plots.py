@@ -36,6 +36,7 @@ from idmetric.evaluate.statistics.ranking import roc_auc
 from idmetric.evaluate.statistics.sensitivity import trend
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.files import StrPath
+from idmetric.metric.files.hints import need
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,6 +63,7 @@ class Scored:
 
 def roc(pairs: Mapping[str, Scored], path: StrPath, title: str = "") -> None:
     """Draw ROC curves of models, with their areas; chance is dashed."""
+    need("eval", "ROC curves", sklearn="scikit-learn")
     from sklearn.metrics import roc_curve
 
     figure, [axes] = new_figure(1, 1)

@@ -7,6 +7,7 @@ from numpy.typing import ArrayLike
 
 from idmetric.evaluate.statistics.checks import paired
 from idmetric.metric.distance.ties import comparable, numbers
+from idmetric.metric.files.hints import need
 
 
 def pearson(x: ArrayLike, y: ArrayLike, *, constant: float | None = None) -> float:
@@ -45,6 +46,7 @@ def spearman(x: ArrayLike, y: ArrayLike) -> float:
 
     Arguments, range and errors as in `pearson`; needs SciPy (extra `eval`).
     """
+    need("eval", "Spearman's correlation", scipy="SciPy")
     from scipy.stats import rankdata
 
     a, b = paired(x, y)
@@ -57,6 +59,7 @@ def kendall(x: ArrayLike, y: ArrayLike) -> float:
     tau_b = (C - D) / sqrt((T - T_x) (T - T_y)), T = N (N - 1) / 2 pairs, T_x and T_y of them tied in x and y (Kendall
     1945). Arguments, range and errors as in `pearson`; needs SciPy (extra `eval`).
     """
+    need("eval", "Kendall's correlation", scipy="SciPy")
     from scipy.stats import kendalltau
 
     a, b = comparable(x), comparable(y)

@@ -111,7 +111,7 @@ def student(statistic: Callable[[Rows], float], groups: ArrayLike) -> Interval:
     Raises:
         ValueError: if there are fewer than two identities, or the statistic is undefined without one of them.
     """
-    need("eval", "an interval", scipy="scipy")
+    need("eval", "an interval", scipy="SciPy")
     from scipy.special import stdtrit
 
     value, number, identities = _on_the_data(statistic, groups)

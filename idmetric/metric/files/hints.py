@@ -7,7 +7,7 @@ import inspect
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from importlib.util import find_spec
 from itertools import islice
 from typing import Any
@@ -86,20 +86,13 @@ def need(extra: str, purpose: str, **packages: str) -> None:
     Args:
         extra: the extra of this package that brings them. purpose: who needs them, e.g. "--html".
         packages: the name that Python imports -> the name to print, e.g. `sklearn="scikit-learn"`.
+
+    Raises:
+        MissingExtraError: naming all that are missing.
     """
-    need_all(purpose, {extra: packages})
-
-
-def need_all(purpose: str, extras: Mapping[str, Mapping[str, str]]) -> None:
-    """As `need`, for packages of several extras: one error names all that are missing."""
-    missing: dict[str, str] = {}  # name to print -> its extra
-    for extra, packages in extras.items():
-        for module, name in packages.items():
-            if not _is_installed(module):
-                missing[name] = extra
+    missing = [name for module, name in packages.items() if not _is_installed(module)]
     if missing:
-        missing_extras = ",".join(dict.fromkeys(missing.values()))
-        raise MissingExtraError(f"{purpose} needs {' and '.join(missing)}: {install(missing_extras)}")
+        raise MissingExtraError(f"{purpose} needs {' and '.join(missing)}: {install(extra)}")
 
 
 def _is_installed(module: str) -> bool:

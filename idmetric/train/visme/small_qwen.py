@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from idmetric.metric.files import StrPath
-from idmetric.metric.files.hints import install
+from idmetric.metric.files.hints import need
 
 _TOKENS = (
     "<|endoftext|>",
@@ -34,10 +34,9 @@ def write(
     Args:
         seed: of the weights; torch's global random state does not change.
     """
-    try:
-        import transformers
-    except ImportError as error:
-        raise ImportError(f"Qwen needs transformers: {install('train')}") from error
+    need("train", "Qwen", transformers="transformers")
+    import transformers
+
     target = Path(folder)
     tokenizer = _tokenizer(transformers)
     tokenizer.save_pretrained(target)

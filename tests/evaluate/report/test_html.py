@@ -298,7 +298,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_work(
         assert says in capsys.readouterr().err
     monkeypatch.setitem(sys.modules, "jinja2", None)
     assert score(folder, "ref0.png", "gen/sample2.png", "--html", "x.html") == (1, "")
-    assert "pip install 'idmetric[report]'" in capsys.readouterr().err
+    assert "pip install 'idmetric[eval]'" in capsys.readouterr().err
     assert not (folder / "x.html").exists()
 
 

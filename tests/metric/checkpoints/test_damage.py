@@ -17,7 +17,7 @@ from idmetric.stream.cache import Cache
 from idmetric.stream.store import Store
 from tests.embed_parts import pictures, stored
 
-pytest.importorskip("pyarrow", reason="Parquet files need pyarrow: pip install 'idmetric[data]'")
+pytest.importorskip("pyarrow", reason="Parquet files need pyarrow: pip install 'idmetric[eval]'")
 
 
 def test_a_prune_while_images_are_scored_costs_no_score(

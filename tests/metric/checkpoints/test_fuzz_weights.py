@@ -24,7 +24,7 @@ from idmetric import CheckpointError, NonFiniteError
 from tests.fuzz import damage
 from tests.weight_parts import LOADERS, WEIGHTS, numbers_of
 
-pytest.importorskip("transformers", reason="pip install 'idmetric[detect]'")
+pytest.importorskip("transformers", reason="pip install 'idmetric[eval]'")
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 
 TIMES = int(os.environ.get("FUZZ", "1"))

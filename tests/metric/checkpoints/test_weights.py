@@ -22,7 +22,7 @@ from tests.metric.checkpoints.test_released import VARIANTS, publish
 from tests.metric.models.test_visid import make_qwen
 from tests.weight_parts import LOADERS, WEIGHTS, Loader, numbers_of, used_tensor
 
-pytest.importorskip("transformers", reason="pip install 'idmetric[detect]'")
+pytest.importorskip("transformers", reason="pip install 'idmetric[eval]'")
 pytestmark = pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")
 WHOLE = [name for name, loader in LOADERS.items() if loader.whole]
 

