@@ -42,7 +42,6 @@ PAIR = {"modules": 50, "lines": 5500, "nodes": 34_000}
 LATE = {
     "metric.checkpoints.hub": "huggingface_hub",
     "metric.checkpoints.missing": "a message, of a folder that holds no model",
-    "metric.files.progress": "tqdm",
     "metric.files.hints": "the words of an error",
     "metric.models.encode": "the interface of sentence-transformers",
     "metric.distance.cosine": "torch",
