@@ -2,7 +2,7 @@
 
     python benchmarks/copies.py DATA [WORLD/manifest.parquet]
 
-DATA holds manifest.csv with the split "dev" (see the README's numbers). The script prints the tables of
+DATA holds manifest.csv with the split "dev" (see docs/protocols/photos.md). The script prints the tables of
 reports/copies.md in a few minutes on one core.
 """
 
