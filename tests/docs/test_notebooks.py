@@ -65,8 +65,11 @@ def test_notebooks_are_stored_without_outputs_and_linked() -> None:
         assert book.metadata.kernelspec.name == "python3"
         prose = "".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
         assert all(extra == "." for extra in re.findall(r"pip install '([^\[']+)", prose)), name  # from the repository
+        [extra] = re.findall(r"pip install '\.\[(\w+)\]'", prose)
+        assert f'pip install -q "./idmetric[{extra}]"' in book.cells[1].source, "Colab installs the same"
+        assert f"colab.research.google.com/github/idmetric/idmetric/blob/main/examples/notebooks/{name}.ipynb" in prose
         for target in re.findall(r"\]\(([^)#:]+)", prose):
-            assert (FOLDER / target).exists(), f"{name} links to {target}"
+            assert target == "https" or (FOLDER / target).exists(), f"{name} links to {target}"
         tutorial = (ROOT / "docs" / "tutorials" / f"{page}.md").read_text(encoding="utf-8")
         assert f"examples/notebooks/{name}.ipynb" in tutorial
     assert "examples/notebooks" in (ROOT / "README.md").read_text(encoding="utf-8")
