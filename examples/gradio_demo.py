@@ -14,10 +14,10 @@ from typing import Any
 from PIL import Image
 
 from idmetric import Embedder, ImageReadError, load
-from idmetric.evaluate.report.heatmap import overlay
 from idmetric.matching.heatmaps import heatmaps
 from idmetric.metric.distance.matrix import DISTANCES
 from idmetric.metric.images.read import read_image
+from idmetric.pages.heatmap import overlay
 
 IMAGES = Path(__file__).parent / "images"
 HEADERS = ["rank", "image", "distance"]

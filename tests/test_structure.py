@@ -34,7 +34,18 @@ HELPERS = ("evaluate.statistics", "train.losses", "metric.files", "metric.distan
 OF_LIBRARIES = {"_C", "_functorch", "_version", "_context"}
 
 # the parts of the room metric: a part may import itself and the parts before it
-PARTS = ("errors", "files", "images", "distance", "checkpoints", "calibration", "models", "subject", "loss")
+PARTS = (
+    "errors",
+    "files",
+    "images",
+    "distance",
+    "checkpoints",
+    "calibration",
+    "models",
+    "subject",
+    "loss_images",
+    "loss",
+)
 # what `IDSim("tiny")(a, b)` may load of the package
 PAIR = {"modules": 50, "lines": 5500, "nodes": 34_000}
 

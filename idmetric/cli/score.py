@@ -176,8 +176,8 @@ def _scores(args: Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]
 
 
 def _write_page(args: Namespace, scores: Scores, album: Album, messages: list[str]) -> None:
-    from idmetric.evaluate.report.html import score_page
     from idmetric.pages.render import write_page
+    from idmetric.scoring.page import score_page
 
     write_page(score_page(scores, album, messages=messages), args.html)
 

@@ -50,6 +50,10 @@ class Output(ABC):
             rows.append({**row, **values})
         return Records(rows, (*self.rows.columns, *(number.label for number in numbers)))
 
+    def _repr_html_(self) -> str:
+        """The first rows as a notebook shows them."""
+        return self.rows._repr_html_()
+
     def to_pandas(self) -> Any:
         """`rows` as a pandas DataFrame."""
         return self.rows.to_pandas()

@@ -97,6 +97,25 @@ class Match(Output):
 
     # Who is where
 
+    def _repr_html_(self) -> str:
+        """Each subject's numbers, and the worst images with pictures, as a notebook shows them."""
+        from idmetric.matching.display import match_html
+
+        return match_html(self)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the distance of each subject in each image, and its threshold; returns matplotlib's Axes.
+
+        Args:
+            ax: Axes to draw into; default: new ones.
+
+        Raises:
+            ImportError: without matplotlib.
+        """
+        from idmetric.matching.display import plot_match
+
+        return plot_match(self, ax)
+
     @property
     def states(self) -> list[list[State]]:
         """The state of each subject in each image, (T, S): "matched", "missing", "doubled" or "blended".

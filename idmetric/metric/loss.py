@@ -43,6 +43,7 @@ from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.subject import subject_among
 
 if TYPE_CHECKING:
+    from idmetric.metric.loss_images import LoggedPair
     from idmetric.metric.subject import Subject
 
 Reduction = Literal["mean", "sum", "none"]
@@ -143,6 +144,7 @@ class IdentityLoss(nn.Module):
         # tensors made in inference mode could not join a graph later
         with torch.inference_mode(False), torch.no_grad():
             self._references = self._embed_references(references, labeled(masks, mask_id))
+            self._reference_source = references  # pictures for `log_images`
             self._self_terms = self_terms(self._references, self.distance)
             self.reference_weights = _reference_weights(weights, self._references.cls)
 
@@ -223,6 +225,55 @@ class IdentityLoss(nn.Module):
                 "without detach(), numpy or PIL (a pipeline's __call__ runs under no_grad). To evaluate only, call the "
                 "loss under torch.no_grad()"
             )
+        losses = self._aggregated(self._distances(pixels, masks, boxes))
+        if self.reduction == "mean":
+            return losses.mean()
+        if self.reduction == "sum":
+            return losses.sum()
+        return losses
+
+    @public
+    def log_images(
+        self,
+        writer: Any,
+        pixels: Tensor,
+        step: int,
+        *,
+        masks: Tensor | None = None,
+        boxes: Boxes | None = None,
+        count: int = 4,
+        name: str = "identity",
+    ) -> list[LoggedPair]:
+        """Log the images of a batch that are farthest from the subject, each next to its nearest reference.
+
+        >>> loss.log_images(accelerator, images, step)  # doctest: +SKIP
+
+        The distances are computed once more, without a graph: call it every few hundred steps.
+
+        Args:
+            writer: TensorBoard's `SummaryWriter`, a run of Weights & Biases, an `Accelerator` (all of its trackers), or
+                a function of (pairs, step); None logs nothing.
+            pixels, masks, boxes: as for the loss; a graph is not needed.
+            count: images at most. name: under which they are logged.
+
+        Returns:
+            The pairs, the largest loss first.
+
+        Raises:
+            TypeError: for a writer of another kind.
+        """
+        from idmetric.metric.loss_images import logged, reference_pictures
+
+        _check_shape(pixels)
+        with torch.no_grad():
+            distances = self._distances(pixels, masks, boxes)
+            losses = self._aggregated(distances).tolist()
+        pictures = reference_pictures(self._reference_source, len(self._references))
+        shown = self._to_unit(pixels.detach()).cpu()
+        return logged(writer, shown, losses, distances.argmin(1).tolist(), pictures, step, count, name)
+
+    def _distances(self, pixels: Tensor, masks: Tensor | None, boxes: Boxes | None) -> Tensor:
+        """Distances (B, R) of images to references."""
         views, covers = subject_of(self._to_unit(pixels), masks, boxes, self.outside)
         with self._precision(pixels.device):
             embedding = self._embed(views, covers)
@@ -230,18 +281,13 @@ class IdentityLoss(nn.Module):
         # the references are the metric's by construction, also once DistributedDataParallel has copied over its weights
         references = replace(self._references, model="")
         matrix = _eager_matrix if self.distance in _TRANSPORT else distance_matrix
-        distances = matrix(
-            embedding, references, self.distance, joint_weight=self.joint_weight, self_b=self._self_terms
-        )
+        return matrix(embedding, references, self.distance, joint_weight=self.joint_weight, self_b=self._self_terms)
+
+    def _aggregated(self, distances: Tensor) -> Tensor:
+        """Losses (B,) of distances (B, R)."""
         if self.aggregate == "min":
-            losses = distances.amin(1)
-        else:
-            losses = (distances * self.reference_weights.to(distances)).sum(1)
-        if self.reduction == "mean":
-            return losses.mean()
-        if self.reduction == "sum":
-            return losses.sum()
-        return losses
+            return distances.amin(1)
+        return (distances * self.reference_weights.to(distances)).sum(1)
 
     def _to_unit(self, pixels: Tensor) -> Tensor:
         low, high = self.value_range

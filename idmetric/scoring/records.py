@@ -35,6 +35,13 @@ class Records(Sequence[Record]):
     def __getitem__(self, index: Any) -> Any:
         return self.rows[index]
 
+    def _repr_html_(self) -> str:
+        """The first rows as a notebook shows them."""
+        from idmetric.pages.notebook import ROWS, table  # Pillow: not for --help
+
+        rows = [[row.get(name) for name in self.columns] for row in self.rows[:ROWS]]
+        return table(self.columns, rows, len(self.rows))
+
     def to_records(self) -> list[Record]:
         """Return a list of dicts."""
         return [dict(row) for row in self.rows]

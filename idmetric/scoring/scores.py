@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -13,6 +14,7 @@ from idmetric.metric.files import StrPath, json_file
 from idmetric.metric.files.tables import aligned, first_few, four, rounded
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.records import Record, Records
+from idmetric.scoring.shown import File as File  # part of this module
 
 if TYPE_CHECKING:
     from idmetric.metric.calibration.apply import Calibration
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
 PathLike = StrPath
 Progress = Callable[[int, int], object]  # called with (images or pairs done, images or pairs in all)
-File = tuple[str, str | None]  # an image and its mask
 # columns of scores with any options; other columns of a file of pairs may not have these names
 COLUMNS = (
     "rank",
@@ -230,6 +231,44 @@ class Scores(Records):
                 "all of them show the subject, since P(same) is of pairs of other subjects"
             )
         return "; ".join(sentences)
+
+    def _repr_html_(self) -> str:
+        """The first rows as a notebook shows them, with pictures of image files."""
+        from idmetric.scoring.display import scores_html
+
+        return scores_html(self)
+
+    def to_html(self) -> str:
+        """The page of `idmetric score --html`, with pictures read from the files again, and without matched patches.
+
+        Raises:
+            ImportError: without jinja2.
+        """
+        from idmetric.scoring.page import FileAlbum, score_page
+
+        return score_page(self, FileAlbum())
+
+    def write(self, path: PathLike) -> None:
+        """Write a .csv, .json or .jsonl file, or the page as .html, atomically; ValueError for another ending."""
+        if os.fspath(path).lower().endswith(".html"):
+            from idmetric.pages.render import write_page
+
+            write_page(self.to_html(), path)
+        else:
+            super().write(path)
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the distance of each image, the range of the real photos and the threshold; returns matplotlib's Axes.
+
+        Args:
+            ax: Axes to draw into; default: new ones.
+
+        Raises:
+            ImportError: without matplotlib.
+        """
+        from idmetric.scoring.display import plot_scores
+
+        return plot_scores(self, ax)
 
     def to_dict(self) -> dict[str, Any]:
         """The object that `--format json` prints; numbers with nine significant digits."""

@@ -19,9 +19,9 @@ from idmetric.evaluate.protocols.common.result import Result, Value
 from idmetric.evaluate.protocols.common.scorers import EvalSettings
 from idmetric.evaluate.protocols.segmentation import persam
 from idmetric.evaluate.protocols.segmentation.search import Segmentation, tasks
-from idmetric.evaluate.report.heatmap import colors, overlay
 from idmetric.evaluate.statistics import segmentation as measures
 from idmetric.matching.heatmaps import heatmaps
+from idmetric.pages.heatmap import colors, overlay
 from idmetric.stream.item import Look
 from tests.evaluate.protocols.parts import values
 

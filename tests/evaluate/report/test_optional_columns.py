@@ -23,7 +23,7 @@ from idmetric.evaluate.protocols.generator.outputs import read as read_outputs
 from idmetric.evaluate.protocols.generator_methods import GeneratorOptions
 from idmetric.evaluate.protocols.generator_methods import run as run_generator
 from idmetric.evaluate.report import evaluation
-from idmetric.evaluate.report.html import score_page
+from idmetric.scoring.page import score_page
 from tests.evaluate.protocols.parts import clip_folder, picture
 from tests.report_parts import EVERYTHING, make_folder, score
 
@@ -127,7 +127,7 @@ def test_every_field_of_a_score_may_be_absent(tmp_path: Path, monkeypatch: pytes
         return score_page(without_baseline, album, **more)
 
     make_folder(tmp_path)
-    monkeypatch.setattr("idmetric.evaluate.report.html.score_page", without_each_field)
+    monkeypatch.setattr("idmetric.scoring.page.score_page", without_each_field)
     names = ("sample2", "umlaut-ä-字", "copied")  # with the others five and a copy
     references = [word for name in names for word in ("--ref", f"gen/{name}.png")]
     status, _ = score(tmp_path, *references, *EVERYTHING, "--html", "page.html", "--html-details", "1")

@@ -11,21 +11,23 @@ import os
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from PIL import Image
 
-from idmetric.evaluate.report.heatmap import colors
 from idmetric.metric.calibration.apply import CalibrationError
+from idmetric.metric.images.kinds import ImageReadError
+from idmetric.metric.images.read import read_image
 from idmetric.pages.chart import Scale, percent
+from idmetric.pages.heatmap import colors
+from idmetric.pages.pictures import data_uri, room
 from idmetric.pages.render import render, short
 from idmetric.scoring.limits import OWN_PHOTOS
 from idmetric.scoring.references import ENOUGH
-
-if TYPE_CHECKING:
-    from idmetric.evaluate.report.album import Album, AlbumEntry
-    from idmetric.scoring.scores import Scores
+from idmetric.scoring.shown import File, PageAlbum, PageEntry, ShownScores
 
 _COPY = " repeats the pixels of "  # in the warning of a copy
 _BINS = 100  # in the strip of distances
@@ -42,7 +44,51 @@ class Offer:
     firm: bool = True
 
 
-def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) -> str:
+@dataclass(frozen=True)
+class FileEntry:
+    """See `PageEntry`."""
+
+    row: dict[str, Any]
+    image: File
+    reference: File
+    matches: None = None
+
+
+@dataclass
+class FileAlbum:
+    """Pictures of scores that are there already, read from the files; see `PageAlbum`.
+
+    An image that cannot be read any more, or was in memory, is a gray square.
+    """
+
+    details: int = 0
+    pictures: dict[File, str] = field(default_factory=dict)
+    references: dict[File, None] = field(default_factory=dict)
+
+    def finish(self, rows: Sequence[dict[str, Any]]) -> list[FileEntry]:
+        """Return the entries in the order of the rows."""
+        entries = []
+        for row in rows:
+            name = row["reference"]
+            if not os.path.isfile(name):  # those of aggregate="mean" in one text
+                name = name.split(";")[0]
+            entries.append(FileEntry(row, (row["image"], None), (name, None)))
+        self.references = {entry.reference: None for entry in entries}
+        files = [*self.references, *(entry.image for entry in entries)]
+        limit = room(len(files))
+        for file in files:
+            if file not in self.pictures:
+                self.pictures[file] = _picture(file[0], limit)
+        return entries
+
+
+def _picture(path: str, limit: int) -> str:
+    with suppress(ImageReadError):
+        return data_uri(read_image(path), limit)
+    return data_uri(Image.new("RGB", (48, 48), "gray"), limit)
+
+
+def score_page(scores: ShownScores, album: PageAlbum, *, messages: Sequence[str] = ()) -> str:
     """Make the page of scores; it starts at the first threshold, the one in force or that of the references.
 
     Args:
@@ -87,7 +133,7 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
 
     finite = [distance for distance in distances if math.isfinite(distance)] or [math.nan]
     return render(
-        "idmetric.evaluate.report",
+        "idmetric.scoring",
         "score",
         ("theme.js", "score.js", "compare.js"),
         record=facts,
@@ -114,7 +160,7 @@ def score_page(scores: Scores, album: Album, *, messages: Sequence[str] = ()) ->
     )
 
 
-def _offers(scores: Scores) -> list[Offer]:
+def _offers(scores: ShownScores) -> list[Offer]:
     """Return the thresholds that the page offers."""
     calibration = scores.calibration
     rests_on_photos = calibration is not None and calibration.rests_on_photos
@@ -135,7 +181,7 @@ def _offers(scores: Scores) -> list[Offer]:
     return offers
 
 
-def _rate_note(scores: Scores) -> str:
+def _rate_note(scores: ShownScores) -> str:
     """How much more often than a calibration's rates say the nearest of several references is accepted."""
     if scores.calibration is None or scores.baseline is None or scores.baseline.aggregate != "best":
         return ""
@@ -228,7 +274,7 @@ def _axis(
 # Matched patches
 
 
-def _matches(entries: Sequence[AlbumEntry]) -> dict[str, Any]:
+def _matches(entries: Sequence[PageEntry]) -> dict[str, Any]:
     """Return the data that the script draws; all heatmaps of a page share one scale."""
     matches = [entry.matches for entry in entries if entry.matches is not None]
     note = "This page has no matched patches; the foot of the page says why."

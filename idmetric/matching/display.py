@@ -1,0 +1,109 @@
+"""How a `Match` looks in a notebook: each subject's numbers, the worst images with pictures, and a plot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from idmetric.matching.table import Table
+from idmetric.metric.files.hints import need
+from idmetric.metric.files.tables import four
+from idmetric.pages.notebook import ROWS, picture_of, table
+from idmetric.pages.pictures import Thumbnail
+from idmetric.pages.render import short
+from idmetric.scoring.records import Records
+
+_SUMMARY = ("subject", "n", "coverage", "mean", "worst", "worst_image", "threshold")
+_MOST_NAMES = 30  # of images below a plot
+
+
+class ShownMatch(Protocol):
+    """What is shown of a `Match`."""
+
+    @property
+    def table(self) -> Table:
+        """The distances."""
+
+    @property
+    def thresholds(self) -> Sequence[float]:
+        """Of each subject, NaN without one."""
+
+    @property
+    def thumbnails(self) -> Sequence[Thumbnail]:
+        """A picture of each image, or none."""
+
+    @property
+    def skipped(self) -> Mapping[str, str]:
+        """Images without rows."""
+
+    @property
+    def summary(self) -> Records:
+        """A row for each subject."""
+
+    @property
+    def states(self) -> Sequence[Sequence[str]]:
+        """The state of each subject in each image."""
+
+    @property
+    def nearest(self) -> NDArray[np.float64]:
+        """The distance of each subject in each image (T, S)."""
+
+    @property
+    def badness(self) -> NDArray[np.float64]:
+        """How bad each subject in each image is (T, S)."""
+
+
+def match_html(match: ShownMatch) -> str:
+    """Two tables: a row for each subject, and the worst images first, with the state and distance of each subject."""
+    summary = [[row.get(name) for name in _SUMMARY] for row in match.summary.rows[:ROWS]]
+    subjects = table(_SUMMARY, summary, len(match.summary))
+
+    names = match.table.times
+    short_names = short(names)
+    order = np.argsort(-match.badness.max(axis=1, initial=-np.inf), kind="stable").tolist()
+    rows = []
+    for time in order[:ROWS]:
+        picture = None
+        if match.thumbnails:
+            picture = picture_of(match.thumbnails[time].jpeg, names[time])
+        cells = [_state(match, time, subject) for subject in range(len(match.table.subjects))]
+        rows.append([picture, short_names[time], *cells])
+    notes = ["the worst images first; distances: lower = more surely the same identity"]
+    if match.skipped:
+        notes.append(f"{len(match.skipped)} skipped, see .skipped")
+    images = table(["", "image", *match.table.subjects], rows, len(names), notes)
+    return subjects + images
+
+
+def _state(match: ShownMatch, time: int, subject: int) -> str:
+    state = match.states[time][subject]
+    distance = match.nearest[time, subject]
+    if np.isnan(distance):
+        return state
+    return f"{state} {four(float(distance))}".strip()
+
+
+def plot_match(match: ShownMatch, ax: Any = None) -> Any:
+    """Draw the distances, see `Match.plot`."""
+    need("report", "plot()", matplotlib="matplotlib")
+    import matplotlib.pyplot as plt
+
+    names = match.table.times
+    if ax is None:
+        _, ax = plt.subplots(figsize=(7, 3.5), layout="constrained")
+    places = np.arange(len(names))
+    for number, subject in enumerate(match.table.subjects):
+        [line] = ax.plot(places, match.nearest[:, number], "o-", label=subject)
+        if not np.isnan(match.thresholds[number]):
+            ax.axhline(match.thresholds[number], linestyle="--", color=line.get_color())
+    if len(names) <= _MOST_NAMES:
+        ax.set_xticks(places, short(names), rotation=30, ha="right")
+    else:
+        ax.set_xlabel("image")
+    ax.set_ylabel("distance to the nearest region")
+    if match.table.subjects:
+        ax.legend()
+    return ax

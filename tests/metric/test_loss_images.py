@@ -1,0 +1,111 @@
+"""Images of a training run, logged where trainers log: TensorBoard, Weights & Biases, accelerate, a function."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from idmetric import IdentityLoss, IDSim, embed_subject
+
+COLORS = [(200, 30, 30), (30, 30, 200)]
+
+
+@pytest.fixture(scope="module")
+def metric() -> IDSim:
+    return IDSim("tiny", device="cpu")
+
+
+@pytest.fixture(scope="module")
+def references(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    folder = tmp_path_factory.mktemp("references")
+    for number, color in enumerate(COLORS):
+        Image.new("RGB", (80, 60), color).save(folder / f"{number}.png")
+    return [str(folder / f"{number}.png") for number in range(2)]
+
+
+@pytest.fixture
+def batch(references: list[str]) -> torch.Tensor:
+    """Noise, and one of the references."""
+    noise = torch.rand(3, 3, 60, 80, generator=torch.Generator().manual_seed(0))
+    noise[1] = torch.from_numpy(np.array(Image.open(references[1]))).permute(2, 0, 1) / 255
+    return noise
+
+
+def test_the_worst_images_stand_next_to_their_nearest_reference(
+    metric: IDSim, references: list[str], batch: torch.Tensor
+) -> None:
+    loss = IdentityLoss(metric, references, aggregate="min")
+    calls: list[Any] = []
+    pairs = loss.log_images(lambda pairs, step: calls.append((pairs, step)), batch.requires_grad_(), 7, count=3)
+    with torch.no_grad():
+        expected = IdentityLoss(metric, references, aggregate="min", reduction="none")(batch)
+    order = expected.argsort(descending=True).tolist()
+    assert calls == [(pairs, 7)]
+    assert [pair.row for pair in pairs] == order
+    assert order[-1] == 1
+    assert [pair.loss for pair in pairs] == pytest.approx(expected[order].tolist())
+    last = np.asarray(pairs[-1].picture)
+    assert last.shape == (256 + 16, 512, 3)
+    for left in (128, 384):  # the image on the left is the reference on the right
+        np.testing.assert_allclose(last[128, left], COLORS[1], atol=2)
+    assert loss.log_images(None, batch, 0, count=1)[0].row == order[0]
+
+
+def test_the_range_of_a_decoder_is_shown_as_its_colors(
+    metric: IDSim, references: list[str], batch: torch.Tensor
+) -> None:
+    loss = IdentityLoss(metric, references, value_range=(-1, 1), clamp=True)
+    [pair] = loss.log_images(None, 2 * batch[1:2] - 1, 0)
+    np.testing.assert_allclose(np.asarray(pair.picture)[128, 128], COLORS[1], atol=2)
+
+
+def test_a_subject_shows_its_thumbnails_and_an_embedding_nothing(
+    metric: IDSim, references: list[str], batch: torch.Tensor
+) -> None:
+    subject = embed_subject(metric, references, name="colors")
+    pair = IdentityLoss(metric, subject, aggregate="min").log_images(None, batch[1:2], 0)[0]
+    np.testing.assert_allclose(np.asarray(pair.picture)[128, 384], COLORS[1], atol=3)
+    pair = IdentityLoss(metric, metric.embed(references)).log_images(None, batch[1:2], 0)[0]
+    assert np.asarray(pair.picture)[128, 384].tolist() == [255, 255, 255]
+
+
+def test_tensorboard_gets_one_image_for_each_pair(
+    metric: IDSim, references: list[str], batch: torch.Tensor, tmp_path: Path
+) -> None:
+    tensorboard = pytest.importorskip("torch.utils.tensorboard")
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    loss = IdentityLoss(metric, references)
+    with tensorboard.SummaryWriter(str(tmp_path)) as writer:
+        accelerator = SimpleNamespace(trackers=[SimpleNamespace(writer=writer)])
+        loss.log_images(accelerator, batch, 5, count=2)
+    accumulator = events.EventAccumulator(str(tmp_path)).Reload()
+    [image] = accumulator.Images("identity")
+    assert (image.step, image.width, image.height) == (5, 2 * 512, 272)  # a grid of both
+
+
+def test_weights_and_biases_gets_captions(
+    metric: IDSim, references: list[str], batch: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wandb: Any = ModuleType("wandb")
+    wandb.Image = lambda picture, caption: (picture.size, caption)
+    monkeypatch.setitem(sys.modules, "wandb", wandb)
+    logged: list[Any] = []
+    run = SimpleNamespace(log=lambda values, step: logged.append((values, step)))
+    [pair] = IdentityLoss(metric, references).log_images(run, batch, 3, count=1, name="worst")
+    assert logged == [({"worst": [((512, 272), f"distance {pair.loss:.4f}")]}, 3)]
+
+    tracker = SimpleNamespace(log_images=lambda values, step: logged.append((values, step)))
+    [pair] = IdentityLoss(metric, references).log_images(SimpleNamespace(trackers=[tracker]), batch, 4, count=1)
+    assert logged[1] == ({"identity": [pair.picture]}, 4)
+
+
+def test_a_writer_of_another_kind_is_refused(metric: IDSim, references: list[str], batch: torch.Tensor) -> None:
+    with pytest.raises(TypeError, match="cannot log images to int"):
+        IdentityLoss(metric, references).log_images(3, batch, 0)

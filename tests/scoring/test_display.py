@@ -1,0 +1,173 @@
+"""What a notebook shows of a result: a small table with pictures, a plot, and the page as a file."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import idmetric
+from idmetric import IDSim, score, score_pairs
+from idmetric.pages.notebook import Picture, table
+from idmetric.scoring.records import Records
+from idmetric.scoring.scores import Scores
+
+EVIL = "<script>alert(1)</script>&\"'.png"
+
+
+class Tags(HTMLParser):
+    """The tags of a page, with their attributes, and its text."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = ""
+        self.feed(html)
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data + "\n"
+
+    def count(self, tag: str) -> int:
+        return [name for name, _ in self.tags].count(tag)
+
+
+def is_small_and_self_contained(html: str) -> None:
+    """No script, no address, no color of text or background that a dark notebook would not have."""
+    tags = Tags(html)
+    assert {name for name, _ in tags.tags} <= {"div", "table", "thead", "tbody", "tr", "th", "td", "img", "span"}
+    for name, attributes in tags.tags:
+        assert set(attributes) <= {"style", "src", "alt", "title"}
+        assert not re.search(
+            r"url\(|(?<!-)color:\s*(?!inherit)|background:(?!transparent)", attributes.get("style") or ""
+        )
+        if name == "img":
+            assert (attributes["src"] or "").startswith("data:image/")
+    assert len(html) < 120_000
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("photos")
+    pixels = np.random.default_rng(0).integers(0, 256, (14, 6, 6, 3), np.uint8)
+    for number, image in enumerate(pixels):
+        Image.fromarray(image).resize((120, 90)).save(folder / f"{number}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def scores(folder: Path) -> Scores:
+    images = [str(folder / f"{number}.png") for number in range(14)]
+    return score(IDSim("tiny", device="cpu"), images[:2], images[2:], threshold=0.5)
+
+
+def test_a_notebook_shows_the_first_ten_scores_with_pictures(scores: Scores) -> None:
+    html = scores._repr_html_()
+    is_small_and_self_contained(html)
+    tags = Tags(html)
+    assert (tags.count("tr"), tags.count("img")) == (1 + 10, 2 * 10)
+    for row in scores.rows[:10]:
+        assert f"{row['distance']:.4f}" in tags.text
+    assert "10 of 12 rows" in tags.text
+    assert f"mean {scores.summary['mean']:.4f} over 12" in tags.text
+    assert "IDSim:tiny" in tags.text
+
+
+def test_names_are_escaped_and_absent_files_have_no_picture() -> None:
+    row = {"distance": 0.5, "image": EVIL, "reference": "gone.png", "rank": 1}
+    html = Scores([row], tuple(row), {"model": EVIL})._repr_html_()
+    is_small_and_self_contained(html)
+    assert (Tags(html).count("img"), EVIL in Tags(html).text) == (0, True)
+    is_small_and_self_contained(table([EVIL], [[Picture("data:image/png;base64,", EVIL)], [EVIL * 3]], 2, [EVIL]))
+
+
+@pytest.mark.parametrize("name", ["a\udcff.png", "ü.png"])
+def test_any_file_name_can_be_shown(name: str) -> None:
+    html = Records([{"image": name}], ("image",))._repr_html_()
+    assert html.encode("utf-8")
+
+
+def test_scores_of_images_in_memory_are_shown_by_their_names(folder: Path) -> None:
+    images = [Image.open(folder / f"{number}.png") for number in range(3)]
+    html = score(IDSim("tiny", device="cpu"), images[0], images[1:])._repr_html_()
+    assert "image[1]" in Tags(html).text
+    assert Tags(html).count("img") == 0
+
+
+def test_a_table_of_records_shows_its_columns() -> None:
+    html = Records([{"a": 0.25, "b": None}] * 11, ("a", "b"))._repr_html_()
+    assert Tags(html).text.split() == ["a", "b", *["0.2500"] * 10, "10", "of", "11", "rows"]
+
+
+def test_a_plot_has_the_distances_the_threshold_and_the_real_photos(scores: Scores) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    ax = scores.plot()
+    points, *lines = ax.get_lines()
+    assert points.get_xdata().tolist() == [row["distance"] for row in scores.rows]
+    assert scores.baseline is not None
+    assert {line.get_xdata()[0] for line in lines} == {scores.baseline.max, 0.5}
+    assert scores.plot(ax) is ax
+
+
+@pytest.mark.parametrize("aggregate", ["best", "mean"])
+def test_the_page_is_written_from_a_result(folder: Path, tmp_path: Path, aggregate: Any) -> None:
+    pytest.importorskip("jinja2")
+    images = [str(folder / f"{number}.png") for number in range(4)]
+    scores = score(IDSim("tiny", device="cpu"), images[:2], images[2:], aggregate=aggregate)
+    scores.write(tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert page.count("data:image/webp") >= 3
+    for row in scores.rows:
+        assert Path(row["image"]).name in page
+        assert f"{row['distance']:.4f}" in page
+    scores.write(tmp_path / "rows.csv")
+    assert (tmp_path / "rows.csv").read_text(encoding="utf-8") == scores.to_csv()
+    with pytest.raises(ValueError, match="ends in none of"):
+        scores.write(tmp_path / "rows.txt")
+
+
+def test_the_page_of_pairs_in_memory_shows_gray_squares(folder: Path, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    a, b = (Image.open(folder / f"{number}.png") for number in range(2))
+    score_pairs(IDSim("tiny", device="cpu"), [(a, b)]).write(tmp_path / "page.HTML")
+    assert "image[0]" in (tmp_path / "page.HTML").read_text(encoding="utf-8")
+
+
+def test_a_match_shows_its_subjects_and_the_worst_images_first(folder: Path) -> None:
+    pytest.importorskip("scipy")
+    images = [str(folder / f"{number}.png") for number in range(12)]
+    found = idmetric.match(IDSim("tiny", device="cpu"), {"zero": images[0], "one": images[1]}, images, threshold=0.5)
+    html = found._repr_html_()
+    is_small_and_self_contained(html)
+    tags = Tags(html)
+    assert tags.count("img") == 10
+    assert tags.text.split("worst_image")[0].split()[:3] == ["subject", "n", "coverage"]
+    assert "10 of 12 rows" in tags.text
+    shown = [attributes["title"] for name, attributes in tags.tags if name == "img"]
+    worst = found.badness.max(axis=1).argsort(kind="stable")[::-1]
+    assert shown[0] == images[worst[0]]
+    assert f"missing {found.nearest[worst[0]].max():.4f}" in tags.text
+    without = idmetric.match(IDSim("tiny", device="cpu"), {"zero": images[0]}, images, pages=False)
+    assert Tags(without._repr_html_()).count("img") == 0
+    is_small_and_self_contained(idmetric.consistency(IDSim("tiny", device="cpu"), images)._repr_html_())
+
+
+def test_a_plot_of_a_match_has_a_line_for_each_subject(folder: Path) -> None:
+    pytest.importorskip("scipy")
+    matplotlib = pytest.importorskip("matplotlib")
+    matplotlib.use("Agg")
+    images = [str(folder / f"{number}.png") for number in range(3)]
+    found = idmetric.match(IDSim("tiny", device="cpu"), {"zero": images[0], "one": images[1]}, images, threshold=0.5)
+    lines = found.plot().get_lines()
+    for number, line in enumerate(lines[::2]):
+        np.testing.assert_array_equal(line.get_ydata(), found.nearest[:, number])
+        assert line.get_label() == ("zero", "one")[number]
+    assert [line.get_ydata()[0] for line in lines[1::2]] == [0.5, 0.5]
