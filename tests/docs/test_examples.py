@@ -68,7 +68,7 @@ def test_the_contact_sheet_is_drawn(tmp_path: Path) -> None:
 
 
 # faces.py needs the files of two published models; its own tests stand for them
-WITHOUT_DOWNLOADS = sorted(path for path in EXAMPLES.glob("*.py") if path.stem != "faces")
+WITHOUT_DOWNLOADS = sorted(path for path in EXAMPLES.rglob("*.py") if path.stem != "faces")
 
 
 @pytest.mark.slow

@@ -1,8 +1,8 @@
 """A page to try the metric on: a reference and candidates in, candidates sorted by distance out, with heatmaps.
 
-pip install gradio
-python examples/gradio_demo.py            # the embedded model, no download
-python examples/gradio_demo.py nearid     # or any that idmetric.load takes
+pip install -r examples/space/requirements.txt
+python examples/space/app.py            # the embedded model, no download
+python examples/space/app.py nearid     # or any that idmetric.load takes
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from typing import Any
 
 from PIL import Image
 
-from idmetric import Embedder, ImageReadError, load
+from idmetric import Embedder, ImageReadError, demo_images, load
 from idmetric.matching.heatmaps import heatmaps
 from idmetric.metric.distance.matrix import DISTANCES
 from idmetric.metric.images.read import read_image
 from idmetric.pages.heatmap import overlay
 
-IMAGES = Path(__file__).parent / "images"
-HEADERS = ["rank", "image", "distance"]
+HEADERS = ["rank", "image", "distance", "answer"]
 
 
 def compare(
@@ -39,14 +38,24 @@ def compare(
         maps = heatmaps(metric, embedded, candidates) if show_heat else [None] * len(candidates)
     except ImageReadError as error:
         raise ValueError(f"{Path(error.source).name}: {error.reason}") from error
-    order = sorted(range(len(candidates)), key=far.__getitem__)
-    rows = [[rank, Path(candidates[k]).name, round(far[k], 4)] for rank, k in enumerate(order, 1)]
+
+    rows: list[list[Any]] = []
     pictures = []
-    for rank, k in enumerate(order, 1):
+    for rank, k in enumerate(sorted(range(len(candidates)), key=far.__getitem__), 1):
+        name = Path(candidates[k]).name
+        rows.append([rank, name, round(far[k], 4), answer(metric, far[k], distance)])
         heat = maps[k]
         picture = overlay(candidates[k], heat, low=0, high=1) if heat is not None else read_image(candidates[k])
-        pictures.append((picture, f"{rank}. {Path(candidates[k]).name}: {far[k]:.3f}"))
+        pictures.append((picture, f"{rank}. {name}: {far[k]:.3f}"))
     return rows, pictures
+
+
+def answer(metric: Embedder, far: float, distance: str) -> str:
+    """Same, unsure or different, by the model's calibration; empty without one of this distance."""
+    calibration = metric.calibration
+    if calibration is None or calibration.distance != distance:
+        return ""
+    return calibration.answer(far)
 
 
 def build(metric: Embedder) -> Any:
@@ -59,15 +68,15 @@ def build(metric: Embedder) -> Any:
         except ValueError as error:
             raise gr.Error(str(error)) from error
 
+    reference_file, *candidate_files = map(str, demo_images().values())
     with gr.Blocks(title="idmetric") as page:
         gr.Markdown("# Do these images show one subject?\nDistance to the reference: lower = more surely the same.")
         with gr.Row():
             with gr.Column():
-                reference = gr.Image(type="pil", label="Reference", value=str(IMAGES / "mug_a.png"))
+                reference = gr.Image(type="pil", label="Reference", value=reference_file)
                 candidates = gr.File(
-                    file_count="multiple", file_types=["image"], label="Candidates",
-                    value=[str(p) for p in sorted(IMAGES.glob("*.png")) if p.name != "mug_a.png"],
-                )  # fmt: skip
+                    file_count="multiple", file_types=["image"], label="Candidates", value=candidate_files
+                )
                 distance = gr.Dropdown(list(DISTANCES), value="cls", label="Distance")
                 heat = gr.Checkbox(True, label="Show where the reference is found")
                 button = gr.Button("Compare", variant="primary")
@@ -87,7 +96,7 @@ def main(model: str = "tiny") -> None:
 
 def smoke() -> None:
     """Compare the example images without a page, and without gradio."""
-    candidates = [str(path) for path in sorted(IMAGES.glob("*.png"))]
+    candidates = [str(path) for path in demo_images().values()]
     with Image.open(candidates[0]) as reference:
         for row in compare(load("tiny"), reference, candidates, "cls", True)[0]:
             print(*row)

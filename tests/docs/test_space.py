@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from idmetric import IDSim
+from idmetric import IDSim, demo_images
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 IMAGES = EXAMPLES / "images"
@@ -15,7 +15,7 @@ IMAGES = EXAMPLES / "images"
 
 @pytest.fixture(scope="module")
 def demo() -> dict[str, Any]:
-    return runpy.run_path(str(EXAMPLES / "gradio_demo.py"))
+    return runpy.run_path(str(EXAMPLES / "space" / "app.py"))
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +67,23 @@ def test_the_page_is_built_and_its_button_compares(demo: dict[str, Any], tiny: I
         function.fn(None, None, "cls", True)
     kinds = {component["type"] for component in page.get_config_file()["components"]}
     assert {"image", "file", "dropdown", "dataframe", "gallery", "button"} <= kinds
+
+
+def test_rows_have_an_answer_where_the_model_has_a_calibration_of_the_distance(
+    demo: dict[str, Any], tiny: IDSim
+) -> None:
+    reference, *files = map(str, demo_images().values())
+    rows, _ = demo["compare"](tiny, Image.open(reference), files, "cls", False)
+    assert [row[3] for row in rows] == ["same", "unsure", "different"]
+    rows, _ = demo["compare"](tiny, Image.open(reference), files, "patch", False)
+    assert [row[3] for row in rows] == ["", "", ""]
+
+
+def test_the_space_names_its_program_and_installs_what_it_imports() -> None:
+    folder = EXAMPLES / "space"
+    _, header, _ = (folder / "README.md").read_text(encoding="utf-8").split("---\n", 2)
+    settings = dict(line.split(": ", 1) for line in header.splitlines())
+    assert (folder / settings["app_file"]).is_file()
+    assert settings["sdk"] == "gradio"
+    requirements = (folder / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    assert [line.split(">=")[0] for line in requirements] == ["idmetric[eval]", "gradio"]
