@@ -88,7 +88,7 @@ def _state(match: ShownMatch, time: int, subject: int) -> str:
 
 def plot_match(match: ShownMatch, ax: Any = None) -> Any:
     """Draw the distances, see `Match.plot`."""
-    need("report", "plot()", matplotlib="matplotlib")
+    need("eval", "plot()", matplotlib="matplotlib")
     import matplotlib.pyplot as plt
 
     names = match.table.times

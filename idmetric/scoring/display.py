@@ -56,7 +56,7 @@ def _notes(scores: ShownScores) -> list[str]:
 
 def plot_scores(scores: ShownScores, ax: Any = None) -> Any:
     """Draw the distances, see `Scores.plot`."""
-    need("report", "plot()", matplotlib="matplotlib")
+    need("eval", "plot()", matplotlib="matplotlib")
     import matplotlib.pyplot as plt
 
     distances = [row["distance"] for row in scores.rows]
