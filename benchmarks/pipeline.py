@@ -5,14 +5,16 @@
     python -m benchmarks.pipeline --photos photos/             real photos in place of generated ones
 
 Commands run in this process, in turns with what they are compared with; processor time of all threads counts, which
-other programs hardly change. The model of `score` and `eval generator` costs next to nothing (`NearFree`), so that
-their own work shows; `gallery dedupe` runs with the packaged one.
+other programs hardly change. The model of `score`, `eval generator` and `match` costs next to nothing (`NearFree`), so
+that their own work shows; `gallery dedupe` runs with the packaged one.
 
 - score: one candidate each against four references; over Pillow's decoding of the same files and its bicubic resize to
   the model's size.
 - generator: two methods with an equal number of images of twelve subjects, four references for each; over embedding the
   same files by the stream, without a cache. With and without a page.
 - dedupe: the whole command, embedding included; over embedding the same files.
+- match: all frames of an H.264 clip of 720p as whole images (`--frames`); over PyAV's decoding of the same clip and
+  Pillow's bicubic resize to the model's size. With and without small pictures for pages.
 """
 
 from __future__ import annotations
@@ -36,15 +38,18 @@ from PIL import Image
 from torch import Tensor
 
 sys.path.insert(0, os.path.dirname(__file__))  # scripts of this folder import each other
+from match import write_clip
 from timing import Clock, Timing, cpu_ratio
 
 from idmetric.cli.main import main as idmetric
+from idmetric.matching import match
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.models.load import load
 from idmetric.stream.item import Item
 from idmetric.stream.stream import embedding_of
 
 SIDE = 224
+_CLIP_SIZE = (1280, 720)
 _SUBJECTS = 12
 _REFERENCES = 4  # of each subject
 _POOLED = 8
@@ -109,6 +114,17 @@ def decoded_and_resized(paths: Sequence[Path]) -> None:
     for path in paths:
         with Image.open(path) as image:
             image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BICUBIC)
+
+
+def clip_decoded_and_resized(clip: Path) -> None:
+    """Decode the frames of a video by PyAV and resize them to the model's size by Pillow."""
+    import av
+
+    with av.open(str(clip)) as container:
+        container.streams.video[0].thread_type = "AUTO"
+        for frame in container.decode(video=0):
+            image = Image.fromarray(frame.to_ndarray(format="rgb24"))
+            image.resize((SIDE, SIDE), Image.Resampling.BICUBIC)
 
 
 def run(*arguments: object) -> None:
@@ -181,7 +197,25 @@ def dedupe(args: argparse.Namespace, folder: Path) -> tuple[str, dict[str, Calla
     }
 
 
-SECTIONS = {"score": score, "generator": generator, "dedupe": dedupe}
+def frames(args: argparse.Namespace, folder: Path) -> tuple[str, dict[str, Callable[[], object]]]:
+    """All frames of a clip."""
+    clip = folder / "clip.mp4"
+    write_clip(clip, args.frames, _CLIP_SIZE)
+    reference = write_files(folder / "photos", 1, _CLIP_SIZE, args.photos)
+    metric = NearFree()
+
+    def matched(pages: bool) -> None:
+        match(metric, {"subject": reference}, clip, frames="all", pages=pages)
+
+    base = "decode + resize"
+    return base, {
+        base: lambda: clip_decoded_and_resized(clip),
+        "match without pages": lambda: matched(pages=False),
+        "match": lambda: matched(pages=True),
+    }
+
+
+SECTIONS = {"score": score, "generator": generator, "dedupe": dedupe, "match": frames}
 
 
 def lines_of(timings: dict[str, Timing], base: str) -> Iterator[str]:
@@ -199,6 +233,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", action="append", choices=SECTIONS, help="may be repeated (default: all)")
     parser.add_argument("--size", type=int, nargs=2, default=(1024, 1024), metavar=("WIDTH", "HEIGHT"))
     parser.add_argument("--images", type=int, default=240, help="files in all (default: %(default)s)")
+    parser.add_argument("--frames", type=int, default=300, help="of the clip (default: %(default)s)")
     parser.add_argument("--photos", type=Path, help="folder of photos (default: generated ones)")
     parser.add_argument("--repeats", type=int, default=3, help="rounds (default: %(default)s)")
     args = parser.parse_args(argv)

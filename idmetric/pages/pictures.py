@@ -14,7 +14,7 @@ _LEAST = 48  # side in pixels below which a picture shows nothing
 _TOTAL = 11_000_000  # bytes for all pictures of a page; text adds a third
 _LARGEST, _SMALLEST = 60_000, 2_000  # bytes for one picture
 _QUALITY = 80
-_THUMBNAIL = 400  # longest side in pixels of a thumbnail; about 10 KB for a photo
+_THUMBNAIL = 400  # about the longer side in pixels of a thumbnail; about 10 KB for a photo
 _ICON = 1_000  # bytes of an icon, with about 100 pixels a side
 _DENSITY = 0.1  # bytes per pixel of a plain photo; sizes that are surely too large are not tried
 _JPEG_DENSITY = 0.15  # bytes per pixel of most photos
@@ -99,7 +99,5 @@ class Thumbnail:
 
 def thumbnail_of(picture: Image.Image) -> Thumbnail:
     """Reduce an image."""
-    small = picture.copy()
-    # large ones by averages of blocks first, which takes a quarter of the time
-    small.thumbnail((_THUMBNAIL, _THUMBNAIL), Image.Resampling.BILINEAR, reducing_gap=1.0)
+    small = averaged(picture, _THUMBNAIL)
     return Thumbnail(jpeg_of(small), picture.width, picture.height)
