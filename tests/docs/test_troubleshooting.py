@@ -29,6 +29,7 @@ from idmetric.metric.distance.finite import reason
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.kinds import MultiFrameWarning
 from idmetric.metric.images.read import read_image
+from idmetric.train.contention import CoreWatch
 from tests.clip_files import picture, write_video
 from tests.metric.images.test_read import tiff
 
@@ -139,6 +140,12 @@ def given(tmp_path: Path, patch: pytest.MonkeyPatch, said: Callable[[], str]) ->
     for value in (torch.tensor(1, dtype=torch.int8), torch.tensor(math.nan)):
         save_file({"mlp_cls.beta_logit": value}, tmp_path / "damaged" / "model.safetensors")
         yield message(lambda: IDSim(tmp_path / "damaged"))
+
+    readings = iter([0.0, 9.0, 18.0])  # two threads that wait all the time
+    clock = iter([0.0, 5.0, 10.0])
+    watch = CoreWatch(2, waited=lambda: next(readings), clock=lambda: next(clock))
+    watch.look()
+    yield watch.look()
 
     with patch.context() as full:
         full.setattr("idmetric.cli.gallery._dedupe", refused(MemoryError()))

@@ -1,0 +1,69 @@
+"""A plain folder of photos, `photos/NAME/*.png`: how each recipe trains on it, as its page says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from idmetric.cli.main import main
+from idmetric.data.painter import Painter
+
+PAGES = Path(__file__).resolve().parents[2] / "docs" / "train"
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A manifest of 6 identities with 3 photos each, imported from a folder."""
+    folder = tmp_path_factory.mktemp("plain")
+    painted = Painter(size=64, views=3).paint(folder / "painted", 6)
+    for number in range(len(painted)):
+        photo = folder / "photos" / str(painted[number].identity).replace("/", "-") / f"{number}.png"
+        photo.parent.mkdir(parents=True, exist_ok=True)
+        painted.image(number).save(photo)
+    assert main(["data", "import", "folder", str(folder / "photos"), "-o", str(folder / "photos.parquet")]) == 0
+    return folder / "photos.parquet"
+
+
+def train(recipe: str, data: Path, out: Path, *options: str) -> int:
+    """Train the small random model of --smoke on data."""
+    quick = ["--smoke", "--cpu", "--workers", "0", "--quiet"]
+    return main(["train", recipe, "--data", str(data), "--out", str(out), *quick, *options])
+
+
+def test_ilgen_trains_on_a_plain_folder(plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert train("ilgen", plain, tmp_path / "run", "--images", "3", "--classes", "400", "--epochs", "1") == 0
+    assert "note: a batch has 6 classes, as the data do not fill one of 400" in capsys.readouterr().out
+
+
+def test_idsim_names_the_command_that_mines_triplets_of_a_plain_folder(
+    plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("idsim", plain, tmp_path / "run") == 1
+    assert "for a folder of photos alone `idmetric data mine negatives` does" in capsys.readouterr().err
+    mined = tmp_path / "mined.parquet"
+    mine = ["data", "mine", "negatives", str(plain), "--model", "tiny", "--device", "cpu", "--quiet", "-o", str(mined)]
+    assert main(mine) == 0
+    assert train("idsim", mined, tmp_path / "run", "--epochs", "1", "--validate-every", "0") == 0
+    assert "idmetric data mine negatives photos.parquet" in (PAGES / "idsim.md").read_text(encoding="utf-8")
+
+
+def test_nearid_names_the_options_that_need_no_distractors(
+    plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train("nearid", plain, tmp_path / "run") == 1
+    assert "a folder of photos alone trains by --objective info-nce --mask-prob 0" in capsys.readouterr().err
+    options = ["--objective", "info-nce", "--mask-prob", "0"]
+    assert train("nearid", plain, tmp_path / "run", *options, "--epochs", "1") == 0
+    assert "note: a batch has 6 tuples, as the data do not fill one of 8" in capsys.readouterr().out
+    assert " ".join(options) in (PAGES / "nearid.md").read_text(encoding="utf-8")
+
+
+def test_visme_trains_on_a_plain_folder(plain: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("transformers")
+    options = ["--batch-size", "1024", "--samples", "64", "--steps", "1"]
+    assert train("visme", plain, tmp_path / "run", *options) == 0
+    assert "note: a batch has 1 blocks of 6 samples, as the data do not fill 16 of 64" in capsys.readouterr().out
+    settings = json.loads((tmp_path / "run" / "recipe.json").read_text())["settings"]
+    assert (settings["batch_size"], settings["samples"]) == (6, 6)
