@@ -34,7 +34,7 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--photos", type=Path, default=SMOKE_PHOTOS, help="folder of the subject's photos")
     parser.add_argument("--prompt", default="a photo of sks dog")
     parser.add_argument("--out", type=Path, help="folder for the LoRA, for pipe.load_lora_weights")
-    parser.add_argument("--metric", default="dinov3_vitl16", help="see idmetric score --list-models")
+    parser.add_argument("--metric", default="dinov3_vitl16", help="see idmetric models")
     parser.add_argument("--distance", default="cls")
     parser.add_argument("--identity", type=float, default=0.1, help="weight of the identity term; 0 = DreamBooth alone")
     parser.add_argument("--below", type=int, default=250, help="timesteps that the identity term looks at")

@@ -11,6 +11,7 @@ from idmetric.cli.command import Parser
 # subcommand -> the module with its main(argv, prog), and the line that describes it
 COMMANDS = {
     "demo": ("idmetric.cli.demo", "a first score, of example pictures in the package"),
+    "models": ("idmetric.cli.list_models", "what each model needs, and which fits this machine"),
     "score": ("idmetric.cli.score", "distances of images to references, or of listed pairs"),
     "match": ("idmetric.cli.match", "several subjects in images: who is where"),
     "gallery": ("idmetric.cli.gallery", "search a folder, find duplicates, group identities"),

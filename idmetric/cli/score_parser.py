@@ -118,7 +118,7 @@ def _add_more(parser: Parser) -> None:
         metavar="N",
         help="with --html: show matched patches of the N nearest images, 0 = none (default: %(default)s)",
     )
-    rest.add_argument("--list-models", action="store_true", help="print the models and exit")
+    rest.add_argument("--list-models", action="store_true", help="print the tables of `idmetric models` and exit")
 
 
 def refuse_misuse(parser: Parser, args: Namespace) -> None:

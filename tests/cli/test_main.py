@@ -35,7 +35,7 @@ def test_help_lists_the_subcommands_in_one_line_each(capsys: pytest.CaptureFixtu
 
 def test_a_subcommand_goes_by_the_name_that_called_it(capsys: pytest.CaptureFixture[str]) -> None:
     for name in COMMANDS:
-        assert shown(capsys, name, "--help").startswith(f"usage: idmetric {name} ")
+        assert shown(capsys, name, "--help").split()[:3] == ["usage:", "idmetric", name]
     for call, name in ((main, "idmetric score"), (lambda words: score.main(words[1:]), "idmetric-score")):
         with pytest.raises(SystemExit):
             call(["score", "absent.png", "absent.png"])

@@ -404,19 +404,21 @@ def test_models_are_listed_with_license_size_and_cache_state(
 
     def state_of() -> dict[str, str]:
         assert main(["--list-models"]) == 0
-        models, scores, frozen = capsys.readouterr().out.split("\n\n")
+        models, needs, scores, frozen, _, machine = capsys.readouterr().out.split("\n\n")
+        assert needs.splitlines()[0].split()[:3] == ["model", "parameters", "GFLOP"]
+        assert machine.startswith("this machine: ")
         assert "dreambench_plus/metrics/dino_score.py" in scores
         assert "frozen:dinov3-l16" in frozen
         lines = models.splitlines()
-        assert lines[0].split() == ["model", "download", "license", "resolution", "distance", "state", "repository"]
+        assert lines[0].split() == ["model", "download", "license", "gated", "resolution", "source", "state"]
         return {line.split()[0]: line for line in lines[1:]}
 
     lines = state_of()
-    assert list(lines) == ["tiny", *released.models()]
+    assert list(lines) == ["tiny", "efficientnet-lite0", *released.models()]
     assert "dinov3-license" in lines["dinov3_vitl16"]
     assert "448x448" in lines["dinov3_vitl16"]
     assert "0.9 GB" in lines["nearid"]
-    assert all("not fetched" in line for name, line in lines.items() if name != "tiny")
+    assert all(lines[name].endswith("not fetched") for name in released.models())
 
     release = released.IDSIM["dinov2_vitb14"]
     assert release.revision is not None

@@ -23,6 +23,7 @@ class Release:
         license: of the weights, as far as it could be confirmed.
         gigabytes: size of the download, backbone included, from the number of parameters.
         resolution: how large images are seen.
+        gated: whether the Hub wants a login and an accepted license first, as far as it could be confirmed.
     """
 
     repo: str
@@ -31,6 +32,7 @@ class Release:
     license: str
     gigabytes: float
     resolution: str
+    gated: str = "not known to be"
 
 
 # Backbones: DINOv3 under Meta's "dinov3-license", DINOv2 under Apache-2.0. Of the heads and adapters only the ViT-B/14

