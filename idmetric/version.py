@@ -1,3 +1,3 @@
 """The version of the package; here, so that modules can import it without the package's lazy names."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

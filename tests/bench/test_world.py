@@ -11,6 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+
+pytest.importorskip("vtkmodules", reason="rendering needs VTK: pip install vtk")
+
 from world import Assets, Edit, Identity, World, render_scene
 from world.assets import shared_assets
 from world.context import Background, Context, Occluder, turn

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import pytest
+
+pytest.importorskip("vtkmodules", reason="rendering needs VTK: pip install vtk")
+
 from world import protocol
 from world.protocol import WorldOptions
 

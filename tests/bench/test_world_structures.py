@@ -7,6 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+pytest.importorskip("vtkmodules", reason="rendering needs VTK: pip install vtk")
+
 from world import FACTORS, LEVELS, STRENGTHS, World
 from world.__main__ import main
 from world.write import WorldPlan, takes, write_world

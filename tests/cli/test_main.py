@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from idmetric.cli.command import codes
 from idmetric.cli.main import COMMANDS, main
 from idmetric.metric.calibration.apply import PAIR_RATE, SEARCH_RATE
 from idmetric.metric.distance.matrix import DISTANCES
+from idmetric.version import __version__
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,6 +49,14 @@ def test_two_commands_are_installed() -> None:
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     scripts = dict(re.findall(r'^(idmetric[-\w]*) = "([\w.]+):main"$', project, flags=re.M))
     assert scripts == {"idmetric": "idmetric.cli.main", "idmetric-score": COMMANDS["score"][0]}
+
+
+def test_python_m_idmetric_is_the_command() -> None:
+    for words in (["--version"], ["score", "--version"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "idmetric", *words], cwd=ROOT, capture_output=True, text=True, check=True
+        )
+        assert done.stdout == f"idmetric {__version__}\n"
 
 
 # Shared options

@@ -129,10 +129,11 @@ def test_the_cache_keeps_files_alone(metric: Any, files: list[str], tmp_path: Pa
     images = [Image.open(files[1]), files[2]]
     first = idmetric.score(metric, files[0], images, cache=tmp_path)
     again = idmetric.score(metric, files[0], images, cache=tmp_path)
-    assert first.rows == again.rows
-    assert [row["distance"] for row in idmetric.score(metric, files[0], images).rows] == [
-        row["distance"] for row in first.rows
-    ]
+    for row, row_again in zip(first.rows, again.rows, strict=True):  # old versions of torch round by batch size
+        assert row_again == {**row, "distance": pytest.approx(row["distance"], abs=1e-6)}
+    assert [row["distance"] for row in idmetric.score(metric, files[0], images).rows] == pytest.approx(
+        [row["distance"] for row in first.rows], abs=1e-6
+    )
 
 
 def test_an_image_of_datasets_is_an_image_everywhere(metric: Any, files: list[str]) -> None:

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
+pytest.importorskip("vtkmodules", reason="rendering needs VTK: pip install vtk")
+
 import recipe as tiny
 import torch
 from config import LABELED, PHOTOS, RENDERED, Config, sources

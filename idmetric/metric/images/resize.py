@@ -44,8 +44,9 @@ def resize_antialiased(x: Tensor, size: Sides, interpolation: str) -> Tensor:
     if x.device.type == "mps":
         wide = wide.cpu()
 
-    # torch.export should write operators of torch alone
-    if torch.compiler.is_compiling() and not torch.compiler.is_exporting():
+    # torch.export should write operators of torch alone; torch tells it from compiling since 2.7
+    is_exporting = hasattr(torch.compiler, "is_exporting") and torch.compiler.is_exporting()
+    if torch.compiler.is_compiling() and not is_exporting:
         resized: Tensor = _resize(wide, *size, interpolation)
     else:
         resized = F.interpolate(wide, tuple(size), mode=interpolation, align_corners=False, antialias=True)

@@ -108,8 +108,8 @@ class Preprocessor:
         computed = torch.promote_types(dtype, torch.float32)
         computed = torch.promote_types(computed, pixels.dtype)
         x = pixels.to(device, computed)
-        mean = x.new_tensor(self.mean).view(3, 1, 1)
-        std = x.new_tensor(self.std).view(3, 1, 1)
+        mean = torch.tensor(self.mean, dtype=computed, device=x.device).view(3, 1, 1)
+        std = torch.tensor(self.std, dtype=computed, device=x.device).view(3, 1, 1)
         return (x - mean).div_(std)
 
     # Files and images in memory

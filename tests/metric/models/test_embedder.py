@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from packaging.version import Version
 from PIL import Image
 
 from idmetric import Backbone, Embedding, IdentityLoss, IDSim, ImageReadError, load
@@ -316,6 +317,7 @@ def test_a_model_loaded_in_inference_mode_can_be_a_loss(open_model: Callable[[],
     assert image.grad.abs().sum() > 0
 
 
+@pytest.mark.skipif(Version(torch.__version__) < Version("2.10"), reason="docs/limits.md: torch.func needs torch 2.10")
 def test_torch_func_differentiates_and_vmap_is_refused_in_one_line() -> None:
     model = random_model("dinov3")
     a, b = torch.rand(2, 2, 3, 64, 64)
