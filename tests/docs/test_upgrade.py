@@ -136,3 +136,23 @@ def test_the_new_numbers_of_tiny_are_those_of_the_example_images() -> None:
         row[2] for row in rows_of("Numbers that change on purpose", "| what | 0.1 | 0.2 |") if "size of" in row[0]
     ]
     assert size == f"{metric.image_size[0]} px, {metric.embed([pair[0]]).cls.shape[-1]:,}"
+
+
+def test_changelog_upgrade_notes_and_roadmap_stay_pages_that_one_reads() -> None:
+    """A release had 465 lines once."""
+    changelog = (ROOT / "docs" / "changelog.md").read_text(encoding="utf-8")
+    for release in changelog.split("\n## ")[1:]:
+        assert len(release.splitlines()) <= 150, release.splitlines()[0]
+    assert len(PAGE.splitlines()) <= 160
+    assert len((ROOT / "docs" / "roadmap.md").read_text(encoding="utf-8").splitlines()) <= 60
+
+
+def test_the_deprecation_rule_is_where_changelog_and_roadmap_link_to() -> None:
+    rule = (
+        (ROOT / "docs" / "contributing.md").read_text(encoding="utf-8").split("## Deprecation\n")[1].split("\n## ")[0]
+    )
+    assert "warns for one minor version before" in " ".join(rule.split())
+    assert (ROOT / "tests" / "public_api.txt").is_file()
+    for page in ("changelog", "roadmap"):
+        text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+        assert "](contributing.md#deprecation)" in text, page
