@@ -99,3 +99,13 @@ def test_an_editable_install_is_imported_from_the_folder_above_the_clone(tmp_pat
     command = [sys.executable, "-E", "-S", "-c", program]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert Path(done.stdout.strip()) == ROOT / "idmetric" / "__init__.py"
+
+
+def test_an_installed_torch_of_2024_is_not_replaced(wheel: zipfile.ZipFile) -> None:
+    """The job "oldest" runs the tests with these versions."""
+    [path] = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    lines = email.message_from_bytes(wheel.read(path)).get_all("Requires-Dist") or []
+    assert {line for line in lines if "extra ==" not in line} == {
+        "filelock>=4.2", "huggingface-hub>=0.26", "numpy>=1.26", "pillow>=10.3", "safetensors>=0.4.5", "timm>=1.0.20",
+        "torch>=2.4", "tqdm>=4.66",
+    }  # fmt: skip
