@@ -11,6 +11,7 @@ from idmetric.metric.files.lazy import lazy
 from idmetric.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from idmetric.evaluate.evaluation import Evaluation, evaluation
     from idmetric.matching.clips import Clip
     from idmetric.matching.consistency import consistency
     from idmetric.matching.matching import match
@@ -39,6 +40,7 @@ _LAZY = {
     "Cut": "idmetric.matching.regions",
     "Embedder": "idmetric.metric.models.embedder",
     "Embedding": "idmetric.metric.distance.embedding",
+    "Evaluation": "idmetric.evaluate.evaluation",
     "IDSim": "idmetric.metric.models.idsim",
     "IdentityLoss": "idmetric.metric.loss",
     "ImageReadError": "idmetric.metric.images.read",
@@ -50,6 +52,7 @@ _LAZY = {
     "VisIDEmbed": "idmetric.metric.models.visid",
     "consistency": "idmetric.matching.consistency",
     "demo_images": "idmetric.scoring.demo",
+    "evaluation": "idmetric.evaluate.evaluation",
     "embed_subject": "idmetric.stream.subjects",
     "load": "idmetric.metric.models.load",
     "match": "idmetric.matching.matching",
@@ -64,6 +67,7 @@ __all__ = [
     "Cut",
     "Embedder",
     "Embedding",
+    "Evaluation",
     "IDSim",
     "IdentityLoss",
     "ImageReadError",
@@ -77,6 +81,7 @@ __all__ = [
     "consistency",
     "demo_images",
     "embed_subject",
+    "evaluation",
     "load",
     "match",
     "score",

@@ -77,8 +77,8 @@ def _run(args: Namespace) -> int:
 
 
 def _write_page(scores: Scores, album: Album, path: str) -> None:
-    from idmetric.evaluate.report.html import score_page
     from idmetric.pages.render import write_page
+    from idmetric.scoring.page import score_page
 
     write_page(score_page(scores, album), path)
     say(f"wrote {path}")

@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -30,7 +29,7 @@ from idmetric.cli.command import (
     warnings_as_lines,
     write,
 )
-from idmetric.cli.data.common import of_splits, read_data
+from idmetric.cli.data.common import of_splits
 from idmetric.evaluate.protocols.common.protocol import Protocol, find, modules
 from idmetric.evaluate.settings import Checked, add_options, values_of
 from idmetric.metric.files.hints import need
@@ -39,10 +38,10 @@ from idmetric.stream.keys import cache_folder
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
+    from idmetric.evaluate.evaluation import Evaluation
     from idmetric.evaluate.protocols.common.grids import View
     from idmetric.evaluate.protocols.common.result import Result
     from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models, PairJudge
-    from idmetric.evaluate.report.page_pictures import PagePictures
 
 ALL_NAMED = "named"  # a --model that stands for all published scores of images
 PROTOCOLS = modules()
@@ -204,7 +203,8 @@ def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
     view_error = None
     with warnings_as_lines():
         with fixable(), counting_embeddings(args.quiet), ExitStack() as stack:
-            data, results, pictures = _measured(protocol, protocol_options, sources, args, stack)
+            evaluation = _measured(protocol, protocol_options, sources, args, stack)
+            results = evaluation.results
             try:
                 text = _text(results, protocol.name, args, view)
             except RequestError as error:  # the numbers are kept
@@ -212,7 +212,7 @@ def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:
                 text = _text(results, protocol.name, args, view)
         try:
             with fixable():
-                written = _write_files(results, data, pictures, args, protocol.name, view)
+                written = _write_files(evaluation, args, view)
         except CommandError as error:  # such as a disk that is full by now
             raise CommandError(f"{error}; the result is on stdout") from error
         finally:  # whatever happens, hours of work are printed
@@ -300,31 +300,21 @@ def _measured(
     sources: Mapping[str, str],
     args: argparse.Namespace,
     stack: ExitStack,
-) -> tuple[Manifest, list[Result], PagePictures | None]:
+) -> Evaluation:
     """Open data and models, and run the protocol; with --html pictures are kept for the page."""
+    from idmetric.evaluate.evaluation import measured, open_data
     from idmetric.evaluate.protocols.common.scorers import PairJudge
 
     _check_files(protocol, args)
     settings = _settings(args, stack)
-    data = _open_data(protocol, protocol_options, settings, args)
+    data = of_splits(open_data(protocol, args.data, settings, protocol_options), args)
     refuse_inputs({"--html": args.html}, _files_of(data))
     models = _open_models(sources, args)
     for name, model in models.items():
         if isinstance(model, PairJudge):  # its cost is printed however the run ends
             stack.callback(_print_cost, name, model)
-    pictures = None
-    if args.html is not None:
-        from idmetric.evaluate.report.page_pictures import PagePictures
-
-        pictures = PagePictures(len(data))
-        settings = replace(settings, wants=(pictures.take,))
-    results = protocol.run(data, models, settings, protocol_options)
-
     names_of_data = {"data": args.data, "split": args.split}
-    for name in protocol.data_options:
-        names_of_data[name] = getattr(protocol_options, name)
-    traced = {name: value for name, value in names_of_data.items() if value is not None}
-    return data, [replace(result, settings={**result.settings, **traced}) for result in results], pictures
+    return measured(protocol, data, models, settings, protocol_options, names_of_data, pages=args.html is not None)
 
 
 def _store(args: argparse.Namespace) -> Path | None:
@@ -358,20 +348,6 @@ def _settings(args: argparse.Namespace, stack: ExitStack) -> EvalSettings:
         data_name="" if args.data is None else args.data.name,
         device=args.device,
     )
-
-
-def _open_data(
-    protocol: Protocol[Checked], protocol_options: Checked, settings: EvalSettings, args: argparse.Namespace
-) -> Manifest:
-    from idmetric.data.manifest.table import Manifest
-
-    if protocol.open_data is not None:
-        data = protocol.open_data(args.data, settings, protocol_options)
-    elif args.data is not None:
-        data = read_data(args.data)
-    else:
-        data = Manifest.from_rows([])
-    return of_splits(data, args)
 
 
 def _files_of(data: Manifest) -> Iterator[Path]:
@@ -415,29 +391,19 @@ def _text(results: list[Result], name: str, args: argparse.Namespace, view: View
     return text
 
 
-def _write_files(
-    results: list[Result],
-    data: Manifest,
-    pictures: PagePictures | None,
-    args: argparse.Namespace,
-    name: str,
-    view: View,
-) -> list[Path]:
+def _write_files(evaluation: Evaluation, args: argparse.Namespace, view: View) -> list[Path]:
     """Write the files of --out, --plots and --html; returns them."""
     from idmetric.evaluate.protocols.common.tables import write
 
     written: list[Path] = []
     if args.out is not None:
-        written += write(results, args.out, name, view)
+        written += write(evaluation.results, args.out, evaluation.protocol, view)
     if args.plots:
         from idmetric.evaluate.report.plots import draw
 
-        written += draw(results, args.out, name, args.plots)
+        written += draw(evaluation.results, args.out, evaluation.protocol, args.plots)
     if args.html is not None:
-        from idmetric.evaluate.report.evaluation import eval_page
-        from idmetric.pages.render import write_page
-
-        write_page(eval_page(results, data, pictures), args.html)
+        evaluation.write(args.html)
         written.append(args.html)
     return written
 

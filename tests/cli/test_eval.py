@@ -12,6 +12,7 @@ from PIL import Image
 
 from idmetric.cli import eval as cli
 from idmetric.data.manifest.table import read
+from idmetric.data.reading import read_data
 from tests.conftest import random_model
 from tests.runner import Runner
 
@@ -69,7 +70,7 @@ def test_a_folder_of_photos_becomes_a_table(
 def test_a_split_that_is_not_there_is_named(
     album: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], run: Runner
 ) -> None:
-    manifest = cli.read_data(album)
+    manifest = read_data(album)
     manifest.replace(split=["test"] * 6 + ["val"] * 6).write(tmp_path / "album.csv")
     given = ["folder", "--data", tmp_path / "album.csv", "--model", "hsv", *QUICK]
     run.fails("no split 'train'; there are test, val", *given, "--split", "train")
@@ -114,10 +115,10 @@ def test_what_cannot_be_done_is_said_in_one_error(album: Path, given: list[str],
 
 
 def test_a_manifest_in_the_folder_is_read_before_its_folders(album: Path) -> None:
-    whole = cli.read_data(album)
+    whole = read_data(album)
     assert set(whole.column("identity")) == {f"album/{name}" for name in "abcd"}
     whole.take([0, 1]).write(album / "manifest.parquet")
-    assert len(cli.read_data(album)) == len(read(album / "manifest.parquet")) == 2
+    assert len(read_data(album)) == len(read(album / "manifest.parquet")) == 2
 
 
 @pytest.mark.parametrize("name", cli.PROTOCOLS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,7 +11,6 @@ from idmetric.cli import options
 from idmetric.cli.command import say
 from idmetric.metric.files.progress import Progress
 from idmetric.metric.files.tables import first_few
-from idmetric.metric.images.paths import matches
 
 if TYPE_CHECKING:
     from idmetric.data.manifest.table import Manifest
@@ -60,23 +58,6 @@ def of_splits(manifest: Manifest, args: Namespace) -> Manifest:
             names = ", ".join(filter(None, splits)) or "no splits"
             raise ValueError(f"{args.data}: no split {split!r}; there are {names} (or make them: idmetric data split)")
     return manifest.filter(split=args.split)
-
-
-def read_data(path: Path) -> Manifest:
-    """Read a manifest, or make one of a folder with one folder per identity, or join those of a pattern."""
-    from idmetric.data.importers.run import import_dataset
-    from idmetric.data.manifest.table import FORMATS, merge, read
-
-    if not path.exists():
-        sources = matches(os.fspath(path))
-        if not sources:
-            raise ValueError(f"{path}: no such file or folder")
-        parts = [read_data(Path(source)) for source in sources]
-        return parts[0] if len(parts) == 1 else merge(parts)
-    for file in [path, *(path / f"manifest{ending}" for ending in FORMATS)]:
-        if file.is_file():
-            return read(file)
-    return import_dataset("folder", path, name=path.resolve().name)
 
 
 def pairs(texts: Iterable[str], option: str) -> dict[str, str]:

@@ -1,0 +1,246 @@
+"""`idmetric.evaluation`: a protocol from Python, and its results as an object.
+
+result = idmetric.evaluation("generator", "outputs/", IDSim())
+result.write("page.html")
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+
+from idmetric.data.manifest.table import Manifest
+from idmetric.data.reading import read_data
+from idmetric.evaluate.protocols.common import tables
+from idmetric.evaluate.protocols.common.grids import View
+from idmetric.evaluate.protocols.common.models import open_model
+from idmetric.evaluate.protocols.common.protocol import Protocol, find, modules
+from idmetric.evaluate.protocols.common.result import Result, Value, as_csv, as_json, footnotes
+from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models
+from idmetric.evaluate.settings import Checked
+from idmetric.metric.errors import RequestError
+from idmetric.metric.files import StrPath
+from idmetric.metric.files.boundary import public
+from idmetric.metric.files.hints import did_you_mean
+from idmetric.metric.files.output import replacing
+from idmetric.metric.files.tables import four
+from idmetric.metric.models.embedder import Embedder
+from idmetric.pages.notebook import ROWS, table
+from idmetric.pages.render import write_page
+
+if TYPE_CHECKING:
+    from idmetric.evaluate.report.page_pictures import PagePictures
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The results of a protocol: a row of numbers for each model and group.
+
+    Attributes:
+        protocol: its name. results: of each model.
+        data: the images. pictures: of them, for the page; None: they are read again.
+    """
+
+    protocol: str
+    results: list[Result]
+    data: Manifest
+    pictures: PagePictures | None = None
+
+    def to_table(self) -> str:
+        """The table that `idmetric eval` prints."""
+        return tables.table(self.results)
+
+    def to_csv(self) -> str:
+        """A line for each number."""
+        return as_csv(self.results)
+
+    def to_json(self) -> str:
+        """Everything but the scores of single images, which are in `results[...].items`."""
+        return as_json(self.results)
+
+    def to_html(self) -> str:
+        """The page of `idmetric eval --html`.
+
+        Raises:
+            ImportError: without jinja2, matplotlib or scikit-learn.
+        """
+        from idmetric.evaluate.report.evaluation import eval_page
+
+        return eval_page(self.results, self.data, self.pictures)
+
+    def write(self, path: StrPath) -> None:
+        """Write the page as .html, or the numbers as .csv, .json, .md or .tex, atomically.
+
+        Raises:
+            ValueError: for another ending.
+        """
+        ending = Path(path).suffix.lower()
+        if ending == ".html":
+            write_page(self.to_html(), path)
+            return
+        forms = {".csv": self.to_csv, ".json": self.to_json, ".md": self._markdown, ".tex": self._latex}
+        if ending not in forms:
+            raise ValueError(f"{os.fspath(path)!r} ends in none of {', '.join(forms)}, .html")
+        text = forms[ending]()
+        with replacing(Path(path)) as temporary:
+            temporary.write_text(text, encoding="utf-8", newline="")
+
+    def _markdown(self) -> str:
+        return tables.markdown(self.results)
+
+    def _latex(self) -> str:
+        return tables.FORMATS["latex"](self.results, View())
+
+    def _repr_html_(self) -> str:
+        """The first rows as a notebook shows them."""
+        rows = [row for result in self.results for row in result.rows]
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        has_models = len(self.results) > 1
+        lines = []
+        for result in self.results:
+            for row in result.rows:
+                cells = [_text(row.get(name)) for name in columns]
+                lines.append([result.model, *cells] if has_models else cells)
+        heads = ["model", *columns] if has_models else columns
+        return table(heads, lines[:ROWS], len(lines), footnotes(self.results)[:ROWS])
+
+
+def _text(entry: Any) -> Any:
+    """A number with its interval, or a label."""
+    if not isinstance(entry, Value):
+        return entry
+    if entry.low is None or entry.high is None:
+        return four(entry.value)
+    return f"{four(entry.value)} [{four(entry.low)}, {four(entry.high)}]"
+
+
+@public
+def evaluation(
+    protocol: str,
+    data: StrPath | Manifest | None,
+    models: Any,
+    *,
+    pages: bool = True,
+    **options: Any,
+) -> Evaluation:
+    """Run a protocol of `idmetric eval`.
+
+    >>> idmetric.evaluation("generator", "outputs/", "tiny", bootstrap=0).write("page.html")  # doctest: +SKIP
+
+    Args:
+        protocol: a name of `idmetric eval --help`, such as "generator", "folder" or "checkpoints".
+        data: what --data takes, or a manifest; None for a protocol that needs none.
+        models: a metric, a name of --model, or several of these in a list, or by their names in a dict.
+        pages: keep small pictures of images for the page, so that it opens no file again.
+        options: of the protocol, as its command calls them (`training="photos/"`, `by=("seed",)`); and of all
+            protocols, see `EvalSettings`: distance, bootstrap, seed, store, look, on_error, batch_size, workers, out.
+
+    Raises:
+        RequestError: for an unknown protocol. TypeError: for an unknown option.
+        ValueError: for data or settings that do not fit; and as `idmetric eval`.
+    """
+    if protocol not in modules():
+        raise RequestError(f"unknown protocol {protocol!r}{did_you_mean(protocol, modules())}")
+    chosen = find(protocol)
+    settings_names = {entry.name for entry in fields(EvalSettings)}
+    option_names = {entry.name for entry in fields(chosen.options)}
+    for name in options:
+        if name not in settings_names | option_names:
+            suggestion = did_you_mean(name, settings_names | option_names)
+            raise RequestError(f"the protocol {protocol} has no option {name!r}{suggestion}")
+    settings_values = {name: value for name, value in options.items() if name in settings_names}
+    for name in ("store", "out"):
+        if settings_values.get(name) is not None:
+            settings_values[name] = Path(settings_values[name])
+    settings = EvalSettings(**settings_values)
+    protocol_options = chosen.options(**_values_of(chosen.options, options))
+
+    path = None if data is None or isinstance(data, Manifest) else Path(data)
+    if path is not None:
+        settings = replace(settings, data_name=settings.data_name or path.name)
+    opened = data if isinstance(data, Manifest) else open_data(chosen, path, settings, protocol_options)
+    return measured(chosen, opened, _opened(models, settings), settings, protocol_options, {"data": path}, pages=pages)
+
+
+def _values_of(config: type, options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a protocol among all; paths and text may stand for each other, and a list for a tuple."""
+    hints = get_type_hints(config)
+    values = {}
+    for entry in fields(config):
+        if entry.name not in options:
+            continue
+        value = options[entry.name]
+        kinds = get_args(hints[entry.name])
+        if isinstance(value, str) and Path in kinds and str not in kinds:
+            value = Path(value)
+        elif isinstance(value, os.PathLike) and str in kinds and Path not in kinds:
+            value = os.fspath(value)
+        elif isinstance(value, list):
+            value = tuple(value)
+        values[entry.name] = value
+    return values
+
+
+def open_data(protocol: Protocol[Checked], path: Path | None, settings: EvalSettings, options: Checked) -> Manifest:
+    """The data of a protocol; ValueError without a path, if it needs one."""
+    if protocol.open_data is not None:
+        return protocol.open_data(path, settings, options)
+    if path is not None:
+        return read_data(path)
+    if protocol.needs_data:
+        raise RequestError(f"the protocol {protocol.name} needs data: a manifest, or a folder")
+    return Manifest.from_rows([])
+
+
+def measured(
+    protocol: Protocol[Checked],
+    data: Manifest,
+    models: Models,
+    settings: EvalSettings,
+    options: Checked,
+    names_of_data: Mapping[str, Any],
+    *,
+    pages: bool,
+) -> Evaluation:
+    """Run a protocol on data and models that are open.
+
+    Args:
+        names_of_data: kept among the settings of the results, next to the options that name data.
+        pages: see `evaluation`.
+    """
+    pictures = None
+    if pages:
+        from idmetric.evaluate.report.page_pictures import PagePictures
+
+        pictures = PagePictures(len(data))
+        settings = replace(settings, wants=(*settings.wants, pictures.take))
+    results = protocol.run(data, models, settings, options)
+
+    names = dict(names_of_data)
+    for name in protocol.data_options:
+        names[name] = getattr(options, name)
+    traced = {name: value for name, value in names.items() if value is not None}
+    traced_results = [replace(result, settings={**result.settings, **traced}) for result in results]
+    return Evaluation(protocol.name, traced_results, data, pictures)
+
+
+def _opened(models: Any, settings: EvalSettings) -> Models:
+    """The models by their names."""
+    if isinstance(models, Mapping):
+        named = dict(models)
+    else:
+        sources: Sequence[Any] = models if isinstance(models, list | tuple) else [models]
+        named = {}
+        for source in sources:
+            name = source.weights.short_name if isinstance(source, Embedder) else str(source)
+            if name in named:
+                raise RequestError(f"two models are called {name!r}: give a dict with a name for each")
+            named[name] = source
+    opened: dict[str, Any] = {}
+    for name, source in named.items():
+        is_name = isinstance(source, str | os.PathLike)
+        opened[name] = open_model(os.fspath(source), device=settings.device) if is_name else source
+    return opened
