@@ -67,11 +67,12 @@ def add_lora(unet: Any, rank: int) -> list[torch.nn.Parameter]:
 
 def main(argv: Sequence[str] | None = None) -> list[dict[str, float]]:
     """Train, save the LoRA, return what each step logged."""
+    args = parse(argv)  # before packages that take seconds to import
+
     from diffusers import StableDiffusionPipeline
     from diffusers.utils import convert_state_dict_to_diffusers
     from peft import get_peft_model_state_dict
 
-    args = parse(argv)
     check(args.out / "pytorch_lora_weights.safetensors", parents=True)  # before hours of work
     torch.manual_seed(args.seed)
     device = torch.device("cpu") if args.smoke else auto_device()

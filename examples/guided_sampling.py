@@ -123,9 +123,10 @@ def sample(pipe: Any, loss: IdentityLoss, args: argparse.Namespace, side: int) -
 
 def main(argv: Sequence[str] | None = None) -> Tensor:
     """Sample, write the images, return their identity distances, the nearest first."""
+    args = parse(argv)  # before packages that take seconds to import
+
     from diffusers import DDIMScheduler
 
-    args = parse(argv)
     check(args.out / "00.png", parents=True)
     device = torch.device("cpu") if args.smoke else auto_device()
     dtype = torch.bfloat16 if device.type == "cuda" else torch.float32

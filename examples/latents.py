@@ -202,3 +202,9 @@ def _frozen(pipe: Any) -> Any:
         part.requires_grad_(False).eval()
     pipe.set_progress_bar_config(disable=True)
     return pipe
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.parse_args()
+    parser.exit(message="These are parts of the other examples: run guided_sampling.py or dreambooth_lora.py\n")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import sys
+import argparse
 from pathlib import Path
-
-import torch
-
-from idmetric import IDSim
 
 IMAGES = Path(__file__).parent / "images"
 
 
 def main(steps: int = 60, model: str = "tiny") -> list[float]:
     """Return the distance before each step; it falls."""
+    import torch
+
+    from idmetric import IDSim
+
     metric = IDSim(model, device="cpu")
     target = metric.embed(IMAGES / "mug_a.png")  # once, without a graph
     torch.manual_seed(0)
@@ -32,4 +32,9 @@ def main(steps: int = 60, model: str = "tiny") -> list[float]:
 
 
 if __name__ == "__main__":
-    main(3 if "--smoke" in sys.argv[1:] else 60)
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--model", default="tiny", help="an ID-Sim model (default: %(default)s)")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--smoke", action="store_true", help="three steps")
+    args = parser.parse_args()
+    main(3 if args.smoke else args.steps, args.model)

@@ -6,7 +6,7 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from idmetric.cli.command import Parser
+from idmetric.cli.command import WRONG_USAGE, Parser
 
 # subcommand -> the module with its main(argv, prog), and the line that describes it
 COMMANDS = {
@@ -44,6 +44,9 @@ def build_parser() -> Parser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a subcommand; returns its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
+    if not words:
+        build_parser().print_help(sys.stderr)
+        return WRONG_USAGE
     name = build_parser().parse_args(words[:1]).command  # ends here for help, the version and unknown names
     status: int = importlib.import_module(COMMANDS[name][0]).main(words[1:], prog=f"idmetric {name}")
     return status

@@ -36,6 +36,13 @@ def test_help_lists_the_subcommands_in_one_line_each(capsys: pytest.CaptureFixtu
         assert re.search(rf"^ +{name} +{re.escape(line)}$", text, flags=re.M), name
 
 
+def test_the_bare_command_prints_help_and_is_a_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == shown(capsys, "--help")
+
+
 def test_a_subcommand_goes_by_the_name_that_called_it(capsys: pytest.CaptureFixture[str]) -> None:
     for name in COMMANDS:
         assert shown(capsys, name, "--help").split()[:3] == ["usage:", "idmetric", name]

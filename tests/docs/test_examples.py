@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import runpy
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -27,6 +28,28 @@ WORLD = EXAMPLES.parent / "benchmarks" / "world"
 @pytest.fixture(scope="module")
 def tiny() -> IDSim:
     return IDSim("tiny", device="cpu")
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_every_example_prints_its_help(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", [path.name, "--help"])
+    monkeypatch.syspath_prepend(EXAMPLES)
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_path(str(path), run_name="__main__")
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out.startswith(f"usage: {path.name}")
+
+
+@pytest.mark.parametrize("name", ["dreambooth_lora", "guided_sampling"])
+def test_help_of_a_diffusion_example_does_not_load_diffusers(name: str) -> None:
+    code = (
+        f"import runpy, sys\nsys.argv = ['x', '--help']\nsys.path.insert(0, {str(EXAMPLES)!r})\n"
+        f"try: runpy.run_path({str(EXAMPLES / f'{name}.py')!r}, run_name='__main__')\n"
+        "except SystemExit: sys.exit('diffusers' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True).returncode == 0
 
 
 def test_optimizing_pixels_lowers_the_distance(capsys: pytest.CaptureFixture[str]) -> None:

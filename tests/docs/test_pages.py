@@ -68,6 +68,17 @@ def joined(text: str) -> list[str]:
     return re.sub(r"\s*\\\n\s*", " ", text).splitlines()
 
 
+def test_the_api_pages_list_every_public_name() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference" / "api").glob("*.md"))
+    listed = set(re.findall(r"^::: (\S+)$", text, flags=re.M))
+    missing = []
+    for name in idmetric.__all__:
+        module = getattr(getattr(idmetric, name), "__module__", "")
+        if not listed & {f"idmetric.{name}", f"{module}.{name}", module} and f"`idmetric.{name}`" not in text:
+            missing.append(name)
+    assert missing == []
+
+
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted(DOCS.rglob("*.md"))]
 
 
