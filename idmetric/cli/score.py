@@ -43,7 +43,6 @@ from idmetric.scoring.files import Cross, absent_files, check_masks, cross, mask
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.pairs import Pairs, read_pairs
 from idmetric.scoring.scores import Scores, ScoreSettings
-from idmetric.stream.keys import cache_folder
 
 if TYPE_CHECKING:
     from idmetric.evaluate.report.album import Album
@@ -60,6 +59,8 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
 
         return ended(print_models, parser)
     refuse_misuse(parser, args)
+    from idmetric.stream.keys import cache_folder  # hashlib: not for --help
+
     if_stopped = "nothing was kept: with --cache DIR the same command would resume"
     cache = cache_folder(args.cache)
     if cache is not None:

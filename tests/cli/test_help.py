@@ -87,6 +87,18 @@ def test_every_help_works_without_extras_and_torch(tmp_path: Path) -> None:
     assert {"data mine negatives", "data frames", "gallery query", "export", ""} <= reached
 
 
+def test_the_help_of_score_does_not_wait_for_openssl() -> None:
+    program = (
+        "import contextlib, io, sys\n"
+        "from idmetric.cli.score import main\n"
+        "with contextlib.suppress(SystemExit), contextlib.redirect_stdout(io.StringIO()):\n"
+        "    main(['--help'])\n"
+        "print('_hashlib' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
 def test_the_help_of_a_protocol_has_no_examples_of_others(tmp_path: Path) -> None:
     for words, _, out, *_ in ran([], [["eval", name, "--help"] for name in PROTOCOLS], tmp_path):
         for other in set(re.findall(r"^ +idmetric eval (\w+)", out, flags=re.M)):
