@@ -94,13 +94,13 @@ def plot_match(match: ShownMatch, ax: Any = None) -> Any:
     names = match.table.times
     if ax is None:
         _, ax = plt.subplots(figsize=(7, 3.5), layout="constrained")
-    places = np.arange(len(names))
+    positions = np.arange(len(names))
     for number, subject in enumerate(match.table.subjects):
-        [line] = ax.plot(places, match.nearest[:, number], "o-", label=subject)
+        [line] = ax.plot(positions, match.nearest[:, number], "o-", label=subject)
         if not np.isnan(match.thresholds[number]):
             ax.axhline(match.thresholds[number], linestyle="--", color=line.get_color())
     if len(names) <= _MOST_NAMES:
-        ax.set_xticks(places, short(names), rotation=30, ha="right")
+        ax.set_xticks(positions, short(names), rotation=30, ha="right")
     else:
         ax.set_xlabel("image")
     ax.set_ylabel("distance to the nearest region")

@@ -78,12 +78,12 @@ def logged(
 def _side_by_side(image: Image.Image, reference: Image.Image | None, text: str) -> Image.Image:
     """Two pictures on squares, and a line of text below."""
     canvas = Image.new("RGB", (2 * _SIDE, _SIDE + _LINE), "white")
-    for place, picture in enumerate((image, reference)):
+    for column, picture in enumerate((image, reference)):
         if picture is None:
             continue
         scale = _SIDE / max(picture.size)
         size = max(1, round(scale * picture.width)), max(1, round(scale * picture.height))
-        left = place * _SIDE + (_SIDE - size[0]) // 2
+        left = column * _SIDE + (_SIDE - size[0]) // 2
         canvas.paste(picture.resize(size), (left, (_SIDE - size[1]) // 2))
     ImageDraw.Draw(canvas).text((4, _SIDE + 2), f"distance {text}; right: nearest reference", fill="black")
     return canvas

@@ -20,7 +20,10 @@ ROWS = 10  # that are shown of a table
 _SIDE = 96  # of pictures, in pixels
 _BYTES = 4_000  # of a picture, at most
 _LONGEST = 60  # characters of a cell
-_LINE = "border-bottom:1px solid rgba(128,128,128,.4);padding:.25em .7em;text-align:left;vertical-align:middle"
+_LINE = (
+    "border-bottom:1px solid rgba(128,128,128,.4);padding:.25em .7em;text-align:left;vertical-align:middle;"
+    "white-space:nowrap"
+)
 _TABLE = "border-collapse:collapse;color:inherit;background:transparent;font-size:.9em"
 _PICTURE = f"max-width:{_SIDE}px;max-height:{_SIDE}px;display:block"
 

@@ -64,10 +64,10 @@ def plot_scores(scores: ShownScores, ax: Any = None) -> Any:
     if ax is None:
         height = 1 + 0.25 * min(len(distances), _MOST_NAMES)
         _, ax = plt.subplots(figsize=(6, max(2, height)), layout="constrained")
-    places = range(len(distances))
-    ax.plot(distances, places, "o")
+    ranks = range(len(distances))
+    ax.plot(distances, ranks, "o")
     if len(distances) <= _MOST_NAMES:
-        ax.set_yticks(places, [names[row["image"]] for row in scores.rows])
+        ax.set_yticks(ranks, [names[row["image"]] for row in scores.rows])
     else:
         ax.set_ylabel("rank")
     ax.invert_yaxis()

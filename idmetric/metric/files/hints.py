@@ -25,8 +25,8 @@ def did_you_mean(word: str, names: Iterable[str], key: Callable[[str], str] = st
         key: what of the names is compared.
     """
     name_of_key = {key(name): name for name in names}
-    for near in difflib.get_close_matches(key(word), list(name_of_key), n=1):
-        return f"; did you mean {name_of_key[near]!r}?"
+    for match in difflib.get_close_matches(key(word), list(name_of_key), n=1):
+        return f"; did you mean {name_of_key[match]!r}?"
     return ""
 
 
