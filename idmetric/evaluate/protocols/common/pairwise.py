@@ -23,7 +23,7 @@ from idmetric.evaluate.protocols.common.columns import Array, Ints
 from idmetric.stream.encoders import ImageModel, PlainModel
 from idmetric.stream.item import Head, Look, Want
 from idmetric.stream.pipeline import batches
-from idmetric.stream.stream import Reader
+from idmetric.stream.reader import Reader
 
 Rows = Sequence[int] | NDArray[np.integer]
 Progress = Callable[[int, int], None]
