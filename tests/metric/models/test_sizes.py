@@ -47,14 +47,15 @@ def test_parameters_of_nearid_tiny_and_lite() -> None:
     assert list(SIZES) == [*MODELS, *released.VISID]
 
 
-@pytest.mark.parametrize(("name", "billions"), [("visid_3b", 3.7546), ("visid_7b", 8.2922)])
-def test_parameters_of_visme_fit_the_size_of_its_download(name: str, billions: float) -> None:
+@pytest.mark.parametrize(("name", "head"), [("visid_3b", 0), ("visid_7b", 152_064 * 3584)])
+def test_parameters_of_visme_fit_the_size_of_its_download(name: str, head: int) -> None:
+    """The download of the 7B has a language head, which is not opened; the 3B's is tied to the embedding of words."""
     pytest.importorskip("transformers")
     size = size_of_qwen(name)
-    assert size.parameters == SIZES[name].parameters == pytest.approx(1e9 * billions, rel=1e-4)
+    assert size.parameters == SIZES[name].parameters
     assert size.flops == pytest.approx(SIZES[name].flops, rel=0.001)
     assert size.activation_bytes == pytest.approx(SIZES[name].activation_bytes, rel=0.001)
-    assert 2 * size.parameters / 1e9 == pytest.approx(released.VISID[name].gigabytes, abs=0.06)
+    assert 2 * (size.parameters + head) / 1e9 == pytest.approx(released.VISID[name].gigabytes, abs=0.06)
 
 
 @pytest.mark.parametrize("name", SHAPES)
