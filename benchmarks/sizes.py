@@ -107,10 +107,10 @@ def size_of_qwen(name: str) -> ModelSize:
     vision = {**QWEN_VISION, "out_hidden_size": QWEN[name]["hidden_size"]}
     config = transformers.Qwen2_5_VLConfig(text_config=QWEN[name], vision_config=vision)
     with torch.device("meta"):
-        model = transformers.Qwen2_5_VLForConditionalGeneration(config)
+        model = transformers.Qwen2_5_VLModel(config)  # without the language head, which an embedding does not need
     parts = {
-        "vision": sum(parameter.numel() for parameter in model.model.visual.parameters()),
-        "layers": sum(parameter.numel() for parameter in model.model.language_model.layers.parameters()),
+        "vision": sum(parameter.numel() for parameter in model.visual.parameters()),
+        "layers": sum(parameter.numel() for parameter in model.language_model.layers.parameters()),
     }
     flops = 2 * (parts["vision"] * PATCHES + parts["layers"] * TOKENS)
     values = VALUES * max(PATCHES * QWEN_VISION["hidden_size"], TOKENS * int(QWEN[name]["hidden_size"]))

@@ -24,6 +24,7 @@ class HubServer:
     commits: dict[str, str] = field(default_factory=dict)  # repository -> its commit, where it is not COMMIT
     gated: dict[str, str] = field(default_factory=dict)  # repository -> token that opens it
     refusal: int = 0  # HTTP status of all answers, without the Hub's code for the reason
+    about: dict[str, dict[str, Any]] = field(default_factory=dict)  # repository -> more facts of it, such as tags
     etag: str = ""  # of all files, in place of their hash
     drips: str = ""  # the method of requests that are answered by a byte every 50 ms
     requests: list[tuple[str, str, str]] = field(default_factory=list)  # method, path, Range
@@ -75,6 +76,11 @@ class HubServer:
                     self.send_header("Content-Length", "0")
                     self.end_headers()
                     return None
+                if urlsplit(self.path).path.strip("/") == "":  # the Hub's first page
+                    self.send_response(200)
+                    self.send_header("Content-Length", "0")
+                    self.end_headers()
+                    return None
                 parts = urlsplit(self.path).path.strip("/").split("/")  # a proxy is asked for the whole address
                 api = parts[0] == "api"
                 parts = parts[2 if api else 1 if parts[0] == "datasets" else 0 :]
@@ -92,7 +98,7 @@ class HubServer:
                     sizes = {x.relative_to(root).as_posix(): x.stat().st_size for x in root.rglob("*") if x.is_file()}
                     tree = [{"type": "file", "path": x, "size": sizes[x], "oid": "0" * 40} for x in sorted(sizes)]
                     siblings = [{"rfilename": x, "size": sizes[x]} for x in sorted(sizes)]
-                    info = {"id": repo, "sha": commit, "siblings": siblings}
+                    info = {"id": repo, "sha": commit, "siblings": siblings, **outer.about.get(repo, {})}
                     found = json.dumps(tree if kind == "tree" else info).encode()
                     self.send_response(200)
                     self.send_header("Content-Type", "application/json")

@@ -70,7 +70,7 @@ SIZES = {
     "dinov2_vitl14": ModelSize(306_118_658, 7.257e11, 4.618e7, cpu_seconds=((1, 7.35),)),
     "dinov2_vitb14": ModelSize(87_893_250, 2.154e11, 3.464e7, cpu_seconds=((1, 2.33),)),
     "nearid": ModelSize(428_225_600, 6.703e11, 3.854e7, cpu_seconds=((1, 6.69),)),
-    # an image of 200,704 pixels with the default instruction; in bfloat16, as published
+    # without language head; an image of 200,704 pixels with the default instruction; in bfloat16, as published
     "visid_3b": ModelSize(3_754_622_976, 2.846e12, 2.621e7, value_bytes=2),
-    "visid_7b": ModelSize(8_292_166_656, 4.857e12, 2.621e7, value_bytes=2),
+    "visid_7b": ModelSize(7_747_169_280, 4.857e12, 2.621e7, value_bytes=2),
 }

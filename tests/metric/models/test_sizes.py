@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from torch import nn
@@ -12,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.sizes import MODELS, FusedAttention, LiveBytes, seconds_of, size_of, size_of_qwen
 from idmetric import IDSim
+from idmetric.evaluate.confirm import allocated_peak
 from idmetric.metric.checkpoints import released
 from idmetric.metric.models.idsim import Head, IDSimConfig
 from idmetric.metric.models.nearid import NearIDConfig
@@ -49,14 +47,15 @@ def test_parameters_of_nearid_tiny_and_lite() -> None:
     assert list(SIZES) == [*MODELS, *released.VISID]
 
 
-@pytest.mark.parametrize(("name", "billions"), [("visid_3b", 3.7546), ("visid_7b", 8.2922)])
-def test_parameters_of_visme_fit_the_size_of_its_download(name: str, billions: float) -> None:
+@pytest.mark.parametrize(("name", "head"), [("visid_3b", 0), ("visid_7b", 152_064 * 3584)])
+def test_parameters_of_visme_fit_the_size_of_its_download(name: str, head: int) -> None:
+    """The download of the 7B has a language head, which is not opened; the 3B's is tied to the embedding of words."""
     pytest.importorskip("transformers")
     size = size_of_qwen(name)
-    assert size.parameters == SIZES[name].parameters == pytest.approx(1e9 * billions, rel=1e-4)
+    assert size.parameters == SIZES[name].parameters
     assert size.flops == pytest.approx(SIZES[name].flops, rel=0.001)
     assert size.activation_bytes == pytest.approx(SIZES[name].activation_bytes, rel=0.001)
-    assert 2 * size.parameters / 1e9 == pytest.approx(released.VISID[name].gigabytes, abs=0.06)
+    assert 2 * (size.parameters + head) / 1e9 == pytest.approx(released.VISID[name].gigabytes, abs=0.06)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -85,25 +84,13 @@ def small_vit() -> nn.Module:
     return model.eval().requires_grad_(False)
 
 
-def peak_of(run: Callable[[], Any]) -> int:
-    """The most bytes that torch has allocated at a time during a run, by its profiler."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        run()
-    allocated = peak = 0
-    for event in profile.profiler.kineto_results.events():
-        if event.name() == "[memory]":
-            allocated += event.nbytes()
-            peak = max(peak, allocated)
-    return peak
-
-
 @pytest.mark.parametrize("batch", [1, 4])
 def test_counted_memory_is_that_of_a_measured_model(batch: int) -> None:
     """Bytes alive on torch's device "meta", for one image times the batch, against those allocated on a CPU."""
     model = small_vit()
     pixels = torch.rand(batch, 3, 224, 224)
     with torch.no_grad():
-        measured = peak_of(lambda: model(pixels))
+        measured = allocated_peak(lambda: model(pixels), pixels.device)
         model.to("meta")
         image = torch.empty(1, 3, 224, 224, device="meta")
         with LiveBytes() as live, FusedAttention():
@@ -117,7 +104,7 @@ def test_memory_of_tiny_is_that_of_its_formula() -> None:
     pixels = torch.rand(8, 3, 224, 224)
     weights = sum(tensor.numel() * tensor.element_size() for tensor in metric.state_dict().values())
     with torch.no_grad():
-        measured = weights + peak_of(lambda: metric.forward_features(metric.normalize(pixels)))
+        measured = weights + allocated_peak(lambda: metric.forward_features(metric.normalize(pixels)), metric.device)
     assert SIZES["tiny"].memory(8) == pytest.approx(measured, rel=0.25)
 
 
