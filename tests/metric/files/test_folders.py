@@ -147,6 +147,7 @@ OTHER_LISTS = {
     "stream/keys.py",
     "gallery/prune.py",
     "train/state.py",
+    "train/contention.py",  # threads, in /proc
     "data/generate/weights.py",  # refuses code
     "cli/score.py",  # outputs that would replace an input
     "evaluate/protocols/judges/questions.py",  # of the package
