@@ -59,6 +59,7 @@ def test_optimizing_pixels_lowers_the_distance(capsys: pytest.CaptureFixture[str
 
 
 def test_the_images_are_what_the_script_renders(tmp_path: Path) -> None:
+    pytest.importorskip("vtkmodules", reason="rendering needs VTK: pip install vtk")
     made = runpy.run_path(str(WORLD / "make_images.py"))["main"](tmp_path)
     assert sorted(p.name for p in made) == sorted(p.name for p in IMAGES.glob("*.png"))
     for path in made:
@@ -83,6 +84,7 @@ def test_the_embedded_model_is_small_and_offline(tiny: IDSim, monkeypatch: pytes
 
 
 def test_the_contact_sheet_is_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("vtkmodules", reason="rendering needs VTK: pip install vtk")
     sheet = runpy.run_path(str(WORLD / "contact_sheet.py"))
     sheet["main"](tmp_path / "sheet.png", rows=2, size=48)
     with Image.open(tmp_path / "sheet.png") as drawn:

@@ -11,6 +11,8 @@ from types import ModuleType
 
 import pytest
 
+pytest.importorskip("vtkmodules", reason="rendering needs VTK: pip install vtk")
+
 FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "orderings"
 PARTS = ("common", "captions", "pretraining", "encoder", "lite", "lite_items")  # what scripts share
 SLOWEST = ("siglip_rank", "visme")  # one to two minutes each; tests of the recipes take the same steps

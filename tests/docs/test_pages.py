@@ -309,6 +309,7 @@ def test_the_papers_numbers_on_the_page_are_those_of_the_protocols() -> None:
 
 
 def test_the_distances_of_the_page_of_limits_are_those_of_its_pictures() -> None:
+    pytest.importorskip("vtkmodules", reason="rendering needs VTK: pip install vtk")
     drawing: dict[str, Any] = runpy.run_path(str(ROOT / "benchmarks/world/draw_limits.py"))
     text = (DOCS / "limits.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| !\[[^\]]+\]\((images/limits-\w+\.webp)\) \|.*\| ([\d.]+) \| ([\d.]+) \|", text, flags=re.M)

@@ -69,7 +69,7 @@ def test_all_plots_that_results_allow_are_drawn(tmp_path: Path) -> None:
 
 def test_a_missing_matplotlib_is_named(scored: Scored, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(ImportError, match=r"idmetric\[report\]"):
+    with pytest.raises(ImportError, match=r"idmetric\[eval\]"):
         roc({"m": scored}, tmp_path / "roc.png")
 
 
