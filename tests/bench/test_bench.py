@@ -84,7 +84,7 @@ def test_an_unreadable_file_is_named_whoever_reads_it(metric: IDSim, files: tupl
         metric.embed(given, batch_size=2, workers=2)
     assert threading.active_count() == threads
     with pytest.raises(ValueError, match="workers must be at least 0"):
-        metric.embed(given, workers=-1)
+        metric.embed(list(files), workers=-1)
 
 
 def test_compile_reaches_embed_and_a_copy_has_its_own_weights(files: tuple[bytes, ...]) -> None:

@@ -35,6 +35,7 @@ from idmetric.data.manifest.table import Manifest, ManifestError, Row
 from idmetric.metric.models.tiny import TINY
 from idmetric.train.loop import TrainSettings, fit
 from idmetric.train.processes import Processes
+from idmetric.version import __version__
 from tests.reference.sinkhorn_loop import sinkhorn
 from tests.train_parts import killed_at, same_results
 
@@ -169,7 +170,10 @@ def test_the_package_has_the_mixes_that_its_recipe_names(tmp_path: Path) -> None
     assert (record["of"], kept_second["of"]) == (trained.revision, second.revision)
     one, other = weights_between(trained, record["shares"]), weights_between(second, kept_second["shares"])
     write_pair(one, other, kept_second["size"], kept_second["share"], tmp_path)
-    assert json.loads((tmp_path / "config.json").read_text()) == json.loads((TINY / "config.json").read_text())
+    config, stored_config = (json.loads((folder / "config.json").read_text()) for folder in (tmp_path, TINY))
+    assert config.pop("idmetric_version") == __version__
+    assert stored_config.pop("idmetric_version") == "0.1.0"
+    assert config == stored_config
     made, kept = load_file(tmp_path / "model.safetensors"), load_file(TINY / "model.safetensors")
     assert made.keys() == kept.keys()
     for name, value in kept.items():  # another CPU may round a few to the neighbor
