@@ -27,12 +27,14 @@ class Cross:
     Attributes:
         left_out: references among the candidates, which are not scored.
         subject: holds the references, of which `references` are the names then; they are not read.
+        present: files that were seen to exist when references were looked for among the candidates.
     """
 
     references: list[str]
     candidates: list[str]
     left_out: tuple[str, ...] = ()
     subject: Subject | None = None
+    present: frozenset[str] = frozenset()
 
     @property
     def files(self) -> list[File]:
@@ -72,14 +74,16 @@ def cross(
     if include_references:
         return Cross(reference_paths, candidates, subject=subject)
 
-    reference_ids = {_id_of(path) for path in reference_paths} - {None}
-    left_out = dict.fromkeys(path for path in candidates if _id_of(path) in reference_ids)
+    file_ids = {path: _id_of(path) for path in (*reference_paths, *candidates)}
+    reference_ids = {file_ids[path] for path in reference_paths} - {None}
+    left_out = dict.fromkeys(path for path in candidates if file_ids[path] in reference_ids)
     candidates = [path for path in candidates if path not in left_out]
     if not candidates:
         raise RequestError(
             "all candidates are references: name others, or score them too (--include-refs, include_references=True)"
         )
-    return Cross(reference_paths, candidates, tuple(left_out), subject)
+    present = frozenset(path for path, number in file_ids.items() if number is not None)
+    return Cross(reference_paths, candidates, tuple(left_out), subject, present)
 
 
 def _subject_among(references: Any) -> Subject | None:
@@ -157,8 +161,9 @@ def check_files(work: Cross | Pairs, on_error: str) -> None:
 
 def absent_files(work: Cross | Pairs) -> list[str]:
     """The images and masks that do not exist; found without importing what reads them."""
-    files = dict.fromkeys(path for file in work.files for path in file)
-    return [path for path in files if path is not None and _is_absent(path) and not paths.is_address(path)]
+    present = work.present if isinstance(work, Cross) else frozenset()
+    files = dict.fromkeys(path for file in work.files for path in file if path is not None and path not in present)
+    return [path for path in files if _is_absent(path) and not paths.is_address(path)]
 
 
 def _is_absent(path: str) -> bool:
