@@ -4,7 +4,7 @@
         --subject ann=refs/ann --subject ben=refs/ben images/ --regions people.csv
 
 Both files are from https://github.com/opencv/opencv_zoo (YuNet: MIT, 232 KB; SFace: Apache-2.0, 38.7 MB, sha256
-0ba9fbfa...34e79); nothing is downloaded. Needs `pip install '.[eval]' opencv-python-headless`.
+0ba9fbfa...34e79); nothing is downloaded. Needs `pip install 'idmetric[eval]' opencv-python-headless`.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files.boundary import public
 from idmetric.metric.files.hints import did_you_mean, near_file
+from idmetric.metric.images.paths import IMAGE_ENDINGS
 
 LINES = 12  # of a traceback in a notebook; 112 and more before errors were shortened
 SIBLING = "did you mean 'mug_front.png'?"
@@ -44,6 +45,7 @@ CELLS = {
     "idmetric.score(metric, 'mug_front.png', 'damaged.png')": "it is not an image of a known format",
     "idmetric.match(metric, {'mug': 'mug_front.png'}, 'damaged.png')": "it is not an image of a known format",
     "idmetric.IDSim('Tiny')": "did you mean 'tiny'?",
+    "idmetric.IDSim('tiny', backbone_weights='model.pth')": "leave out backbone_weights",
     "idmetric.NearID('nerid')": "did you mean 'nearid'?",
     "idmetric.VisIDEmbed('visid_3')": "did you mean 'visid_3b'?",
     "idmetric.load('tinny')": "did you mean 'tiny'?",
@@ -54,6 +56,10 @@ CELLS = {
     "idmetric.IDSim('tiny', devise='cpu')": "did you mean 'device'?",
     "idmetric.load('tiny', devise='cpu')": "did you mean 'device'?",
     "metric.similarity('mug_front.png', 'mug_side.png', maks_a='m.png')": "did you mean 'mask_a'?",
+    "metric('mug_front.png', 'mug_side.png', 'clss')": "unknown distance 'clss'; choose one of cls, ",
+    "metric('mug_front.png', 'mug_side.png', mask_a=['mug_fron.png'])": SIBLING,
+    "idmetric.score('tiny', 'mug_front.png', 'mug_side.png')": "idmetric.load('tiny')",
+    "idmetric.evaluation('folder', 'mugs', metric)": "mugs: no such file or folder",
     "idmetric.score(metric)": "missing 2 required positional arguments: 'references' and 'images'",
 }
 
@@ -161,6 +167,18 @@ def test_an_error_of_the_package_loses_its_frames_and_a_fault_keeps_them() -> No
     assert traceback.extract_tb(raised_fault.tb)[-1].name == "fault"
 
 
+def test_an_error_in_a_function_of_the_callers_keeps_its_frames(folder: Path) -> None:
+    """An encoder that opens a file of its own is where the fault is, not the call that was given the encoder."""
+    metric = IDSim("tiny", device="cpu")
+
+    def encoder(images: list[Image.Image]) -> Any:
+        return metric.embed([str(folder / "absent.png")]).cls
+
+    with pytest.raises(ImageReadError) as caught:
+        idmetric.match(encoder, {"mug": folder / "mug_front.png"}, folder / "mug_side.png")
+    assert "encoder" in [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+
+
 def test_public_functions_keep_their_signatures_and_documentation() -> None:
     for function in (idmetric.score, idmetric.match, idmetric.load, Embedder.__call__, Embedder.embed, IDSim.__init__):
         assert "options" not in inspect.signature(function).parameters or function is idmetric.load
@@ -204,7 +222,7 @@ def test_near_names_are_found_in_any_case(word: str, names: list[str], meant: st
     ],
 )
 def test_a_file_of_nearly_the_name_in_the_same_folder_is_suggested(folder: Path, path: str, meant: str) -> None:
-    assert near_file(str(folder / path)).removeprefix("; ") == meant
+    assert near_file(str(folder / path), IMAGE_ENDINGS).removeprefix("; ") == meant
 
 
 @pytest.mark.parametrize("name", ["dreamsim", "DreamSim", "lpips"])

@@ -1,6 +1,6 @@
 """ILGen's losses (Table 6), images per class (Table 7, S1 and S2) and backgrounds (Table 3), on rendered objects.
 
-    pip install '.[train]'
+    pip install 'idmetric[train]'
     python benchmarks/orderings/ilgen.py --out orderings/ilgen --seeds 5
 
 EfficientNet-Lite0 with ImageNet weights is the pretrained encoder, as SigLIP is in the paper; the recipe

@@ -1,6 +1,6 @@
 """NearID's training objectives (Table 3), and its weights of ranking and cohesion (Tables 8, 9), at small scale.
 
-    pip install '.[train]'
+    pip install 'idmetric[train]'
     python benchmarks/orderings/nearid.py --out orderings/nearid
 
 EfficientNet-Lite0 with ImageNet weights is frozen, as SigLIP2 is in the paper; `idmetric.train.nearid.recipe` trains

@@ -1,6 +1,6 @@
 """Why SigLIP + rank separates distractors so little (NearID, Table 3): its objective taken apart, at small scale.
 
-    pip install '.[train]'
+    pip install 'idmetric[train]'
     python benchmarks/orderings/siglip_rank.py --out orderings/siglip_rank
 
 The setup is that of nearid.py with fewer objects and steps. Rows switch off the ranking term (alpha 0), and divide the

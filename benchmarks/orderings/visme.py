@@ -1,6 +1,6 @@
 """VisME, Table 2: batches without repeated identities, and hard negatives in them.
 
-    pip install '.[train]'
+    pip install 'idmetric[train]'
     python benchmarks/orderings/visme.py --out orderings/visme --seeds 5
 
 EfficientNet-Lite0 with ImageNet weights (see lite_items.py) first learns to find objects of another world; from there,

@@ -65,8 +65,7 @@ def _run(args: Namespace) -> int:
 
             album = Album(metric, len(pictures) + 1, len(pictures))
         calibration = calibration_of(metric, "stored", "cls")
-        settings = ScoreSettings(calibration=calibration)
-        scores = compare(metric, cross([reference], list(pictures.values())), settings, watcher=album)
+        scores = compare(metric, cross([reference], list(pictures.values())), ScoreSettings(), watcher=album)
 
     write_page = None
     if album is not None:
@@ -90,7 +89,7 @@ def _report(scores: Scores, calibration: Calibration) -> str:
 
     table = [["distance", "P(same)", "answer", "picture"]]
     for row in scores.rows:
-        probability = f"{row['probability']:.2f}"
+        probability = f"{float(calibration.probability(row['distance'])):.2f}"
         caption = CAPTIONS[Path(row["image"]).stem]
         table.append([four(row["distance"]), probability, calibration.answer(row["distance"]), caption])
 
@@ -116,7 +115,7 @@ def _report(scores: Scores, calibration: Calibration) -> str:
         *aligned(meanings),
         "",
         "Your own photos, with a page to look at:",
-        f"  idmetric score --model {MODEL} reference.jpg photos/ --calibration stored --html page.html",
+        f"  idmetric score --model {MODEL} reference.jpg photos/ --html page.html",
         "",
     ]
     return "\n".join(lines)

@@ -126,8 +126,8 @@ def _estimate(size: ModelSize, gpu: str) -> str:
 
 def _short(value: float) -> str:
     """Two significant digits, without an exponent."""
-    if value >= 100:
-        digits = len(str(int(value))) - 2
+    if value >= 99.5:
+        digits = len(str(round(value))) - 2
         return f"{round(value, -digits):.0f}"
     return f"{value:.2g}"
 
@@ -194,21 +194,22 @@ def fitting_model(device: str, memory: float | None) -> tuple[str, str]:
     default, smaller = CHOICES
     needed = {name: SIZES[name].memory(BATCHES[-1]) for name in CHOICES}
     room = math.inf if memory is None else SPARE * memory
-    of_memory = "of unknown memory" if memory is None else f"of {memory / 1e9:.2g} GB"
+    of_memory = "of unknown memory" if memory is None else f"of {_short(memory / 1e9)} GB"
     passes = f"passes of {BATCHES[-1]} images need"
 
     if device != "cpu" and needed[default] <= room:
-        return default, f"the default; {passes} {needed[default] / 1e9:.2g} GB {of_memory}"
+        return default, f"the default; {passes} {_short(needed[default] / 1e9)} GB {of_memory}"
     if needed[smaller] > room:
-        return "tiny", f"for trying out; {smaller} needs {needed[smaller] / 1e9:.2g} GB {of_memory}"
+        return "tiny", f"for trying out; {smaller} needs {_short(needed[smaller] / 1e9)} GB {of_memory}"
     if device != "cpu":
         return (
             smaller,
-            f"{passes} {needed[smaller] / 1e9:.2g} GB {of_memory} ({default}: {needed[default] / 1e9:.2g} GB)",
+            f"{passes} {_short(needed[smaller] / 1e9)} GB {of_memory} ({default}: {_short(needed[default] / 1e9)} GB)",
         )
 
     seconds = {name: SIZES[name].cpu_seconds[0][1] for name in CHOICES}
     return smaller, (
-        f"without a GPU about {seconds[smaller]:.2g} s an image on one core ({default}: {seconds[default]:.2g} s); "
-        f"{passes} {needed[smaller] / 1e9:.2g} GB {of_memory}"
+        f"without a GPU about {_short(seconds[smaller])} s an image on one core "
+        f"({default}: {_short(seconds[default])} s); "
+        f"{passes} {_short(needed[smaller] / 1e9)} GB {of_memory}"
     )

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from idmetric.metric.errors import RequestError
 from idmetric.metric.images.paths import matches
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ def read_data(path: Path) -> Manifest:
     if not path.exists():
         sources = matches(os.fspath(path))
         if not sources:
-            raise ValueError(f"{path}: no such file or folder")
+            raise RequestError(f"{path}: no such file or folder")
         parts = [read_data(Path(source)) for source in sources]
         return parts[0] if len(parts) == 1 else merge(parts)
     for file in [path, *(path / f"manifest{ending}" for ending in FORMATS)]:

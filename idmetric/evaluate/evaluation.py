@@ -10,7 +10,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from idmetric.data.manifest.table import Manifest
 from idmetric.data.reading import read_data
@@ -155,6 +155,8 @@ def evaluation(
     for name in ("store", "out"):
         if settings_values.get(name) is not None:
             settings_values[name] = Path(settings_values[name])
+    if settings_values.get("on_error", "fail") not in ("fail", "skip"):
+        raise RequestError(f"on_error must be 'fail' or 'skip', got {settings_values['on_error']!r}")
     settings = EvalSettings(**settings_values)
     protocol_options = chosen.options(**_values_of(chosen.options, options))
 
@@ -166,20 +168,31 @@ def evaluation(
 
 
 def _values_of(config: type, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a protocol among all; paths and text may stand for each other, and a list for a tuple."""
+    """The values of a dataclass among the options of a call.
+
+    Paths and text may stand for each other, and a list or a single value for a tuple.
+
+    Raises:
+        RequestError: for a value that is none of those to choose from.
+    """
     hints = get_type_hints(config)
     values = {}
     for entry in fields(config):
         if entry.name not in options:
             continue
         value = options[entry.name]
-        kinds = get_args(hints[entry.name])
+        kind = hints[entry.name]
+        kinds = get_args(kind)
+        if get_origin(kind) is Literal and value not in kinds:
+            raise RequestError(f"{entry.name} must be one of {', '.join(map(repr, kinds))}, got {value!r}")
         if isinstance(value, str) and Path in kinds and str not in kinds:
             value = Path(value)
         elif isinstance(value, os.PathLike) and str in kinds and Path not in kinds:
             value = os.fspath(value)
         elif isinstance(value, list):
             value = tuple(value)
+        elif get_origin(kind) is tuple and not isinstance(value, tuple):
+            value = (value,)
         values[entry.name] = value
     return values
 
@@ -229,6 +242,8 @@ def measured(
 
 def _opened(models: Any, settings: EvalSettings) -> Models:
     """The models by their names."""
+    if models is None:
+        raise RequestError("no model is given: a metric, or a name such as 'tiny'")
     if isinstance(models, Mapping):
         named = dict(models)
     else:

@@ -88,12 +88,15 @@ def prune_shards(store: Path, wanted: Container[str]) -> int:
 
 
 def remove_pictures(store: Path) -> None:
-    """Remove the pictures of a model's part of a gallery, and their folder unless it holds other files."""
-    folder = store / LOOKS
-    for path in shards_in(folder, *PICTURES):
-        remove(path, root=store.parent)
-    with contextlib.suppress(OSError):
-        folder.rmdir()
+    """Remove the pictures of a model's part of a gallery, and their folders unless these hold other files.
+
+    Folders of earlier versions hold pictures of the same images.
+    """
+    for folder in store.glob("looks-*"):
+        for path in shards_in(folder, *PICTURES):
+            remove(path, root=store.parent)
+        with contextlib.suppress(OSError):
+            folder.rmdir()
 
 
 def remove_store(store: Path) -> None:

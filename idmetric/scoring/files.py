@@ -69,7 +69,7 @@ def cross(
     for path in reference_paths:
         is_file = isinstance(path, ImageInMemory) or os.path.isfile(path)
         if subject is None and not is_file:
-            suggestion = near_file(path)
+            suggestion = near_file(path, paths.IMAGE_ENDINGS)
             raise RequestError(f"the reference {path!r} is not a file, a folder or a pattern that matches{suggestion}")
     if include_references:
         return Cross(reference_paths, candidates, subject=subject)

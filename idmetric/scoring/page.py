@@ -250,7 +250,7 @@ def _axis(
     # a few dots stand at their distances, many in columns
     positions = [percent(distance, low, high) for distance in distances]
     columns = [int(x * _BINS / 100.001) for x in positions]
-    gap = min(_DOT, _STRIP / max(Counter(columns).values()))
+    gap = min(_DOT, _STRIP / max(Counter(columns).values(), default=1))
     heights: Counter[int] = Counter()
     dots = []
     for x, column in zip(positions, columns, strict=True):

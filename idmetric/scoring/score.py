@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.metric.distance.ties import comparable
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files.boundary import public
 from idmetric.metric.files.tables import rounded
 from idmetric.metric.images.read import Outside
@@ -86,6 +87,7 @@ def score(
         ImageReadError: with on_error="fail", naming the first unreadable image.
         CalibrationError: for a calibration of another model, distance or way of masking.
     """
+    _check_opened(metric)
     chosen = calibration_of(metric, calibration, distance)
     settings = ScoreSettings(
         distance=distance,
@@ -110,6 +112,11 @@ def score(
     return compare(metric, work, settings, progress=progress)
 
 
+def _check_opened(metric: Any) -> None:
+    if isinstance(metric, str):
+        raise RequestError(f"an opened metric is needed, not its name: idmetric.load({metric!r})")
+
+
 @public
 def score_pairs(
     metric: Embedder,
@@ -132,6 +139,7 @@ def score_pairs(
     """
     if "aggregate" in settings:
         raise TypeError("score_pairs takes no aggregate: each pair has its own row")
+    _check_opened(metric)
     chosen = calibration_of(metric, calibration, settings.get("distance", "cls"))
     limit = limit_of(calibration, chosen, settings.get("rate"))
     options = public(ScoreSettings)(calibration=chosen, calibrated=limit, **settings)

@@ -254,8 +254,11 @@ class Scores(Records):
             from idmetric.pages.render import write_page
 
             write_page(self.to_html(), path)
-        else:
+            return
+        try:
             super().write(path)
+        except ValueError as error:
+            raise ValueError(f"{error}, .html") from None
 
     def plot(self, ax: Any = None) -> Any:
         """Draw the distance of each image, the range of the real photos and the threshold; returns matplotlib's Axes.

@@ -64,8 +64,7 @@ def test_notebooks_are_stored_without_outputs_and_linked() -> None:
         assert all(not cell.get("outputs") and cell.get("execution_count") is None for cell in book.cells)
         assert book.metadata.kernelspec.name == "python3"
         prose = "".join(cell.source for cell in book.cells if cell.cell_type == "markdown")
-        assert all(extra == "." for extra in re.findall(r"pip install '([^\[']+)", prose)), name  # from the repository
-        [extra] = re.findall(r"pip install '\.\[(\w+)\]'", prose)
+        [extra] = re.findall(r"pip install 'idmetric\[(\w+)\]'", prose)
         assert f'pip install -q "./idmetric[{extra}]"' in book.cells[1].source, "Colab installs the same"
         assert f"colab.research.google.com/github/idmetric/idmetric/blob/main/examples/notebooks/{name}.ipynb" in prose
         for target in re.findall(r"\]\(([^)#:]+)", prose):

@@ -79,6 +79,7 @@ def test_the_api_pages_list_every_public_name() -> None:
     assert missing == []
 
 
+EXTRAS = {"eval", "train", "generate", "visid", "onnx", "scale", "all"}
 PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted(DOCS.rglob("*.md"))]
 
 
@@ -380,9 +381,11 @@ done
     subprocess.run(["bash", "-euc", "".join(blocks)], cwd=tmp_path, env={"PATH": path}, check=True)
 
 
-def test_pip_lines_install_from_a_copy_of_the_repository_or_name_the_version_that_the_index_has() -> None:
-    for page in sorted((ROOT / "docs").rglob("*.md")):
-        for found in re.finditer(r"pip\s+install\s+(?:-e )?'?idmetric", page.read_text(encoding="utf-8")):
-            before = found.string[: found.start()]
-            is_true = "Version 0.2.0 and later" in before or before.endswith("Once the package is installed, `")
-            assert is_true, f"{page.name}: {found[0]}"
+def test_pip_lines_name_the_package_as_the_index_does() -> None:
+    """`pip install 'idmetric[eval]'` also adds an extra to a package that was installed from a copy."""
+    for page in [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]:
+        text = page.read_text(encoding="utf-8")
+        for extras in re.findall(r"pip install '\.?\[", text):
+            assert not extras, page.name
+        for names in re.findall(r"pip install 'idmetric\[([^]]*)\]'", text):
+            assert set(names.split(",")) <= EXTRAS, f"{page.name}: {names}"

@@ -103,12 +103,25 @@ def test_models_are_named_by_a_dict_and_data_may_be_a_manifest(outputs: Path) ->
         ("generator", {"bootstap": 3}, "no option 'bootstap'; did you mean 'bootstrap'?"),
         ("generator", {"refrences": 3}, "no option 'refrences'; did you mean 'references'?"),
         ("folder", {}, "the protocol folder needs data"),
+        ("folder", {"on_error": "sikp"}, "on_error must be 'fail' or 'skip', got 'sikp'"),
     ],
 )
 def test_mistyped_names_say_what_was_meant(protocol: str, options: Any, words: str) -> None:
     with pytest.raises(RequestError) as raised:
         idmetric.evaluation(protocol, None, [], **options)
     assert words in str(raised.value)
+
+
+def test_a_single_value_stands_for_a_list_of_one(outputs: Path) -> None:
+    metric = IDSim("tiny", device="cpu")
+    grouped = idmetric.evaluation("generator", outputs, metric, pattern=PATTERN, bootstrap=0, pages=False, by=["seed"])
+    result = idmetric.evaluation("generator", outputs, metric, pattern=PATTERN, bootstrap=0, pages=False, by="seed")
+    assert result.results[0].rows == grouped.results[0].rows
+
+
+def test_no_model_is_an_error() -> None:
+    with pytest.raises(RequestError, match="no model is given"):
+        idmetric.evaluation("folder", Manifest.from_rows([]), None)
 
 
 def test_two_models_of_one_name_are_refused() -> None:

@@ -22,6 +22,7 @@ import math
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from idmetric.metric.distance.embedding import Embedding, same_model
+from idmetric.metric.errors import RequestError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -42,9 +43,9 @@ def needs_patches(name: str) -> bool:
 
 
 def check_name(name: str) -> DistanceName:
-    """The name as a DistanceName; ValueError for an unknown one."""
+    """The name as a DistanceName; RequestError for an unknown one."""
     if name not in DISTANCES:
-        raise ValueError(f"unknown distance {name!r}; choose one of {', '.join(DISTANCES)}")
+        raise RequestError(f"unknown distance {name!r}; choose one of {', '.join(DISTANCES)}")
     return name
 
 

@@ -13,7 +13,8 @@ Returned = TypeVar("Returned")
 def public(function: Callable[P, Returned]) -> Callable[P, Returned]:
     """Decorates a public function: errors of this package reach the caller without the package's own frames.
 
-    A mistyped keyword argument gets a suggestion. Other errors, which may be faults of this package, keep their frames.
+    A mistyped keyword argument gets a suggestion. Errors that pass through a function of the caller's, such as an
+    encoder, keep their frames, and so do other errors, which may be faults of this package.
     """
 
     @wraps(function)

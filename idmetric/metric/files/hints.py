@@ -6,6 +6,7 @@ import difflib
 import inspect
 import os
 import sys
+import sysconfig
 import traceback
 from collections.abc import Callable, Iterable
 from importlib.util import find_spec
@@ -30,15 +31,17 @@ def did_you_mean(word: str, names: Iterable[str], key: Callable[[str], str] = st
     return ""
 
 
-def near_file(path: StrPath) -> str:
-    """As `did_you_mean`, where a file next to an absent one has nearly its name, whatever both end in."""
+def near_file(path: StrPath, endings: tuple[str, ...]) -> str:
+    """As `did_you_mean`, where a file next to an absent one has nearly its name, and one of these endings."""
     folder, name = os.path.split(os.fspath(path))
     try:
         with os.scandir(folder or os.curdir) as entries:
-            names = [entry.name for entry in islice(entries, _MOST_NAMES)]
+            names = [entry.name for entry in islice(entries, _MOST_NAMES) if entry.name.lower().endswith(endings)]
     except (OSError, ValueError):
         return ""
-    return did_you_mean(name, sorted(names), key=_lower_stem)
+    ending = os.path.splitext(name)[1].lower()
+    names.sort(key=lambda file: (file.lower().endswith(ending), file))  # the last of equal stems counts
+    return did_you_mean(name, names, key=_lower_stem)
 
 
 def _lower_stem(name: str) -> str:
@@ -51,6 +54,8 @@ def for_the_caller(error: Exception, function: Callable[..., Any], options: Iter
     Args:
         options: the keyword arguments of the call.
     """
+    if _passes_through_user_code(error, function):
+        return None
     if type(error).__module__.startswith("idmetric."):
         return error
     if not isinstance(error, TypeError):
@@ -63,6 +68,20 @@ def for_the_caller(error: Exception, function: Callable[..., Any], options: Iter
     if _raised_by_a_call(error):
         return error
     return None
+
+
+def _passes_through_user_code(error: Exception, function: Callable[..., Any]) -> bool:
+    """Whether a frame below a public function is neither this package's nor a library's, but its caller's."""
+    folders = [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    libraries = tuple([os.path.join(folder, "") for folder in folders])
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        module = str(frame.f_globals.get("__name__", ""))
+        file = frame.f_code.co_filename
+        is_package = module.startswith("idmetric.") or frame.f_code is getattr(function, "__code__", None)
+        is_library = file.startswith((*libraries, "<frozen"))
+        if not is_package and not is_library:
+            return True
+    return False
 
 
 def _raised_by_a_call(error: Exception) -> bool:

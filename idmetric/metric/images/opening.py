@@ -36,7 +36,14 @@ from idmetric.metric.images.kinds import (
     is_stored_image,
     naming,
 )
-from idmetric.metric.images.paths import ABSENT, VIDEO_ENDINGS, is_address, is_subject_file, names_several
+from idmetric.metric.images.paths import (
+    ABSENT,
+    IMAGE_ENDINGS,
+    VIDEO_ENDINGS,
+    is_address,
+    is_subject_file,
+    names_several,
+)
 
 # Pillow's names of the formats that are decoded, whatever a file is called. Left out are formats that Pillow decodes
 # pixel by pixel in Python (FITS, QOI, SGI, BLP, ...: a file of kilobytes can take minutes) or has another program draw
@@ -243,7 +250,7 @@ def check_paths(*sources: Any) -> None:
         elif isinstance(source, str | os.PathLike) and not (os.path.exists(source) or names_several(source)):
             from idmetric.metric.files.hints import near_file
 
-            checked_path(source, describe(source), near_file(source))
+            checked_path(source, describe(source), near_file(source, IMAGE_ENDINGS))
 
 
 def _decode(

@@ -254,7 +254,7 @@ class Embedder(nn.Module):
                 )
             embedding: Embedding = super().__call__(a)
             return embedding
-        check_paths(a, b)
+        check_paths(a, b, mask_a, mask_b)
         check_partners(a, b)
         patches = needs_patches(distance)
         x = self.as_embedding(a, labeled(mask_a, mask_id), outside, patches, batch_size)
@@ -279,7 +279,7 @@ class Embedder(nn.Module):
 
         Each image is embedded once; the other arguments and the errors are those of a distance.
         """
-        check_paths(a, b)
+        check_paths(a, b, masks_a, masks_b)
         patches = needs_patches(distance)
         x = self.as_embedding(a, labeled(masks_a, mask_id), outside, patches, batch_size)
         y = None if b is None else self.as_embedding(b, labeled(masks_b, mask_id), outside, patches, batch_size)

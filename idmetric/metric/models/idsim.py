@@ -23,6 +23,7 @@ from idmetric.metric.checkpoints.folder import Files
 from idmetric.metric.checkpoints.format import Checkpoint
 from idmetric.metric.checkpoints.revision import Hub
 from idmetric.metric.checkpoints.weights import load_state
+from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.boundary import public
 from idmetric.metric.images.kinds import WHITE, Color, Preprocessing
@@ -117,6 +118,8 @@ class IDSim(Embedder):
         else:
             hub = Hub(revision, cache_dir, token, local_files_only)
             if source == "tiny":
+                if backbone_weights is not None:
+                    raise RequestError("IDSim('tiny') holds all of its weights: leave out backbone_weights")
                 name, saved = "tiny", checkpoint.read(Files(tiny.TINY, hub))
             else:
                 from idmetric.metric.models.released_idsim import read_checkpoint
