@@ -154,14 +154,14 @@ class IdentityLoss(nn.Module):
 
     def _read_references(
         self, references: Images | Embedding | Subject, masks: Masks
-    ) -> tuple[Embedding, Sequence[NDArray[np.uint8] | None]]:
+    ) -> tuple[Embedding, list[NDArray[np.uint8] | None]]:
         """The references' embedding, and the small pictures that `log_images` shows: None where there is none."""
         from idmetric.metric.loss_images import reference_thumbnails
 
         subject = subject_among(references)
         if subject is not None:
             subject.check(self._metric.model_id, self.distance)
-            return self._embed_references(subject.embedding, masks), subject.thumbnails
+            return self._embed_references(subject.embedding, masks), list(subject.thumbnails)
         if isinstance(references, Embedding):
             embedding = self._embed_references(references, masks)
             return embedding, [None] * len(embedding)

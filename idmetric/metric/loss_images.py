@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from idmetric.metric.images.arrays import image_of_pixels
-from idmetric.metric.images.kinds import ImageLike, ImageReadError, MultiFrameWarning
+from idmetric.metric.images.kinds import ImageLike, ImageReadError, MultiFrameWarning, is_tensor
 from idmetric.metric.images.read import to_image
 
 _SIDE = 256  # of each of the two pictures
@@ -51,6 +51,10 @@ def _thumbnail(image: Any) -> Thumbnail | None:
     is_stream = hasattr(image, "read")
     if is_stream and not image.seekable():
         return None
+
+    if is_tensor(image):  # every k-th pixel: cheap, and still twice the picture's side
+        step = max(1, max(image.shape[-2:]) // (2 * _SIDE))
+        image = image[..., ::step, ::step]
 
     start = image.tell() if is_stream else 0
     thumbnail = None
@@ -133,7 +137,7 @@ def _log(writer: Any, pairs: Sequence[LoggedPair], step: int, name: str) -> None
 
 def _written(writer: Any, pairs: Sequence[LoggedPair], step: int, name: str) -> bool:
     """Give pairs to a writer by the interface that it has; False if it takes no images."""
-    board = writer if hasattr(writer, "add_images") else getattr(writer, "writer", None)  # of accelerate's tracker
+    board: Any = writer if hasattr(writer, "add_images") else getattr(writer, "writer", None)  # of accelerate's tracker
     if hasattr(board, "add_images"):  # TensorBoard's
         pictures = np.stack([np.asarray(pair.picture) for pair in pairs])
         board.add_images(name, pictures, step, dataformats="NHWC")
