@@ -67,11 +67,12 @@ def dreamsim(
     """Open a metric behind DreamSim's interface.
 
     Args:
-        device: default CUDA, else MPS, else the CPU. cache_dir: the folder of downloads; default: the Hub's.
+        device: default CUDA, else MPS, else the CPU; an opened metric stays where it is, or moves there.
+        cache_dir: the folder of downloads; default: the Hub's.
         normalize_embeds: see `PerceptualModel`.
         dreamsim_type: the metric: a name of `idmetric.load`, or an opened metric.
         pretrained, use_patch_model: only DreamSim's defaults are taken; `metric(a, b, "patch")` compares patches.
-        options: of `idmetric.load`.
+        options: of `idmetric.load`; an opened metric takes none, and no cache_dir.
 
     Returns:
         The model, and a function from an image of any kind to pixels (1, 3, H, W) in [0, 1], at the metric's size.

@@ -27,7 +27,7 @@ from idmetric.metric.images.read import read_image
 from idmetric.metric.models.embedder import Embedder
 
 _NETS = ("alex", "vgg", "vgg16", "squeeze")
-_HINT = "normalize=True takes pixels in [0, 1]"
+_HINT = "clamp what merely overshoots, by images.clamp(-1, 1); normalize=True takes pixels in [0, 1]"
 
 
 class LPIPS(nn.Module):
@@ -38,10 +38,10 @@ class LPIPS(nn.Module):
         distance: see the table in `idmetric.metric.distance.matrix`.
         version, use_dropout, eval_mode, verbose: without effect, as they change no number of a frozen metric.
         pretrained, lpips, spatial, pnet_rand, pnet_tune, model_path: only LPIPS's own defaults are taken.
-        options: of `idmetric.load`, such as device.
+        options: of `idmetric.load`, such as device, the only one that an opened metric takes.
 
     Raises:
-        RequestError: for a network of LPIPS, or an option that LPIPS alone has.
+        RequestError: for a network of LPIPS, an option that LPIPS alone has, or one that an opened metric cannot take.
     """
 
     @public

@@ -16,13 +16,19 @@ def metric_of(source: Any, option: str, theirs: tuple[str, ...], **options: Any)
         source: any name of `idmetric.load`, or a metric.
         option: what the caller's argument is called.
         theirs: the original's own models, which are none of this package.
-        options: of `idmetric.load`.
+        options: of `idmetric.load`; an opened metric takes `device` alone, and moves there.
 
     Raises:
-        RequestError: without a name, and for a model of the original.
+        RequestError: without a name, for a model of the original, and for other options of an opened metric.
     """
     if isinstance(source, Embedder):
-        return source
+        device = options.pop("device", None)
+        if options:
+            raise RequestError(
+                f"{', '.join(options)}: the metric is open already, give these to its own constructor, or name the "
+                f'metric ({option}="tiny")'
+            )
+        return source if device is None else source.to(device)
     if not source or source in theirs:
         named = f"{option}={source!r} is no model of idmetric" if source else "no metric is named"
         raise RequestError(

@@ -36,13 +36,16 @@ from idmetric.metric.distance.matrix import check_name, distance_matrix, needs_p
 from idmetric.metric.files.boundary import public
 from idmetric.metric.images.arrays import check_pixels
 from idmetric.metric.images.masks import Images, MaskId, Masks, labeled
-from idmetric.metric.images.read import Outside
+from idmetric.metric.images.read import Outside, split_images
 from idmetric.metric.images.subjects import Boxes, subject_of
 from idmetric.metric.models.devices import at_least_float32
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.subject import subject_among
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from idmetric.metric.loss_images import LoggedPair
     from idmetric.metric.subject import Subject
 
@@ -143,19 +146,31 @@ class IdentityLoss(nn.Module):
         # attributes and not buffers, which DistributedDataParallel would overwrite by those of the first process;
         # tensors made in inference mode could not join a graph later
         with torch.inference_mode(False), torch.no_grad():
-            self._references = self._embed_references(references, labeled(masks, mask_id))
-            self._reference_source = references  # pictures for `log_images`
+            self._references, self._thumbnails = self._read_references(references, labeled(masks, mask_id))
             self._self_terms = self_terms(self._references, self.distance)
             self.reference_weights = _reference_weights(weights, self._references.cls)
 
     # References
 
-    def _embed_references(self, references: Images | Embedding | Subject, masks: Masks) -> Embedding:
-        with_patches = needs_patches(self.distance)
+    def _read_references(
+        self, references: Images | Embedding | Subject, masks: Masks
+    ) -> tuple[Embedding, list[NDArray[np.uint8] | None]]:
+        """The references' embedding, and the small pictures that `log_images` shows: None where there is none."""
+        from idmetric.metric.loss_images import reference_thumbnails
+
         subject = subject_among(references)
         if subject is not None:
             subject.check(self._metric.model_id, self.distance)
-        source: Images | Embedding = references if subject is None else subject.embedding  # type: ignore[assignment]
+            return self._embed_references(subject.embedding, masks), list(subject.thumbnails)
+        if isinstance(references, Embedding):
+            embedding = self._embed_references(references, masks)
+            return embedding, [None] * len(embedding)
+        images = split_images(references)  # type: ignore[arg-type]  # no subject; once, as it may be an iterator
+        thumbnails = reference_thumbnails(images)
+        return self._embed_references(images, masks), thumbnails
+
+    def _embed_references(self, source: Images | Embedding, masks: Masks) -> Embedding:
+        with_patches = needs_patches(self.distance)
         with self._precision(self._metric.device):
             embedding = self._metric.as_embedding(source, masks, self.outside, with_patches, 32)
         if not len(embedding):
@@ -260,17 +275,17 @@ class IdentityLoss(nn.Module):
             The pairs, the largest loss first.
 
         Raises:
-            TypeError: for a writer of another kind.
+            TypeError: for a writer of another kind. Trackers of an Accelerator that take no images are skipped, with
+                a warning that names them.
         """
-        from idmetric.metric.loss_images import logged, reference_pictures
+        from idmetric.metric.loss_images import logged
 
         _check_shape(pixels)
         with torch.no_grad():
             distances = self._distances(pixels, masks, boxes)
             losses = self._aggregated(distances).tolist()
-        pictures = reference_pictures(self._reference_source, len(self._references))
         shown = self._to_unit(pixels.detach()).cpu()
-        return logged(writer, shown, losses, distances.argmin(1).tolist(), pictures, step, count, name)
+        return logged(writer, shown, losses, distances.argmin(1).tolist(), self._thumbnails, step, count, name)
 
     def _distances(self, pixels: Tensor, masks: Tensor | None, boxes: Boxes | None) -> Tensor:
         """Distances (B, R) of images to references."""

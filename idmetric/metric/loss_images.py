@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 from torch import Tensor
 
-from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.images.arrays import image_of_pixels
-from idmetric.metric.images.kinds import ImageReadError
-from idmetric.metric.images.read import read_image, split_images
-from idmetric.metric.subject import subject_among
+from idmetric.metric.images.kinds import ImageLike, ImageReadError, MultiFrameWarning, is_tensor
+from idmetric.metric.images.read import to_image
 
 _SIDE = 256  # of each of the two pictures
 _LINE = 16  # pixels of the line of text below them
+_ONE_AT_A_TIME = ("aim", "clearml")  # accelerate's trackers that take no list of images
+
+Thumbnail = NDArray[np.uint8]
 
 
 class LoggedPair(NamedTuple):
@@ -33,20 +36,39 @@ class LoggedPair(NamedTuple):
     row: int
 
 
-def reference_pictures(references: Any, count: int) -> list[Image.Image | None]:
-    """A picture of each reference; None where there is none, as of an embedding."""
-    if isinstance(references, Embedding):
-        return [None] * count
-    subject = subject_among(references)
-    if subject is not None:
-        return [Image.fromarray(thumbnail) for thumbnail in subject.thumbnails]
-    pictures: list[Image.Image | None] = []
-    for image in split_images(references):
-        picture = None
-        with suppress(ImageReadError):  # a file that is gone by now
-            picture = read_image(image)
-        pictures.append(picture)
-    return pictures
+def reference_thumbnails(references: Sequence[ImageLike]) -> list[Thumbnail | None]:
+    """Each reference as (H, W, 3), at most 256 pixels a side; None for a stream that can be read only once.
+
+    File objects stand afterwards where they stood.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", MultiFrameWarning)  # comes when they are embedded
+        return [_thumbnail(image) for image in references]
+
+
+def _thumbnail(image: Any) -> Thumbnail | None:
+    """A small picture of one image; None where there is none, so that the embedding raises the error."""
+    is_stream = hasattr(image, "read")
+    if is_stream and not image.seekable():
+        return None
+
+    if is_tensor(image):  # every k-th pixel: cheap, and still twice the picture's side
+        step = max(1, max(image.shape[-2:]) // (2 * _SIDE))
+        image = image[..., ::step, ::step]
+
+    start = image.tell() if is_stream else 0
+    thumbnail = None
+    with suppress(ImageReadError):
+        thumbnail = np.array(to_image(image, _thumbnail_size, decode="fast"))
+    if is_stream:
+        image.seek(start)
+    return thumbnail
+
+
+def _thumbnail_size(height: int, width: int) -> tuple[int, int]:
+    """The size of an image in the square of a picture, never larger than the image."""
+    scale = min(1, _SIDE / max(height, width))
+    return max(1, round(scale * height)), max(1, round(scale * width))
 
 
 def logged(
@@ -54,7 +76,7 @@ def logged(
     pixels: Tensor,
     losses: Sequence[float],
     nearest: Sequence[int],
-    references: Sequence[Image.Image | None],
+    references: Sequence[Thumbnail | None],
     step: int,
     count: int,
     name: str,
@@ -68,9 +90,11 @@ def logged(
     pairs = []
     for row in order[:count]:
         image = image_of_pixels(pixels[row].float())
-        picture = _side_by_side(image, references[nearest[row]], f"{losses[row]:.4f}")
+        thumbnail = references[nearest[row]]
+        reference = None if thumbnail is None else Image.fromarray(thumbnail)
+        picture = _side_by_side(image, reference, f"{losses[row]:.4f}")
         pairs.append(LoggedPair(picture, losses[row], row))
-    if writer is not None:
+    if writer is not None and pairs:
         _log(writer, pairs, step, name)
     return pairs
 
@@ -90,25 +114,51 @@ def _side_by_side(image: Image.Image, reference: Image.Image | None, text: str) 
 
 
 def _log(writer: Any, pairs: Sequence[LoggedPair], step: int, name: str) -> None:
-    """Give pairs to a writer by the interface that it has."""
-    if hasattr(writer, "trackers"):  # an Accelerator
-        for tracker in writer.trackers:
-            _log(tracker, pairs, step, name)
-    elif hasattr(writer, "add_images"):  # TensorBoard's
+    """Give pairs to a writer, or to those trackers of an Accelerator that take images.
+
+    Raises:
+        TypeError: for a writer of an unknown kind.
+    """
+    if not hasattr(writer, "trackers"):
+        if not _written(writer, pairs, step, name):
+            raise TypeError(
+                f"cannot log images to {type(writer).__name__}: give a SummaryWriter, a run of wandb, an Accelerator, "
+                "or a function of (pairs, step)"
+            )
+        return
+    skipped = [type(tracker).__name__ for tracker in writer.trackers if not _written(tracker, pairs, step, name)]
+    if skipped:
+        warnings.warn(
+            f"these trackers take no images and are skipped: {', '.join(skipped)}; log_images(None, ...) returns the "
+            "pictures for them",
+            stacklevel=5,  # above `public`
+        )
+
+
+def _written(writer: Any, pairs: Sequence[LoggedPair], step: int, name: str) -> bool:
+    """Give pairs to a writer by the interface that it has; False if it takes no images."""
+    board: Any = writer if hasattr(writer, "add_images") else getattr(writer, "writer", None)  # of accelerate's tracker
+    if hasattr(board, "add_images"):  # TensorBoard's
         pictures = np.stack([np.asarray(pair.picture) for pair in pairs])
-        writer.add_images(name, pictures, step, dataformats="NHWC")
-    elif hasattr(writer, "writer"):  # accelerate's tracker of TensorBoard
-        _log(writer.writer, pairs, step, name)
-    elif hasattr(writer, "log_images"):  # another of its trackers
+        board.add_images(name, pictures, step, dataformats="NHWC")
+    elif hasattr(writer, "log_images") and getattr(writer, "name", "") in _ONE_AT_A_TIME:
+        for number, pair in enumerate(pairs):
+            writer.log_images({f"{name}/{number}": pair.picture}, step=step)
+    elif hasattr(writer, "log_images"):  # another of accelerate's trackers
         writer.log_images({name: [pair.picture for pair in pairs]}, step=step)
-    elif hasattr(writer, "log") and "wandb" in sys.modules:
+    elif _is_of_wandb(writer):
         wandb = sys.modules["wandb"]
         pictures_of_run = [wandb.Image(pair.picture, caption=f"distance {pair.loss:.4f}") for pair in pairs]
         writer.log({name: pictures_of_run}, step=step)
     elif callable(writer):
         writer(pairs, step)
     else:
-        raise TypeError(
-            f"cannot log images to {type(writer).__name__}: give a SummaryWriter, a run of wandb, an Accelerator, or a "
-            "function of (pairs, step)"
-        )
+        return False
+    return True
+
+
+def _is_of_wandb(writer: Any) -> bool:
+    """Whether this is a run of Weights & Biases, or its module."""
+    if "wandb" not in sys.modules or not hasattr(writer, "log"):
+        return False
+    return writer is sys.modules["wandb"] or type(writer).__module__.split(".")[0] == "wandb"

@@ -87,6 +87,24 @@ def test_pixels_out_of_range_are_refused(metric: IDSim, normalize: bool, highest
         our_lpips.LPIPS(net=metric)(images, images, normalize=normalize)
 
 
+def test_a_small_overshoot_is_refused_with_how_to_clamp_it(metric: IDSim) -> None:
+    images = torch.zeros(1, 3, 32, 32)
+    images[0, 0, 0, 0] = 1.05
+    with pytest.raises(ImageReadError, match=r"images\.clamp\(-1, 1\); normalize=True takes pixels in \[0, 1\]"):
+        our_lpips.LPIPS(net=metric)(images, images)
+
+
+def test_an_opened_metric_takes_a_device_and_no_other_option() -> None:
+    metric = IDSim("tiny", device="cpu")
+    with pytest.raises(RequestError, match="nonsense, dtype: the metric is open already"):
+        our_lpips.LPIPS(net=metric, device="meta", nonsense=3, dtype=torch.float16)
+    with pytest.raises(RequestError, match="cache_dir: the metric is open already"):
+        dreamsim(dreamsim_type=metric, cache_dir="folder")
+    assert metric.device.type == "cpu"
+    assert dreamsim(dreamsim_type=metric)[0].metric is metric
+    assert our_lpips.LPIPS(net=metric, device="meta").metric.device.type == "meta"
+
+
 @pytest.mark.parametrize(
     ("call", "words"),
     [

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import sys
+import warnings
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -76,6 +79,51 @@ def test_a_subject_shows_its_thumbnails_and_an_embedding_nothing(
     assert np.asarray(pair.picture)[128, 384].tolist() == [255, 255, 255]
 
 
+def _shown(loss: IdentityLoss, images: torch.Tensor) -> list[int]:
+    """The color of the reference next to an image."""
+    [pair] = loss.log_images(None, images, 0)
+    color: list[int] = np.asarray(pair.picture)[128, 384].tolist()
+    return color
+
+
+def test_the_picture_of_a_reference_is_the_one_that_was_embedded(
+    metric: IDSim, batch: torch.Tensor, tmp_path: Path
+) -> None:
+    for number, color in enumerate(COLORS):
+        Image.new("RGB", (80, 60), color).save(tmp_path / f"{number}.png")
+    loss = IdentityLoss(metric, str(tmp_path), aggregate="min")
+    Image.new("RGB", (80, 60), (0, 200, 0)).save(tmp_path / "0.png")
+    Image.new("RGB", (80, 60), (0, 200, 0)).save(tmp_path / "00.png")
+    (tmp_path / "1.png").unlink()
+    np.testing.assert_allclose(_shown(loss, batch[1:2]), COLORS[1], atol=2)
+
+
+def test_references_may_come_from_a_generator_or_a_list_that_is_cleared(
+    metric: IDSim, references: list[str], batch: torch.Tensor
+) -> None:
+    loss = IdentityLoss(metric, (Image.open(path) for path in references), aggregate="min")
+    np.testing.assert_allclose(_shown(loss, batch[1:2]), COLORS[1], atol=2)
+    names = list(references)
+    loss = IdentityLoss(metric, names, aggregate="min")
+    names.clear()
+    np.testing.assert_allclose(_shown(loss, batch[1:2]), COLORS[1], atol=2)
+
+
+def test_a_loss_of_open_files_is_copied_and_pickled(metric: IDSim, references: list[str], batch: torch.Tensor) -> None:
+    with open(references[0], "rb") as first, open(references[1], "rb") as second:
+        loss = IdentityLoss(metric, [first, second], aggregate="min")
+    for clone in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
+        np.testing.assert_allclose(_shown(clone, batch[1:2]), COLORS[1], atol=2)
+
+
+def test_large_references_add_little_to_a_pickled_loss(metric: IDSim, batch: torch.Tensor) -> None:
+    large = torch.rand(1, 3, 1024, 512, requires_grad=True)
+    embedding = len(pickle.dumps(IdentityLoss(metric, metric.embed(large.detach()))))
+    photos = IdentityLoss(metric, large)
+    assert len(pickle.dumps(photos)) - embedding < 256 * 256 * 3
+    assert len(photos.log_images(None, batch, 0)) == 3
+
+
 def test_tensorboard_gets_one_image_for_each_pair(
     metric: IDSim, references: list[str], batch: torch.Tensor, tmp_path: Path
 ) -> None:
@@ -97,7 +145,8 @@ def test_weights_and_biases_gets_captions(
     wandb.Image = lambda picture, caption: (picture.size, caption)
     monkeypatch.setitem(sys.modules, "wandb", wandb)
     logged: list[Any] = []
-    run = SimpleNamespace(log=lambda values, step: logged.append((values, step)))
+    run_type = type("Run", (SimpleNamespace,), {"__module__": "wandb.sdk.wandb_run"})
+    run = run_type(log=lambda values, step: logged.append((values, step)))
     [pair] = IdentityLoss(metric, references).log_images(run, batch, 3, count=1, name="worst")
     assert logged == [({"worst": [((512, 272), f"distance {pair.loss:.4f}")]}, 3)]
 
@@ -109,3 +158,54 @@ def test_weights_and_biases_gets_captions(
 def test_a_writer_of_another_kind_is_refused(metric: IDSim, references: list[str], batch: torch.Tensor) -> None:
     with pytest.raises(TypeError, match="cannot log images to int"):
         IdentityLoss(metric, references).log_images(3, batch, 0)
+
+
+def test_accelerates_own_tracker_of_tensorboard_gets_images(
+    metric: IDSim, references: list[str], batch: torch.Tensor, tmp_path: Path
+) -> None:
+    tracking = pytest.importorskip("accelerate.tracking")
+    events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    pytest.importorskip("accelerate").PartialState()
+    tracker = tracking.TensorBoardTracker("run", logging_dir=str(tmp_path))
+    if hasattr(tracker, "start"):
+        tracker.start()
+    IdentityLoss(metric, references).log_images(SimpleNamespace(trackers=[tracker]), batch, 5, count=2)
+    tracker.finish()
+    [image] = events.EventAccumulator(str(tmp_path / "run")).Reload().Images("identity")
+    assert (image.step, image.width, image.height) == (5, 2 * 512, 272)
+
+
+class _LogOnly:
+    """As accelerate's trackers of MLflow, DVCLive and Trackio, and Comet's, whose writer is none of TensorBoard."""
+
+    def __init__(self) -> None:
+        self.writer = SimpleNamespace(log_metric=None)
+
+    def log(self, values: object, step: int) -> None:
+        raise AssertionError("no metric of this tracker")
+
+
+def test_trackers_that_take_no_images_are_skipped_with_one_warning(
+    metric: IDSim, references: list[str], batch: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "wandb", ModuleType("wandb"))
+    logged: list[Any] = []
+    aim = SimpleNamespace(
+        name="aim", writer=SimpleNamespace(track=None), log_images=lambda values, step: logged.append((values, step))
+    )
+    accelerator = SimpleNamespace(trackers=[_LogOnly(), aim, _LogOnly()])
+    loss = IdentityLoss(metric, references)
+    with pytest.warns(UserWarning, match="are skipped: _LogOnly, _LogOnly") as caught:
+        pairs = loss.log_images(accelerator, batch, 6, count=2)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    assert logged == [({f"identity/{number}": pairs[number].picture}, 6) for number in range(2)]
+    with pytest.raises(TypeError, match="cannot log images to _LogOnly"):
+        loss.log_images(_LogOnly(), batch, 6)
+
+
+def test_a_count_of_zero_logs_nothing(metric: IDSim, references: list[str], batch: torch.Tensor) -> None:
+    loss = IdentityLoss(metric, references)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert loss.log_images(SimpleNamespace(add_images=None), batch, 0, count=0) == []

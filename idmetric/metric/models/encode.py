@@ -81,8 +81,8 @@ def similarity(distance_of: Callable[..., Tensor], a: Any, b: Any, distance: str
     Raises:
         ValueError: for vectors of different lengths, or other arguments.
     """
-    rows_a = _vectors(a)
-    rows_b = _vectors(b)
+    rows_a = _vectors(a, "a")
+    rows_b = _vectors(b, "b")
     if rows_a is None or rows_b is None:
         return 1 - distance_of(a, b, distance, **options)
     if distance != "cls" or options:
@@ -95,15 +95,27 @@ def similarity(distance_of: Callable[..., Tensor], a: Any, b: Any, distance: str
     return F.normalize(rows_a, dim=-1) @ F.normalize(rows_b.to(rows_a), dim=-1).mT
 
 
-def _vectors(source: Any) -> Tensor | None:
-    """Float vectors as rows (N, D); None for other objects."""
+def _vectors(source: Any, side: str) -> Tensor | None:
+    """Float vectors as rows (N, D); None for other objects. ValueError for a list of vectors of different lengths."""
     if isinstance(source, list | tuple) and source and all(is_array(row) and row.ndim == 1 for row in source):
-        source = torch.stack([torch.as_tensor(row) for row in source])
+        lengths = sorted({len(row) for row in source})
+        if len(lengths) > 1:
+            raise ValueError(
+                f"{side} holds vectors of {lengths[0]} to {lengths[-1]} numbers: give vectors of one model"
+            )
+        source = torch.stack([_tensor(row) for row in source])
     if not is_array(source) or source.ndim not in (1, 2):
         return None
-    rows = source if is_tensor(source) else torch.as_tensor(source)
+    rows = _tensor(source)
     if not rows.is_floating_point():
         return None
     if rows.ndim == 1:
         rows = rows[None]
     return at_least_float32(rows)
+
+
+def _tensor(array: Any) -> Tensor:
+    """An array or a tensor as a tensor; of arrays with negative strides, which torch does not take, a copy."""
+    if is_tensor(array):
+        return array
+    return torch.from_numpy(np.ascontiguousarray(array))
