@@ -162,8 +162,9 @@ def _fitted(config: IDSimTraining, triplets: int, processes: int) -> tuple[IDSim
     asked = config.batch_size * config.accumulation
     if triplets >= asked:
         return config, ""
-    batch_size = most_fitting(config.batch_size, triplets // processes)
-    accumulation = most_fitting(config.accumulation, triplets // max(1, batch_size), processes)
+    step_size = most_fitting(asked, triplets, processes, "triplets")
+    batch_size = min(config.batch_size, step_size // processes)
+    accumulation = most_fitting(config.accumulation, triplets // batch_size, processes, "micro-batches")
     note = (
         f"\nidsim: note: a step has {accumulation} micro-batches of {batch_size} triplets, as the data do not fill "
         f"{config.accumulation} of {config.batch_size}"

@@ -181,15 +181,12 @@ def _summary(classes: Classes, steps: int) -> str:
 def _fitted(config: ILGenTraining, classes: Classes, processes: int) -> tuple[ILGenTraining, list[str]]:
     """The settings with a batch that the data can fill and the processes can share, and notes on what was changed."""
     if config.loss in CLASS_BATCHES:
-        option, asked, available = "classes", config.classes, len(classes)
+        option, units, asked, available = "classes", "classes", config.classes, len(classes)
     else:
-        option, asked, available = "batch_size", config.batch_size, classes.rows.size
-    size = most_fitting(asked, available, processes)
+        option, units, asked, available = "batch_size", "images", config.batch_size, classes.rows.size
+    size = most_fitting(asked, available, processes, units)
     if size == asked:
         return config, []
-    if size == 0:
-        raise ManifestError(f"{available} {option} cannot be shared by {processes} processes: start fewer")
-    units = "classes" if option == "classes" else "images"
     note = (
         f"a batch has {size} {units}, as the data do not fill one of {asked}: "
         "--epochs sets how many steps there are, and a higher --images or --few-images repeat takes more images"

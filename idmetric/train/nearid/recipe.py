@@ -65,7 +65,7 @@ class NearIDRecipe(Interface):
         data = inherit_masks(data)  # a distractor's mask is that of its view (released code)
         check(data, identities, config.shape, notes, oracle=config.objective.startswith("oracle"))
         tuples = items(identities, config.repeat)
-        batch_size = most_fitting(config.batch_size, len(tuples), processes.count)
+        batch_size = most_fitting(config.batch_size, len(tuples), processes.count, "tuples of identities")
         if batch_size < config.batch_size:
             notes.append(f"note: a batch has {batch_size} tuples, as the data do not fill one of {config.batch_size}")
         config = replace(config, batch_size=batch_size)
