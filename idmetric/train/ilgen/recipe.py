@@ -53,7 +53,7 @@ from idmetric.train.losses.info_nce import label_info_nce
 from idmetric.train.losses.recall_at_k import batch_recall_at_k
 from idmetric.train.options import weights_file
 from idmetric.train.processes import Processes
-from idmetric.train.recipe import Recipe, decisive, painted
+from idmetric.train.recipe import Recipe, changed, decisive, painted
 from idmetric.train.validate import validation
 
 
@@ -73,8 +73,9 @@ class ILGen(Recipe):
     def __init__(self, config: ILGenTraining, data: Manifest, processes: Processes) -> None:
         self.processes = processes
         classes = classes_of(data, config.images, config.few_images, config.seed)
-        config, notes = _fitted(config, classes, processes.count)
-        self.config = config
+        self.config, notes = _fitted(config, classes, processes.count)
+        self.asked = changed(config, self.config)
+        config = self.config
         held_out = rows_in(data, VALIDATION)
         _check(data, classes, held_out)
         self.held_out: Manifest | None = None
