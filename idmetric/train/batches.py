@@ -84,13 +84,30 @@ def share(size: int, rank: int, count: int, parts: str = "samples of a batch") -
     Gathering the processes' results along the batch restores the batch's order.
     """
     if size % count:
-        raise ValueError(f"{size} {parts} cannot be shared equally by {count} processes: choose a multiple")
+        raise ValueError(
+            f"{size} {parts} cannot be shared equally by {count} processes: choose a multiple, or a number of "
+            f"processes that divides {size}"
+        )
     return range(rank * size // count, (rank + 1) * size // count)
 
 
-def most_fitting(asked: int, available: int, multiple: int = 1) -> int:
-    """The size of a batch: as asked, or if the data have less, the most of it that is a multiple (of the processes)."""
-    return asked if available >= asked else available // multiple * multiple
+def most_fitting(asked: int, available: int, processes: int, units: str) -> int:
+    """The size of a batch: as asked, or if the data have less, the most that the processes can share equally.
+
+    Args:
+        units: what `available` counts, for the message.
+
+    Raises:
+        ManifestError: if the data have less than one for each process.
+    """
+    if available >= asked:
+        return asked
+    if available < processes:
+        raise ManifestError(
+            f"too few {units} for {processes} processes: the data have {available}, and each process needs at least "
+            f"one in a batch, {processes} in all: start fewer processes, or give more data"
+        )
+    return available // processes * processes
 
 
 # Pixels

@@ -97,7 +97,7 @@ def fit(recipe: Recipe, out: StrPath, settings: TrainSettings, processes: Proces
     out = Path(out)
     with contextlib.ExitStack() as stack:
         processes.on_main(lambda: stack.enter_context(run_folder.own_folder(out)))
-        record = _record(recipe, settings, processes)
+        record = _record(recipe, out, settings, processes)
         if processes.on_main(lambda: run_folder.prepare(out, record)):
             if processes.main:
                 print(f"{out}: this run is finished already; nothing to do", flush=True)
@@ -135,13 +135,13 @@ def export(recipe: Recipe, out: StrPath, folder: StrPath, settings: TrainSetting
         raise TrainError(f"{out} has no checkpoint to export: train first (--save-every sets how often one is written)")
     step = max(files)
     with run_folder.own_folder(out):
-        run_folder.check_same(out, _record(recipe, settings, processes))
+        run_folder.check_same(out, _record(recipe, out, settings, processes))
         state.load_weights(files[step], recipe.modules())
         recipe.save(folder)
     return step
 
 
-def _record(recipe: Recipe, settings: TrainSettings, processes: Processes) -> dict[str, Any]:
+def _record(recipe: Recipe, out: Path, settings: TrainSettings, processes: Processes) -> dict[str, Any]:
     decisive = {
         **recipe.settings,
         "seed": settings.seed,
@@ -153,6 +153,7 @@ def _record(recipe: Recipe, settings: TrainSettings, processes: Processes) -> di
         "run": dataclasses.asdict(settings),
         "device": processes.device.type,
         "processes": processes.count,
+        "asked": run_folder.asked(out) | dict(recipe.asked),
         "trained_parameters": parameter_counts(recipe)[0],
     }
     return run_folder.make(recipe.name, decisive, incidental)

@@ -142,8 +142,9 @@ def given(tmp_path: Path, patch: pytest.MonkeyPatch, said: Callable[[], str]) ->
         yield message(lambda: IDSim(tmp_path / "damaged"))
 
     readings = iter([0.0, 9.0, 18.0])  # two threads that wait all the time
+    others = iter([0.0, 5.0, 10.0])  # for a core of another program's
     clock = iter([0.0, 5.0, 10.0])
-    watch = CoreWatch(2, waited=lambda: next(readings), clock=lambda: next(clock))
+    watch = CoreWatch(2, waited=readings.__next__, others=others.__next__, clock=lambda: next(clock))
     watch.look()
     yield watch.look()
 

@@ -15,7 +15,18 @@ from PIL import Image
 from idmetric import IDSim, ImageReadError
 from idmetric.data.manifest.table import Manifest, ManifestError, Row
 from idmetric.train import augment
-from idmetric.train.batches import Pictures, batch_rows, check, generator, permutation, share, steps_per_epoch
+from idmetric.train.batches import (
+    Pictures,
+    batch_rows,
+    check,
+    generator,
+    most_fitting,
+    permutation,
+    share,
+    steps_per_epoch,
+)
+from idmetric.train.idsim.config import IDSimTraining
+from idmetric.train.idsim.recipe import _fitted
 from tests.train_parts import picture
 
 
@@ -206,3 +217,14 @@ def test_unreadable_images_are_skipped_with_what_depends_on_them(broken: Manifes
         check(broken)
     with pytest.raises(ManifestError, match="no usable row is left"):
         check(broken.take([1, 4]), on_error="skip")
+
+
+def test_data_without_one_item_for_each_process_are_refused_by_their_numbers() -> None:
+    """Of 3 items, two processes share 2; four get none, as does ID-Sim's second process from 1 triplet."""
+    assert most_fitting(400, 3, 2, "classes") == 2
+    assert most_fitting(400, 3, 1, "classes") == 3
+    with pytest.raises(ManifestError, match=r"the data have 3, .* 4 in all: start fewer"):
+        most_fitting(400, 3, 4, "classes")
+    with pytest.raises(ManifestError, match="too few triplets for 2 processes: the data have 1"):
+        _fitted(IDSimTraining(), 1, 2)
+    assert _fitted(IDSimTraining(), 2, 2)[0] == IDSimTraining(batch_size=1, accumulation=2)

@@ -480,7 +480,7 @@ def test_a_batch_is_clipped_to_the_data_with_a_note(data: Manifest, capsys: pyte
     two.count = 2
     assert build(config(classes=400), data, two).config.classes == 8
     two.count = 10
-    with pytest.raises(ManifestError, match="9 classes cannot be shared by 10 processes"):
+    with pytest.raises(ManifestError, match="too few classes for 10 processes: the data have 9"):
         build(config(classes=400), data, two)
 
 

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from idmetric.cli.main import main
+from idmetric.cli.train import RECIPES
+from idmetric.data.manifest.table import read
 from idmetric.data.painter import Painter
+from idmetric.train.processes import Processes
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "train"
 
@@ -67,3 +74,88 @@ def test_visme_trains_on_a_plain_folder(plain: Path, tmp_path: Path, capsys: pyt
     assert "note: a batch has 1 blocks of 6 samples, as the data do not fill 16 of 64" in capsys.readouterr().out
     settings = json.loads((tmp_path / "run" / "recipe.json").read_text())["settings"]
     assert (settings["batch_size"], settings["samples"]) == (6, 6)
+
+
+class FirstOfTwo(Processes):
+    """The first of two processes, whose second one has the same share of the batch."""
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
+        self.count = 2
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        return torch.cat([tensor, tensor])
+
+    def average_gradients(self, parameters: Any) -> None:
+        pass
+
+    def copy_from_main(self, tensors: Any) -> None:
+        pass
+
+    def any(self, *flags: bool) -> tuple[bool, ...]:
+        return flags
+
+
+CLIPPED: dict[str, tuple[list[str], dict[str, int], dict[str, int]]] = {  # options; batch of two processes; as asked
+    "ilgen": (
+        ["--images", "3", "--classes", "400", "--epochs", "2"],
+        {"classes": 4, "batch_size": 12},
+        {"classes": 400, "batch_size": 1200},
+    ),
+    "nearid": (
+        ["--objective", "info-nce", "--mask-prob", "0", "--batch-size", "128", "--epochs", "2"],
+        {"batch_size": 4},
+        {"batch_size": 128},
+    ),
+    "visme": (
+        ["--batch-size", "1024", "--samples", "64", "--steps", "2"],
+        {"batch_size": 4, "samples": 4},
+        {"batch_size": 1024, "samples": 64},
+    ),
+    "idsim": (
+        ["--batch-size", "80", "--accumulation", "4", "--epochs", "2"],
+        {"batch_size": 7, "accumulation": 2},
+        {"batch_size": 80, "accumulation": 4},
+    ),
+}
+
+
+def ended_at_step_1(recipe: Any, step: int) -> float:
+    if step == 1:
+        raise KeyboardInterrupt
+    return 1.0
+
+
+@pytest.mark.parametrize("recipe", CLIPPED)
+def test_a_batch_clipped_for_two_processes_stays_when_one_process_exports_or_resumes(
+    recipe: str, plain: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """5 identities: two processes share 4 (of 15 triplets, 2 micro-batches of 7), where one would take all."""
+    if recipe == "visme":
+        pytest.importorskip("transformers")
+    options, batch, asked = CLIPPED[recipe]
+    options = [*options, "--save-every", "1", "--validate-every", "0"]
+    data = tmp_path / "five.parquet"
+    whole = read(plain)
+    names = sorted(set(whole.column("identity")))[:5]  # type: ignore[type-var]
+    whole.take([row for row in range(len(whole)) if whole[row].identity in names]).write(data)
+    if recipe == "idsim":
+        mine = ["data", "mine", "negatives", str(data), "--model", "tiny", "--device", "cpu", "--quiet", "-o"]
+        data = tmp_path / "mined.parquet"
+        assert main([*mine, str(data)]) == 0
+    out = tmp_path / "run"
+    with monkeypatch.context() as patch:
+        patch.setattr("idmetric.train.processes.Processes", FirstOfTwo)
+        patch.setattr(importlib.import_module(RECIPES[recipe][0]).build, "lr_factor", ended_at_step_1)
+        assert train(recipe, data, out, *options) == 130
+    started = json.loads((out / "recipe.json").read_text())
+    assert {name: started["settings"][name] for name in batch} == batch
+    assert (started["asked"], started["processes"]) == (asked, 2)
+
+    assert train(recipe, data, out, *options, "--export", str(tmp_path / "model")) == 0
+    assert "wrote the model of step 1 of" in capsys.readouterr().out
+    assert train(recipe, data, out, *options) == 0
+    ended = json.loads((out / "recipe.json").read_text())
+    assert (ended["settings"], ended["asked"], ended["processes"]) == (started["settings"], asked, 1)
+    assert train(recipe, data, out, *options) == 0
+    assert "finished already" in capsys.readouterr().out

@@ -52,7 +52,7 @@ from idmetric.train.loader import seed_all
 from idmetric.train.losses.info_nce import info_nce
 from idmetric.train.options import weights_file
 from idmetric.train.processes import Processes
-from idmetric.train.recipe import Recipe, decisive, painted
+from idmetric.train.recipe import Recipe, changed, decisive, painted
 from idmetric.train.validate import validation
 
 
@@ -64,8 +64,9 @@ class IDSimRecipe(Recipe):
     def __init__(self, config: IDSimTraining, data: Manifest, processes: Processes) -> None:
         self.processes = processes
         triplets = read_triplets(data, TRAINING)
-        config, note = _fitted(config, len(triplets), processes.count)
-        self.config = config
+        self.config, note = _fitted(config, len(triplets), processes.count)
+        self.asked = changed(config, self.config)
+        config = self.config
         share(config.accumulation, processes.rank, processes.count, "micro-batches")  # raises if they cannot be
         self.steps = config.epochs * steps_per_epoch(len(triplets), config.batch_size * config.accumulation)
         _check_identities(config, data, triplets)
@@ -162,8 +163,9 @@ def _fitted(config: IDSimTraining, triplets: int, processes: int) -> tuple[IDSim
     asked = config.batch_size * config.accumulation
     if triplets >= asked:
         return config, ""
-    batch_size = most_fitting(config.batch_size, triplets // processes)
-    accumulation = most_fitting(config.accumulation, triplets // max(1, batch_size), processes)
+    step_size = most_fitting(asked, triplets, processes, "triplets")
+    batch_size = min(config.batch_size, step_size // processes)
+    accumulation = most_fitting(config.accumulation, triplets // batch_size, processes, "micro-batches")
     note = (
         f"\nidsim: note: a step has {accumulation} micro-batches of {batch_size} triplets, as the data do not fill "
         f"{config.accumulation} of {config.batch_size}"

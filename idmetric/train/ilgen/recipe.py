@@ -53,7 +53,7 @@ from idmetric.train.losses.info_nce import label_info_nce
 from idmetric.train.losses.recall_at_k import batch_recall_at_k
 from idmetric.train.options import weights_file
 from idmetric.train.processes import Processes
-from idmetric.train.recipe import Recipe, decisive, painted
+from idmetric.train.recipe import Recipe, changed, decisive, painted
 from idmetric.train.validate import validation
 
 
@@ -73,8 +73,9 @@ class ILGen(Recipe):
     def __init__(self, config: ILGenTraining, data: Manifest, processes: Processes) -> None:
         self.processes = processes
         classes = classes_of(data, config.images, config.few_images, config.seed)
-        config, notes = _fitted(config, classes, processes.count)
-        self.config = config
+        self.config, notes = _fitted(config, classes, processes.count)
+        self.asked = changed(config, self.config)
+        config = self.config
         held_out = rows_in(data, VALIDATION)
         _check(data, classes, held_out)
         self.held_out: Manifest | None = None
@@ -181,15 +182,12 @@ def _summary(classes: Classes, steps: int) -> str:
 def _fitted(config: ILGenTraining, classes: Classes, processes: int) -> tuple[ILGenTraining, list[str]]:
     """The settings with a batch that the data can fill and the processes can share, and notes on what was changed."""
     if config.loss in CLASS_BATCHES:
-        option, asked, available = "classes", config.classes, len(classes)
+        option, units, asked, available = "classes", "classes", config.classes, len(classes)
     else:
-        option, asked, available = "batch_size", config.batch_size, classes.rows.size
-    size = most_fitting(asked, available, processes)
+        option, units, asked, available = "batch_size", "images", config.batch_size, classes.rows.size
+    size = most_fitting(asked, available, processes, units)
     if size == asked:
         return config, []
-    if size == 0:
-        raise ManifestError(f"{available} {option} cannot be shared by {processes} processes: start fewer")
-    units = "classes" if option == "classes" else "images"
     note = (
         f"a batch has {size} {units}, as the data do not fill one of {asked}: "
         "--epochs sets how many steps there are, and a higher --images or --few-images repeat takes more images"

@@ -38,7 +38,7 @@ from idmetric.train.nearid.config import NearIDTraining
 from idmetric.train.nearid.data import check, digest, find, items, rows_of
 from idmetric.train.processes import Processes
 from idmetric.train.recipe import Recipe as Interface
-from idmetric.train.recipe import decisive, painted
+from idmetric.train.recipe import changed, decisive, painted
 from idmetric.train.validate import validation
 
 MASKS = True  # the check before training reads them too
@@ -65,11 +65,12 @@ class NearIDRecipe(Interface):
         data = inherit_masks(data)  # a distractor's mask is that of its view (released code)
         check(data, identities, config.shape, notes, oracle=config.objective.startswith("oracle"))
         tuples = items(identities, config.repeat)
-        batch_size = most_fitting(config.batch_size, len(tuples), processes.count)
+        batch_size = most_fitting(config.batch_size, len(tuples), processes.count, "tuples of identities")
         if batch_size < config.batch_size:
             notes.append(f"note: a batch has {batch_size} tuples, as the data do not fill one of {config.batch_size}")
-        config = replace(config, batch_size=batch_size)
-        self.config = config
+        self.config = replace(config, batch_size=batch_size)
+        self.asked = changed(config, self.config)
+        config = self.config
         share(batch_size, processes.rank, processes.count)  # raises if it cannot be
         validated, _ = find(data, VALIDATION)
         check_held_out(data, rows_of(identities), rows_of(validated))

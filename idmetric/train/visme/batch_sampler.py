@@ -102,7 +102,7 @@ def fitted(data: Data, config: VisMETraining, processes: int = 1) -> tuple[VisME
     samples = config.samples
     fewest = min(_available(data, config))
     if len(data.pools) == 1:
-        samples = most_fitting(samples, fewest, processes)
+        samples = most_fitting(samples, fewest, processes, _units(config))
     if samples < 2 or fewest < samples:
         return config, []
     with_samples = replace(config, samples=samples, batch_size=samples * config.blocks)
@@ -117,7 +117,7 @@ def fitted(data: Data, config: VisMETraining, processes: int = 1) -> tuple[VisME
 
 def check(data: Data, config: VisMETraining) -> None:
     """Check that every dataset fills a block, and that they fill a batch together."""
-    what = "identities" if config.sampling == "identity" else "samples"
+    what = _units(config)
     counts = {pool.name: count for pool, count in zip(data.pools, _available(data, config), strict=True)}
     too_small = {name: count for name, count in counts.items() if count < config.samples}
     if too_small:
@@ -138,6 +138,11 @@ def check(data: Data, config: VisMETraining) -> None:
 def _available(data: Data, config: VisMETraining) -> tuple[int, ...]:
     """What each dataset has to fill blocks with: identities, or with naive sampling instances."""
     return data.identities if config.sampling == "identity" else tuple(map(len, data.pools))
+
+
+def _units(config: VisMETraining) -> str:
+    """What `_available` counts."""
+    return "identities" if config.sampling == "identity" else "samples"
 
 
 def _most_blocks(data: Data, config: VisMETraining) -> Rows:
