@@ -49,10 +49,10 @@ def reference_thumbnails(references: Sequence[ImageLike]) -> list[Thumbnail | No
 def _thumbnail(image: Any) -> Thumbnail | None:
     """A small picture of one image; None where there is none, so that the embedding raises the error."""
     is_stream = hasattr(image, "read")
-    if is_stream and not image.seekable():
+    if is_stream and not (hasattr(image, "seekable") and image.seekable()):
         return None
 
-    if is_tensor(image):  # every k-th pixel: cheap, and still twice the picture's side
+    if is_tensor(image) and image.ndim > 1:  # every k-th pixel: cheap, and still twice the picture's side
         step = max(1, max(image.shape[-2:]) // (2 * _SIDE))
         image = image[..., ::step, ::step]
 

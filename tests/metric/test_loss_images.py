@@ -15,7 +15,7 @@ import pytest
 import torch
 from PIL import Image
 
-from idmetric import IdentityLoss, IDSim, embed_subject
+from idmetric import IdentityLoss, IDSim, ImageReadError, embed_subject
 
 COLORS = [(200, 30, 30), (30, 30, 200)]
 
@@ -114,6 +114,15 @@ def test_a_loss_of_open_files_is_copied_and_pickled(metric: IDSim, references: l
         loss = IdentityLoss(metric, [first, second], aggregate="min")
     for clone in (copy.deepcopy(loss), pickle.loads(pickle.dumps(loss))):
         np.testing.assert_allclose(_shown(clone, batch[1:2]), COLORS[1], atol=2)
+
+
+def test_a_reference_that_can_be_read_only_once_has_no_picture(
+    metric: IDSim, references: list[str], batch: torch.Tensor
+) -> None:
+    once = SimpleNamespace(read=Path(references[1]).read_bytes)
+    assert _shown(IdentityLoss(metric, [once]), batch[1:2]) == [255, 255, 255]  # type: ignore[list-item]
+    with pytest.raises(ImageReadError):
+        IdentityLoss(metric, [torch.rand(3)])
 
 
 def test_large_references_add_little_to_a_pickled_loss(metric: IDSim, batch: torch.Tensor) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from idmetric.metric.distance.embedding import Embedding
+from idmetric.metric.images.arrays import is_float
 from idmetric.metric.images.kinds import is_array, is_tensor
 from idmetric.metric.images.masks import Images
 from idmetric.metric.images.read import is_single
@@ -104,11 +105,9 @@ def _vectors(source: Any, side: str) -> Tensor | None:
                 f"{side} holds vectors of {lengths[0]} to {lengths[-1]} numbers: give vectors of one model"
             )
         source = torch.stack([_tensor(row) for row in source])
-    if not is_array(source) or source.ndim not in (1, 2):
+    if not is_array(source) or source.ndim not in (1, 2) or not is_float(source):
         return None
     rows = _tensor(source)
-    if not rows.is_floating_point():
-        return None
     if rows.ndim == 1:
         rows = rows[None]
     return at_least_float32(rows)

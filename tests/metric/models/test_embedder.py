@@ -67,6 +67,13 @@ def test_vectors_have_cosines_whatever_their_strides(metric: IDSim) -> None:
         metric.similarity(vectors, [np.ones(3, np.float32), np.ones(2, np.float32)])
 
 
+def test_an_array_of_paths_is_no_vector(metric: IDSim, tmp_path: Path) -> None:
+    (picture,) = pictures(1)
+    picture.save(tmp_path / "a.png")
+    paths = np.array([str(tmp_path / "a.png")])
+    torch.testing.assert_close(metric.similarity(paths, paths), torch.ones(1))
+
+
 def test_every_kind_of_input_gives_one_score(metric: IDSim, tmp_path: Path) -> None:
     picture, other = pictures(2, side=metric.image_size[0])  # no resizing: kinds agree to the last digit
     picture = picture.resize((64, 64))
