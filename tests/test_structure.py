@@ -71,13 +71,13 @@ PATH = {
     "metric/distance/matrix.py": 200,
     "metric/images/read.py": 300,
     "metric/models/embedder.py": 560,
-    "metric/models/idsim.py": 200,
+    "metric/models/idsim.py": 205,
     "stream/stream.py": 225,
     "scoring/rows.py": 250,
     "scoring/score.py": 205,
     "cli/score.py": 250,
 }
-PATH_LINES = 2280  # together
+PATH_LINES = 2290  # together
 
 
 @pytest.fixture(scope="module", autouse=True)

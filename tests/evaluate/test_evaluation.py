@@ -114,8 +114,8 @@ def test_mistyped_names_say_what_was_meant(protocol: str, options: Any, words: s
 
 def test_a_single_value_stands_for_a_list_of_one(outputs: Path) -> None:
     metric = IDSim("tiny", device="cpu")
-    grouped = idmetric.evaluation("generator", outputs, metric, pattern=PATTERN, bootstrap=0, pages=False, by=["seed"])
-    result = idmetric.evaluation("generator", outputs, metric, pattern=PATTERN, bootstrap=0, pages=False, by="seed")
+    grouped = call(outputs, metric, bootstrap=0, pages=False, by=["seed"])
+    result = call(outputs, metric, bootstrap=0, pages=False, by="seed")
     assert result.results[0].rows == grouped.results[0].rows
 
 
