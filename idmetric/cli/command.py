@@ -12,14 +12,14 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.files import StrPath
-from idmetric.metric.files.hints import MissingExtraError
+from idmetric.metric.files.hints import MissingExtraError, did_you_mean
 from idmetric.metric.files.output import OutputError, check, file_id, replacing
 from idmetric.metric.files.tables import printable
 from idmetric.version import __version__
@@ -72,6 +72,43 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": Help, **options})
+
+    def parse_args(self, *args: Any, **options: Any) -> Any:
+        """See `ArgumentParser`; for an unknown option, the error suggests the nearest one of the subcommand."""
+        parsed, rest = self.parse_known_args(*args, **options)
+        self._refuse(parsed, rest)
+        return parsed
+
+    def parse_intermixed_args(self, *args: Any, **options: Any) -> Any:
+        """As `parse_args`, with options between the paths."""
+        parsed, rest = self.parse_known_intermixed_args(*args, **options)
+        self._refuse(parsed, rest)
+        return parsed
+
+    def _refuse(self, parsed: argparse.Namespace, rest: Sequence[str]) -> None:
+        if rest:
+            names: list[str] = []
+            for parser in self._chosen(parsed):
+                names += parser._option_string_actions
+            self.error(f"unrecognized arguments: {' '.join(rest)}{did_you_mean(rest[0], names)}")
+
+    def _chosen(self, parsed: argparse.Namespace) -> Iterator[argparse.ArgumentParser]:
+        """This parser and those of the subcommands that were named."""
+        yield self
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                parser = action.choices[getattr(parsed, action.dest)]
+                yield parser
+                if isinstance(parser, Parser):
+                    yield from list(parser._chosen(parsed))[1:]
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """See `ArgumentParser`; the error suggests the nearest choice."""
+        try:
+            super()._check_value(action, value)
+        except argparse.ArgumentError as error:
+            suggestion = did_you_mean(str(value), map(str, action.choices or ()))
+            raise argparse.ArgumentError(action, f"{error.message}{suggestion}") from None
 
     def parse_known_args(self, *args: Any, **options: Any) -> Any:
         """See `ArgumentParser`; a missing subcommand is an error that names all of them."""

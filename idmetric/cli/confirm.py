@@ -8,7 +8,7 @@ from functools import partial
 
 from idmetric.cli.command import Parser, check_output, codes, ended, say, warnings_as_lines, write
 from idmetric.cli.options import add_shared, positive
-from idmetric.evaluate.confirm import CHECKS, Setup, plan_table, planned, report, run_checks
+from idmetric.evaluate.confirm import CHECKS, Setup, gigabytes_of_weights, plan_table, planned, report, run_checks
 from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.hub import is_reachable
 
@@ -63,6 +63,8 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric confirm") -> i
 def _run(args: Namespace) -> int:
     check_output(args.output)
     pairs = planned(args.models, args.checks)
+    if not args.quiet:
+        say(f"{gigabytes_of_weights(pairs):.1f} GB of weights are needed; --models and --checks take less")
     if args.dry_run or not is_reachable():
         if not args.dry_run:
             say("the Hub does not answer (no network, or HF_HUB_OFFLINE): this is what would be checked")

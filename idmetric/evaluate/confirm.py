@@ -330,6 +330,12 @@ def planned(models: Sequence[str], checks: Sequence[str]) -> list[tuple[str, str
     return pairs
 
 
+def gigabytes_of_weights(pairs: Sequence[tuple[str, str]]) -> float:
+    """How much the checks download of the models' weights, if the cache has none of them."""
+    models = {model for model, name in pairs if "the weights" in CHECKS[name].needs}
+    return sum(released.models()[model].gigabytes for model in models)
+
+
 def plan_table(pairs: Sequence[tuple[str, str]]) -> str:
     """What would be run, as a Markdown table."""
     rows = [["model", "check", "what it does", "download"]]
