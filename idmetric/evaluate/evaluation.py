@@ -24,7 +24,7 @@ from idmetric.evaluate.settings import Checked
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.boundary import public
-from idmetric.metric.files.hints import did_you_mean
+from idmetric.metric.files.hints import did_you_mean, need
 from idmetric.metric.files.output import replacing
 from idmetric.metric.files.tables import four
 from idmetric.metric.models.embedder import Embedder
@@ -87,6 +87,46 @@ class Evaluation:
         text = forms[ending]()
         with replacing(Path(path)) as temporary:
             temporary.write_text(text, encoding="utf-8", newline="")
+
+    def plot(self, number: str | None = None, ax: Any = None) -> Any:
+        """Draw a number of each row with its interval; returns matplotlib's Axes.
+
+        Args:
+            number: its column; default: the first that any row has.
+            ax: Axes to draw into; default: new ones.
+
+        Raises:
+            RequestError: for a column that no row has. ImportError: without matplotlib.
+        """
+        need("eval", "plot()", matplotlib="matplotlib")
+        import matplotlib.pyplot as plt
+
+        lines = [(result.model, row) for result in self.results for row in result.rows]
+        numbers = [name for _, row in lines for name, entry in row.items() if isinstance(entry, Value)]
+        column = number or next(iter(numbers), "")
+        if column not in numbers:
+            raise RequestError(f"no row has the number {column!r}{did_you_mean(column, numbers)}")
+
+        labels: list[str] = []
+        values: list[Value] = []
+        for model, row in lines:
+            value = row.get(column)
+            if isinstance(value, Value):
+                row_labels = [str(entry) for entry in row.values() if entry and not isinstance(entry, Value)]
+                labels.append(", ".join([model, *row_labels]))
+                values.append(value)
+
+        if ax is None:
+            _, ax = plt.subplots(figsize=(6, 1 + 0.3 * len(values)), layout="constrained")
+        places = range(len(values))
+        ax.plot([value.value for value in values], places, "o")
+        for place, value in enumerate(values):
+            if value.low is not None and value.high is not None:
+                ax.hlines(place, value.low, value.high)
+        ax.set_yticks(places, labels)
+        ax.invert_yaxis()
+        ax.set_xlabel(column)
+        return ax
 
     def _markdown(self) -> str:
         return tables.markdown(self.results)

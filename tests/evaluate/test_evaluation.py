@@ -87,6 +87,26 @@ def test_intervals_and_several_models_are_shown_and_names_escaped() -> None:
     assert "1.0000<" in html
 
 
+def test_a_plot_has_a_number_with_its_interval_for_each_row() -> None:
+    pytest.importorskip("matplotlib").use("Agg")
+    results = [
+        Result(
+            "folder", "one", [{"group": "all", "mAP": Value(0.5, 0.25, 0.75, 9), "P@1": Value(0.25, None, None, 9)}]
+        ),
+        Result("folder", "two", [{"group": "all", "mAP": Value(1.0, None, None, 9)}]),
+    ]
+    evaluation = idmetric.Evaluation("folder", results, Manifest.from_rows([]))
+    ax = evaluation.plot()
+    assert ax.get_xlabel() == "mAP"
+    assert ax.lines[0].get_xdata().tolist() == [0.5, 1.0]
+    [interval] = ax.collections
+    assert interval.get_segments()[0].tolist() == [[0.25, 0], [0.75, 0]]
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["one, all", "two, all"]
+    assert evaluation.plot("P1").lines[0].get_xdata().tolist() == [0.25]
+    with pytest.raises(RequestError, match=r"no row has the number 'mAp'; did you mean 'mAP'\?"):
+        evaluation.plot("mAp")
+
+
 def test_models_are_named_by_a_dict_and_data_may_be_a_manifest(outputs: Path) -> None:
     metric = IDSim("tiny", device="cpu")
     once = call(outputs, {"a": metric, "b": "tiny"}, device="cpu", pages=False)
