@@ -45,7 +45,7 @@ def test_the_demo_shows_a_clear_pair_first_and_the_next_command(
 
     assert "by tiny, the small model in the package" in shown.out
     assert "where half of all pairs show one, by the calibration" in shown.out
-    assert "idmetric score --model tiny reference.jpg photos/ --calibration stored --html page.html" in shown.out
+    assert "idmetric score --model tiny reference.jpg photos/ --html page.html" in shown.out
     assert shown.err.endswith("wrote page.html\n")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
     assert page.count('src="data:image/') >= 4

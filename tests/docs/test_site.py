@@ -197,13 +197,13 @@ def test_search_finds_pages_opened_from_disk(start: str, site: Path, page: Any) 
 @pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_pages_are_accessible(scheme: str, site: Path, page: Any) -> None:
-    """Every page in light; in dark, where only colors differ, every fourth."""
+    """Every second page in light; of the others, where colors differ, every second in dark."""
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
     reference = [min((site / "reference" / folder).glob("*.html")) for folder in ("api", "cli")]
     listed = [site / Path(name).with_suffix(".html") for name in pages_of(SETTINGS["nav"])]
     pages = [*(page for page in listed if page.parent.parent.name != "reference"), *reference]
-    pages, faults = pages if scheme == "light" else pages[::4], {}
+    pages, faults = pages[::2] if scheme == "light" else pages[1::4], {}
     for file in pages:
         page.goto(file.as_uri())
         found = axe.run(page, options={"preload": False}).response["violations"]  # no fetches of stylesheets
@@ -211,7 +211,7 @@ def test_pages_are_accessible(scheme: str, site: Path, page: Any) -> None:
             (one["id"], one["nodes"][0]["html"][:200], one["nodes"][0].get("failureSummary"))
             for one in found if one["impact"] in ("serious", "critical")
         ]  # fmt: skip
-    assert len(faults) > (40 if scheme == "light" else 10)
+    assert len(faults) > (30 if scheme == "light" else 15)
     assert {name: found for name, found in faults.items() if found} == {}
 
 

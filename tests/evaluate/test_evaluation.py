@@ -102,7 +102,7 @@ def test_a_plot_has_a_number_with_its_interval_for_each_row() -> None:
     [interval] = ax.collections
     assert interval.get_segments()[0].tolist() == [[0.25, 0], [0.75, 0]]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["one, all", "two, all"]
-    assert evaluation.plot("P1").lines[0].get_xdata().tolist() == [0.25]
+    assert evaluation.plot("P@1").lines[0].get_xdata().tolist() == [0.25]
     with pytest.raises(RequestError, match=r"no row has the number 'mAp'; did you mean 'mAP'\?"):
         evaluation.plot("mAp")
 
