@@ -28,11 +28,13 @@ from idmetric.metric.files.hints import did_you_mean, need
 from idmetric.metric.files.output import replacing
 from idmetric.metric.files.tables import four
 from idmetric.metric.models.embedder import Embedder
-from idmetric.pages.notebook import ROWS, table
+from idmetric.pages.notebook import ROWS, Picture, table
 from idmetric.pages.render import write_page
 
 if TYPE_CHECKING:
     from idmetric.evaluate.report.page_pictures import PagePictures
+
+_IMAGES = 6  # that a notebook shows
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +137,7 @@ class Evaluation:
         return tables.FORMATS["latex"](self.results, View())
 
     def _repr_html_(self) -> str:
-        """The first rows as a notebook shows them."""
+        """The first rows and the first images, as a notebook shows them."""
         rows = [row for result in self.results for row in result.rows]
         columns = list(dict.fromkeys(name for row in rows for name in row))
         has_models = len(self.results) > 1
@@ -145,7 +147,22 @@ class Evaluation:
                 cells = [_text(row.get(name)) for name in columns]
                 lines.append([result.model, *cells] if has_models else cells)
         heads = ["model", *columns] if has_models else columns
-        return table(heads, lines[:ROWS], len(lines), footnotes(self.results)[:ROWS])
+        numbers = table(heads, lines[:ROWS], len(lines), footnotes(self.results)[:ROWS])
+        return numbers + self._first_images()
+
+    def _first_images(self) -> str:
+        """A row of small pictures; empty if none were kept."""
+        cells = []
+        for row in range(min(_IMAGES, len(self.data))):
+            source = self.data.source(row)
+            uri = None
+            if self.pictures is not None and source is not None:
+                uri = self.pictures.uri(source)
+            if uri is not None:
+                cells.append(Picture(uri, os.path.basename(source) if isinstance(source, str) else f"image {row}"))
+        if not cells:
+            return ""
+        return table([cell.name for cell in cells], [cells], 1)
 
 
 def _text(entry: Any) -> Any:

@@ -87,6 +87,15 @@ def test_intervals_and_several_models_are_shown_and_names_escaped() -> None:
     assert "1.0000<" in html
 
 
+def test_a_notebook_shows_the_first_images_if_pictures_are_kept(outputs: Path) -> None:
+    metric = IDSim("tiny", device="cpu")
+    html = call(outputs, metric)._repr_html_()
+    assert html.count("data:image/jpeg") == 6
+    assert 'alt="0.png"' in html
+    assert "<script" not in html
+    assert "data:image" not in call(outputs, metric, pages=False)._repr_html_()
+
+
 def test_a_plot_has_a_number_with_its_interval_for_each_row() -> None:
     pytest.importorskip("matplotlib").use("Agg")
     results = [
