@@ -29,7 +29,7 @@ from idmetric.metric.files.output import replacing
 from idmetric.metric.files.tables import four
 from idmetric.metric.models.embedder import Embedder
 from idmetric.pages.notebook import ROWS, Picture, table
-from idmetric.pages.render import write_page
+from idmetric.pages.render import short, write_page
 
 if TYPE_CHECKING:
     from idmetric.evaluate.report.page_pictures import PagePictures
@@ -152,17 +152,19 @@ class Evaluation:
 
     def _first_images(self) -> str:
         """A row of small pictures; empty if none were kept."""
-        cells = []
+        uris: dict[str, str] = {}
         for row in range(min(_IMAGES, len(self.data))):
             source = self.data.source(row)
             uri = None
             if self.pictures is not None and source is not None:
                 uri = self.pictures.uri(source)
             if uri is not None:
-                cells.append(Picture(uri, os.path.basename(source) if isinstance(source, str) else f"image {row}"))
-        if not cells:
+                uris[source if isinstance(source, str) else f"image {row}"] = uri
+        if not uris:
             return ""
-        return table([cell.name for cell in cells], [cells], 1)
+        names = short(list(uris))
+        cells = [Picture(uri, name) for uri, name in zip(uris.values(), names, strict=True)]
+        return table(names, [cells], 1)
 
 
 def _text(entry: Any) -> Any:

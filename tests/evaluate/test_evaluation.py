@@ -91,7 +91,7 @@ def test_a_notebook_shows_the_first_images_if_pictures_are_kept(outputs: Path) -
     metric = IDSim("tiny", device="cpu")
     html = call(outputs, metric)._repr_html_()
     assert html.count("data:image/jpeg") == 6
-    assert 'alt="0.png"' in html
+    assert 'alt="one/cat/0.png"' in html
     assert "<script" not in html
     assert "data:image" not in call(outputs, metric, pages=False)._repr_html_()
 
