@@ -34,8 +34,10 @@ from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.finite import NonFiniteError
 from idmetric.metric.distance.matrix import check_name, distance_matrix, needs_patches, self_terms
 from idmetric.metric.files.boundary import public
-from idmetric.metric.images.arrays import check_pixels
-from idmetric.metric.images.masks import Images, MaskId, Masks, labeled
+from idmetric.metric.images.arrays import check_pixels, is_float
+from idmetric.metric.images.kinds import ImageLike, is_array
+from idmetric.metric.images.masks import Images, MaskId, Masks, labeled, split_masks
+from idmetric.metric.images.opening import check_paths
 from idmetric.metric.images.read import Outside, split_images
 from idmetric.metric.images.subjects import Boxes, subject_of
 from idmetric.metric.models.devices import at_least_float32
@@ -54,6 +56,7 @@ Aggregate = Literal["mean", "min"]
 Autocast = Literal["inherit", "off"] | torch.dtype
 
 
+_AT_ONCE = 32  # references that are decoded and embedded together
 _TRANSPORT = ("patch", "joint", "patch_biased")
 # Sinkhorn's loop looks at values: it is not compiled
 _eager_matrix: Callable[..., Tensor] = torch.compiler.disable(distance_matrix)  # type: ignore[no-untyped-call]
@@ -156,7 +159,7 @@ class IdentityLoss(nn.Module):
         self, references: Images | Embedding | Subject, masks: Masks
     ) -> tuple[Embedding, list[NDArray[np.uint8] | None]]:
         """The references' embedding, and the small pictures that `log_images` shows: None where there is none."""
-        from idmetric.metric.loss_images import reference_thumbnails
+        from idmetric.metric.loss_images import thumbnail_of
 
         subject = subject_among(references)
         if subject is not None:
@@ -166,13 +169,29 @@ class IdentityLoss(nn.Module):
             embedding = self._embed_references(references, masks)
             return embedding, [None] * len(embedding)
         images = split_images(references)  # type: ignore[arg-type]  # no subject; once, as it may be an iterator
-        thumbnails = reference_thumbnails(images)
-        return self._embed_references(images, masks), thumbnails
+        single_masks = split_masks(masks, images)
+        check_paths(images, single_masks)
+        if not images:
+            raise ValueError("no images: give at least one reference of the subject")
+
+        # decoded once, for the embedding and for the small picture; a mask belongs to all pixels of its image
+        parts = []
+        thumbnails: list[NDArray[np.uint8] | None] = []
+        for start in range(0, len(images), _AT_ONCE):
+            some_masks = single_masks[start : start + _AT_ONCE]
+            pictures: list[ImageLike] = []
+            for image, mask in zip(images[start : start + _AT_ONCE], some_masks, strict=True):
+                is_ready = is_array(image) and is_float(image)
+                pictures.append(image if is_ready else self._metric.read_image(image, whole=mask is not None))
+            thumbnails += [thumbnail_of(picture) for picture in pictures]
+            has_masks = any(mask is not None for mask in some_masks)
+            parts.append(self._embed_references(pictures, some_masks if has_masks else None))
+        return concatenate(parts), thumbnails
 
     def _embed_references(self, source: Images | Embedding, masks: Masks) -> Embedding:
         with_patches = needs_patches(self.distance)
         with self._precision(self._metric.device):
-            embedding = self._metric.as_embedding(source, masks, self.outside, with_patches, 32)
+            embedding = self._metric.as_embedding(source, masks, self.outside, with_patches, _AT_ONCE)
         if not len(embedding):
             raise ValueError("no images: give at least one reference of the subject")
         if not embedding.finite().all():

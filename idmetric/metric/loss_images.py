@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ from PIL import Image, ImageDraw
 from torch import Tensor
 
 from idmetric.metric.images.arrays import image_of_pixels
-from idmetric.metric.images.kinds import ImageLike, ImageReadError, MultiFrameWarning, is_tensor
+from idmetric.metric.images.kinds import is_tensor
 from idmetric.metric.images.read import to_image
 
 _SIDE = 256  # of each of the two pictures
@@ -36,33 +35,12 @@ class LoggedPair(NamedTuple):
     row: int
 
 
-def reference_thumbnails(references: Sequence[ImageLike]) -> list[Thumbnail | None]:
-    """Each reference as (H, W, 3), at most 256 pixels a side; None for a stream that can be read only once.
-
-    File objects stand afterwards where they stood.
-    """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", MultiFrameWarning)  # comes when they are embedded
-        return [_thumbnail(image) for image in references]
-
-
-def _thumbnail(image: Any) -> Thumbnail | None:
-    """A small picture of one image; None where there is none, so that the embedding raises the error."""
-    is_stream = hasattr(image, "read")
-    if is_stream and not (hasattr(image, "seekable") and image.seekable()):
-        return None
-
-    if is_tensor(image) and image.ndim > 1:  # every k-th pixel: cheap, and still twice the picture's side
-        step = max(1, max(image.shape[-2:]) // (2 * _SIDE))
-        image = image[..., ::step, ::step]
-
-    start = image.tell() if is_stream else 0
-    thumbnail = None
-    with suppress(ImageReadError):
-        thumbnail = np.array(to_image(image, _thumbnail_size, decode="fast"))
-    if is_stream:
-        image.seek(start)
-    return thumbnail
+def thumbnail_of(picture: Any) -> Thumbnail:
+    """A small copy of a decoded picture (H, W, 3), or of float pixels, at most 256 pixels a side."""
+    if is_tensor(picture) and picture.ndim > 1:  # every k-th pixel: cheap, and still twice the thumbnail's side
+        step = max(1, max(picture.shape[-2:]) // (2 * _SIDE))
+        picture = picture[..., ::step, ::step]
+    return np.array(to_image(picture, _thumbnail_size))
 
 
 def _thumbnail_size(height: int, width: int) -> tuple[int, int]:

@@ -116,11 +116,25 @@ def test_a_loss_of_open_files_is_copied_and_pickled(metric: IDSim, references: l
         np.testing.assert_allclose(_shown(clone, batch[1:2]), COLORS[1], atol=2)
 
 
-def test_a_reference_that_can_be_read_only_once_has_no_picture(
-    metric: IDSim, references: list[str], batch: torch.Tensor
+def test_references_are_decoded_once(
+    metric: IDSim, references: list[str], batch: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    once = SimpleNamespace(read=Path(references[1]).read_bytes)
-    assert _shown(IdentityLoss(metric, [once]), batch[1:2]) == [255, 255, 255]  # type: ignore[list-item]
+    decoded: list[Any] = []
+    read_image = type(metric).read_image
+
+    def counting(model: IDSim, image: Any, **options: Any) -> Image.Image:
+        decoded.append(image)
+        return read_image(model, image, **options)
+
+    contents = []
+    monkeypatch.setattr(type(metric), "read_image", counting)
+    for path in references:
+        reads = iter([Path(path).read_bytes()])  # a second read fails
+        contents.append(SimpleNamespace(read=reads.__next__))
+    loss = IdentityLoss(metric, contents, aggregate="min")  # type: ignore[arg-type]
+    assert decoded == contents
+    np.testing.assert_allclose(_shown(loss, batch[1:2]), COLORS[1], atol=2)
+    assert torch.equal(loss.references.cls, metric.embed(references).cls)
     with pytest.raises(ImageReadError):
         IdentityLoss(metric, [torch.rand(3)])
 
