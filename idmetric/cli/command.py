@@ -87,20 +87,16 @@ class Parser(argparse.ArgumentParser):
 
     def _refuse(self, parsed: argparse.Namespace, rest: Sequence[str]) -> None:
         if rest:
-            names: list[str] = []
-            for parser in self._chosen(parsed):
-                names += parser._option_string_actions
+            names = self._options_of(parsed)
             self.error(f"unrecognized arguments: {' '.join(rest)}{did_you_mean(rest[0], names)}")
 
-    def _chosen(self, parsed: argparse.Namespace) -> Iterator[argparse.ArgumentParser]:
-        """This parser and those of the subcommands that were named."""
-        yield self
+    def _options_of(self, parsed: argparse.Namespace) -> list[str]:
+        """The options of this parser and of the subcommand that was named."""
+        names = list(self._option_string_actions)
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
-                parser = action.choices[getattr(parsed, action.dest)]
-                yield parser
-                if isinstance(parser, Parser):
-                    yield from list(parser._chosen(parsed))[1:]
+                names += action.choices[getattr(parsed, action.dest)]._option_string_actions
+        return names
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         """See `ArgumentParser`; the error suggests the nearest choice."""

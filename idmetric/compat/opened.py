@@ -30,7 +30,7 @@ def metric_of(source: Any, option: str, theirs: tuple[str, ...], **options: Any)
             )
         return source if device is None else source.to(device)
     if not source or source in theirs:
-        named = f"{option}={source!r} is no model of idmetric" if source else "no metric is named"
+        named = f"{option}={source!r} is not a model of idmetric" if source else "no metric is named"
         raise RequestError(
             f'{named}: say which one computes the distances, such as {option}="tiny" or {option}=IDSim(); '
             "its values are other ones than the original's"

@@ -61,12 +61,10 @@ class Setup:
 
     Attributes:
         device: default the best one. sample: rows of each data set to measure tables on.
-        open_model: as `idmetric.load`.
     """
 
     device: str | None = None
     sample: int = 300
-    open_model: Callable[..., Embedder] | None = None
     _opened: dict[str, Embedder] = field(default_factory=dict)
 
     def model(self, name: str) -> Embedder:
@@ -75,7 +73,7 @@ class Setup:
             from idmetric.metric.models.load import load
 
             self._opened.clear()
-            self._opened[name] = (self.open_model or load)(name, device=self.device)
+            self._opened[name] = load(name, device=self.device)
         return self._opened[name]
 
 

@@ -21,7 +21,7 @@ _MOST_NAMES = 30  # of images below a plot
 
 
 class ShownMatch(Protocol):
-    """What is shown of a `Match`."""
+    """The rows and notes that a notebook shows of a `Match`."""
 
     @property
     def table(self) -> Table:

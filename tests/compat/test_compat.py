@@ -109,11 +109,11 @@ def test_an_opened_metric_takes_a_device_and_no_other_option() -> None:
     ("call", "words"),
     [
         (lambda: our_lpips.LPIPS(), "no metric is named"),
-        (lambda: our_lpips.LPIPS(net="alex"), "net='alex' is no model of idmetric"),
+        (lambda: our_lpips.LPIPS(net="alex"), "net='alex' is not a model of idmetric"),
         (lambda: our_lpips.LPIPS(net="tiny", spatial=True), "spatial=True is of LPIPS alone"),
         (lambda: our_lpips.LPIPS(net="tiny", device="cpu")(None, None, True), "retPerLayer=True is of LPIPS alone"),
         (lambda: dreamsim(pretrained=True), "no metric is named"),
-        (lambda: dreamsim(dreamsim_type="ensemble"), "dreamsim_type='ensemble' is no model of idmetric"),
+        (lambda: dreamsim(dreamsim_type="ensemble"), "dreamsim_type='ensemble' is not a model of idmetric"),
         (lambda: dreamsim(dreamsim_type="tiny", use_patch_model=True), "use_patch_model=True is of DreamSim alone"),
     ],
 )

@@ -103,7 +103,7 @@ def test_nearid_from_the_command(hub: HubServer, tmp_path: Path, capsys: pytest.
     assert "nearid: open the model" in capsys.readouterr().err
 
 
-def test_idsim_and_visme_from_the_hub(hub: HubServer, tmp_path: Path) -> None:
+def test_idsim_and_visme_from_the_hub(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add_idsim(hub, tmp_path)
     (tmp_path / "qwen").mkdir()
     make_qwen(tmp_path / "qwen")
@@ -111,7 +111,9 @@ def test_idsim_and_visme_from_the_hub(hub: HubServer, tmp_path: Path) -> None:
     hub.repos[VISID] = tmp_path / "qwen"
 
     checks = ["repository", "files", "card", "open", "distances"]
-    rows = run_checks(planned(["dinov2_vitb14"], checks), Setup("cpu", open_model=small))
+    with monkeypatch.context() as patched:
+        patched.setattr("idmetric.metric.models.load.load", small)
+        rows = run_checks(planned(["dinov2_vitb14"], checks), Setup("cpu"))
     assert {row.observation.verdict for row in rows} == {"as expected", "no reference yet", "differs"}
     assert rows_of(rows, "repository")[f"commit of {IDSIM.repo}"].verdict == "as expected"
     assert rows_of(rows, "repository")[f"license of {IDSIM.repo}"].verdict == "as expected"
