@@ -112,7 +112,7 @@ def needs() -> Table:
 
 
 def _estimate(size: ModelSize, gpu: str) -> str:
-    """Images per second on a GPU, in each precision that the model runs in; "-" where there is no estimate."""
+    """Images per second on a GPU, a number for each precision; "-" without an estimate."""
     if size.is_convolutional:
         return "-"
     rates = []

@@ -378,7 +378,7 @@ def report(rows: Sequence[ConfirmRow], device: str | None = None) -> str:
 
 
 def environment(device: str | None) -> str:
-    """Versions of the package and of those that it computes with, the system and the device."""
+    """Versions of the package and its dependencies, the system and the device."""
     import torch
 
     from idmetric.metric.models.devices import auto_device

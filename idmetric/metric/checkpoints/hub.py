@@ -136,7 +136,7 @@ def downloaded(repo: str, download: Callable[[], T], hub: Hub = Hub()) -> T:
 
 
 def check_repository(repo: str, names: Iterable[str] = ()) -> None:
-    """Refuse a name without the form of a Hub repository's; `names` are those that may have been meant."""
+    """Refuse a name that is not of the form owner/name; the error suggests the nearest of `names`."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
         raise CheckpointError(
             f"{repo!r} is neither an existing folder nor a Hub repository of the form owner/name"

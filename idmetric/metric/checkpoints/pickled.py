@@ -6,14 +6,14 @@ import os
 import pickle
 
 import torch
-from packaging.version import Version
 from torch import Tensor
+from torch.torch_version import TorchVersion
 
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.files import StrPath
 
 # the first torch whose weights_only runs no code of a file: CVE-2025-32434 before 2.6, CVE-2026-24747 before 2.10
-SAFE_TORCH = Version("2.10")
+SAFE_TORCH = "2.10"
 
 
 def read_pickled(path: StrPath) -> dict[str, Tensor]:
@@ -22,7 +22,7 @@ def read_pickled(path: StrPath) -> dict[str, Tensor]:
     Raises:
         CheckpointError: with a torch before `SAFE_TORCH`, or if the file holds anything else.
     """
-    if Version(torch.__version__) < SAFE_TORCH:
+    if TorchVersion(torch.__version__) < SAFE_TORCH:
         raise CheckpointError(
             f"cannot read weights {os.fspath(path)!r}: torch {torch.__version__} may run code of a .pth or .bin file; "
             "convert the file to safetensors (safetensors.torch.save_file), or upgrade: pip install 'torch>=2.10'"

@@ -27,7 +27,9 @@ from idmetric.train.nearid.config import NearIDTraining as NearIDTraining
 SMALL: dict[str, Any] = {"embed_dim": 24, "depth": 2, "num_heads": 2}
 SIGLIP = "vit_base_patch16_siglip_224"
 SIDE = 32
-reads_pickles = pytest.mark.skipif(Version(torch.__version__) < SAFE_TORCH, reason="torch 2.10 reads .pth files")
+reads_pickles = pytest.mark.skipif(
+    Version(torch.__version__) < Version(SAFE_TORCH), reason="torch 2.10 reads .pth files"
+)
 
 
 def trained(name: str, args: dict[str, Any]) -> dict[str, Tensor]:
