@@ -8,7 +8,7 @@ from pathlib import Path
 # address in 0.1, address now, and the names that {} stands for
 MOVED = (
     ("protocols-{}.html", "protocols/{}.html", "agreement checkpoints dreambench folder generator idsim mmeb mveb"),
-    ("protocols-{}.html", "protocols/{}.html", "nearid openset outputs photos rankings retrieval sensitivity"),
+    ("protocols-{}.html", "protocols/{}.html", "nearid openset outputs photos retrieval sensitivity"),
     ("evaluate-{}.html", "protocols/{}.html", "patches"),
     ("{}.html", "protocols/{}.html", "baselines judge"),
     ("{}.html", "protocols/index.html", "evaluation"),

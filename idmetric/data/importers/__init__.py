@@ -79,12 +79,6 @@ KINDS = {
         "UnED: info_files/SET/train.json and images/SET/ of MET, GLDv2, SOP, In-Shop and RP2k, for ILGen's Real sets",
         local=True,
     ),
-    "finer": ImporterKind(
-        "finer",
-        "Finer-Personalization Rank: gallery_data.csv, train_data.csv, generated_data.csv; a folder for each method",
-        local=True,
-        several=True,
-    ),
     "ilias": ImporterKind(
         "ilias",
         "ILIAS: ilias_core/NAME/{query,pos}/, image_ids/, taxonomy.json",

@@ -123,7 +123,7 @@ class ImportJob:
 
     Attributes:
         kind: one of `KINDS`.
-        sources: files, folders or Hub ids; "nearid" and "finer" accept several, because their sets belong together.
+        sources: files, folders or Hub ids; "nearid" accepts several, because its sets belong together.
         images: folder for images that the source holds as bytes; a stopped import resumes. None keeps bytes in the
             manifest and in memory, which suits small datasets.
         name: of the dataset (default: the kind's; for "folder" and "table" the source's). Identities and ids start

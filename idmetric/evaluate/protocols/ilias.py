@@ -8,7 +8,7 @@ an identity where there are any. AP@k = sum over the first k places of P(j) rel(
 share of a query's positives among the first k, which is the mAP@k of a perfect re-ranking if k >= positives.
 
 A row for all queries, and the breakdowns of the released code (evaluation/src/dataset.py), where the manifest has their
-columns, see docs/protocols/rankings.md. Positives of other groups of scale or clutter are left out of a ranking, and
+columns, see docs/protocols/ilias.md. Positives of other groups of scale or clutter are left out of a ranking, and
 the mean over a category is that over objects of the mean over their queries.
 
 Intervals are by object. Equal scores share a place, as in scikit-learn's AP, which the released code calls. Where they
