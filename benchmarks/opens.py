@@ -54,10 +54,6 @@ COMMANDS = {
     "match --html": (
         "match {in}/photos/box --subject mug={in}/photos/mug/0.jpg --subject can={in}/photos/can --html {out}/page.html"
     ),
-    "eval checkpoints": (
-        "eval checkpoints --data {in}/samples --pattern {{step}}/{{prompt}}_{{seed}}.jpg "
-        "--references {in}/photos/mug --out {out} --bootstrap 20"
-    ),
 }
 
 
@@ -79,7 +75,7 @@ class Counts:
 
 
 def write_photos(folder: Path) -> None:
-    """Write photos of three objects, images of two generators of these objects, and samples of three steps."""
+    """Write photos of three objects, and images of two generators of these objects."""
     rng = np.random.default_rng(0)
     for subject in ("mug", "box", "can"):
         for number in range(4):
@@ -88,9 +84,6 @@ def write_photos(folder: Path) -> None:
         for subject in ("mug", "box"):
             for seed in range(2):
                 _write_photo(folder / "outputs" / method / subject / f"beach_{seed}.jpg", rng)
-    for step in (100, 200, 300):
-        for prompt in ("beach", "desk"):
-            _write_photo(folder / "samples" / str(step) / f"{prompt}_0.jpg", rng)
 
 
 def _write_photo(path: Path, rng: np.random.Generator) -> None:

@@ -190,7 +190,7 @@ def evaluation(
     >>> idmetric.evaluation("generator", "outputs/", "tiny", bootstrap=0).write("page.html")  # doctest: +SKIP
 
     Args:
-        protocol: a name of `idmetric eval --help`, such as "generator", "folder" or "checkpoints".
+        protocol: a name of `idmetric eval --help`, such as "generator" or "folder".
         data: what --data takes, or a manifest; None for a protocol that needs none.
         models: a metric, a name of --model, or several of these in a list, or by their names in a dict.
         pages: keep small pictures of images for the page, so that it opens no file again.

@@ -430,7 +430,7 @@ def run(
 
         _compare(images, scores, settings, options, result)
         keep_items(images, scores, bound.manifest, options.by, taus, result)
-        keep_missing(missing, result, "method")
+        keep_missing(missing, result)
         if scores.confusion is not None:
             keep_confusions(scores.confusion, images, result)
         results.append(result)
@@ -513,7 +513,7 @@ def _values(
     """The numbers of one method's images."""
     subject = images.subject[chosen]
     means = means_of(scores.identity[chosen], subject)
-    shared = columns_of(images, scores, chosen, images.subject, settings)
+    shared = columns_of(images, scores, chosen, settings)
     row: Row = {"identity": shared.pop("identity")}
 
     lowest, together = [], []
@@ -585,5 +585,5 @@ PROTOCOL = Protocol(
     ),
     packages={"clip_t": "transformers", "detect": "transformers"},
     group_by=with_property,
-    compares="method",
+    has_verdict=True,
 )

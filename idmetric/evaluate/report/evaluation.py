@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from idmetric.evaluate.protocols.common.grids import meanings_of
-from idmetric.evaluate.protocols.common.protocol import compared_rows
+from idmetric.evaluate.protocols.common.protocol import has_verdict
 from idmetric.evaluate.protocols.common.result import (
     Columns,
     Result,
@@ -49,7 +49,6 @@ PLOT_CAPTIONS = {
     "oracle": "Part edits and the oracle", "reliability": "Reliability", "sensitivity": "Sensitivity",
     "trends": "Similarity over growing changes",
     "pareto": "Pareto front of identity: the dashed line joins methods that no other beats in both; hollow: copies",
-    "steps": "Over training steps",
 }  # fmt: skip
 
 
@@ -97,7 +96,6 @@ def eval_page(results: Sequence[Result], data: Manifest | None = None, pictures:
         ("theme.js", "eval.js"),
         pictures=_pictures(tables, albums, ids, data, pictures),
         protocol=protocol,
-        compares=compared_rows(protocol),
         models=[result.model for result in results],
         labels=names_of(results, str),
         metrics=metrics,
@@ -181,7 +179,7 @@ def _tables(result: Result, ids: Mapping[str, int]) -> list[HardestItems]:
     """List the items of a result that name images of the data."""
     tables = []
     for title, columns in result.items.items():
-        is_in_album = title in ("images", "side_by_side") and compared_rows(result.protocol)
+        is_in_album = title in ("images", "side_by_side") and has_verdict(result.protocol)
         has_images = any(_are_images(values, ids) for values in columns.values())
         if has_images and not is_in_album:
             tables.append(_table(result.model, title, columns, ids))
@@ -285,12 +283,12 @@ def _first_of_each(order: Iterable[int], owners: Sequence[Any]) -> list[int]:
     return shown
 
 
-# Images of methods and steps
+# Images of methods
 
 
 @dataclass(frozen=True)
 class Shot:
-    """An image of a method or step (`owner`), and the image that it copies or else the nearest reference (`source`).
+    """An image of a method (`owner`), and the image that it copies or else the nearest reference (`source`).
 
     Attributes:
         caption: subject, prompt and seed in words.
@@ -306,7 +304,7 @@ class Shot:
 
 @dataclass(frozen=True)
 class MethodImages:
-    """The images of methods or steps: the worst, and for each place a reference and owner -> image.
+    """The images of methods: the worst, and for each place a reference and owner -> image.
 
     The lowest identity comes first, but each subject is shown once before one is shown again.
     """
@@ -318,11 +316,8 @@ class MethodImages:
 
 
 def _album(result: Result, names: Iterable[str]) -> MethodImages:
-    """The images of the methods or steps of these names, the worst first."""
+    """The images of the methods of these names, the worst first."""
     items = result.items["images"]
-    label, prefix = "method", ""
-    if "step" in items:
-        label, prefix = "step", "step "
     identities = items["identity"]
     copied = items.get("copied", [None] * len(identities))
     several_subjects = len(set(items["subject"])) > 1
@@ -330,14 +325,14 @@ def _album(result: Result, names: Iterable[str]) -> MethodImages:
     prompts = _prompts(items)
     shots = []
     scenes: dict[tuple[str, str, str], dict[str, Shot]] = {}
-    for index in _each_subject_first(items["subject"], items[label], identities):
+    for index in _each_subject_first(items["subject"], items["method"], identities):
         subject, prompt, seed = prompts[index]
         words = [prompt.replace("_", " "), f"seed {seed}"]
         if several_subjects:
             words.insert(0, subject)
         shot = Shot(
             name=items["image"][index],
-            owner=f"{prefix}{items[label][index]}",
+            owner=items["method"][index],
             identity=identities[index],
             copy=copied[index] is not None,
             source=copied[index] or items["nearest"][index],
@@ -356,14 +351,13 @@ def _album(result: Result, names: Iterable[str]) -> MethodImages:
         for key, scene in scenes.items():
             if key in references:
                 side_by_side.append((references[key], scene))
-    owners = [f"{prefix}{name}" for name in names]
-    return MethodImages(result.model, owners, worst, side_by_side[:LINES])
+    return MethodImages(result.model, list(names), worst, side_by_side[:LINES])
 
 
 def _each_subject_first(subjects: Sequence[str], owners: Sequence[Any], identities: Sequence[float]) -> list[int]:
     """The images by identity, the lowest first, in three parts.
 
-    The lowest image of each subject; those of each subject by a method or step, which lead if only its images are
+    The lowest image of each subject; those of each subject by a method, which lead if only its images are
     shown; the others.
     """
     shown_subjects: set[str] = set()

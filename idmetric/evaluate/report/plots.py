@@ -10,7 +10,6 @@ A file's extension selects its format. Colors follow the order of the models and
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -23,10 +22,8 @@ from numpy.typing import ArrayLike
 from idmetric.evaluate.protocols.common.result import (
     Columns,
     Result,
-    Row,
     Value,
     copying,
-    names_of,
     numbers_of,
     slug,
 )
@@ -43,8 +40,6 @@ if TYPE_CHECKING:
 
 TwoValues = Mapping[str, tuple[Value, Value]]
 _BINS = 60
-_COLUMNS = 3  # panels of steps in a row
-_ANCHOR = "real"  # dashed in the panel of identity
 _DASHED: dict[str, Any] = {"color": "0.6", "linestyle": "--", "linewidth": 1}
 _SHARES: dict[str, Any] = {"ylim": (0, 1.005)}
 _UNIT_SQUARE: dict[str, Any] = {"xlim": (0, 1), **_SHARES}
@@ -280,68 +275,6 @@ def _band(
     panel.fill_between(x, low, high, color=color, alpha=0.15, linewidth=0)
 
 
-# Training steps
-
-
-def steps_of(result: Result) -> dict[int, Row]:
-    """Step -> row of a result with rows of steps, in rising order; empty for others."""
-    rows = {}
-    for row in result.rows:
-        step = str(row.get("step", ""))
-        if step.isdigit():
-            rows[int(step)] = row
-    return dict(sorted(rows.items()))
-
-
-def step_curves(results: Sequence[Result], path: StrPath) -> None:
-    """Draw each number over training steps, a panel per number, with intervals as bands; the best step has a ring.
-
-    Args:
-        results: with rows of steps, one result per model.
-    """
-    names = [name for name in names_of(results, Value) if name != _ANCHOR]
-    columns = min(_COLUMNS, len(names))
-    figure, axes = new_figure(math.ceil(len(names) / columns), columns, width=3.4)
-    for panel, name in zip(axes, names, strict=False):
-        for index, result in enumerate(results):
-            label = result.model if panel is axes[0] else ""  # one legend is enough
-            _step_curve(panel, result, name, f"C{index % 10}", label)
-        panel.set(title=name, xlabel="step")
-
-    for panel in axes[len(names) :]:
-        panel.remove()
-    save_figure(figure, path)
-
-
-def _step_curve(
-    panel: Axes,
-    result: Result,
-    name: str,
-    color: str,
-    label: str,
-) -> None:
-    """Draw a number of a model; in the panel of identity also the identity of real photos."""
-    real = None
-    heights: dict[int, float] = {}
-    ends: dict[int, tuple[float, float]] = {}
-    for step, row in steps_of(result).items():
-        numbers = numbers_of(row)
-        if name not in numbers:
-            continue
-        number = numbers[name]
-        heights[step] = number.value
-        if number.low is not None and number.high is not None:
-            ends[step] = number.low, number.high
-        if row.get("best"):
-            panel.plot([step], [number.value], "o", color=color, markersize=11, fillstyle="none", zorder=4)
-        if name == "identity" and _ANCHOR in numbers:
-            real = numbers[_ANCHOR].value
-    if real is not None:
-        panel.axhline(real, color=color, linestyle="--", linewidth=1)
-    panel.plot(list(heights), list(heights.values()), color=color, marker=".", label=label, zorder=3)
-    _band(panel, list(ends), list(ends.values()), color)
-
-
 # All plots of results
 
 
@@ -350,7 +283,7 @@ def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -
 
     Items named "pairs" (score, same) give ROC and distributions; "parts" (score, oracle) the oracle's ECDF; "grid"
     and rows of sensitivities to context bars and trends; "reliability" its curve. Rows of methods with identity, and
-    diversity or CLIP-T, give the Pareto front of the methods that do not copy; rows of steps give curves.
+    diversity or CLIP-T, give the Pareto front of the methods that do not copy.
     """
     out.mkdir(parents=True, exist_ok=True)
     written: list[Path] = []
@@ -383,8 +316,6 @@ def draw(results: Sequence[Result], out: Path, name: str, ending: str = "png") -
         if several:
             copies = {result.model: copying(result) for result in results}
             trade_off(several, new_path("pareto", score), ("identity", score), copies)
-    if stepped := [result for result in results if steps_of(result)]:
-        step_curves(stepped, new_path("steps"))
     return written
 
 

@@ -1,16 +1,14 @@
-"""The first screen of the pages of methods and of training steps: the verdict in words, a summary, signs, a chart."""
+"""The first screen of the page of methods: the verdict in words, a summary, signs, a chart."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from idmetric.evaluate.protocols.checkpoints_steps import TOP
 from idmetric.evaluate.protocols.common.columns import listed
-from idmetric.evaluate.protocols.common.protocol import compared_rows
+from idmetric.evaluate.protocols.common.protocol import has_verdict
 from idmetric.evaluate.protocols.common.result import (
     Result,
-    Row,
     Value,
     behind,
     comparisons_of,
@@ -24,7 +22,7 @@ from idmetric.evaluate.statistics.paired import Comparison, methods_of, too_few
 from idmetric.pages.chart import Scale
 from idmetric.pages.render import number
 
-Numbers = Mapping[str, Mapping[str, Value]]  # method or step -> its numbers
+Numbers = Mapping[str, Mapping[str, Value]]  # method -> its numbers
 Pairs = Mapping[tuple[str, str], Comparison]  # two methods -> the number of the first less that of the second
 _SUMMARY = (
     "identity",
@@ -35,7 +33,6 @@ _SUMMARY = (
     "diversity",
     "Vendi",
     CLIP,
-    "drift",
     "leaning",
     "published",
 )
@@ -43,7 +40,7 @@ _SUMMARY = (
 
 @dataclass(frozen=True)
 class Chart:
-    """Points of methods or steps: name, x and y; `real` is the identity of real photos."""
+    """Points of methods: name, x and y; `real` is the identity of real photos."""
 
     x: Scale
     y: Scale
@@ -53,7 +50,7 @@ class Chart:
 
 @dataclass(frozen=True)
 class Finding:
-    """What a page says first of methods or steps.
+    """What a page says first of methods.
 
     Attributes:
         headline: a sentence. details: what it rests on.
@@ -71,13 +68,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class ModelVerdict:
-    """What the numbers of a model mean for methods or steps.
+    """What the numbers of a model mean for methods.
 
     Attributes:
-        headline, best, badge, card: see `Finding`. details: its details, and which methods or steps copy.
-        rows: method or step -> its numbers; methods without copies come first, by identity.
+        headline, best, badge, card: see `Finding`. details: its details, and which methods copy.
+        rows: method -> its numbers; methods without copies come first, by identity.
         columns: metric of the summary -> the range of its bars, which holds 0 and all intervals.
-        copies: names of methods or steps that return copies.
+        copies: names of methods that return copies.
         behind: methods that a test finds below another one in identity, so that no other number of them is marked.
         tested: the methods that are tested against each other. family: that in words, and the correction.
         pairs: metric -> the differences of methods, in both directions.
@@ -112,22 +109,18 @@ class ModelVerdict:
 
 
 def verdict(result: Result) -> ModelVerdict | None:
-    """The verdict on methods or steps; None for results of other protocols."""
-    label = compared_rows(result.protocol)
-    if not label:
+    """The verdict on methods; None for results of other protocols."""
+    if not has_verdict(result.protocol):
         return None
-    rows = {str(row[label]): row for row in result.rows if row.get("group", "all") == "all"}
+    rows = {str(row["method"]): row for row in result.rows if row.get("group", "all") == "all"}
     numbers = {name: numbers_of(row) for name, row in rows.items()}
     copies = copying(result)
     comparisons = comparisons_of(result)
-    if label == "method":
-        order = sorted(numbers, key=lambda name: (name in copies, -numbers[name]["identity"].value))
-        numbers = {name: numbers[name] for name in order}
-        finding = _on_methods(numbers, copies, comparisons.get("identity", []))
-    else:
-        finding = _on_steps(rows, result.notes[0])
+    order = sorted(numbers, key=lambda name: (name in copies, -numbers[name]["identity"].value))
+    numbers = {name: numbers[name] for name in order}
+    finding = _on_methods(numbers, copies, comparisons.get("identity", []))
 
-    details = [*finding.details, *_on_confusion(numbers), *_on_copies(label, numbers, copies)]
+    details = [*finding.details, *_on_confusion(numbers), *_on_copies(numbers, copies)]
     if any(row.get("copies") == NOT_CHECKED for row in rows.values()):
         details.append("Copies were not checked: images show several subjects.")
     if compared_on := result.settings.get("compared_on"):
@@ -148,7 +141,7 @@ def verdict(result: Result) -> ModelVerdict | None:
         family=f"{_capitalized(tested_family(result))}." if comparisons else "",
         pairs={metric: _both_ways(tests) for metric, tests in comparisons.items()},
         matrices=subject_matrices(result, numbers),
-        chart=_chart(label, numbers),
+        chart=_chart(numbers),
     )
 
 
@@ -180,18 +173,6 @@ def _columns(rows: Numbers) -> dict[str, tuple[float, float]]:
             high = 1.0
         columns[metric] = (low, high)
     return columns
-
-
-def _on_steps(rows: Mapping[str, Row], note: str) -> Finding:
-    """The step to keep in a sentence; `note` is the protocol's reason."""
-    details = [f"{_capitalized(note)}."]
-    for name, row in rows.items():
-        if row.get("best") == TOP:
-            headline = f"No clear best step: step {name} has the highest identity of the steps that qualify"
-            return Finding(headline, details, [name], "highest", f"Identity of step {name}")
-        if row.get("best"):
-            return Finding(f"Keep step {name}", details, [name], "best", f"Identity of step {name}")
-    return Finding("No step qualifies", details, [])
 
 
 def _capitalized(text: str) -> str:
@@ -276,14 +257,13 @@ def _on_confusion(rows: Numbers) -> list[str]:
     return [f"{', '.join(shares)} are nearer to another subject's photos than to their own subject's ({real_photos})."]
 
 
-def _on_copies(label: str, rows: Numbers, copies: Sequence[str]) -> list[str]:
+def _on_copies(rows: Numbers, copies: Sequence[str]) -> list[str]:
     """A sentence on what returns copies, if anything does."""
     if not copies:
         return []
     shares = []
     for name in copies:
-        prefix = "step " if label == "step" else ""
-        shares.append(f"{prefix}{name} ({100 * rows[name]['copies'].value:.3g}\u00a0%)")
+        shares.append(f"{name} ({100 * rows[name]['copies'].value:.3g}\u00a0%)")
     return [f"Images that copy references or training images raise the identity of {', '.join(shares)}."]
 
 
@@ -295,20 +275,16 @@ def _ends(values: Sequence[Value]) -> list[float]:
     return ends
 
 
-def _chart(label: str, rows: Numbers) -> Chart | None:
-    """Identity over training steps; of methods, against diversity or else CLIP-T. None for less than two points."""
-    x_name, y_name = "step", "identity"
-    if label == "method":
-        x_name, y_name = "identity", CLIP
-        if sum("diversity" in numbers for numbers in rows.values()) > 1:
-            y_name = "diversity"
+def _chart(rows: Numbers) -> Chart | None:
+    """Identity of methods, against diversity or else CLIP-T. None for less than two points."""
+    y_name = CLIP
+    if sum("diversity" in numbers for numbers in rows.values()) > 1:
+        y_name = "diversity"
 
     points = []
     real = None
     for name, numbers in rows.items():
-        x, y = numbers.get(x_name), numbers.get(y_name)
-        if label == "step":
-            x = Value(float(name), None, None, 1)
+        x, y = numbers.get("identity"), numbers.get(y_name)
         if x is not None and y is not None:
             points.append((name, x, y))
         if real is None and "real" in numbers:
@@ -316,7 +292,8 @@ def _chart(label: str, rows: Numbers) -> Chart | None:
     if len(points) < 2:
         return None
 
-    ends = {x_name: _ends([x for _, x, _ in points]), y_name: _ends([y for _, _, y in points])}
+    x_ends = _ends([x for _, x, _ in points])
     if real is not None:
-        ends["identity"].append(real)
-    return Chart(Scale.of(x_name, ends[x_name]), Scale.of(y_name, ends[y_name]), points, real)
+        x_ends.append(real)
+    y_ends = _ends([y for _, _, y in points])
+    return Chart(Scale.of("identity", x_ends), Scale.of(y_name, y_ends), points, real)

@@ -99,24 +99,6 @@ def generators(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def steps(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of four steps, which show another subject, mix the references in, and at last copy one."""
-    pytest.importorskip("matplotlib")
-    root = tmp_path_factory.mktemp("steps")
-    for folder in ("held_out", "base", *(f"samples/step_{step}/a_desk" for step in (100, 200, 300))):
-        (root / folder).mkdir(parents=True)
-    for k in range(2):
-        detailed(k).save(root / "held_out" / f"{k}.png")
-        for step, share in ((100, 0.2), (200, 0.5), (300, 1.0)):
-            mixed = Image.blend(detailed(10 + k), detailed(k), share)
-            mixed.save(root / f"samples/step_{step}/a_desk/{k}.png")
-    given = ["checkpoints", "--data", str(root / "samples"), "--references", str(root / "held_out"), "--held-out"]
-    given += ["--model", "pixels", "--device", "cpu", "--bootstrap", "20", "--html", str(root / "page.html")]
-    assert eval_cli.main(given) == 0
-    return root / "page.html"
-
-
-@pytest.fixture(scope="module")
 def close(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page without images, of nine methods with long names and almost the same numbers."""
     pytest.importorskip("matplotlib")
@@ -714,27 +696,6 @@ def test_a_full_bar_of_failures_does_not_look_like_success(visit: Open, generato
     assert "yes" not in cells
 
 
-@pytest.mark.parametrize(("width", "height"), [(1440, 900), (390, 844)])
-def test_the_first_screen_says_which_step_to_keep(visit: Open, steps: Path, width: int, height: int) -> None:
-    page = visit(steps, width, height)
-    assert page.inner_text("h1") == "Which training step to keep?"
-    assert page.inner_text(".verdict h2").endswith("step 200 has the highest identity of the steps that qualify")
-    words = page.inner_text(".verdict")
-    assert "too few prompts or subjects to show a difference of 2 steps: 1, where 6 would do" in words
-    assert "Images that copy references or training images raise the identity of step 300 (100\u00a0%)." in words
-    assert page.locator(".verdict").bounding_box()["y"] < height
-    assert page.locator(".chart .label").all_inner_texts() == ["step 200"]
-    assert page.locator(".chart .at.copies").count() == 1
-    assert page.locator(".bars tbody th").all_inner_texts() == ["100", "200 highest", "300 copies"]
-    [first, *_] = page.locator(".scenes > li").all()
-    assert [text.split(" 0.")[0].split(" −")[0] for text in first.locator("figcaption").all_inner_texts()] == [
-        "Reference", "step 100", "step 200", "step 300"
-    ]  # fmt: skip
-    page.select_option("#method", "step 200")
-    assert page.locator(".card:visible").count() == 2
-    assert not overflows(page)
-
-
 def test_pairs_are_a_matrix_of_signs(visit: Open, generators: Path) -> None:
     page = visit(generators)
     page.select_option("#model", "pixels")
@@ -775,12 +736,12 @@ def test_a_long_list_shows_its_rest_on_demand(visit: Open, generators: Path) -> 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("which", ["scores", "evaluation", "generators", "steps"])
+@pytest.mark.parametrize("which", ["scores", "evaluation", "generators"])
 def test_pages_are_accessible(
-    visit: Open, report: tuple[Path, dict[str, Any]], evaluation: Path, generators: Path, steps: Path, which: str,
+    visit: Open, report: tuple[Path, dict[str, Any]], evaluation: Path, generators: Path, which: str,
     scheme: str,
 ) -> None:  # fmt: skip
-    paths = {"scores": report[0], "evaluation": evaluation, "generators": generators, "steps": steps}
+    paths = {"scores": report[0], "evaluation": evaluation, "generators": generators}
     page = visit(paths[which], 1440 if scheme == "light" else 390, color_scheme=scheme)
     page.eval_on_selector_all("details", "all => all.forEach(one => { one.open = true; })")
     assert faults_of(page) == []

@@ -11,9 +11,6 @@ import pytest
 
 from idmetric.cli.eval import main
 from idmetric.data.manifest.table import Manifest
-from idmetric.evaluate.protocols.checkpoints.reading import read as read_checkpoints
-from idmetric.evaluate.protocols.checkpoints_steps import CheckpointsOptions
-from idmetric.evaluate.protocols.checkpoints_steps import run as run_checkpoints
 from idmetric.evaluate.protocols.common import tables
 from idmetric.evaluate.protocols.common.grids import View
 from idmetric.evaluate.protocols.common.models import open_model
@@ -45,35 +42,31 @@ def outputs(root: Path, references: int) -> Path:
     return root
 
 
-@pytest.mark.parametrize("protocol", ["generator", "checkpoints"])
-def test_one_reference_per_subject_gives_a_page(tmp_path: Path, protocol: str) -> None:
+def test_one_reference_per_subject_gives_a_page(tmp_path: Path) -> None:
     outputs(tmp_path, references=1)
-    pattern = PATTERN if protocol == "generator" else PATTERN.replace("method", "step")
-    words = [protocol, "--data", tmp_path / "out", "--pattern", pattern, "--references", tmp_path / "refs", "--model",
-             "hsv", "--html", tmp_path / "page.html"]  # fmt: skip
+    words = ["generator", "--data", tmp_path / "out", "--pattern", PATTERN, "--references", tmp_path / "refs",
+             "--model", "hsv", "--html", tmp_path / "page.html"]  # fmt: skip
     assert main([*map(str, words), "--device", "cpu"]) == 0
     assert "Real photos" not in (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
-def full(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Result, Manifest]]:
-    """Results of both protocols with every column that they can have."""
+def full(tmp_path_factory: pytest.TempPathFactory) -> tuple[Result, Manifest]:
+    """A result with every column that it can have, and its data."""
     root = outputs(tmp_path_factory.mktemp("full"), references=2)
     clip = open_model(f"dual:{clip_folder(root, 'clip')}", device="cpu")
     settings = EvalSettings(bootstrap=20)
     photos = {"references": str(root / "refs"), "training": str(root / "train")}
     methods = read_outputs(root / "out", PATTERN, **photos)  # type: ignore[arg-type]
     models = {"hsv": open_model("hsv"), "CLIP-T": clip}
-    [generator] = run_generator(methods, models, settings, GeneratorOptions(by=("subject",), scr=(0.5,)))
-    steps = read_checkpoints(root / "out", PATTERN.replace("method", "step"), **photos)  # type: ignore[arg-type]
-    [checkpoints] = run_checkpoints(steps, {**models}, settings, CheckpointsOptions())
-    return {"generator": (generator, methods), "checkpoints": (checkpoints, steps)}
+    [result] = run_generator(methods, models, settings, GeneratorOptions(by=("subject",), scr=(0.5,)))
+    return result, methods
 
 
 def without_each(result: Result) -> Iterator[tuple[str, Result]]:
     """The result without each of its numbers, labels, tables of items and columns of items, but for needed ones."""
     columns = dict.fromkeys(name for row in result.rows for name in row)
-    for name in columns.keys() - {"method", "step", "group", "identity"}:
+    for name in columns.keys() - {"method", "group", "identity"}:
         rows = [{key: value for key, value in row.items() if key != name} for row in result.rows]
         yield name, Result(**{**vars(result), "rows": rows})
     rows_without_intervals: list[dict[str, Any]] = [
@@ -85,29 +78,25 @@ def without_each(result: Result) -> Iterator[tuple[str, Result]]:
         if table != "images":
             items = {key: value for key, value in result.items.items() if key != table}
             yield f"items {table}", Result(**{**vars(result), "items": items})
-    needed = {"image", "nearest", "method", "step", "subject", "prompt", "seed", "identity"}
+    needed = {"image", "nearest", "method", "subject", "prompt", "seed", "identity"}
     for name in result.items["images"].keys() - needed:
         images = {key: value for key, value in result.items["images"].items() if key != name}
         yield f"images {name}", Result(**{**vars(result), "items": {**result.items, "images": images}})
 
 
-@pytest.mark.parametrize("protocol", ["generator", "checkpoints"])
-def test_every_column_may_be_absent(
-    full: dict[str, tuple[Result, Manifest]], protocol: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_column_may_be_absent(full: tuple[Result, Manifest], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("idmetric.evaluate.report.plots.save_figure", lambda figure, path: Path(path).touch())
     draw = evaluation._plots
-    result, data = full[protocol]
-    label = "method" if protocol == "generator" else "step"
+    result, data = full
     absent = []
     for name, less in without_each(result):
         # plots read few of the columns, and are slow to draw
-        is_drawn = name in ("real", "copies", "diversity", "CLIP-T", "intervals", "best")
+        is_drawn = name in ("real", "copies", "diversity", "CLIP-T", "intervals")
         monkeypatch.setattr(evaluation, "_plots", draw if is_drawn else lambda results: [])
         page = evaluation.eval_page([less], data)
         assert "100" in page, name
         texts = [tables.table([less], width=70), tables.markdown([less]), tables.latex([less])]
-        texts.append(tables.latex([less], View("metric", label)))
+        texts.append(tables.latex([less], View("metric", "method")))
         assert all("identity" in text for text in texts), name
         absent.append(name)
     assert {"real", "copies", "leaning", "diversity", "CLIP-T", "intervals", "images copied"} <= set(absent)

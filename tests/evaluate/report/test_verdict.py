@@ -184,35 +184,6 @@ def test_the_range_of_bars_holds_zero_and_all_intervals() -> None:
     assert of({"a": 0.1, "b": 0.1}).columns["worst"] == (0, 1)
 
 
-def test_a_step_that_may_be_the_highest_by_chance_is_not_called_the_best() -> None:
-    rows: list[Row] = [{"step": "200", "best": "highest", "identity": number(0.6)}]
-    note = "highest identity at step 200: 0.600; too few prompts"
-    found = verdict(Result("checkpoints", "tiny", rows, notes=[note]))
-    assert found is not None
-    assert (found.best, found.badge, found.card) == (["200"], "highest", "Identity of step 200")
-    assert found.headline == "No clear best step: step 200 has the highest identity of the steps that qualify"
-    assert found.details == ["Highest identity at step 200: 0.600; too few prompts."]
-
-
-@pytest.mark.parametrize("best", ["200", None])
-def test_steps_are_judged_by_the_rule_of_the_protocol(best: str | None) -> None:
-    shares = {"0": 0.0, "200": 0.0, "400": 0.5}
-    rows: list[Row] = [
-        {"step": step, "best": "yes" if step == best else "", "identity": number(0.2 + 0.1 * k),
-         "copies": number(share)}
-        for k, (step, share) in enumerate(shares.items())
-    ]  # fmt: skip
-    note = "best step 200: the earliest with 0.3" if best else "no best step: none of 2 has copies of at most 0"
-    found = verdict(Result("checkpoints", "tiny", rows, settings={"max_copies": 0.0}, notes=[note]))
-    assert found is not None
-    assert found.headline == ("Keep step 200" if best else "No step qualifies")
-    assert found.details[0] == f"{note[0].upper()}{note[1:]}."
-    assert found.card == ("Identity of step 200" if best else "")
-    assert found.details[1].endswith("of step 400 (50\u00a0%).")
-    assert found.chart is not None
-    assert [(name, x.value) for name, x, _ in found.chart.points] == [("0", 0), ("200", 200), ("400", 400)]
-
-
 def test_other_protocols_have_no_verdict() -> None:
     assert verdict(Result("folder", "tiny", [{"dataset": "a", "mAP": number(0.5)}])) is None
 

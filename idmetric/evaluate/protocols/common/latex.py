@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from idmetric.evaluate.protocols.common.grids import Grid, View, figure, grids
-from idmetric.evaluate.protocols.common.protocol import compared_rows
 from idmetric.evaluate.protocols.common.result import (
     Result,
     Value,
@@ -69,10 +68,9 @@ def _table(grid: Grid, facts: Mapping[str, str], view: View, results: Sequence[R
     copiers = {name for result in results for name in copying(result)}
 
     # rows and columns of methods that copy
-    label = compared_rows(grid.protocol)
-    copying_rows = _rows_of(grid, label, copiers)
+    copying_rows = _rows_of(grid, copiers)
     copying_columns = set()
-    if view.columns == label:
+    if view.columns == "method":
         copying_columns = {column for column, head in enumerate(grid.metrics) if head in copiers}
 
     # columns without a clear winner
@@ -85,7 +83,7 @@ def _table(grid: Grid, facts: Mapping[str, str], view: View, results: Sequence[R
     if untested:
         unmarked = set(range(len(grid.metrics)))
     methods_behind = behind(results[0])
-    marks = _marks(grid, copying_rows, unmarked, _rows_of(grid, label, methods_behind))
+    marks = _marks(grid, copying_rows, unmarked, _rows_of(grid, methods_behind))
 
     # the cells
     head = [escaped(name) for name in grid.labels]
@@ -98,7 +96,7 @@ def _table(grid: Grid, facts: Mapping[str, str], view: View, results: Sequence[R
     for row, (texts, numbers) in enumerate(grid.lines):
         cells = [escaped(text) for text in texts]
         if row in copying_rows:
-            cells[grid.labels.index(label)] += _DAGGER
+            cells[grid.labels.index("method")] += _DAGGER
         for column, value in enumerate(numbers):
             mark = marks.get((row, column), "")
             cells.append(_number(value, mark, view.intervals is True))
@@ -111,8 +109,6 @@ def _table(grid: Grid, facts: Mapping[str, str], view: View, results: Sequence[R
     sentences = []
     if copying_rows or copying_columns:
         reason = f"more than {100 * MANY:g} % of the images are copies"
-        if label == "step":
-            reason = "more copies than the best step may have"
         sentences.append(f"{_DAGGER} {escaped(reason)}, so that no number of it is marked.")
     if methods_behind and len(unmarked) < len(grid.metrics):
         sentences.append(f"Outside of identity, no marks of {escaped(', '.join(methods_behind))}: behind in identity.")
@@ -146,11 +142,11 @@ def _table(grid: Grid, facts: Mapping[str, str], view: View, results: Sequence[R
     return text, left_out
 
 
-def _rows_of(grid: Grid, label: str, names: Collection[str]) -> set[int]:
-    """The rows of the methods or steps of these names."""
-    if label not in grid.labels:
+def _rows_of(grid: Grid, names: Collection[str]) -> set[int]:
+    """The rows of the methods of these names."""
+    if "method" not in grid.labels:
         return set()
-    column = grid.labels.index(label)
+    column = grid.labels.index("method")
     return {row for row, (texts, _) in enumerate(grid.lines) if texts[column] in names}
 
 

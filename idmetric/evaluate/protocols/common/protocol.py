@@ -49,7 +49,7 @@ class Protocol(Generic[Options]):
         data_options: options that name data, which are kept among the settings of results.
         packages: option -> the optional package that it needs.
         group_by: adds properties of images to the options, by which they are grouped for the rows of a pivot.
-        compares: the label of the rows that the page's verdict compares, such as "method"; "" = no verdict.
+        has_verdict: whether the page begins with a verdict on methods.
     """
 
     name: str
@@ -63,7 +63,7 @@ class Protocol(Generic[Options]):
     data_options: tuple[str, ...] = ()
     packages: Mapping[str, str] = field(default_factory=dict)
     group_by: Callable[[Options, tuple[str, ...]], Options] | None = None
-    compares: str = ""
+    has_verdict: bool = False
 
 
 @cache
@@ -94,8 +94,6 @@ def column_of(name: str, protocol: str = "") -> Column | None:
     return columns.get(name) or columns.get(stem)
 
 
-def compared_rows(protocol: str) -> str:
-    """The label of the rows that the verdict of a protocol's page compares; "" without a verdict."""
-    if protocol not in modules():
-        return ""
-    return find(protocol).compares
+def has_verdict(protocol: str) -> bool:
+    """Whether the page of a protocol begins with a verdict on methods."""
+    return protocol in modules() and find(protocol).has_verdict

@@ -107,17 +107,16 @@ def names_of(results: Iterable[Result], kind: type) -> list[str]:
 
 
 def copying(result: Result) -> list[str]:
-    """The methods with a share of copies above `MANY`, or the training steps above the one that the best may have."""
+    """The methods with a share of copies above `MANY`."""
     from idmetric.scoring.copies import MANY
 
-    most = float(result.settings.get("max_copies", MANY))
     copiers = []
     for row in result.rows:
-        name = row.get("method", row.get("step"))
+        name = row.get("method")
         share = row.get("copies")
         if not name or row.get("group", "all") != "all":
             continue
-        if isinstance(share, Value) and share.value > most:
+        if isinstance(share, Value) and share.value > MANY:
             copiers.append(str(name))
     return copiers
 

@@ -45,7 +45,6 @@ SEVERAL = f"images show several subjects: copies are not checked, and {NO_SCR}"
 STATES = ("matched", "missing", "doubled", "blended")
 
 
-# columns of methods and of training steps
 COLUMNS = {
     "identity": Column("mean over images x of the mean over references r of s(x, r), in -1..1", 1, "DINO-I, CLIP-I"),
     "real": Column(
@@ -82,22 +81,17 @@ def with_clip(models: Models, options: CopyingOptions, settings: EvalSettings) -
 # Notes
 
 
-def notes_on(
-    data: Manifest, images: Images, held_out: bool, prefix: str = "", floor: Images | None = None
-) -> list[str]:
+def notes_on(data: Manifest, images: Images, held_out: bool, floor: Images | None = None) -> list[str]:
     """Notes on missing places, on subjects without images, and on references seen in training.
 
     Args:
-        prefix: before a method's name, such as "step ".
         floor: images of the same prompts without references, if they are asked for.
     """
     notes = []
     count = len(set(images.places()))
     for method, places in images.missing().items():
         names = listed("/".join(filter(None, place)) for place in places)
-        notes.append(
-            f"{prefix}{method} lacks {len(places)} of {count} combinations of subject, prompt and seed: {names}"
-        )
+        notes.append(f"{method} lacks {len(places)} of {count} combinations of subject, prompt and seed: {names}")
     if floor is not None:
         lacking = set(images.places()) - set(floor.places())
         if lacking:
@@ -237,12 +231,8 @@ def prompt_fidelity(images: Images, bound: Bound, models: Models, notes: list[st
 # Rows
 
 
-def columns_of(images: Images, scores: MethodScores, chosen: Truths, unit: Names, settings: EvalSettings) -> Row:
-    """The numbers of some images of a method, such as identity, real, confused, copies, diversity and CLIP-T.
-
-    Args:
-        chosen: (G,). unit: (G,), what intervals draw again: subjects, or the prompts of a single one.
-    """
+def columns_of(images: Images, scores: MethodScores, chosen: Truths, settings: EvalSettings) -> Row:
+    """The numbers of some images (G,) of a method, such as identity, real, confused, copies, diversity and CLIP-T."""
     real = np.array([scores.real.get(subject, np.nan) for subject in images.subject])
     row: Row = {}
 
@@ -250,7 +240,6 @@ def columns_of(images: Images, scores: MethodScores, chosen: Truths, unit: Names
         name: str,
         values: Array | None,
         limits: intervals.Range,
-        unit: Names = unit,
         numbers: Ints | None = None,
     ) -> None:
         """Add a mean over values of each image, or of the images of these numbers."""
@@ -260,7 +249,7 @@ def columns_of(images: Images, scores: MethodScores, chosen: Truths, unit: Names
             numbers = np.arange(len(chosen))
         defined = chosen[numbers] & ~np.isnan(values)
         if defined.any():
-            row[name] = intervals.mean(values[defined], unit[numbers[defined]], settings, limits=limits)
+            row[name] = intervals.mean(values[defined], images.subject[numbers[defined]], settings, limits=limits)
 
     add("identity", scores.identity, COSINE)
     if scores.seen is not None:
@@ -268,20 +257,20 @@ def columns_of(images: Images, scores: MethodScores, chosen: Truths, unit: Names
         for state in STATES:
             shown = (scores.seen.state == state).astype(float)
             add(state, np.where(scores.seen.state == "", np.nan, shown), SHARE)
-    add("real", real, COSINE, unit=images.subject)  # one number for each subject
+    add("real", real, COSINE)
     add("floor", scores.floor, COSINE)
     if scores.floor is not None:
         span = real - scores.floor
         defined = chosen & ~np.isnan(span)
         if span[defined].sum() > 0:
             above = (scores.identity - scores.floor)[defined]
-            share = intervals.ratio(above, span[defined], unit[defined], settings, limits=intervals.ANY)
+            share = intervals.ratio(above, span[defined], images.subject[defined], settings, limits=intervals.ANY)
             row["above floor"] = replace(share, count=int(defined.sum()))
     if scores.confusion is not None:
         confusion = scores.confusion
         add("confused", confusion.confused, SHARE)
         real_confused = [confusion.real.get(number, np.nan) for number in confusion.right.tolist()]
-        add("real confused", np.array(real_confused), SHARE, unit=images.subject)
+        add("real confused", np.array(real_confused), SHARE)
         has_chance = chosen & (confusion.chance > 0)
         if has_chance.any():
             chance = float(confusion.chance[has_chance].mean())
@@ -340,12 +329,8 @@ def image_items(images: Images, scores: MethodScores, ids: Names) -> dict[str, A
     return columns
 
 
-def side_by_side(images: Images, scores: MethodScores, ids: Names, prefix: str = "by ") -> dict[str, Any]:
-    """The images of all methods for the same subject, prompt and seed, with their identities and a reference.
-
-    Args:
-        prefix: of a method's name in its column.
-    """
+def side_by_side(images: Images, scores: MethodScores, ids: Names) -> dict[str, Any]:
+    """The images of all methods for the same subject, prompt and seed, with their identities and a reference."""
     scenes: dict[Place, dict[str, int]] = {}
     for index, (place, method) in enumerate(zip(images.places(), images.method, strict=True)):
         scenes.setdefault(place, {})[method] = index
@@ -365,8 +350,8 @@ def side_by_side(images: Images, scores: MethodScores, ids: Names, prefix: str =
             index = scene.get(method, -1)
             shown.append(None if index < 0 else ids[images.rows[index]])
             identities.append(None if index < 0 else float(scores.identity[index]))
-        columns[f"{prefix}{method}"] = shown
-        columns[f"{prefix}{method}_score"] = identities
+        columns[f"by {method}"] = shown
+        columns[f"by {method}_score"] = identities
     return columns
 
 
@@ -430,9 +415,8 @@ def _weakest(scores: MethodScores, members: Ints) -> int:
     return int(members[comparable(scores.identity[members]).argmin()])
 
 
-def keep_missing(missing: Mapping[str, Sequence[Place]], result: Result, column: str) -> None:
-    """Keep the places that a method lacks, or a step, which is a number."""
+def keep_missing(missing: Mapping[str, Sequence[Place]], result: Result) -> None:
+    """Keep the places that a method lacks."""
     for method, places in missing.items():
-        name = int(method) if column == "step" else method
         for subject, prompt, seed in places:
-            result.keep("missing", **{column: [name]}, subject=[subject], prompt=[prompt], seed=[seed])
+            result.keep("missing", method=[method], subject=[subject], prompt=[prompt], seed=[seed])

@@ -15,12 +15,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from PIL import ImageEnhance, ImageOps
 
-from idmetric.evaluate.protocols.common.columns import texts
 from idmetric.evaluate.protocols.generator.outputs import read
-from idmetric.evaluate.protocols.generator.pattern import GENERATED
 from idmetric.metric.files.output import replacing
 
 if TYPE_CHECKING:
@@ -63,36 +60,3 @@ def example(folder: Path) -> Manifest:
                 write(f"outputs/swap/{name}", subject + 1, f"{view}")
     data = read(folder / "outputs", PATTERN, references=str(folder / "references"))
     return data.replace(x_held_out=["yes"] * len(data))
-
-
-# Checkpoints
-
-
-# step -> the example of a subject's images of the first and of the second prompt, with two seeds each
-STEPS = {
-    0: ("swap", "swap"),
-    200: ("swap", "drift"),
-    400: ("drift", "drift"),
-    600: ("drift", "good"),
-    800: ("good", "good"),
-    1000: ("good", "copy"),
-    1200: ("copy", "copy"),
-}
-
-
-def checkpoints_example(folder: Path) -> Manifest:
-    """Paint the images of the generator's example into a folder, and give them steps."""
-    data = example(folder)
-    ids, method, prompt = texts(data, "id"), texts(data, "x_method"), texts(data, "x_prompt")
-    is_generated = texts(data, "x_role") == GENERATED
-
-    rows = np.flatnonzero(~is_generated).tolist()
-    names: list[str] = ids[rows].tolist()
-    steps: list[str | None] = [None] * len(rows)
-    for step, (first_method, second_method) in STEPS.items():
-        method_at_step = np.where(prompt == _PROMPTS[0], first_method, second_method)
-        for row in np.flatnonzero(is_generated & (method == method_at_step)).tolist():
-            rows.append(row)
-            names.append(f"{step}: {ids[row]}")
-            steps.append(str(step))
-    return data.take(rows).replace(id=names, x_method=steps)

@@ -127,21 +127,14 @@ class Images:
         """Whether an image should show several subjects."""
         return any(len(members) > 1 for members in self.scenes)
 
-    def on_shared_places(self, but: str = "") -> SharedImages:
-        """The images at places that all methods have, or else of the subjects that all have.
-
-        Args:
-            but: a method that is not compared, such as the base model of checkpoints: it keeps its images.
-        """
+    def on_shared_places(self) -> SharedImages:
+        """The images at places that all methods have, or else of the subjects that all have."""
         keys_of: dict[str, Sequence[Hashable]] = {
             "combinations of subject, prompt and seed": self.places(),
             "subjects": list(self.subject),
         }
         for noun, keys in keys_of.items():
             keys_of_method = self._by_method(keys)
-            keys_of_method.pop(but, None)
-            if not keys_of_method:
-                return SharedImages(self)
             shared = set.intersection(*keys_of_method.values())
             every = set.union(*keys_of_method.values())
             if shared == every:
@@ -150,7 +143,7 @@ class Images:
                 is_shared = np.array([key in shared for key in keys])
                 compared_on = f"{len(shared)} of {len(every)} {noun}"
                 note = f"compared on the {compared_on} that all have; other images are left out"
-                return SharedImages(self.take(is_shared | (self.method == but)), compared_on, [note])
+                return SharedImages(self.take(is_shared), compared_on, [note])
         note = "WARNING: no subject has images of all methods, so that their numbers do not compare"
         return SharedImages(self, notes=[note])
 
@@ -352,7 +345,7 @@ def sizes_of(images: Images, data: Manifest, taken: PicturesTaken) -> dict[str, 
 
 
 def are_cosines(scorer: Scorer) -> bool:
-    """Whether the scorer's similarities are cosines, which angles, the Vendi score and drift need."""
+    """Whether the scorer's similarities are cosines, which angles and the Vendi score need."""
     return isinstance(scorer, VectorScorer) and scorer.distance == "cls"
 
 

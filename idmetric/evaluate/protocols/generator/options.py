@@ -1,4 +1,4 @@
-"""Options that the protocols of generated images share: `generator` and `checkpoints`."""
+"""Options of the protocol `generator`."""
 
 from __future__ import annotations
 

@@ -282,31 +282,28 @@ def matched(
 
 
 def with_photos(
-    pictures: Sequence[GeneratedPicture], references: str | None, training: str | None, skip: bool, alone: bool = False
+    pictures: Sequence[GeneratedPicture], references: str | None, training: str | None, skip: bool
 ) -> list[GeneratedPicture]:
     """The pictures with references in place of theirs, and training images, where these are given.
 
     Args:
         references, training: a folder, a file, or a path with fields.
-        alone: all images in and below a folder show the only subject.
     """
     photos = list(pictures)
     if references is not None:
         photos = [picture for picture in pictures if picture.role != REFERENCE]
-        photos += _photos(references, REFERENCE, skip, alone)
+        photos += _photos(references, REFERENCE, skip)
     if training is not None:
-        photos += _photos(training, TRAINING, skip, alone)
+        photos += _photos(training, TRAINING, skip)
     return photos
 
 
-def _photos(source: str, role: str, skip: bool, alone: bool) -> list[GeneratedPicture]:
+def _photos(source: str, role: str, skip: bool) -> list[GeneratedPicture]:
     root, pattern = (source, "") if os.path.isdir(source) else split(source)
     folder = Path(root)
     files = images_below(folder)
     if pattern:
         pictures, _ = matched(folder, files, role, fields_of(pattern))
-    elif alone:
-        pictures = [GeneratedPicture(file, role, {"subject": ONLY}) for file in files]
     else:  # a folder per subject, or the images of the only subject
         has_folders = any(file.parent != folder for file in files)
         pattern = "{subject}/*" if has_folders else "*"
@@ -337,11 +334,11 @@ def refuse_unmatched(rest: Sequence[Path], where: str, skip: bool) -> None:
 # Manifest
 
 
-def as_manifest(pictures: Sequence[GeneratedPicture], noun: str = "method", outputs: bool = True) -> Manifest:
+def as_manifest(pictures: Sequence[GeneratedPicture], outputs: bool = True) -> Manifest:
     """The manifest of pictures; generated ones get a seed, and equal references of a subject count once.
 
     Args:
-        noun: what the field `method` holds, for messages. outputs: refuse references alone.
+        outputs: refuse references alone.
 
     Raises:
         RequestError: if a place occurs twice, or images have no reference.
@@ -349,7 +346,7 @@ def as_manifest(pictures: Sequence[GeneratedPicture], noun: str = "method", outp
     from idmetric.data.manifest.table import Manifest, Row
 
     _check_subjects(pictures, outputs)
-    pictures = _numbered(_without_repeated_photos(pictures), noun)
+    pictures = _numbered(_without_repeated_photos(pictures))
     placed = [picture for picture in pictures if picture.role == GENERATED or not outputs]
     root = os.path.commonpath([os.path.abspath(picture.path.parent) for picture in placed])
     times: Counter[str] = Counter()  # a path that occurs twice is numbered
@@ -409,7 +406,7 @@ def _size_of_photo(picture: GeneratedPicture) -> tuple[str, str, int] | None:
     return picture.role, picture.fields["subject"], picture.path.stat().st_size
 
 
-def _numbered(pictures: Sequence[GeneratedPicture], noun: str) -> list[GeneratedPicture]:
+def _numbered(pictures: Sequence[GeneratedPicture]) -> list[GeneratedPicture]:
     """Outputs with a seed; without one, they count from 0 within method, subject and prompt."""
     counts: Counter[tuple[str, ...]] = Counter()
     paths: dict[tuple[str, ...], Path] = {}
@@ -425,7 +422,7 @@ def _numbered(pictures: Sequence[GeneratedPicture], noun: str) -> list[Generated
             picture = picture.having(seed=seed)
             if (*cell, seed) in paths:
                 raise RequestError(
-                    f"{paths[*cell, seed]} and {picture.path} are both of {noun} {method!r}, subject {subject!r}, "
+                    f"{paths[*cell, seed]} and {picture.path} are both of method {method!r}, subject {subject!r}, "
                     f"prompt {prompt!r}, seed {seed!r}: a field or column that separates them is missing"
                 )
             paths[*cell, seed] = picture.path

@@ -1,1 +1,0 @@
-"""Which checkpoint of a personalization LoRA to keep? See `protocol`, and `tracker` for training scripts."""
