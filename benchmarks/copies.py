@@ -1,6 +1,6 @@
-"""How often copy detection fires: on genuine photos, on rendered objects in one context, and on copies.
+"""How often copy detection fires: on genuine photos and on copies.
 
-    python benchmarks/copies.py DATA [WORLD/manifest.parquet]
+    python benchmarks/copies.py DATA
 
 DATA holds manifest.csv with the split "dev" (see docs/protocols/photos.md). The script prints the tables of
 reports/copies.md in a few minutes on one core.
@@ -27,16 +27,11 @@ def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("data", type=Path)
-    parser.add_argument("world", type=Path, nargs="?")
     args = parser.parse_args()
     photos = read(args.data / "manifest.csv").filter(split="dev")
     sets = {name: photos.filter(dataset=name) for name in dict.fromkeys(photos.column("dataset"))}
     for name, data in sets.items():
         genuine(name, data)
-    if args.world:
-        rendered = read(args.world)
-        edits(rendered)
-        sets["world"] = rendered.filter(role="real")
     for name, data in sets.items():
         copied(name, data)
 
@@ -72,20 +67,6 @@ def likeness(one: Print, others: list[Print]) -> np.ndarray:
     views /= np.maximum(np.linalg.norm(views, axis=1, keepdims=True), 1e-6)
     best_crop = (one.crops @ views.T.astype(np.float32)).max(0)
     return best_crop.reshape(-1, 2).max(1)
-
-
-def edits(data: Manifest) -> None:
-    """Print the alarms between renderings and their edits: another object in the same context, or another context."""
-    rows = {row.id: (k, row) for k, row in enumerate(data)}
-    found = defaultdict(list)
-    for k, row in rows.values():
-        if row.parent in rows:
-            strength = (row.parameters or {}).get("strength") if row.role == "distractor" else None
-            kind = row.role if strength is None else f"{row.role} of strength {strength}"
-            found[kind].append(compare(print_of(data.image(rows[row.parent][0])), print_of(data.image(k))).agreement)
-    for kind, values in sorted(found.items()):
-        alarms = sum(value >= THRESHOLD for value in values)
-        print(f"world, {kind}: {len(values)} pairs, {alarms} alarms, highest agreement {max(values):.2f}")
 
 
 def copied(name: str, data: Manifest) -> None:

@@ -192,7 +192,7 @@ def test_the_group_test_holds_the_light_packages_of_the_extras_and_no_heavy_tool
     names = {name_of(line) for line in lines}
     extras = {name_of(line) for name, lines in EXTRAS.items() if name != "scale" for line in lines}
     assert extras - names == {"threadpoolctl"}  # which scikit-learn brings
-    assert not names & {"ray", "vtk", "playwright", "nbclient", "ipykernel", "zensical", "build", "hatchling", "twine"}
+    assert not names & {"ray", "playwright", "nbclient", "ipykernel", "zensical", "build", "hatchling", "twine"}
 
 
 def test_there_are_seven_extras() -> None:

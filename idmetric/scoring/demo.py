@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 REFERENCE = "mug"
-# name -> what the picture shows; drawn by benchmarks/world/make_images.py
+# name -> what the picture shows
 CAPTIONS = {
     "mug": "a mug",
     "mug_elsewhere": "the same mug in another place",

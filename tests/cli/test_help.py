@@ -66,7 +66,7 @@ def optional_modules() -> list[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     wanted = [line for name, lines in project["optional-dependencies"].items() if name != "all" for line in lines]
     names = {re.split(r"[\[<>=~! ]", line)[0] for line in wanted}
-    return sorted({IMPORTED.get(name, name.replace("-", "_")) for name in names} | {"vtkmodules"})
+    return sorted({IMPORTED.get(name, name.replace("-", "_")) for name in names})
 
 
 def ran(hidden: list[str], runs: list[list[str]] | None, folder: Path) -> list[Any]:

@@ -31,7 +31,7 @@ def test_each_model_has_facts_needs_and_a_state() -> None:
 
 
 def test_the_page_has_the_tables_of_the_command() -> None:
-    script = "scripts/docs/which_model.py"
+    script = "docs/scripts/which_model.py"
     module = runpy.run_path(str(ROOT / script))
     text = (ROOT / "docs/models/which.md").read_text(encoding="utf-8")
     assert text == module["page"](), f"run: python {script}"

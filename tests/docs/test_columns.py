@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 def test_the_page_of_columns_is_up_to_date() -> None:
     text = (ROOT / "docs" / "reference" / "columns.md").read_text(encoding="utf-8")
-    script = "scripts/docs/columns.py"
+    script = "docs/scripts/columns.py"
     assert text == runpy.run_path(str(ROOT / script))["page"](), f"run: python {script}"
     for columns in (SHARED, *(find(protocol).columns for protocol in modules())):
         assert all(f" | {column.says} | " in text for column in columns.values())

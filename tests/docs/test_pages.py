@@ -9,12 +9,10 @@ import argparse
 import importlib
 import os
 import re
-import runpy
 import shlex
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from PIL import Image
@@ -80,7 +78,7 @@ def test_the_api_pages_list_every_public_name() -> None:
 
 
 EXTRAS = {"eval", "train", "generate", "visid", "onnx", "scale", "all"}
-PAGES = [ROOT / "README.md", ROOT / "SECURITY.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / ".github" / "SECURITY.md", *sorted(DOCS.rglob("*.md"))]
 
 
 def page_id(page: Path) -> str:
@@ -216,9 +214,9 @@ def test_what_commands_print_is_what_the_page_shows(
 def reference(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Its pages, made where torch and optional packages cannot be imported."""
     blocked, pages = (tmp_path_factory.mktemp(name) for name in ("blocked", "cli"))
-    for name in ("torch", "timm", "scipy", "sklearn", "transformers", "tqdm", "vtk"):
+    for name in ("torch", "timm", "scipy", "sklearn", "transformers", "tqdm"):
         (blocked / f"{name}.py").write_text("raise ImportError('not here')")
-    command = [sys.executable, str(ROOT / "scripts" / "docs" / "cli_reference.py"), str(pages)]
+    command = [sys.executable, str(DOCS / "scripts" / "cli_reference.py"), str(pages)]
     subprocess.run(command, check=True, env={**os.environ, "PYTHONPATH": str(blocked)})
     return {path.stem: path.read_text(encoding="utf-8") for path in pages.glob("*.md")}
 
@@ -310,41 +308,33 @@ def test_the_papers_numbers_on_the_page_are_those_of_the_protocols() -> None:
 
 
 def test_the_distances_of_the_page_of_limits_are_those_of_its_pictures() -> None:
-    pytest.importorskip("vtkmodules", reason="rendering needs VTK: pip install vtk")
-    drawing: dict[str, Any] = runpy.run_path(str(ROOT / "benchmarks/world/draw_limits.py"))
     text = (DOCS / "limits.md").read_text(encoding="utf-8")
     rows = re.findall(r"^\| !\[[^\]]+\]\((images/limits-\w+\.webp)\) \|.*\| ([\d.]+) \| ([\d.]+) \|", text, flags=re.M)
     assert {file for file, _, _ in rows} == {f"images/{p.name}" for p in (DOCS / "images").glob("limits-*.webp")}
-    assert len(rows) == len(drawing["CASES"]) + 2
     metric = IDSim("tiny", device="cpu")
     for file, same, other in rows:
-        with Image.open(DOCS / file) as strip:
-            pictures = drawing["tiles"](strip.convert("RGB"))
-        assert drawing["distances"](metric, pictures)["cls"] == pytest.approx([float(same), float(other)], abs=2e-3), (
-            file
-        )
-        if "two" in file:
-            [distance] = re.findall(r"By a mask of its half: ([\d.]+)\.", text)
-            with Image.open(DOCS / file) as strip:
-                assert drawing["subject"](metric, strip.convert("RGB")) == pytest.approx(float(distance), abs=2e-3)
+        reference, *others = pictures_of_strip(DOCS / file)
+        assert metric(reference, others).tolist() == pytest.approx([float(same), float(other)], abs=2e-3), file
+
+    reference, two_objects, _ = pictures_of_strip(DOCS / "images" / "limits-two.webp")
+    left_half = Image.new("L", two_objects.size)
+    left_half.paste(255, (0, 0, two_objects.width // 2, two_objects.height))
+    [distance] = re.findall(r"By a mask of its half: ([\d.]+)\.", text)
+    masked = metric(reference, two_objects, mask_b=left_half, outside="crop").item()
+    assert masked == pytest.approx(float(distance), abs=2e-3)
 
 
-@pytest.mark.slow
-def test_the_pictures_of_limits_can_be_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("vtk")
-    runpy.run_path(str(ROOT / "benchmarks/world/draw_limits.py"))["main"](tmp_path, objects=1)
-    drawn = {p.name for p in tmp_path.iterdir()}
-    assert drawn == {p.name for p in (DOCS / "images").glob("limits-*.webp")}
-    assert all(
-        re.search(rf"^\| {name} \| 0 \|", out, flags=re.M)
-        for out in [capsys.readouterr().out]
-        for name in ("twin", "two")
-    )
+def pictures_of_strip(file: Path) -> list[Image.Image]:
+    """The square pictures that lie side by side in a file."""
+    with Image.open(file) as opened:
+        strip = opened.convert("RGB")
+    side = strip.height
+    return [strip.crop((left, 0, left + side, side)) for left in range(0, strip.width, side)]
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
 def test_the_picture_of_the_front_pages_has_the_scores_of_the_demo(page: str) -> None:
-    """`scripts/docs/first_picture.py` draws it; its text for readers without pictures repeats what it shows."""
+    """Its text for readers without pictures repeats what it shows."""
     [text] = re.findall(r"^!\[(.*)\]\(.*images/first\.webp\)$", (ROOT / page).read_text(encoding="utf-8"), flags=re.M)
     reference, *others = [part.strip() for part in text.split(";")]
     assert reference == "A mug"

@@ -1,4 +1,4 @@
-"""The table of scripts/docs/papers.json: its page is up to date, and its names exist."""
+"""The table of docs/scripts/papers.json: its page is up to date, and its names exist."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ROOT / "scripts" / "docs"
+SCRIPTS = ROOT / "docs" / "scripts"
 TABLE: dict[str, list[dict[str, Any]]] = json.loads((SCRIPTS / "papers.json").read_text(encoding="utf-8"))
 ROWS = [(paper, row) for paper, rows in TABLE.items() for row in rows]
 
@@ -20,7 +20,7 @@ ROWS = [(paper, row) for paper, rows in TABLE.items() for row in rows]
 def test_the_page_is_made_of_the_table() -> None:
     made = runpy.run_path(str(SCRIPTS / "papers.py"))["page"](TABLE)
     text = (ROOT / "docs" / "reports" / "papers.md").read_text(encoding="utf-8")
-    assert text == made, "run: python scripts/docs/papers.py"
+    assert text == made, "run: python docs/scripts/papers.py"
 
 
 @pytest.mark.parametrize("name", sorted({name for _, row in ROWS for name in row["code"]}))

@@ -61,17 +61,17 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def copy_sources(folder: Path) -> None:
-    """What a build reads: pages without the generated ones, scripts, settings, images, the package."""
+    """What a build reads: pages without the generated ones and their scripts, settings, images, the package."""
     generated = shutil.ignore_patterns("cli", "*.html")
     shutil.copytree(DOCS, folder / "docs", ignore=generated)
-    for name in ("scripts", "examples", "idmetric"):
+    for name in ("examples", "idmetric"):
         shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "zensical.toml", folder)
 
 
 def build_site(folder: Path) -> None:
     """The two commands of the contributing page."""
-    for command in (["scripts/docs/make_pages.py"], ["-m", "zensical", "build", "--strict"]):
+    for command in (["docs/scripts/make_pages.py"], ["-m", "zensical", "build", "--strict"]):
         done = subprocess.run([sys.executable, *command], cwd=folder, capture_output=True, text=True)
         assert done.returncode == 0, done.stdout + done.stderr
     assert "No issues found" in done.stderr
@@ -115,7 +115,7 @@ def test_the_navigation_lists_every_page_once() -> None:
 def moved_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """Address in 0.1 -> address now."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "scripts" / "docs")
+        patch.syspath_prepend(DOCS / "scripts")
         yield importlib.import_module("redirects").moved_pages()
 
 

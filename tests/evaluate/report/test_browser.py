@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import io
 import json
-import os
 import re
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,10 @@ import pytest
 from PIL import Image
 
 from idmetric.cli import eval as eval_cli
-from idmetric.cli.score import main
 from idmetric.evaluate.protocols.common.protocol import column_of
 from idmetric.evaluate.protocols.common.result import Result, Row, Value
 from tests.browser_parts import Open, faults_of, overflows
-from tests.report_parts import EVERYTHING, NAMES, inside, make_folder, make_photos, score
+from tests.report_parts import EVERYTHING, NAMES, make_folder, make_photos, score
 
 pytest.importorskip("jinja2")
 
@@ -749,53 +747,3 @@ def test_pages_are_accessible(
         page.click(".open")
         page.check("#heat")
         assert faults_of(page) == []
-
-
-# Screenshots
-
-
-@pytest.mark.slow
-def test_screenshots_of_a_case(visit: Open, tmp_path: Path) -> None:
-    """Rendered things: three views of one, other views of it, and of four things of its kind."""
-    pytest.importorskip("vtkmodules", reason="the things are rendered by VTK")
-    from world import World
-
-    world = World(41, None, 224)
-    views = list(world.views(3, 8))
-    others = [take for k in range(4) for take in world.near(views[k : k + 3], 1.0 - 0.2 * k, k)]
-    (tmp_path / "generated").mkdir()
-    for k, take in enumerate(views[:3]):
-        Image.fromarray(take.shot.picture).save(tmp_path / f"reference_{k}.jpg", quality=90)
-    for k, take in enumerate([*views[3:], *others]):
-        Image.fromarray(take.shot.picture).save(tmp_path / "generated" / f"sample_{k:02d}.jpg", quality=90)
-    copied = Image.open(tmp_path / "reference_0.jpg").transpose(Image.Transpose.FLIP_LEFT_RIGHT)
-    copied.save(tmp_path / "generated" / "sample_17.jpg", quality=60)
-    (tmp_path / "generated" / "sample_18.jpg").write_bytes((tmp_path / "reference_1.jpg").read_bytes()[:3000])
-    references = [word for k in range(3) for word in ("--ref", f"reference_{k}.jpg")]
-    with inside(tmp_path):
-        given = ["--model", "tiny", "--device", "cpu", *references, "generated", "--on-error", "skip", "--quiet"]
-        assert main([*given, "--html", "report.html"]) == 4
-    report, out = tmp_path / "report.html", Path(os.environ.get("IDMETRIC_SCREENSHOTS") or tmp_path)
-    shots: dict[str, Image.Image] = {}
-
-    def take(page: Any, name: str) -> None:
-        page.wait_for_timeout(300)  # pictures and colors settle
-        shots[name] = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-
-    page = visit(report, 1200, 1320)
-    take(page, "light")
-    page.locator(".open").nth(2).click()
-    page.set_viewport_size({"width": 1200, "height": 840})
-    page.check("#heat")
-    page.check("#pairs")
-    take(page, "detail")
-    take(visit(report, 1200, 1320, color_scheme="dark"), "dark")
-    page = visit(report, 390, 844, device_scale_factor=1.5, is_mobile=True, has_touch=True)
-    page.locator("#filter").scroll_into_view_if_needed()
-    page.evaluate("document.querySelector('.toolbar').scrollIntoView()")
-    take(page, "phone")
-    for name, shot in shots.items():
-        path = out / f"report-{name}.webp"
-        shot.save(path, "webp", quality=70, method=6)
-        assert path.stat().st_size < 150_000, name
-        assert shot.getextrema() != ((255, 255),) * 3

@@ -211,7 +211,7 @@ def test_sigmoid_ranked_is_pairwise_cross_entropy_plus_the_ranking_term() -> Non
 
 
 def test_a_mean_over_pairs_leaves_a_share_of_the_batch_to_positives() -> None:
-    """As benchmarks/reports/orderings.md says of SigLIP + rank; positives have a gradient from the first term alone."""
+    """SigLIP + rank: positives have a gradient from the first term alone."""
     for count in (8, 32):
         pull = {}
         for per_anchor in (False, True):

@@ -1,6 +1,6 @@
 """The tables of docs/models/which.md: those of `idmetric models`.
 
-python scripts/docs/which_model.py      writes them between the marks of the page
+python docs/scripts/which_model.py      writes them between the marks of the page
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from idmetric.cli.list_models import NOTE, facts, needs
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "models" / "which.md"
-BEGIN, END = "<!-- models, made by scripts/docs/which_model.py -->\n", "<!-- end of models -->\n"
+BEGIN, END = "<!-- models, made by docs/scripts/which_model.py -->\n", "<!-- end of models -->\n"
 
 
 def markdown(table: list[list[str]]) -> list[str]:

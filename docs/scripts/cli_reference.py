@@ -1,6 +1,6 @@
 """The command line reference: every parser of `idmetric.cli` as Markdown, a page for each command.
 
-    python scripts/docs/cli_reference.py FOLDER      writes FOLDER/NAME.md for each command
+    python docs/scripts/cli_reference.py FOLDER      writes FOLDER/NAME.md for each command
 
 make_pages.py runs it before each build, so a page cannot be older than its parser. No parser needs torch or an extra.
 """

@@ -1,6 +1,6 @@
 """What the columns of evaluations are: the table of docs/reference/columns.md, made of the protocols' own.
 
-python scripts/docs/columns.py      writes it between the marks of the page
+python docs/scripts/columns.py      writes it between the marks of the page
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from idmetric.evaluate.protocols.common.protocol import find, modules
 from idmetric.evaluate.protocols.common.table_columns import SHARED, Column
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "columns.md"
-BEGIN, END = "<!-- columns, made by scripts/docs/columns.py -->\n", "<!-- end of columns -->\n"
+BEGIN, END = "<!-- columns, made by docs/scripts/columns.py -->\n", "<!-- end of columns -->\n"
 
 
 def columns() -> dict[str, Column]:

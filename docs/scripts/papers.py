@@ -1,6 +1,6 @@
-"""The page "Paper by paper": docs/reports/papers.md, made of scripts/docs/papers.json.
+"""The page "Paper by paper": docs/reports/papers.md, made of docs/scripts/papers.json.
 
-python scripts/docs/papers.py      writes the page
+python docs/scripts/papers.py      writes the page
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-TABLE, PAGE = HERE / "papers.json", HERE.parents[1] / "docs" / "reports" / "papers.md"
+TABLE, PAGE = HERE / "papers.json", HERE.parent / "reports" / "papers.md"
 STATUSES = {"here": "in the package", "differs": "in the package with a difference", "missing": "not in the package"}
 _HEAD = """# Paper by paper
 
 What the four papers describe, where it is in the package, what differs from the paper and what is missing. Made from
-`scripts/docs/papers.json` by `python scripts/docs/papers.py`; the tests import every name. Settings that the papers
+`docs/scripts/papers.json` by `python docs/scripts/papers.py`; the tests import every name. Settings that the papers
 leave open have [their own page](recipes.md).
 """
 

@@ -1,6 +1,6 @@
 """Write the pages of the site that are made from code: command line reference, sample reports, old addresses.
 
-    python scripts/docs/make_pages.py      before `zensical build --strict` or `zensical serve`
+    python docs/scripts/make_pages.py      before `zensical build --strict` or `zensical serve`
 
 Git ignores them. A minute without a GPU.
 """

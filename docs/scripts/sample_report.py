@@ -43,7 +43,7 @@ def _written(folder: str, name: str, *words: str) -> str:
     environment = {**os.environ, "PYTHONPATH": path}
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"scripts/docs/sample_report.py:\n{done.stderr}")
+        raise RuntimeError(f"docs/scripts/sample_report.py:\n{done.stderr}")
     return Path(folder, name).read_text(encoding="utf-8")
 
 
