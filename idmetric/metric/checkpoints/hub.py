@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, wait
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -79,48 +79,6 @@ def _model_info(repo: str, hub: Hub) -> Any:
     api = huggingface_hub.HfApi(token=hub.token)
     timeout = constants.HF_HUB_ETAG_TIMEOUT
     return watched(lambda: api.model_info(repo, revision=hub.revision, timeout=timeout), _ANSWERS * timeout)
-
-
-@dataclass(frozen=True)
-class RepositoryFacts:
-    """What the Hub says of a repository.
-
-    Attributes:
-        commit: that the requested revision stands for. license: of its card; "" without one.
-        gated: whether it wants a login and an accepted license. files: their names.
-    """
-
-    commit: str
-    license: str
-    gated: bool
-    files: tuple[str, ...]
-
-
-def repository_facts(repo: str, hub: Hub = Hub()) -> RepositoryFacts:
-    """What the Hub says of a repository; asks it each time.
-
-    Raises:
-        CheckpointError: as `fetch`.
-    """
-    with _explained(repo, repo, hub, ADVICE):
-        info = _model_info(repo, hub)
-    licenses = [tag.removeprefix("license:") for tag in info.tags or [] if tag.startswith("license:")]
-    files = tuple(sibling.rfilename for sibling in info.siblings or [])
-    return RepositoryFacts(str(info.sha), "".join(licenses[:1]), bool(info.gated), files)
-
-
-def is_reachable(timeout: float = 10.0) -> bool:
-    """Whether the Hub answers, whatever it says; False without a network, or if it is switched off."""
-    from huggingface_hub import constants
-    from huggingface_hub.utils import get_session
-
-    if _is_offline(Hub()):
-        return False
-    try:
-        watched(lambda: get_session().head(constants.ENDPOINT, timeout=timeout), 2 * timeout)
-    except Exception:  # the Hub client raises OSError and its HTTP library's own errors
-        return False
-    return True
 
 
 def is_absent(error: BaseException | None) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,6 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.sizes import MODELS, FusedAttention, LiveBytes, seconds_of, size_of, size_of_qwen
 from idmetric import IDSim
-from idmetric.evaluate.confirm import allocated_peak
 from idmetric.metric.checkpoints import released
 from idmetric.metric.models.idsim import Head, IDSimConfig
 from idmetric.metric.models.nearid import NearIDConfig
@@ -23,6 +24,24 @@ SHAPES = {
     "dinov2_vitl14": (1024, 24, 32 * 32 + 1),
     "dinov2_vitb14": (768, 12, 32 * 32 + 1),
 }
+
+
+def allocated_peak(run: Callable[[], object], device: torch.device) -> int:
+    """The most bytes that torch allocates at a time during a run, beyond those before it."""
+    if device.type == "cuda":
+        before = torch.cuda.memory_allocated(device)
+        torch.cuda.reset_peak_memory_stats(device)
+        run()
+        return torch.cuda.max_memory_allocated(device) - before
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        run()
+    allocated = peak = 0
+    for event in profile.profiler.kineto_results.events():
+        if event.name() == "[memory]":
+            allocated += event.nbytes()
+            peak = max(peak, allocated)
+    return peak
 
 
 def count(model: nn.Module) -> int:
