@@ -16,8 +16,8 @@ from idmetric.scoring.demo import CAPTIONS, REFERENCE, demo_images
 from idmetric.scoring.scores import Scores
 
 if TYPE_CHECKING:
-    from idmetric.evaluate.report.album import Album
     from idmetric.metric.calibration.apply import Calibration
+    from idmetric.scoring.album import Album
 
 MODEL = "tiny"
 
@@ -61,11 +61,11 @@ def _run(args: Namespace) -> int:
     with fixable():
         metric = load(MODEL, device=args.device)
         if args.html:
-            from idmetric.evaluate.report.album import Album
+            from idmetric.scoring.album import Album
 
-            album = Album(metric, len(pictures) + 1, len(pictures))
+            album = Album(metric, len(pictures) + 1)
         calibration = calibration_of(metric, "stored", "cls")
-        scores = compare(metric, cross([reference], list(pictures.values())), ScoreSettings(), watcher=album)
+        scores = compare(metric, cross([reference], list(pictures.values())), ScoreSettings(), album=album)
 
     write_page = None
     if album is not None:

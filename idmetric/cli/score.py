@@ -45,7 +45,7 @@ from idmetric.scoring.pairs import Pairs, read_pairs
 from idmetric.scoring.scores import Scores, ScoreSettings
 
 if TYPE_CHECKING:
-    from idmetric.evaluate.report.album import Album
+    from idmetric.scoring.album import Album
 
 _SKIP = "; --on-error skip scores the others"
 
@@ -170,11 +170,11 @@ def _scores(args: Namespace, work: Cross | Pairs) -> tuple[Scores, Album | None]
     settings = replace(settings, calibration=calibration, calibrated=limit)
     album = None
     if args.html:
-        from idmetric.evaluate.report.album import Album
+        from idmetric.scoring.album import Album
 
-        album = Album(metric, work.pictures, args.html_details)
+        album = Album(metric, work.pictures)
     with Progress("pairs" if args.pairs else "images", not args.quiet, verb="scored") as progress:
-        return compare(metric, work, settings, progress=progress, watcher=album), album
+        return compare(metric, work, settings, progress=progress, album=album), album
 
 
 def _write_page(args: Namespace, scores: Scores, album: Album, messages: list[str]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from idmetric.cli.command import Parser, codes
-from idmetric.cli.options import add_shared, natural
+from idmetric.cli.options import add_shared
 from idmetric.metric.files.output import is_same_file
 
 ALIAS = "idmetric-score"  # name of the stand-alone command
@@ -111,13 +111,6 @@ def _add_more(parser: Parser) -> None:
     )
 
     rest = parser.add_argument_group("other")
-    rest.add_argument(
-        "--html-details",
-        type=natural,
-        default=500,
-        metavar="N",
-        help="with --html: show matched patches of the N nearest images, 0 = none (default: %(default)s)",
-    )
     rest.add_argument("--list-models", action="store_true", help="print the tables of `idmetric models` and exit")
 
 

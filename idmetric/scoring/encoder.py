@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,14 +15,13 @@ from PIL import Image
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.distance.matrix import needs_patches
 from idmetric.metric.images import paths
-from idmetric.metric.images.masks import MaskLike, labeled
-from idmetric.metric.images.read import ImageReadError, Outside
+from idmetric.metric.images.masks import labeled
+from idmetric.metric.images.read import ImageReadError
 from idmetric.metric.images.small import small_picture
 from idmetric.scoring.copies import Print, take_print
 from idmetric.scoring.files import mask_path
 from idmetric.scoring.in_memory import source_of
 from idmetric.scoring.pairs import Pair, Pairs
-from idmetric.scoring.records import Record
 from idmetric.scoring.scores import File, ScoreSettings
 from idmetric.stream.cache import Cache
 from idmetric.stream.item import Item, Look, Want
@@ -33,27 +32,7 @@ from idmetric.stream.stream import embedded
 if TYPE_CHECKING:
     from idmetric.metric.models.embedder import Embedder
     from idmetric.metric.subject import Subject
-
-
-class Watcher(Protocol):
-    """Sees images and rows as they come (`idmetric.evaluate.report.album.Album`).
-
-    Attributes:
-        details: number of nearest images of which it wants tokens; 0: none.
-        references: the references that were read, in order.
-    """
-
-    details: int
-    references: dict[File, None]
-
-    def add_picture(self, file: File, picture: Image.Image, mask: MaskLike | None, outside: Outside, /) -> None:
-        """See an image at its full size, in a thread."""
-
-    def tokens(self, file: File, masked: bool, embedding: Embedding, /) -> Any:
-        """Return what `add` needs of an image, of whatever type."""
-
-    def add(self, row: Record, image: File, reference: File, image_tokens: Any, reference_tokens: Any, /) -> None:
-        """See a row, before it is ranked; the tokens are those of its image and its reference."""
+    from idmetric.scoring.album import Album
 
 
 @dataclass(frozen=True)
@@ -63,31 +42,28 @@ class Pictured:
     Attributes:
         small: the picture in which copies are found; None if they are not looked for.
         print: of the same picture, if prints are taken.
-        tokens: what the watcher wants of the image.
     """
 
     embedding: Embedding
     small: NDArray[np.uint8] | None
     print: Print | None = None
-    tokens: Any = None
 
 
 class RequestImages:
     """The images of a request; their embeddings are kept on the CPU, as there may be many.
 
     Args:
-        watcher: sees pictures and embeddings as they come, or None.
+        album: keeps the pictures for a page, or None.
 
     Attributes:
         skipped: files that could not be used, with the reasons; only with on_error="skip".
     """
 
-    def __init__(self, metric: Embedder, settings: ScoreSettings, watcher: Watcher | None) -> None:
+    def __init__(self, metric: Embedder, settings: ScoreSettings, album: Album | None) -> None:
         self._metric = metric
         self._settings = settings
-        self._watcher = watcher
-        self._scores_patches = needs_patches(settings.distance)
-        self._patches = self._scores_patches or (watcher is not None and watcher.details > 0)
+        self._album = album
+        self._patches = needs_patches(settings.distance)
         self._look = Look(True, settings.outside, settings.mask_id)
         self.skipped: dict[File, str] = {}
         self._cache: Cache | None = None
@@ -122,7 +98,7 @@ class RequestImages:
                     yield file, None
                     continue
                 small = result.wanted[0] if self._settings.copies else None
-                yield file, self._pictured(file, small, result.item.mask is not None, result.embeddings[0])
+                yield file, self._pictured(small, result.embeddings[0])
 
     def of_subject(self, subject: Subject) -> dict[File, Pictured]:
         """The references of a subject as if they were read: thumbnails stand for the photos."""
@@ -130,11 +106,11 @@ class RequestImages:
         photos = zip(subject.references, subject.thumbnails, strict=True)
         for row, (name, thumbnail) in enumerate(photos):
             file = (name, None)
-            if self._watcher is not None:
+            if self._album is not None:
                 picture = Image.fromarray(thumbnail)
-                self._watcher.add_picture(file, picture, None, "keep")
+                self._album.add_picture(file, picture, None, "keep")
             taken = take_print(thumbnail) if self._settings.copies else None
-            images[file] = self._pictured(file, taken, False, subject.embedding[[row]])
+            images[file] = self._pictured(taken, subject.embedding[[row]])
         return images
 
     def pairs(self, pairs: Pairs) -> Iterator[tuple[Pair, Pictured | None, Pictured | None]]:
@@ -175,26 +151,21 @@ class RequestImages:
         wants: list[Want] = []
         if self._settings.copies:
             wants.append(_print if prints else _small_picture)
-        if self._watcher is not None:
+        if self._album is not None:
             wants.append(self._show)
         return wants
 
     def _show(self, item: Item, picture: Image.Image) -> None:
-        if self._watcher is not None:
+        if self._album is not None:
             mask = labeled(item.mask, self._settings.mask_id)
-            self._watcher.add_picture(item.source, picture, mask, self._settings.outside)
+            self._album.add_picture(item.source, picture, mask, self._settings.outside)
 
-    def _pictured(
-        self, file: File, small: NDArray[np.uint8] | Print | None, is_masked: bool, embedding: Embedding
-    ) -> Pictured:
-        tokens = None
-        if self._watcher is not None:
-            tokens = self._watcher.tokens(file, is_masked, embedding)
-        if not self._scores_patches:  # kept no longer than the watcher needs them
+    def _pictured(self, small: NDArray[np.uint8] | Print | None, embedding: Embedding) -> Pictured:
+        if not self._patches:
             embedding = embedding.without_patches()
         if isinstance(small, Print):
-            return Pictured(embedding, small.pixels, small, tokens)
-        return Pictured(embedding, small, None, tokens)
+            return Pictured(embedding, small.pixels, small)
+        return Pictured(embedding, small)
 
 
 def _small_picture(item: Item, picture: Image.Image) -> NDArray[np.uint8]:

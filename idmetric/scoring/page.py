@@ -1,33 +1,25 @@
-"""The page of `idmetric score --html`: images sorted by distance, a threshold to move, matched patches side by side.
+"""The page of `idmetric score --html`: images sorted by distance, and a threshold to move.
 
 See `idmetric.pages.render` for the common parts of all pages.
 """
 
 from __future__ import annotations
 
-import base64
 import math
 import os
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from PIL import Image
-
 from idmetric.metric.calibration.apply import CalibrationError
-from idmetric.metric.images.kinds import ImageReadError
-from idmetric.metric.images.read import read_image
 from idmetric.pages.chart import Scale, percent
-from idmetric.pages.heatmap import colors
-from idmetric.pages.pictures import data_uri, room
 from idmetric.pages.render import render, short
+from idmetric.scoring.album import Album, FileAlbum
 from idmetric.scoring.limits import OWN_PHOTOS
 from idmetric.scoring.references import ENOUGH
-from idmetric.scoring.shown import File, PageAlbum, PageEntry, ShownScores
+from idmetric.scoring.shown import ShownScores
 
 _COPY = " repeats the pixels of "  # in the warning of a copy
 _BINS = 100  # in the strip of distances
@@ -44,55 +36,11 @@ class Offer:
     firm: bool = True
 
 
-@dataclass(frozen=True)
-class FileEntry:
-    """See `PageEntry`."""
-
-    row: dict[str, Any]
-    image: File
-    reference: File
-    matches: None = None
-
-
-@dataclass
-class FileAlbum:
-    """Pictures of scores that are there already, read from the files; see `PageAlbum`.
-
-    An image that cannot be read any more, or was in memory, is a gray square.
-    """
-
-    details: int = 0
-    pictures: dict[File, str] = field(default_factory=dict)
-    references: dict[File, None] = field(default_factory=dict)
-
-    def finish(self, rows: Sequence[dict[str, Any]]) -> list[FileEntry]:
-        """Return the entries in the order of the rows."""
-        entries = []
-        for row in rows:
-            name = row["reference"]
-            if not os.path.isfile(name):  # those of aggregate="mean" in one text
-                name = name.split(";")[0]
-            entries.append(FileEntry(row, (row["image"], None), (name, None)))
-        self.references = {entry.reference: None for entry in entries}
-        files = [*self.references, *(entry.image for entry in entries)]
-        limit = room(len(files))
-        for file in files:
-            if file not in self.pictures:
-                self.pictures[file] = _picture(file[0], limit)
-        return entries
-
-
-def _picture(path: str, limit: int) -> str:
-    with suppress(ImageReadError):
-        return data_uri(read_image(path), limit)
-    return data_uri(Image.new("RGB", (48, 48), "gray"), limit)
-
-
-def score_page(scores: ShownScores, album: PageAlbum, *, messages: Sequence[str] = ()) -> str:
+def score_page(scores: ShownScores, album: Album | FileAlbum, *, messages: Sequence[str] = ()) -> str:
     """Make the page of scores; it starts at the first threshold, the one in force or that of the references.
 
     Args:
-        album: the pictures and matches of the rows; it has watched the scoring.
+        album: the pictures of the rows; it has watched the scoring, or reads the files.
         messages: warnings to show.
 
     Raises:
@@ -135,12 +83,10 @@ def score_page(scores: ShownScores, album: PageAlbum, *, messages: Sequence[str]
     return render(
         "idmetric.scoring",
         "score",
-        ("theme.js", "score.js", "compare.js"),
+        ("theme.js", "score.js"),
         record=facts,
-        matches=_matches(entries),
         **facts,
         names=names,
-        details=album.details,
         messages=[message for message in messages if _COPY not in message],
         copy_messages=[message for message in messages if _COPY in message],
         cards=cards,
@@ -156,7 +102,6 @@ def score_page(scores: ShownScores, album: PageAlbum, *, messages: Sequence[str]
         farthest=max(finite),
         median=statistics.median(finite),
         mean=statistics.fmean(finite),
-        matched=sum(entry.matches is not None for entry in entries),
     )
 
 
@@ -269,29 +214,3 @@ def _axis(
         height=round(max(36.0, gap * max(heights.values()) + 10)),
         real=[(name, percent(distance, low, high)) for name, distance in real.items()],
     )
-
-
-# Matched patches
-
-
-def _matches(entries: Sequence[PageEntry]) -> dict[str, Any]:
-    """Return the data that the script draws; all heatmaps of a page share one scale."""
-    matches = [entry.matches for entry in entries if entry.matches is not None]
-    note = "This page has no matched patches; the foot of the page says why."
-    strengths = [np.array([0.0, 1.0])]
-    if matches:
-        note = f"Matched patches are kept for the {len(matches)} nearest images (--html-details)."
-        strengths = []
-        for match in matches:
-            strengths += [match.reference.strength, match.image.strength]
-
-    # colors do not change beyond these ends
-    low, high = np.quantile(np.concatenate(strengths), (0.05, 0.95)).tolist()
-    palette = colors(np.linspace(0, 1, 256)[None])
-    return {
-        "low": round(max(low, 0), 4),
-        "high": round(max(low + 0.01, high), 4),
-        "palette": base64.b64encode(palette.tobytes()).decode("ascii"),
-        "note": note,
-        "items": [entry.matches and entry.matches.packed() for entry in entries],
-    }

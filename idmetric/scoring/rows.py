@@ -26,7 +26,7 @@ from idmetric.scoring.copy_warnings import (
     warn_of_gray,
     warn_of_repeated_references,
 )
-from idmetric.scoring.encoder import Pictured, RequestImages, Watcher
+from idmetric.scoring.encoder import Pictured, RequestImages
 from idmetric.scoring.files import Cross
 from idmetric.scoring.limits import Limit, limit_of_subject
 from idmetric.scoring.pairs import Pair, Pairs
@@ -36,6 +36,7 @@ from idmetric.scoring.scores import Baseline, File, NamedValue, Progress, ScoreS
 
 if TYPE_CHECKING:
     from idmetric.metric.models.embedder import Embedder
+    from idmetric.scoring.album import Album
 
 Images = Generator[tuple[File, Pictured | None], None, None]
 
@@ -46,7 +47,7 @@ class RowMaker:
     Args:
         metric: the model.
         settings: of the request.
-        watcher: sees images and rows as they come, or None.
+        album: keeps pictures and rows for a page, or None.
         progress: called with (images or pairs done, in all).
 
     Attributes:
@@ -57,12 +58,12 @@ class RowMaker:
         consecutive: for scores of videos, distance of each image to the one before, or to the first reference.
     """
 
-    def __init__(self, metric: Embedder, settings: ScoreSettings, watcher: Watcher | None, progress: Progress) -> None:
+    def __init__(self, metric: Embedder, settings: ScoreSettings, album: Album | None, progress: Progress) -> None:
         self.metric = metric
         self.settings = settings
-        self.watcher = watcher
+        self.album = album
         self.progress = progress
-        self.images = RequestImages(metric, settings, watcher)
+        self.images = RequestImages(metric, settings, album)
         self.baseline: Baseline | None = None
         self.limit: Limit | None = settings.calibrated
         if settings.threshold is not None:
@@ -86,8 +87,8 @@ class RowMaker:
         references = self._together(reference_images.values())
         prints = [image.print for image in reference_images.values() if image.print is not None]
         self._compare_references(references, names, [image.small for image in reference_images.values()])
-        if self.watcher is not None:
-            self.watcher.references |= dict.fromkeys(reference_images)
+        if self.album is not None:
+            self.album.references |= dict.fromkeys(reference_images)
 
         rows: list[Record] = []
         gray: list[str] = []
@@ -120,10 +121,8 @@ class RowMaker:
                         to_previous = self.metric.pairwise(previous, frame)
                         self.consecutive.append(float(to_previous))
                         previous = frame
-                if self.watcher is not None:
-                    nearest_file = (names[nearest], None)
-                    nearest_image = reference_images[nearest_file]
-                    self.watcher.add(row, file, nearest_file, image.tokens, nearest_image.tokens)
+                if self.album is not None:
+                    self.album.add(row, file, (names[nearest], None))
         warn_of_gray(gray)
         return rows
 
@@ -213,9 +212,9 @@ class RowMaker:
         if copy is not None:
             mark_copy(row, pair.b, pair.a, copy)
         row |= dict(pair.other)
-        if self.watcher is not None:
+        if self.album is not None:
             reference_file, file = pair.files
-            self.watcher.add(row, file, reference_file, b.tokens, a.tokens)
+            self.album.add(row, file, reference_file)
         return row
 
     def _row(self, reference: str, image: str, distances: list[float]) -> Record:

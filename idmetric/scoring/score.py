@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from idmetric.metric.images.masks import MaskId
     from idmetric.metric.models.embedder import Embedder
     from idmetric.metric.subject import Subject
-    from idmetric.scoring.encoder import Watcher
+    from idmetric.scoring.album import Album
 
 
 @public
@@ -155,15 +155,15 @@ def compare(
     settings: ScoreSettings,
     *,
     progress: Progress | None = None,
-    watcher: Watcher | None = None,
+    album: Album | None = None,
 ) -> Scores:
-    """Score files that are listed and checked, see `score`; `watcher` sees images and rows as they come."""
+    """Score files that are listed and checked, see `score`; `album` keeps pictures and rows for a page."""
     has_masks = {settings.mask_dir is not None or mask is not None for _, mask in work.files}
     if settings.calibration is not None:
         for has_mask in has_masks:
             settings.calibration.check_outside(settings.outside if has_mask else "all")
 
-    maker = RowMaker(metric, settings, watcher, progress or (lambda done, total: None))
+    maker = RowMaker(metric, settings, album, progress or (lambda done, total: None))
     try:
         rows = maker.pairs(work) if isinstance(work, Pairs) else maker.cross(work)
     finally:

@@ -239,12 +239,13 @@ class Scores(Records):
         return scores_html(self)
 
     def to_html(self) -> str:
-        """The page of `idmetric score --html`, with pictures read from the files again, and without matched patches.
+        """The page of `idmetric score --html`, with pictures read from the files again.
 
         Raises:
             ImportError: without jinja2.
         """
-        from idmetric.scoring.page import FileAlbum, score_page
+        from idmetric.scoring.album import FileAlbum
+        from idmetric.scoring.page import score_page
 
         return score_page(self, FileAlbum())
 

@@ -9,9 +9,6 @@ from idmetric.scoring.limits import Limit
 from idmetric.scoring.records import Record
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from idmetric.metric.calibration.apply import Calibration
 
 File = tuple[str, str | None]  # an image and its mask
@@ -78,61 +75,3 @@ class ShownScores(Protocol):
 
     def to_dict(self) -> dict[str, Any]:
         """All values."""
-
-
-class MatchedSide(Protocol):
-    """The patches of an image, and how strongly each is matched."""
-
-    @property
-    def strength(self) -> NDArray[np.float32]:
-        """One number for each patch."""
-
-
-class MatchedPatches(Protocol):
-    """Matched patches of a reference and an image, see `idmetric.evaluate.patch_matches.Matches`."""
-
-    @property
-    def reference(self) -> MatchedSide:
-        """Those of the reference."""
-
-    @property
-    def image(self) -> MatchedSide:
-        """Those of the image."""
-
-    def packed(self) -> dict[str, Any]:
-        """Values for JSON."""
-
-
-class PageEntry(Protocol):
-    """A row of scores, its image, the reference shown next to the image, and their matches."""
-
-    @property
-    def row(self) -> dict[str, Any]:
-        """See `Scores.rows`."""
-
-    @property
-    def image(self) -> File:
-        """The image."""
-
-    @property
-    def reference(self) -> File:
-        """The reference."""
-
-    @property
-    def matches(self) -> MatchedPatches | None:
-        """None without patches."""
-
-
-class PageAlbum(Protocol):
-    """The pictures of a page: `idmetric.evaluate.report.album.Album`, or `FileAlbum`.
-
-    Attributes:
-        details: number of nearest images with matches. pictures: as data addresses. references: in order.
-    """
-
-    details: int
-    pictures: dict[File, str]
-    references: dict[File, None]
-
-    def finish(self, rows: Sequence[dict[str, Any]], /) -> Sequence[PageEntry]:
-        """Return the entries in the order of the rows."""

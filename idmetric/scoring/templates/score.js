@@ -1,16 +1,16 @@
 "use strict";
-// images, threshold, filter and order; compare.js reads the cards
-const report = (() => {
+// images, threshold, filter and order
+(() => {
   const $ = (id) => document.getElementById(id);
   const list = $("cards"), strip = $("strip");
   const low = Number(strip.dataset.low), high = Number(strip.dataset.high);
   const dots = [...strip.querySelectorAll(".dots i")];
   const number = (text) => (text === undefined ? NaN : Number(text));
   const cards = [...list.children].map((el, k) => ({
-    el, dot: dots[k], k, button: el.querySelector(".open"), state: el.querySelector(".state"),
+    el, dot: dots[k], state: el.querySelector(".state"),
     rank: Number(el.dataset.rank), name: el.dataset.name, path: el.dataset.path,
     distance: number(el.dataset.distance), probability: number(el.dataset.probability),
-    percentile: number(el.dataset.percentile), closer: el.dataset.closer,
+    percentile: number(el.dataset.percentile),
     copy: el.dataset.copy === "1", itself: "itself" in el.dataset,
     reference: Number(el.dataset.reference), pass: false, shown: true,
   }));
@@ -69,12 +69,6 @@ const report = (() => {
   $("threshold").addEventListener("input", (e) => e.target.value !== "" && setThreshold(Number(e.target.value), "number"));
   for (const chip of document.querySelectorAll(".chip")) {
     chip.addEventListener("click", () => setThreshold(Number(chip.dataset.threshold)));
-  }
-
-  function verdict(card) {  // in words, once there is a threshold
-    if (limit === null || !card.state) return null;
-    const chip = document.querySelector(".chip[aria-pressed=true]");
-    return `${card.state.textContent} at ${limit.toFixed(4)} (${chip ? chip.dataset.label : "your threshold"})`;
   }
 
   // Filter and sort
@@ -143,5 +137,4 @@ const report = (() => {
     $("slider").setAttribute("aria-valuetext", "no threshold yet");
     update();
   }
-  return { cards, verdict };
 })();

@@ -5,8 +5,6 @@ IDMETRIC_SCREENSHOTS=docs/images pytest tests/evaluate/report/test_browser.py -k
 
 from __future__ import annotations
 
-import base64
-import io
 import json
 import re
 from pathlib import Path
@@ -120,23 +118,9 @@ def shown(page: Any, key: str = "path") -> list[str]:
     return list(page.eval_on_selector_all(".card:not([hidden])", f"cards => cards.map(c => c.dataset.{key})"))
 
 
-def is_open(page: Any) -> bool:
-    return bool(page.evaluate("document.getElementById('dialog').open"))
-
-
-COUNT = """selector => { const canvas = document.querySelector(selector), copy = document.createElement('canvas');
-    Object.assign(copy, { width: canvas.width, height: canvas.height });
-    const context = copy.getContext('2d', { willReadFrequently: true });
-    context.drawImage(canvas, 0, 0);
-    return context.getImageData(0, 0, copy.width, copy.height).data.filter((v, i) => i % 4 === 3 && v).length }"""
 DRAWN = """async () => { const all = [...document.querySelectorAll('main img')];
     for (const img of all) { img.loading = 'eager'; await img.decode(); }
     return all.every(img => img.naturalWidth > 0) ? all.length : 0 }"""
-
-
-def painted(page: Any, side: str = "image") -> int:
-    """Pixels of a heatmap that are not clear."""
-    return int(page.evaluate(COUNT, f"#at-{side} canvas"))
 
 
 # Sorting, filters, threshold
@@ -187,12 +171,6 @@ def test_the_threshold_counts_passes(page: Any, found: dict[str, Any]) -> None:
     page.click("text=calibration.json, 5 % of pairs")
     check(0.125, "nearer", " (calibration.json, 5 % of pairs)")
     assert page.input_value("#threshold") == "0.1250"
-    page.locator(".card:has(.state) .open").first.click()
-    assert "at 0.1250 (calibration.json, 5 % of pairs)" in page.inner_text("#about")
-    page.keyboard.press("Escape")
-    page.locator(".card:not(:has(.state)) .open").click()
-    assert "0.1250" not in page.inner_text("#about")
-    page.keyboard.press("Escape")
     slider = page.locator("#slider")
     for _ in range(40):
         slider.press("ArrowRight")
@@ -222,10 +200,6 @@ def test_without_a_threshold_nothing_passes_or_fails(visit: Open, folder: Path) 
         assert len(set(colors)) == 1
         assert page.locator("#threshold").get_attribute("placeholder") == "none"  # not an empty field
     assert page.locator("#status option:disabled").all_inner_texts() == ["Pass", "Fail"]
-    page.locator(".open").first.click()
-    assert "Threshold" not in page.inner_text("#about")
-    page.keyboard.press("Escape")
-    page.wait_for_function("document.activeElement.closest('.card')", timeout=30_000)  # the dialog gives it back late
     page.locator("#slider").focus()
     page.keyboard.press("ArrowLeft")
     page.locator(".state:visible").first.wait_for(timeout=30_000)
@@ -291,158 +265,6 @@ def test_copies_the_reference_itself_and_unreadable_files_are_told_apart(visit: 
         )
 
 
-# Side by side
-
-
-def test_a_click_opens_and_every_way_closes(page: Any, found: dict[str, Any]) -> None:
-    for close in (
-        lambda: page.click("#close"),
-        lambda: page.keyboard.press("Escape"),
-        lambda: page.mouse.click(5, 5),  # beside it
-    ):
-        page.locator(".open").nth(1).click()
-        assert is_open(page)
-        row = found["rows"][1]
-        assert f"{row['distance']:.4f}" in page.inner_text("#dialog-title")
-        assert f"Distance\n{row['distance']:.4f}\n" in page.inner_text("#about")
-        assert page.inner_text("#at-reference + figcaption bdi") == row["reference"]
-        assert page.inner_text("#at-image + figcaption bdi") == row["image"]
-        close()
-        assert not is_open(page)
-        assert page.evaluate("document.activeElement === document.querySelectorAll('.open')[1]")
-    page.locator(".dots i").nth(2).click()
-    assert page.inner_text("#at-image + figcaption bdi") == found["rows"][2]["image"]
-
-
-def test_the_keyboard_alone_is_enough(page: Any, found: dict[str, Any]) -> None:
-    for _ in range(60):
-        page.keyboard.press("Tab")
-        if page.evaluate("document.activeElement.classList.contains('open')"):
-            break
-    ring = page.evaluate("""() => { const box = document.activeElement.getBoundingClientRect();
-        return [box.left, box.top, box.width, getComputedStyle(document.activeElement, '::after').borderTopColor] }""")
-    accent = [int(v) for v in ring[3][4:-1].split(",")]
-    shot = Image.open(io.BytesIO(page.screenshot())).convert("RGB")
-    for along in (0.25, 0.5, 0.75):  # it is seen above the picture too
-        assert shot.getpixel((int(ring[0] + along * ring[2]), round(ring[1]) + 2)) == pytest.approx(accent, abs=3)
-    page.keyboard.press("Enter")
-    assert is_open(page)
-    page.keyboard.press("ArrowRight")
-    assert page.inner_text("#at-image + figcaption bdi") == found["rows"][1]["image"]
-    page.keyboard.press("ArrowLeft")
-    page.keyboard.press("ArrowLeft")
-    assert page.inner_text("#at-image + figcaption bdi") == found["rows"][-1]["image"]
-    page.locator("#at-image").focus()
-    page.keyboard.press("ArrowDown")
-    assert page.inner_text("#readout").startswith("Image, row 3, column 3, matches the reference's row ")
-    page.keyboard.press("ArrowLeft")
-    page.keyboard.press("ArrowUp")
-    assert page.inner_text("#readout").startswith("Image, row 2, column 2, ")
-    assert page.locator(".lines line:not(.halo)").count() == 1
-    page.keyboard.press("Escape")
-    assert not is_open(page)
-    last = len(found["rows"])  # the one that was looked at last, when the event has come
-    page.wait_for_function(f"document.activeElement.closest('.card')?.dataset.rank === '{last}'", timeout=30_000)
-
-
-def test_heatmap_and_matches_lie_over_both_pictures(page: Any) -> None:
-    page.locator(".open").nth(3).click()
-    page.wait_for_function("document.querySelector('#at-image canvas').width > 100")
-    for side in ("reference", "image"):  # bare at first
-        assert painted(page, side) == page.locator(".lines line").count() == 0
-    assert page.locator("#opacity").is_disabled()
-    assert page.locator(".legend").is_hidden()
-    assert page.inner_text("#caveat").startswith("Heatmaps explain more than they prove")
-    page.check("#heat")
-    page.check("#pairs")
-    for side in ("reference", "image"):
-        canvas, img = (page.locator(f"#at-{side} {tag}").bounding_box() for tag in ("canvas", "img"))
-        assert canvas == pytest.approx(img, abs=1)
-        assert painted(page, side) > 1000
-    lines = page.locator(".lines line:not(.halo)").count()
-    assert 1 <= lines <= 6
-    page.uncheck("#pairs")
-    assert page.locator(".lines line").count() == 0
-    page.uncheck("#heat")
-    assert painted(page) == 0
-    page.check("#heat")
-    assert painted(page) > 1000
-    page.keyboard.press("ArrowRight")
-    page.wait_for_function("document.querySelector('#at-image canvas').width > 100")
-    assert (page.is_checked("#heat"), page.is_checked("#pairs")) == (True, False)  # kept from image to image
-    assert painted(page) > 1000
-    page.keyboard.press("Escape")
-    page.locator(".open").nth(3).click()
-    assert not page.is_checked("#heat")
-    assert painted(page) == 0
-
-
-def packed(pairs: dict[int, tuple[int, float]], grid: int) -> dict[str, Any]:
-    """One side of matches for the page: partner and strength of some patches; the others have no partner."""
-
-    def text(values: list[int]) -> str:
-        return base64.b64encode(b"".join(v.to_bytes(2, "little") for v in values)).decode()
-
-    partner = [pairs.get(p, (65535, 0))[0] for p in range(grid * grid)]
-    strength = text([round(pairs.get(p, (0, 0.0))[1] * 65535) for p in range(grid * grid)])
-    return {"grid": [grid, grid], "share": [1, 1], "partner": text(partner), "cosine": strength, "strength": strength}
-
-
-@pytest.mark.parametrize("admirers", [3, 4])
-def test_lines_join_strong_matches_that_are_no_hubs(
-    visit: Open, report: tuple[Path, dict[str, Any]], admirers: int
-) -> None:
-    """Of 6 x 6 patches: neighbors in either picture, a weak match, and a patch that several others match too."""
-    mutual = {0: (8, 0.8), 1: (1, 0.9), 4: (2, 0.85), 16: (16, 0.45), 28: (34, 0.6), 24: (24, 0.95)}
-    image = mutual | dict.fromkeys((25, 26, 30, 31)[:admirers], (24, 0.3))
-    text = report[0].read_text(encoding="utf-8")
-    [(start, data)] = re.findall(r'(<script type="application/json" id="matches">)(.*?)</script>', text)
-    found = json.loads(data)
-    reference = {own: (p, strength) for p, (own, strength) in mutual.items()}
-    found["items"][0] = {"image": packed(image, 6), "reference": packed(reference, 6)}
-    made = report[0].with_name(f"lines{admirers}.html")
-    made.write_text(text.replace(start + data, start + json.dumps(found | {"low": 0.0, "high": 1.0})), encoding="utf-8")
-    page = visit(made)
-    page.locator(".open").first.click()
-    page.wait_for_function("document.querySelector('#at-image canvas').width > 100")
-    page.check("#pairs")
-    stage, joined = page.locator("#stage").bounding_box(), set()
-    for line in page.locator(".lines line:not(.halo)").all():
-        ends = []
-        for side, k in (("image", 2), ("reference", 1)):
-            box = page.locator(f"#at-{side}").bounding_box()
-            x, y = (float(line.get_attribute(f"{c}{k}")) + stage[c] - box[c] for c in "xy")
-            ends.append(int(6 * y / box["height"]) * 6 + int(6 * x / box["width"]))
-        joined.add(tuple(ends))
-    assert joined == {(1, 1), (28, 34)} | ({(24, 24)} if admirers == 3 else set())
-
-
-def test_pointing_at_a_patch_shows_its_partner(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
-    page = visit(report[0])
-    item = json.loads(page.evaluate("document.getElementById('matches').textContent"))["items"][3]
-    page.locator(".open").nth(3).click()
-    page.wait_for_function("document.querySelector('#at-image canvas').width > 100")
-    box = page.locator("#at-image").bounding_box()
-    row, column = 1, 2
-    page.mouse.move(box["x"] + box["width"] * (column + 0.5) / 4, box["y"] + box["height"] * (row + 0.5) / 4)
-    partner, cosine, strength = (
-        int.from_bytes(base64.b64decode(item["image"][k])[2 * (4 * row + column) :][:2], "little")
-        for k in ("partner", "cosine", "strength")
-    )
-    says = f"Image, row 2, column 3, matches the reference's row {partner // 4 + 1}, column {partner % 4 + 1}"
-    assert page.inner_text("#readout") == f"{says}: cosine {cosine / 65535:.4f}, strength {strength / 65535:.4f}"
-    line = page.locator(".lines line:not(.halo)")
-    stage, other = page.locator("#stage").bounding_box(), page.locator("#at-reference").bounding_box()
-    ends = {k: float(line.get_attribute(k)) + stage[k[0]] for k in ("x1", "y1", "x2", "y2")}
-    expected = {"x1": other["x"] + other["width"] * (partner % 4 + 0.5) / 4,
-                "y1": other["y"] + other["height"] * (partner // 4 + 0.5) / 4,
-                "x2": box["x"] + box["width"] * (column + 0.5) / 4,
-                "y2": box["y"] + box["height"] * (row + 0.5) / 4}  # fmt: skip
-    assert ends == pytest.approx(expected, abs=1.5)
-    page.mouse.move(2, 2)
-    assert page.inner_text("#readout").startswith("Point at a patch")
-
-
 # Everywhere
 
 
@@ -472,14 +294,6 @@ def test_a_phone_scrolls_one_way_and_taps(visit: Open, report: tuple[Path, dict[
     page.locator(".chip").nth(1).tap()  # the row scrolls, the page does not
     assert page.input_value("#threshold") == offered
     assert page.evaluate("window.scrollX") == 0
-    page.locator(".open").nth(3).tap()
-    assert not overflows(page)
-    assert page.evaluate("document.getElementById('dialog').scrollWidth <= window.innerWidth")
-    box = page.locator("#at-reference").bounding_box()
-    page.touchscreen.tap(box["x"] + box["width"] * 0.1, box["y"] + box["height"] * 0.1)
-    assert page.inner_text("#readout").startswith("Reference, row 1, column 1, ")
-    page.locator("#close").tap()
-    assert not is_open(page)
 
 
 def test_without_scripts_images_and_numbers_are_there(visit: Open, report: tuple[Path, dict[str, Any]]) -> None:
@@ -743,7 +557,3 @@ def test_pages_are_accessible(
     page = visit(paths[which], 1440 if scheme == "light" else 390, color_scheme=scheme)
     page.eval_on_selector_all("details", "all => all.forEach(one => { one.open = true; })")
     assert faults_of(page) == []
-    if which == "scores":
-        page.click(".open")
-        page.check("#heat")
-        assert faults_of(page) == []

@@ -119,7 +119,7 @@ def test_every_field_of_a_score_may_be_absent(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr("idmetric.scoring.page.score_page", without_each_field)
     names = ("sample2", "umlaut-ä-字", "copied")  # with the others five and a copy
     references = [word for name in names for word in ("--ref", f"gen/{name}.png")]
-    status, _ = score(tmp_path, *references, *EVERYTHING, "--html", "page.html", "--html-details", "1")
+    status, _ = score(tmp_path, *references, *EVERYTHING, "--html", "page.html")
     assert status == 3  # some are farther than the calibration's threshold
     assert {"real_percentile", "probability", "probability_basis", "copy", "copy_agreement"} <= set(absent)
 
