@@ -42,7 +42,7 @@ BARE = "timm's forward"
 LARGE = (4000, 3000)  # pixels of a phone's photo
 _BATCHES = 5  # of files in a run; the first is decoded while the model waits
 _DIFFERENT = 6  # photos that are generated
-ALONE, READING = "model alone", "reading alone, exact"
+ALONE, READING = "model alone", "reading alone"
 SETTINGS: dict[str, Any] = {"blur": 0.05, "scaling": 0.5, "diameter": 2.0}  # `idmetric.metric.distance`'s "patch"
 LPIPS = {"LPIPS, AlexNet": "alex", "LPIPS, VGG": "vgg"}
 # encoders in timm's names; DreamSim's default joins the features of DINO, CLIP and OpenCLIP (Fu et al. 2023)
@@ -148,12 +148,6 @@ def files(metric: Embedder, setting: Compared) -> Iterator[Row]:
 
     "Reading alone" decodes and resizes them in as many threads as scores do; "model alone" embeds prepared pixels.
     """
-    fast = copy.deepcopy(metric)
-    try:
-        fast.decode = "fast"
-    except ValueError as error:
-        yield Row("files", metric.label, "scores", note=str(error))
-        return
     batch, count = setting.batch, _BATCHES * setting.batch
     x = prepared(metric, setting.photos(batch))
     different = make_files(min(_DIFFERENT, count), LARGE)
@@ -165,25 +159,12 @@ def files(metric: Embedder, setting: Compared) -> Iterator[Row]:
         runs: dict[str, Callable[[], Any]] = {
             ALONE: lambda: [_forward(metric, x) for _ in range(_BATCHES)],
             READING: lambda: _read(metric, paths),
-            "reading alone, fast": lambda: _read(fast, paths),
-            "scores, exact": lambda: _scored(metric, paths, batch),
-            "scores, fast": lambda: _scored(fast, paths, batch),
+            "scores": lambda: _scored(metric, paths, batch),
         }
         found = setting.clock.alternate(runs, dict.fromkeys(runs, count))
-        far, near = (
-            {row["image"]: row["distance"] for row in _scored(model, paths, batch).rows} for model in (metric, fast)
-        )
 
-    moved = {"largest change of a distance": max(abs(far[image] - near[image]) for image in far)}
-    for what, against, numbers in (
-        (ALONE, ALONE, None),
-        (READING, READING, None),
-        ("reading alone, fast", READING, None),
-        ("scores, exact", READING, None),
-        ("scores, exact", "scores, fast", None),
-        ("scores, fast", ALONE, moved),
-    ):
-        yield Row("files", metric.label, what, found[what], *over(found, what, against), numbers=numbers)
+    for what, against in ((ALONE, ALONE), (READING, READING), ("scores", READING), ("scores", ALONE)):
+        yield Row("files", metric.label, what, found[what], *over(found, what, against))
 
 
 def _forward(metric: Embedder, x: Tensor) -> Any:

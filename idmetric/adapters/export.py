@@ -126,10 +126,6 @@ def _check_model(metric: Embedder) -> None:
         raise RequestError(
             f"{metric.label} crops or pads images ({metric.preprocessor.fit}); only models that squash are exported"
         )
-    if metric.decode != "exact":
-        raise RequestError(
-            f"{metric.label}: decode= is chosen when an exported file is opened; open it without decode="
-        )
     if metric.dtype != torch.float32:
         raise RequestError(f"{metric.label} is in {metric.dtype}: open it in float32 (dtype=torch.float32)")
     size = sum(p.numel() * p.element_size() for p in metric.parameters())

@@ -137,7 +137,7 @@ def _add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         choices=options.OUTSIDE,
         help="compare subjects alone, by the manifest's masks, and replace the other pixels so",
     )
-    options.add_shared(run, "--mask-id", "--decode")
+    options.add_shared(run, "--mask-id")
     run.add_argument(
         "--bootstrap",
         type=int,
@@ -363,10 +363,7 @@ def _open_models(sources: Mapping[str, str], args: argparse.Namespace) -> Models
     from idmetric.evaluate.protocols.common.models import open_model
 
     dtype = getattr(torch, args.dtype) if args.dtype else None
-    return {
-        name: open_model(source, device=args.device, dtype=dtype, decode=args.decode)
-        for name, source in sources.items()
-    }
+    return {name: open_model(source, device=args.device, dtype=dtype) for name, source in sources.items()}
 
 
 def _print_cost(name: str, judge: PairJudge) -> None:

@@ -208,7 +208,6 @@ def _add_model(parser: Parser) -> None:
     reading.add_argument("--masked", action="store_true", help="compare subjects alone, by the masks of the manifest")
     add_shared(reading, "--outside", default=None)
     add_shared(reading, "--mask-id")
-    add_shared(reading, "--decode", default=None, help=f"{options.DECODE} (default: the gallery's, or exact)")
 
 
 # subcommand -> the line that describes it, and the function that adds its options
@@ -357,7 +356,6 @@ def _open(args: Namespace) -> Gallery:
         args,
         revision=revision,
         dtype=args.dtype or built.get("dtype"),
-        decode=args.decode or built.get("decode"),
         preprocessing=json.loads(built.get("settings", "{}")).get("preprocessing"),
     )
     args.open_model = partial(load, source, **model_options)
@@ -383,13 +381,11 @@ def _built(args: Namespace) -> dict[str, str]:
     models: list[dict[str, str]] = []
     for model in models_of(args.folder):
         opened = {"opened": model["opened"], "opened_revision": model["opened_revision"]}
-        models.append({"decode": "exact", **model["about"], **opened})
+        models.append({**model["about"], **opened})
     if args.masked or args.mask_dir:
         models = [model for model in models if model["outside"] != "all"]
-    if args.decode:
-        models = [model for model in models if model["decode"] == args.decode] or models
     if len(models) > 1:
-        names = ", ".join(sorted(map("{opened} ({dtype}, looking at {outside}, {decode} decoding)".format_map, models)))
+        names = ", ".join(sorted(map("{opened} ({dtype}, looking at {outside})".format_map, models)))
         raise CommandError(
             f"{args.folder!r} holds galleries of {names}: say which, by --model and the other options of its build",
             WRONG_USAGE,

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 # and idmetric.metric.calibration.apply
 DISTANCES = ("cls", "patch", "joint", "patch_pooled", "joint_pooled", "patch_biased")
 DTYPES = ("float32", "float16", "bfloat16", "float64")
-DECODES = ("exact", "fast")
 FORMATS = ("table", "json", "jsonl", "csv")
 OUTSIDE = ("black", "white", "crop", "keep")
 PAIR_RATE = 0.05
@@ -66,7 +65,6 @@ def mask_label(text: str) -> MaskId:
         raise argparse.ArgumentTypeError(str(error)) from error
 
 
-DECODE = "fast: decode large JPEG files at a smaller size, which moves distances a little"
 # option -> its arguments of argparse's `add_argument`
 SHARED: dict[str, dict[str, Any]] = {
     "--model": {"default": DEFAULT_MODEL, "help": f"{MODELS} (default: %(default)s)"},
@@ -90,7 +88,6 @@ SHARED: dict[str, dict[str, Any]] = {
         "metavar": "N",
         "help": "threads that read images (default: one per core, at most 8)",
     },
-    "--decode": {"choices": DECODES, "default": "exact", "help": f"{DECODE} (default: exact)"},
     "--mask-dir": {
         "metavar": "DIR",
         "help": "compare subjects alone: folder with each image's mask, at its own path or with its file stem",
@@ -155,7 +152,7 @@ def load_options(args: argparse.Namespace, **changes: Any) -> dict[str, Any]:
     Args:
         changes: values to take instead of the command line's.
     """
-    names = ("device", "dtype", "revision", "preprocessing", "decode")
+    names = ("device", "dtype", "revision", "preprocessing")
     values = {name: getattr(args, name, None) for name in names} | changes
     if values["dtype"]:
         import torch

@@ -89,7 +89,6 @@ def _add_more(parser: Parser) -> None:
         choices=("standard", "release"),
         help="release: as the ID-Sim and NearID releases, which ignore EXIF orientation, transparency and masks",
     )
-    add_shared(reading, "--decode")
     add_shared(reading, "--on-error", help="unreadable images: stop (default), or skip and list them")
 
     running = parser.add_argument_group("model and speed")

@@ -74,10 +74,7 @@ def pictures_of(metric: Embedder, images: Images) -> list[tuple[Picture, tuple[i
             pictures.append((image, size_of(image)))
             continue
         picture = metric.read_image(image)
-        size = size_of(picture)
-        if metric.decode != "exact":
-            picture = metric.read_image(image, whole=False)
-        pictures.append((picture, size))
+        pictures.append((picture, size_of(picture)))
     return pictures
 
 

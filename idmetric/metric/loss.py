@@ -174,15 +174,15 @@ class IdentityLoss(nn.Module):
         if not images:
             raise ValueError("no images: give at least one reference of the subject")
 
-        # decoded once, for the embedding and for the small picture; a mask belongs to all pixels of its image
+        # decoded once, for the embedding and for the small picture
         parts = []
         thumbnails: list[NDArray[np.uint8] | None] = []
         for start in range(0, len(images), _AT_ONCE):
             some_masks = single_masks[start : start + _AT_ONCE]
             pictures: list[ImageLike] = []
-            for image, mask in zip(images[start : start + _AT_ONCE], some_masks, strict=True):
+            for image in images[start : start + _AT_ONCE]:
                 is_ready = is_array(image) and is_float(image)
-                pictures.append(image if is_ready else self._metric.read_image(image, whole=mask is not None))
+                pictures.append(image if is_ready else self._metric.read_image(image))
             thumbnails += [thumbnail_of(picture) for picture in pictures]
             has_masks = any(mask is not None for mask in some_masks)
             parts.append(self._embed_references(pictures, some_masks if has_masks else None))

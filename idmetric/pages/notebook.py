@@ -38,7 +38,7 @@ class Picture(NamedTuple):
 def picture_of(image: ImageLike, name: str) -> Picture | None:
     """The picture of an image, which its path names or whose file is given; None if it cannot be read (any more)."""
     with suppress(ImageReadError):
-        picture = read_image(image, needed=lambda height, width: (_SIDE, _SIDE))
+        picture = read_image(image)
         picture.thumbnail((_SIDE, _SIDE))
         return Picture(jpeg_uri(picture, _BYTES), name)
     return None

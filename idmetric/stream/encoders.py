@@ -38,10 +38,11 @@ class ImageModel(Protocol):
     def label(self) -> str:
         """The name, for messages."""
 
-    def decoding(self, whole: bool) -> Hashable:
+    @property
+    def decoding(self) -> Hashable:
         """Encoders with equal values share a decoded picture."""
 
-    def read_image(self, image: ImageLike, *, whole: bool = True) -> Image.Image:
+    def read_image(self, image: ImageLike) -> Image.Image:
         """Decode an image."""
 
     def check_mask(self, mask: MaskLike) -> None:
@@ -102,11 +103,12 @@ class PlainModel:
             facts["mask_id"] = str(mask_id)
         return facts
 
-    def decoding(self, whole: bool) -> Hashable:
+    @property
+    def decoding(self) -> Hashable:
         """See `Embedder.decoding`."""
         return self.background, "standard"
 
-    def read_image(self, image: ImageLike, *, whole: bool = True) -> Image.Image:
+    def read_image(self, image: ImageLike) -> Image.Image:
         """See `Embedder.read_image`."""
         return read_image(image, background=self.background)
 

@@ -127,22 +127,22 @@ class Reader:
             if image is None:
                 inputs[number] = _words_prepared(encoder, item)
                 continue
-            picture = _decoded(encoder, image, mask is not None, pictures)
+            picture = _decoded(encoder, image, pictures)
             read.requires_grad |= _requires_grad(picture)
             part, cover = self._part(encoder, picture, mask)
             inputs[number] = encoder.prepare(part, cover, item.words)
         read.pixels = inputs or None
         if self.wants and image is not None:
             if not pictures:
-                _decoded(self.encoders[0], image, mask is not None, pictures)
+                _decoded(self.encoders[0], image, pictures)
             read.wanted = self._wanted(item, next(iter(pictures.values())))
 
     def _parts(self, item: Item, opened: ReadItem) -> Iterator[ReadItem]:
         """The parts of an image, in order; one that is empty if there are none."""
         image, _ = self._opened(item, opened)
-        picture = _decoded(self.encoders[0], image, True, {})
+        picture = _decoded(self.encoders[0], image, {})
         # kept are embeddings of the pixels that each encoder decodes by itself
-        decodings = {encoder.decoding(whole) for encoder in self.encoders for whole in (True, False)}
+        decodings = {encoder.decoding for encoder in self.encoders}
         if len(decodings) > 1:
             opened.key = ""
         wanted = self._wanted(item, picture)
@@ -219,18 +219,15 @@ def _words_prepared(encoder: ImageModel, item: Item) -> Any:
         raise ImageReadError(item.name, str(error)) from error
 
 
-def _decoded(encoder: ImageModel, image: Any, whole: bool, pictures: dict[Hashable, Picture]) -> Picture:
-    """The decoded picture, shared by encoders that decode alike; a mask belongs to all of its pixels (`whole`).
-
-    Float pixels stay as they are.
-    """
-    decoding = encoder.decoding(whole)
+def _decoded(encoder: ImageModel, image: Any, pictures: dict[Hashable, Picture]) -> Picture:
+    """The decoded picture, shared by encoders that decode alike; float pixels stay as they are."""
+    decoding = encoder.decoding
     if decoding not in pictures:
         if is_array(image) and is_float(image):
             with naming(image):
                 pictures[decoding] = float_pixels(image, encoder.background)
         else:
-            pictures[decoding] = encoder.read_image(image, whole=whole)
+            pictures[decoding] = encoder.read_image(image)
     return pictures[decoding]
 
 

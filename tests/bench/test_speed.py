@@ -51,18 +51,12 @@ def test_overhead_is_over_the_bare_forward_of_timm(resnet: Backbone, setting: sp
     assert row.ratio.low <= row.ratio.median <= row.ratio.high
 
 
-def test_files_are_scored_exactly_and_fast(
-    metric: IDSim, setting: speed.Compared, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scores_of_files(metric: IDSim, setting: speed.Compared, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(speed, "LARGE", (480, 400))
     rows = list(speed.files(metric, setting))
     compared = [(row.what, row.against) for row in rows if row.against]
-    assert ("scores, fast", speed.ALONE) in compared
-    assert ("scores, exact", speed.READING) in compared
+    assert {("scores", speed.ALONE), ("scores", speed.READING)} <= set(compared)
     assert {row.timing.items for row in rows if row.timing is not None} == {10}
-    assert rows[-1].numbers is not None
-    assert 0 < rows[-1].numbers["largest change of a distance"] < 0.05
-    assert metric.decode == "exact"
 
 
 def test_the_sinkhorn_matrix_has_the_values_of_geomloss(setting: speed.Compared) -> None:

@@ -79,7 +79,7 @@ def test_weights_next_to_a_received_gallery_stay(command: str, run: Runner, phot
 
 def test_pruning_others_does_not_empty_another_gallery_through_a_link(run: Runner, photos: Path, model: Path) -> None:
     mine, received = photos.parent / "mine", photos.parent / "received"
-    for gallery, words in ((mine, ["--decode", "fast"]), (received, [])):
+    for gallery, words in ((mine, ["--dtype", "bfloat16"]), (received, [])):
         assert run("gallery", "build", photos, "--gallery", gallery, "--model", model, "--quiet", *words) == 0
     before = contents(mine)
     (received / store_of(mine).name).symlink_to(store_of(mine))
@@ -207,7 +207,7 @@ def test_a_read_only_gallery_answers(run: Runner, photos: Path, model: Path) -> 
         error = run.fails("its folder is read-only for you: change its permissions", "gallery", "build", photos, *words)
         assert str(index) in error
         scored = run.all("score", *sorted(photos.iterdir()), "--model", model, "--device", "cpu", "--cache", index,
-                         "--decode", "fast")  # fmt: skip
+                         "--dtype", "bfloat16")  # fmt: skip
     assert scored[0] == 0
     assert "read-only for you" in scored[2]
     for folder in (store_of(index), index):

@@ -14,7 +14,6 @@ from idmetric.data.embed import embed
 from idmetric.data.manifest.table import read
 from idmetric.evaluate.protocols.common.models import open_model
 from idmetric.evaluate.protocols.common.pairwise import prepare
-from idmetric.evaluate.protocols.generator.pictures import PicturesTaken
 from idmetric.gallery import Gallery
 from idmetric.stream.cache import Cache, tallied
 from idmetric.stream.item import Item, Look
@@ -87,17 +86,6 @@ def test_a_damaged_shard_is_embedded_again_with_the_same_boxes(tiny: IDSim, tmp_
         again = idmetric.match(tiny, {"mug": REFERENCE}, [SCENE], **options)
     assert distances(again) == pytest.approx(distances(first), abs=1e-5)
     assert again.boxes[0].tolist() == first.boxes[0].tolist()
-
-
-def test_whole_images_of_fast_decoding_are_not_kept_by_match(tmp_path: Path) -> None:
-    """It decodes all pixels, `score` a reduced picture."""
-    noise = np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8)
-    photo = tmp_path / "large.jpg"
-    Image.fromarray(noise).resize((1600, 1200)).save(photo)
-    fast = idmetric.load("tiny", device="cpu", decode="fast")
-    expected = distance_by_score(fast, photo)
-    idmetric.match(fast, {"mug": REFERENCE}, [photo], threshold=0.5, cache=tmp_path / "kept")
-    assert distance_by_score(fast, photo, tmp_path / "kept") == pytest.approx(expected, abs=1e-6)
 
 
 def test_encoders_that_decode_differently_keep_nothing_of_each_others_pictures(tiny: IDSim, tmp_path: Path) -> None:
@@ -194,17 +182,3 @@ def test_weights_that_were_narrow_once_are_changed() -> None:
     metric.half().float()
     assert metric.weights.digest() != digest
     assert metric.about() != about
-
-
-def test_regions_are_cut_from_all_pixels_whatever_the_model_decodes(tmp_path: Path) -> None:
-    noise = np.random.default_rng(0).integers(0, 256, (60, 80, 3), dtype=np.uint8)
-    photo = str(tmp_path / "large.jpg")
-    Image.fromarray(noise).resize((1600, 1200)).save(photo)
-    cuts = []
-    for decode in ("exact", "fast"):
-        metric = idmetric.load("tiny", device="cpu", decode=decode)
-        taken = PicturesTaken({photo: [idmetric.Region((1000, 700, 1500, 1100))]}, reads_again=decode == "fast")
-        [result] = embedded([Item(photo, photo)], [metric], wants=[taken.take])
-        assert result.problem is None
-        cuts.append(taken.small(photo)[1])
-    assert np.array_equal(*cuts)

@@ -91,7 +91,7 @@ def _add_mode(modes: Any, name: str, line: str) -> ArgumentParser:
     mode: ArgumentParser = modes.add_parser(name, help=line)
     add_input(mode)
     mode.add_argument("--model", required=True, help=options.MODELS)
-    options.add_shared(mode, "--device", "--decode", "--batch-size")
+    options.add_shared(mode, "--device", "--batch-size")
     return mode
 
 

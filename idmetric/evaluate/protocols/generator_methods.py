@@ -339,8 +339,7 @@ def run(
     for name, of_pairs in models.items():
         limits[name] = ({}, "", []) if options.in_regions else _limits(of_pairs, settings, options)
 
-    reads_again = any(getattr(model, "decode", "exact") != "exact" for model in models.values())
-    taken = PicturesTaken(regions, reads_again=reads_again)
+    taken = PicturesTaken(regions)
     bound = bind(data, models, settings, head=taken.take_size, wants=[taken.take])
     images = Images.of(bound.manifest)
     floor = Images.of(bound.manifest, FLOOR)

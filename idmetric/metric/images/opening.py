@@ -1,9 +1,4 @@
-"""Image files opened and decoded by Pillow, within limits, upright.
-
-A large JPEG may be scaled while it is decoded ("fast"): libjpeg decodes at 1/2, 1/4 or 1/8 of the sides, from fewer
-coefficients of each block of 8 x 8 pixels, and the model's resize starts from that image. Its result differs slightly
-from that of all pixels, so scores carry a mark (`mark_of`).
-"""
+"""Image files opened and decoded by Pillow, within limits, upright."""
 
 from __future__ import annotations
 
@@ -13,8 +8,8 @@ import os
 import stat
 import threading
 import warnings
-from collections.abc import Callable, Mapping
-from typing import Any, BinaryIO, Literal, NoReturn, cast, get_args
+from collections.abc import Mapping
+from typing import Any, BinaryIO, NoReturn
 
 from PIL import ExifTags, Image, ImageOps, TiffImagePlugin, UnidentifiedImageError
 
@@ -30,7 +25,6 @@ from idmetric.metric.images.kinds import (
     ImageLike,
     ImageReadError,
     MultiFrameWarning,
-    Sides,
     describe,
     is_array,
     is_stored_image,
@@ -66,14 +60,6 @@ IMAGE_FORMATS = (
     "PSD",
 )
 
-Decode = Literal["exact", "fast"]  # all pixels of a file, or as many as `scale` leaves
-Needed = Callable[[int, int], Sides]  # (height, width) of an upright image -> those that it is resized to
-
-# Both sides stay at least this many times those of the model's resize: its filter still averages over several pixels.
-# At once these sides, images of the packaged model move three to six times as far (benchmarks/reports/speed.md).
-MARGIN = 2
-LEAST = 192  # no side becomes smaller: the search for copies compares images of 96 x 96 pixels
-
 _CLOSED = "this PIL image is closed: use it inside its with block, or open the file again"
 _EMPTY = "the file is empty: fetch or write it again"
 _LOCKS = [threading.Lock() for _ in range(64)]  # of PIL images in memory, chosen by their addresses
@@ -96,27 +82,12 @@ def read_file(path: StrPath) -> Named:
         _refuse(error, name)
 
 
-def checked(decode: str) -> Decode:
-    """The name of a way to decode; ValueError for another."""
-    if decode not in get_args(Decode):
-        raise ValueError(f"unknown decode {decode!r}: choose {' or '.join(get_args(Decode))}")
-    return cast(Decode, decode)
-
-
-def mark_of(decode: Decode) -> str:
-    """The part of a model's label that tells its embeddings from those of all pixels."""
-    if decode == "exact":
-        return ""
-    return f"[{decode} decoding]"
-
-
-def open_image(source: ImageLike, upright: bool = True, needed: Needed | None = None) -> Image.Image:
+def open_image(source: ImageLike, upright: bool = True) -> Image.Image:
     """The image decoded, upright and in its own mode: the caller's own object where nothing had to be done to it.
 
     Args:
         source: as for `read_image`.
         upright: whether to turn it by its EXIF orientation.
-        needed: decode a JPEG file by `scale`, for the size that it is resized to; None: all of its pixels.
     """
     name = describe(source)
     if is_stored_image(source):
@@ -137,7 +108,7 @@ def open_image(source: ImageLike, upright: bool = True, needed: Needed | None = 
     file = _file(source, name)
     try:
         with open_file(file) as image:
-            return _decode(image, name, upright, needed, is_file=True)
+            return _decode(image, name, upright, is_file=True)
     except (ImageReadError, MultiFrameWarning):  # a warning where filters make it an error
         raise
     except Exception as error:  # plugins raise many kinds of error on damaged headers
@@ -151,32 +122,6 @@ def open_file(file: BinaryIO | StrPath) -> Image.Image:
     """Pillow's `Image.open` for the formats of `IMAGE_FORMATS` alone; it reads only the file's head."""
     Image.init()  # once a process; HEIF is there if its plugin was registered
     return Image.open(file, formats=[name for name in IMAGE_FORMATS if name in Image.OPEN])
-
-
-def scale(image: Image.Image, needed: Needed, upright: bool) -> None:
-    """Have an opened file, not yet decoded, decoded at the smallest scale that keeps `MARGIN` and `LEAST`.
-
-    Args:
-        image: changed in place if it is a JPEG; other formats are left alone.
-        needed: the size that the image will be resized to.
-        upright: whether it will be turned by its EXIF orientation.
-    """
-    if image.format not in ("JPEG", "MPO"):
-        return
-    try:
-        turned = upright and (_orientation(image) or 1) >= 5
-    except Exception:  # a damaged EXIF block, by which the image is not turned
-        turned = False
-    width, height = image.size
-    if turned:
-        width, height = height, width
-    try:
-        least_height, least_width = (max(MARGIN * side, LEAST) for side in needed(height, width))
-    except ValueError:  # of a shape that the model refuses: reported when it is resized
-        return
-    if turned:  # as it is stored
-        least_width, least_height = least_height, least_width
-    image.draft(None, (least_width, least_height))  # None keeps the mode
 
 
 def is_animated(image: Image.Image) -> bool:
@@ -253,9 +198,7 @@ def check_paths(*sources: Any) -> None:
             checked_path(source, describe(source), near_file(source, IMAGE_ENDINGS))
 
 
-def _decode(
-    image: Image.Image, name: str, upright: bool, needed: Needed | None = None, *, is_file: bool = False
-) -> Image.Image:
+def _decode(image: Image.Image, name: str, upright: bool, *, is_file: bool = False) -> Image.Image:
     """See `open_image`; `is_file`: nobody else holds the image."""
     _check_size(image, name)
 
@@ -271,8 +214,6 @@ def _decode(
             _check_tiff(image, name)
         if image.tell() == 0:
             has_more_frames = is_animated(image)
-        if needed is not None:
-            scale(image, needed, upright)
         image.load()
         image = _with_colormap(image)
     except ImageReadError:

@@ -44,7 +44,7 @@ from idmetric.metric.images.kinds import (
     naming,
     stored_orientation,
 )
-from idmetric.metric.images.opening import Decode, Needed, open_image
+from idmetric.metric.images.opening import open_image
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -75,14 +75,12 @@ class Reading(TypedDict, total=False):
             torch).
         fit: whether an image of another shape is squashed (default), cropped or padded (with `background`). Floats
             that have the right size already stay as they are.
-        decode: "fast" decodes large JPEG files at a smaller size first, see `idmetric.metric.images.opening`.
     """
 
     background: Color
     interpolation: str
     preprocessing: Preprocessing
     fit: Fit
-    decode: Decode
 
 
 Size = Sides | Callable[[int, int], Sides]  # (height, width), or a function from an image's own
@@ -93,7 +91,6 @@ def read_image(
     *,
     background: Color = WHITE,
     preprocessing: Preprocessing = "standard",
-    needed: Needed | None = None,
 ) -> Image.Image:
     """Read one image as 8-bit RGB, as a new PIL image that holds no file open.
 
@@ -111,8 +108,6 @@ def read_image(
             integer images span 0-65535 (values of 8, 10 or 12 bits are refused), float images (mode F) 0-1.
         background: RGB color, 0-255, behind transparent pixels.
         preprocessing: "release" reads files and PIL images by `released_rgb`; float tensors and arrays are read alike.
-        needed: decode JPEG files and bytes at a smaller size where that suffices to resize them to this one, see
-            `idmetric.metric.images.opening`; None: all of their pixels.
 
     Raises:
         ImageReadError: if it is missing, empty, unreadable, truncated, too large, out of range, or no image.
@@ -121,7 +116,7 @@ def read_image(
     with naming(source):
         if is_array(source) and is_float(source):
             return image_of_pixels(float_pixels(source, background))
-        image = open_image(source, upright=preprocessing == "standard", needed=needed)
+        image = open_image(source, upright=preprocessing == "standard")
         if preprocessing == "release":
             image = arrays.released_rgb(image)
             image.info[NAME] = ImageName(describe(source))
@@ -164,20 +159,10 @@ def to_image(source: ImageLike, size: Size | None, **how: Unpack[Reading]) -> Im
     if size is None:
         return read_image(source, background=background, preprocessing=preprocessing)
 
-    # a file that is scaled while it is decoded gets the size that is chosen by its full sides
     fit = how.get("fit", SQUASH)
-    full_size: list[int] = []
-
-    def needed(height: int, width: int) -> Sides:
-        full_size[:] = height, width
-        planned, _ = fit.plan(height, width, _chosen(size, height, width))
-        return planned
-
     with naming(source):
-        scaled_for = needed if how.get("decode") == "fast" else None
-        image = read_image(source, background=background, preprocessing=preprocessing, needed=scaled_for)
-        height, width = full_size or (image.height, image.width)
-        target = _chosen(size, height, width)
+        image = read_image(source, background=background, preprocessing=preprocessing)
+        target = _chosen(size, image.height, image.width)
         return fit.image(image, target, how.get("interpolation", "bicubic"), background)
 
 

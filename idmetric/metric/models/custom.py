@@ -68,7 +68,6 @@ class Custom(Embedder):
             raise CheckpointError(f"{name} needs `embed(images)`: PIL images to an Embedding or a tensor (N, D)")
         super().__init__(name=name, revision="", image_size=(0, 0), mean=(0, 0, 0), std=(1, 1, 1))
         self.preprocessor.sizes = _own_size
-        self.preprocessor.scales_files = False  # its object gets images at their own size
         self._label = label
         self.model = model
         if next(self.parameters(), None) is None:  # an object without weights has a device too

@@ -27,7 +27,7 @@ from idmetric.metric.images.arrays import check_pixels
 from idmetric.metric.images.fit import SQUASH, Fit
 from idmetric.metric.images.kinds import WHITE, Color, ImageLike, MaskId, Outside, Preprocessing, naming
 from idmetric.metric.images.masks import Images, MaskLike, Masks, labeled, split_masks
-from idmetric.metric.images.opening import check_paths, checked
+from idmetric.metric.images.opening import check_paths
 from idmetric.metric.images.paths import check_partners
 from idmetric.metric.images.read import split_images
 from idmetric.metric.images.resize import place
@@ -508,33 +508,18 @@ class Embedder(nn.Module):
         """The color that shows through transparent images."""
         return self.preprocessor.background
 
-    @property
-    def decode(self) -> str:  # not Decode, on which jedi fails: IPython would complete no name of a metric
-        """How files are decoded, a setting that `idmetric.load` takes too.
-
-        "exact" decodes all pixels; "fast" decodes large JPEG files at a smaller size, which moves distances a little
-        (`idmetric.metric.images.opening`). Images with a mask, other formats, and decoded images keep all pixels.
-        ValueError for another name, or "fast" where the model needs all pixels.
-        """
-        return self.preprocessor.decode
-
-    @decode.setter
-    def decode(self, decode: str) -> None:
-        if checked(decode) == "fast" and not self.preprocessor.scales_files:
-            raise ValueError(f"{self.name!r} needs all pixels of a file: leave out --decode fast (decode='fast')")
-        self.preprocessor.decode = checked(decode)
-
     def normalize(self, pixels: Tensor) -> Tensor:
         """(pixels - mean) / std of (..., 3, H, W) on the model's device, in float32 or better whatever its dtype."""
         return self.preprocessor.normalize(pixels, self.device, self.dtype)
 
-    def decoding(self, whole: bool) -> Hashable:
+    @property
+    def decoding(self) -> Hashable:
         """What the pixels of `read_image` depend on: models with equal values share a decoded image."""
-        return self.preprocessor.decoding(whole)
+        return self.preprocessor.decoding
 
-    def read_image(self, image: ImageLike, *, whole: bool = True) -> Image.Image:
+    def read_image(self, image: ImageLike) -> Image.Image:
         """One image as 8-bit RGB at its own size, see `Preprocessor.read_image`."""
-        return self.preprocessor.read_image(image, whole=whole)
+        return self.preprocessor.read_image(image)
 
     def check_mask(self, mask: MaskLike) -> None:
         """Refuse a mask if this model takes none: ImageReadError."""

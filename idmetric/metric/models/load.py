@@ -11,7 +11,6 @@ from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.released import source_name
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.boundary import public
-from idmetric.metric.images.opening import checked
 from idmetric.metric.models import names
 from idmetric.metric.models.named import FROZEN
 
@@ -44,22 +43,15 @@ def load(source: StrPath, **options: Any) -> Embedder:
             "dino-i:dreambooth" or a frozen encoder such as "frozen:dinov3-l16" (`idmetric.metric.models.named`),
             "efficientnet-lite0" (also 1, 2), which needs no Hub, or "package.module:Class", which is imported, for an
             embedder of your own (`idmetric.metric.models.custom`).
-        options: passed to the class, e.g. device, dtype, revision, preprocessing; and decode="fast", which decodes
-            large JPEG files at a smaller size and moves distances a little (`Embedder.decode`).
+        options: passed to the class, e.g. device, dtype, revision, preprocessing.
 
     Raises:
         CheckpointError: if it cannot be found or is of no kind this version knows.
-        ValueError: for preprocessing="release" of a model other than ID-Sim and NearID, or decode="fast" of one that
-            needs all pixels.
+        ValueError: for preprocessing="release" of a model other than ID-Sim and NearID.
     """
     name = source_name(source)
     kind = names.check(name)  # before torch is imported
-    decode = checked(options.pop("decode", "exact"))  # before the model is opened
-    if decode == "fast" and kind == "class":  # which may resize files in a way of its own
-        raise ValueError(f"{name!r} needs all pixels of a file: leave out --decode fast (decode='fast')")
-    model = _load(kind, name, options)
-    model.decode = decode
-    return model
+    return _load(kind, name, options)
 
 
 def _load(kind: str, name: str, options: dict[str, Any]) -> Embedder:

@@ -12,7 +12,6 @@ from torch import Tensor
 from idmetric.metric.images.fit import SQUASH, Fit
 from idmetric.metric.images.kinds import WHITE, Color, Sides
 from idmetric.metric.images.masks import MaskId, MaskLike
-from idmetric.metric.images.opening import Decode, mark_of
 from idmetric.metric.images.read import (
     ImageLike,
     ImageReadError,
@@ -29,7 +28,7 @@ LoadedImage = tuple[Tensor, Tensor | None]  # pixels (3, h, w), and how much of 
 
 
 class Preprocessor:
-    """How a model sees images: their size, decoding and normalization.
+    """How a model sees images: their size and normalization.
 
     Args:
         image_size: height and width of the encoder's input.
@@ -41,11 +40,7 @@ class Preprocessor:
 
     Attributes:
         sizes: from an image's height and width to those at which the model sees it; None: always `image_size`.
-        scales_files: whether images are resized with antialiasing, before which files may be scaled.
-        decode: how files are decoded, see `Embedder.decode`.
     """
-
-    scales_files = True
 
     def __init__(
         self,
@@ -67,7 +62,6 @@ class Preprocessor:
         self.preprocessing = preprocessing
         self.fit = fit
         self.sizes: Callable[[int, int], Sides] | None = None
-        self.decode: Decode = "exact"
 
     @property
     def mark(self) -> str:
@@ -75,7 +69,6 @@ class Preprocessor:
         mark = ""
         if self.preprocessing != "standard":
             mark += f"[{self.preprocessing} preprocessing]"
-        mark += mark_of(self.decode)
         if self.fit != SQUASH:
             mark += f"[{self.fit}, {self.interpolation}]"
         return mark
@@ -85,10 +78,7 @@ class Preprocessor:
         seen = f"{self.image_size} {self.mean} {self.std} {self.interpolation} {self.background}"
         if self.fit != SQUASH:
             seen += f" {self.fit}"
-        facts = {"seen": seen}
-        if self.decode != "exact":
-            facts["decode"] = self.decode
-        return facts
+        return {"seen": seen}
 
     # Pixels
 
@@ -114,12 +104,10 @@ class Preprocessor:
 
     # Files and images in memory
 
-    def decoding(self, whole: bool) -> Hashable:
+    @property
+    def decoding(self) -> Hashable:
         """What the pixels of `read_image` depend on: models with equal values share a decoded image."""
-        shared = (self.background, self.preprocessing)
-        if whole or self.decode == "exact":
-            return shared
-        return *shared, id(self)  # each model leaves out other pixels
+        return self.background, self.preprocessing
 
     @property
     def reading(self) -> Reading:
@@ -129,23 +117,11 @@ class Preprocessor:
             "interpolation": self.interpolation,
             "preprocessing": self.preprocessing,
             "fit": self.fit,
-            "decode": self.decode,
         }
 
-    def read_image(self, image: ImageLike, *, whole: bool = True) -> Image.Image:
-        """One image as 8-bit RGB at its own size, as this model's preprocessing reads it; see `images.read_image`.
-
-        Args:
-            whole: False leaves out the pixels that `embed` does not decode without a mask (see `decode`).
-        """
-
-        def resized_shape(height: int, width: int) -> tuple[int, int]:
-            size = self.size_for(height, width)
-            shape, _ = self.fit.plan(height, width, size)
-            return shape
-
-        needed = None if whole or self.decode == "exact" else resized_shape
-        return read_image(image, background=self.background, preprocessing=self.preprocessing, needed=needed)
+    def read_image(self, image: ImageLike) -> Image.Image:
+        """One image as 8-bit RGB at its own size, as this model's preprocessing reads it; see `images.read_image`."""
+        return read_image(image, background=self.background, preprocessing=self.preprocessing)
 
     def load_image(
         self,

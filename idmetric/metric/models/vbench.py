@@ -31,8 +31,6 @@ _MOST_RATIO = 20  # of a frame's sides: longer ones would take gigabytes
 class FramePreprocessor(Preprocessor):
     """Frames keep their shape, and have no masks."""
 
-    scales_files = False  # without antialiasing, fewer pixels would be other pixels
-
     def size_for(self, height: int, width: int) -> tuple[int, int]:
         """See `Preprocessor.size_for`: whole patches, as DINO's embedding drops the rest."""
         rows, columns = _resized(height, width)

@@ -140,8 +140,6 @@ def test_a_metric_prints_as_a_line_that_says_which_model_it_is() -> None:
     tiny = IDSim("tiny", device="cpu")
     assert repr(tiny) == f"IDSim('tiny', revision {tiny.revision}, 224x224, float32 on cpu)"
     assert repr(random_model("cnn")).count("\n") == 0
-    tiny.decode = "fast"
-    assert repr(tiny).startswith("IDSim('tiny[fast decoding]', ")
 
 
 @pytest.mark.parametrize("name", ["metric", "embedding", "loss"])

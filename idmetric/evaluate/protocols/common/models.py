@@ -49,7 +49,6 @@ def open_model(
     *,
     device: torch.device | str | None = None,
     dtype: torch.dtype | None = None,
-    decode: str = "exact",
 ) -> Model:
     """Open a model by its name.
 
@@ -58,7 +57,6 @@ def open_model(
             diffsim:dreambench++, diffsim@FOLDER); `untrained:SOURCE`, the same architecture with random weights;
             `dual:REPO`, CLIP or SigLIP with its text tower; `judge:FILE[@HOST]`, a multimodal language model (see
             `judges.scorer.open_judge`); or anything that `idmetric.load` opens, such as `timm:NAME`.
-        decode: of models that `idmetric.load` opens, see `Embedder.decode`; all others decode all pixels.
 
     Raises:
         CheckpointError, ImportError: if weights or a package are missing.
@@ -87,7 +85,7 @@ def open_model(
 
     from idmetric.metric.models.load import load
 
-    options: dict[str, Any] = {"device": device, "decode": decode}
+    options: dict[str, Any] = {"device": device}
     if dtype is not None:
         options["dtype"] = dtype
     model = load(source.removeprefix(UNTRAINED), **options)
@@ -109,6 +107,4 @@ def untrained_twin(metric: Embedder, seed: int = 0) -> IDSim:
     if not isinstance(metric, IDSim):
         raise CheckpointError(f"only IDSim models have an untrained twin, and {metric.label} is not one")
     torch.manual_seed(seed)
-    twin = IDSim(metric.settings, device=metric.device)
-    twin.decode = metric.decode
-    return twin
+    return IDSim(metric.settings, device=metric.device)

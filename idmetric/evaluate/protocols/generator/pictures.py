@@ -16,7 +16,6 @@ from PIL import Image
 
 from idmetric.metric.images.kinds import describe
 from idmetric.metric.images.opening import open_file
-from idmetric.metric.images.read import read_image
 from idmetric.metric.images.small import SIZE, small_picture
 from idmetric.stream.item import Item
 
@@ -31,11 +30,9 @@ class PicturesTaken:
 
     Args:
         regions: of images by source, which get small pictures of their own.
-        reads_again: whether images with regions are decoded again, as models were given reduced ones.
     """
 
-    def __init__(self, regions: Mapping[Any, Sequence[Region]] | None = None, *, reads_again: bool = False) -> None:
-        self._reads_again = reads_again
+    def __init__(self, regions: Mapping[Any, Sequence[Region]] | None = None) -> None:
         self._regions = regions or {}
         self._sizes: dict[ImageSource, tuple[int, int]] = {}
         self._places: dict[ImageSource, tuple[int, int]] = {}  # offset and length in the file
@@ -59,8 +56,6 @@ class PicturesTaken:
             from idmetric.matching.orientation import upright_region
 
             name = describe(item.image)
-            if self._reads_again:
-                picture = read_image(item.image)
             for region in self._regions[item.image]:
                 upright = upright_region(region, picture, name)
                 piece = Cut().cut(picture, upright, name).pixels
