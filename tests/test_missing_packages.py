@@ -36,8 +36,6 @@ COMES_WITH = {
 }  # fmt: skip
 # modules that import a package at their top, for all of their functions
 AT_TOP = {"pyarrow": "data.manifest.arrow", "torchmetrics": "adapters.metrics"}
-# used without a check, since the work goes on without it
-WITHOUT = {"threadpoolctl": "metric.files.blas._pools"}
 # function that imports a package -> the function that was called before and checks it
 CHECKED_BY = {
     "adapters.export._onnx_bytes": "adapters.export.export",
@@ -150,7 +148,7 @@ def test_every_import_of_an_optional_package_is_checked_before() -> None:
     used = set()
     for function, body in FUNCTIONS.items():
         for module in (imported(body) | {COMES_WITH.get(name, "") for name in imported(body)}) & optional_modules():
-            if module in checked(function) or WITHOUT.get(module) == function or module in AT_TOP:
+            if module in checked(function) or module in AT_TOP:
                 continue
             used.add(function)
             assert function in CHECKED_BY, f"{function} imports {module}: call need(...) before"
@@ -191,7 +189,7 @@ def test_the_group_test_holds_the_light_packages_of_the_extras_and_no_heavy_tool
     lines = [line for group in ("test-core", "test") for line in groups[group] if isinstance(line, str)]
     names = {name_of(line) for line in lines}
     extras = {name_of(line) for name, lines in EXTRAS.items() if name != "scale" for line in lines}
-    assert extras - names == {"threadpoolctl"}  # which scikit-learn brings
+    assert extras <= names
     assert not names & {"ray", "playwright", "nbclient", "ipykernel", "zensical", "build", "hatchling", "twine"}
 
 

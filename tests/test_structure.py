@@ -26,7 +26,7 @@ HELP = "from idmetric.cli.score import main\ntry: main(['--help'])\nexcept Syste
 
 # a room may import itself and the rooms before it
 ROOMS = ("metric", "pages", "stream", "scoring", "matching", "data", "gallery", "evaluate", "train", "adapters",
-         "compat", "cli")  # fmt: skip
+         "cli")  # fmt: skip
 ARRAYS_ALONE = ("evaluate.statistics", "train.losses")  # packages of pure functions
 # packages that these may import
 HELPERS = ("evaluate.statistics", "train.losses", "metric.files", "metric.distance", "metric.calibration")
@@ -53,8 +53,6 @@ PAIR = {"modules": 50, "lines": 5500, "nodes": 34_000}
 LATE = {
     "metric.checkpoints.hub": "huggingface_hub",
     "metric.checkpoints.missing": "a message, of a folder that holds no model",
-    "metric.files.hints": "the words of an error",
-    "metric.models.encode": "the interface of sentence-transformers",
     "metric.distance.cosine": "torch",
     "metric.distance.sinkhorn": "torch",
     "metric.images.resize": "torch",

@@ -1,4 +1,4 @@
-"""Write the pages of the site that are made from code: command line reference, sample reports, old addresses.
+"""Write the pages of the site that are made from code: command line reference, sample reports.
 
     python docs/scripts/make_pages.py      before `zensical build --strict` or `zensical serve`
 
@@ -10,7 +10,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import cli_reference
-import redirects
 import sample_report
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -19,7 +18,6 @@ DOCS = Path(__file__).resolve().parents[2] / "docs"
 def main() -> None:
     """Write all of them."""
     cli_reference.main(DOCS / "reference" / "cli")
-    redirects.main(DOCS)
     sample_report.main(DOCS)
 
 

@@ -27,7 +27,6 @@ from idmetric.metric.distance.cosine import cosine_distance
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.output import OutputError, replacing
-from idmetric.metric.files.quiet import quiet
 from idmetric.metric.images.fit import SQUASH
 from idmetric.metric.images.kinds import ImageLike
 from idmetric.metric.images.read import to_pixels
@@ -65,7 +64,7 @@ def export(metric: Embedder, path: str | os.PathLike[str]) -> float:
     check_target(target)
     _check_model(metric)
     graph = _Graph(metric.eval().cpu())
-    with quiet("torch.onnx", "torch.export", "onnxscript", "onnx_ir"), warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program, facts = _program(metric, graph), _facts(metric)
         with replacing(target) as temporary:
@@ -279,7 +278,7 @@ def _quantized(
             return next(batches, None)
 
     prepared, out = folder / "prepared.onnx", folder / "int8.onnx"
-    with contextlib.redirect_stdout(io.StringIO()), quiet("root"):  # which onnxruntime's tools use
+    with contextlib.redirect_stdout(io.StringIO()):  # which onnxruntime's tools use
         # symbolic shapes are of no use to these graphs, and fail on torch's Expand
         quant_pre_process(str(exact), str(prepared), skip_symbolic_shape=True)
         # with all 8 bits of weights, sums saturate on x86 without VNNI, and distances depend on the processor

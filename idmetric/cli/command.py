@@ -12,14 +12,14 @@ import signal
 import sys
 import threading
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.files import StrPath
-from idmetric.metric.files.hints import MissingExtraError, did_you_mean
+from idmetric.metric.files.hints import MissingExtraError
 from idmetric.metric.files.output import OutputError, check, file_id, replacing
 from idmetric.metric.files.tables import printable
 from idmetric.version import __version__
@@ -72,39 +72,6 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"formatter_class": Help, **options})
-
-    def parse_args(self, *args: Any, **options: Any) -> Any:
-        """See `ArgumentParser`; for an unknown option, the error suggests the nearest one of the subcommand."""
-        parsed, rest = self.parse_known_args(*args, **options)
-        self._refuse(parsed, rest)
-        return parsed
-
-    def parse_intermixed_args(self, *args: Any, **options: Any) -> Any:
-        """As `parse_args`, with options between the paths."""
-        parsed, rest = self.parse_known_intermixed_args(*args, **options)
-        self._refuse(parsed, rest)
-        return parsed
-
-    def _refuse(self, parsed: argparse.Namespace, rest: Sequence[str]) -> None:
-        if rest:
-            names = self._options_of(parsed)
-            self.error(f"unrecognized arguments: {' '.join(rest)}{did_you_mean(rest[0], names)}")
-
-    def _options_of(self, parsed: argparse.Namespace) -> list[str]:
-        """The options of this parser and of the subcommand that was named."""
-        names = list(self._option_string_actions)
-        for action in self._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                names += action.choices[getattr(parsed, action.dest)]._option_string_actions
-        return names
-
-    def _check_value(self, action: argparse.Action, value: Any) -> None:
-        """See `ArgumentParser`; the error suggests the nearest choice."""
-        try:
-            super()._check_value(action, value)
-        except argparse.ArgumentError as error:
-            suggestion = did_you_mean(str(value), map(str, action.choices or ()))
-            raise argparse.ArgumentError(action, f"{error.message}{suggestion}") from None
 
     def parse_known_args(self, *args: Any, **options: Any) -> Any:
         """See `ArgumentParser`; a missing subcommand is an error that names all of them."""

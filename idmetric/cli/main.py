@@ -18,7 +18,6 @@ COMMANDS = {
     "eval": ("idmetric.cli.eval", "run the papers' evaluation protocols, calibrate"),
     "train": ("idmetric.cli.train", "train the papers' models"),
     "data": ("idmetric.cli.data", "make, check and convert manifests"),
-    "export": ("idmetric.cli.export", "a model as an ONNX file, which runs without torch"),
 }
 _EXAMPLES = """examples:
   idmetric demo

@@ -35,10 +35,10 @@ from idmetric.cli.options import check_model, load_options
 from idmetric.cli.score_parser import ALIAS, build_parser, refuse_misuse
 from idmetric.evaluate.settings import values_of
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.hints import near_file, need
+from idmetric.metric.files.hints import need
 from idmetric.metric.files.progress import Progress
 from idmetric.metric.files.tables import first_few
-from idmetric.metric.images.paths import ABSENT, IMAGE_ENDINGS
+from idmetric.metric.images.paths import ABSENT
 from idmetric.scoring.files import Cross, absent_files, check_masks, cross, mask_path
 from idmetric.scoring.limits import Limit
 from idmetric.scoring.pairs import Pairs, read_pairs
@@ -96,7 +96,7 @@ def _check_files(args: Namespace, work: Cross | Pairs) -> None:
     check_masks(work, args.mask_dir, args.mask_id is not None, args.preprocessing or "standard")
     absent = absent_files(work) if args.on_error == "fail" else []
     if absent:
-        lines = [f"cannot read image {path}: {ABSENT}{near_file(path, IMAGE_ENDINGS)}" for path in absent]
+        lines = [f"cannot read image {path}: {ABSENT}" for path in absent]
         reasons = "; ".join(first_few(lines, 20))
         if len(absent) > 1:
             reasons = f"{len(absent)} images: {reasons}"

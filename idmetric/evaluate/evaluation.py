@@ -23,8 +23,7 @@ from idmetric.evaluate.protocols.common.scorers import EvalSettings, Models
 from idmetric.evaluate.settings import Checked
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath
-from idmetric.metric.files.boundary import public
-from idmetric.metric.files.hints import did_you_mean, need
+from idmetric.metric.files.hints import need
 from idmetric.metric.files.output import replacing
 from idmetric.metric.files.tables import four
 from idmetric.metric.models.embedder import Embedder
@@ -107,7 +106,7 @@ class Evaluation:
         numbers = [name for _, row in lines for name, entry in row.items() if isinstance(entry, Value)]
         column = number or next(iter(numbers), "")
         if column not in numbers:
-            raise RequestError(f"no row has the number {column!r}{did_you_mean(column, numbers)}")
+            raise RequestError(f"no row has the number {column!r}")
 
         labels: list[str] = []
         values: list[Value] = []
@@ -176,7 +175,6 @@ def _text(entry: Any) -> Any:
     return f"{four(entry.value)} [{four(entry.low)}, {four(entry.high)}]"
 
 
-@public
 def evaluation(
     protocol: str,
     data: StrPath | Manifest | None,
@@ -202,14 +200,13 @@ def evaluation(
         ValueError: for data or settings that do not fit; and as `idmetric eval`.
     """
     if protocol not in modules():
-        raise RequestError(f"unknown protocol {protocol!r}{did_you_mean(protocol, modules())}")
+        raise RequestError(f"unknown protocol {protocol!r}")
     chosen = find(protocol)
     settings_names = {entry.name for entry in fields(EvalSettings)}
     option_names = {entry.name for entry in fields(chosen.options)}
     for name in options:
         if name not in settings_names | option_names:
-            suggestion = did_you_mean(name, settings_names | option_names)
-            raise RequestError(f"the protocol {protocol} has no option {name!r}{suggestion}")
+            raise RequestError(f"the protocol {protocol} has no option {name!r}")
     settings_values = {name: value for name, value in options.items() if name in settings_names}
     for name in ("store", "out"):
         if settings_values.get(name) is not None:

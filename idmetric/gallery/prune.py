@@ -14,7 +14,7 @@ from idmetric.stream.shards import remove, shards_in
 from idmetric.stream.store import KINDS, Store
 
 _AT_ONCE = 64  # embeddings moved at a time
-LOOKS = "looks-4"  # folder of what `looks.Looks` keeps; another number for other contents or another search for copies
+LOOKS = "looks"  # folder of what `looks.Looks` keeps
 PICTURES = ("pictures", "pairs")  # kinds of files in that folder
 # what `replacing` calls a shard or a list of images while it is written
 _HALF_WRITTEN = re.compile(r"\.((cls|patches)-[0-9a-f]{32}(\.saf)?|images\.jsonl)\.[0-9a-f]{12}")
@@ -88,15 +88,12 @@ def prune_shards(store: Path, wanted: Container[str]) -> int:
 
 
 def remove_pictures(store: Path) -> None:
-    """Remove the pictures of a model's part of a gallery, and their folders unless these hold other files.
-
-    Folders of earlier versions hold pictures of the same images.
-    """
-    for folder in store.glob("looks-*"):
-        for path in shards_in(folder, *PICTURES):
-            remove(path, root=store.parent)
-        with contextlib.suppress(OSError):
-            folder.rmdir()
+    """Remove the pictures of a model's part of a gallery, and their folder unless it holds other files."""
+    folder = store / LOOKS
+    for path in shards_in(folder, *PICTURES):
+        remove(path, root=store.parent)
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def remove_store(store: Path) -> None:

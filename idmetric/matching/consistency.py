@@ -38,7 +38,6 @@ from idmetric.matching.thresholds import calibrated_limit
 from idmetric.matching.tracks import Motion, reduced, steps
 from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.boundary import public
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.tables import four
 from idmetric.metric.images.kinds import ImageLike
@@ -198,7 +197,6 @@ class Consistency(Output):
         )
 
 
-@public
 def consistency(
     metric: Embedder,
     images: Images | Clip | Sequence[Clip | ImageLike] | MatchRequest,

@@ -37,7 +37,6 @@ from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.matrix import needs_patches
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.boundary import public
 from idmetric.metric.files.hints import need
 from idmetric.metric.images.arrays import image_of_pixels
 from idmetric.metric.images.kinds import ImageLike, ImageReadError, Picture
@@ -170,7 +169,6 @@ class ReadOptions:
         return Cache(folder, models, Look(), patches=patches)
 
 
-@public
 def match(
     metric: Embedder,
     subjects: Subjects,

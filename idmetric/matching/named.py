@@ -15,7 +15,6 @@ from idmetric.matching import published
 from idmetric.matching.published import Array, Form
 from idmetric.matching.similarities import Similarities
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.hints import did_you_mean
 
 # the frames that sources take of a clip, as `match` calls the choice -> in words
 FRAMES = {"all": "all frames", "32": "32 frames at equal distances"}
@@ -78,8 +77,7 @@ def check_number(name: str, form: str) -> Published:
     """The published number of a name; RequestError for an unknown name, or a form that it does not have."""
     number = PUBLISHED.get(name)
     if number is None:
-        hint = did_you_mean(name, PUBLISHED)
-        raise RequestError(f"no published number is called {name!r}{hint}; there are {', '.join(PUBLISHED)}")
+        raise RequestError(f"no published number is called {name!r}; there are {', '.join(PUBLISHED)}")
     forms = ["released"]
     if number.has_corrected:
         forms.append("corrected")

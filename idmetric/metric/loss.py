@@ -33,13 +33,12 @@ from torch import Tensor, nn
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.distance.finite import NonFiniteError
 from idmetric.metric.distance.matrix import check_name, distance_matrix, needs_patches, self_terms
-from idmetric.metric.files.boundary import public
 from idmetric.metric.images.arrays import check_pixels, is_float
 from idmetric.metric.images.kinds import ImageLike, is_array
 from idmetric.metric.images.masks import Images, MaskId, Masks, labeled, split_masks
 from idmetric.metric.images.opening import check_paths
 from idmetric.metric.images.read import Outside, split_images
-from idmetric.metric.images.subjects import Boxes, subject_of
+from idmetric.metric.images.subjects import subject_of
 from idmetric.metric.models.devices import at_least_float32
 from idmetric.metric.models.embedder import Embedder
 from idmetric.metric.subject import subject_among
@@ -96,7 +95,6 @@ class IdentityLoss(nn.Module):
 
     _metric: Embedder
 
-    @public
     def __init__(
         self,
         metric: Embedder,
@@ -235,7 +233,7 @@ class IdentityLoss(nn.Module):
 
     # Images in, loss out
 
-    def forward(self, pixels: Tensor, *, masks: Tensor | None = None, boxes: Boxes | None = None) -> Tensor:
+    def forward(self, pixels: Tensor, *, masks: Tensor | None = None) -> Tensor:
         """Compute the loss of a batch.
 
         Args:
@@ -243,14 +241,12 @@ class IdentityLoss(nn.Module):
             masks: the share of each pixel that the subject covers, (B, h, w) or (B, 1, h, w), bool or in [0, 1], on any
                 device; masks of another size are averaged to the size of the pixels. Differentiable too. Pixels
                 outside are filled as `outside` says; unless it is "keep", pixels where the mask is 0 get no gradient.
-            boxes: (left, top, right, bottom) of each image, in whole pixels, right and bottom excluded: the loss sees
-                only that part, and only its pixels get a gradient. Masks are cropped too.
 
         Returns:
             A scalar, or (B,) with reduction "none"; float32 or better.
 
         Raises:
-            ValueError: if pixels, masks or boxes do not fit; the message says how to fix it.
+            ValueError: if pixels or masks do not fit; the message says how to fix it.
         """
         _check_shape(pixels)
         if torch.is_grad_enabled() and not pixels.requires_grad:
@@ -259,14 +255,13 @@ class IdentityLoss(nn.Module):
                 "without detach(), numpy or PIL (a pipeline's __call__ runs under no_grad). To evaluate only, call the "
                 "loss under torch.no_grad()"
             )
-        losses = self._aggregated(self._distances(pixels, masks, boxes))
+        losses = self._aggregated(self._distances(pixels, masks))
         if self.reduction == "mean":
             return losses.mean()
         if self.reduction == "sum":
             return losses.sum()
         return losses
 
-    @public
     def log_images(
         self,
         writer: Any,
@@ -274,7 +269,6 @@ class IdentityLoss(nn.Module):
         step: int,
         *,
         masks: Tensor | None = None,
-        boxes: Boxes | None = None,
         count: int = 4,
         name: str = "identity",
     ) -> list[LoggedPair]:
@@ -287,7 +281,7 @@ class IdentityLoss(nn.Module):
         Args:
             writer: TensorBoard's `SummaryWriter`, a run of Weights & Biases, an `Accelerator` (all of its trackers), or
                 a function of (pairs, step); None logs nothing.
-            pixels, masks, boxes: as for the loss; a graph is not needed.
+            pixels, masks: as for the loss; a graph is not needed.
             count: images at most. name: under which they are logged.
 
         Returns:
@@ -301,14 +295,14 @@ class IdentityLoss(nn.Module):
 
         _check_shape(pixels)
         with torch.no_grad():
-            distances = self._distances(pixels, masks, boxes)
+            distances = self._distances(pixels, masks)
             losses = self._aggregated(distances).tolist()
         shown = self._to_unit(pixels.detach()).cpu()
         return logged(writer, shown, losses, distances.argmin(1).tolist(), self._thumbnails, step, count, name)
 
-    def _distances(self, pixels: Tensor, masks: Tensor | None, boxes: Boxes | None) -> Tensor:
+    def _distances(self, pixels: Tensor, masks: Tensor | None) -> Tensor:
         """Distances (B, R) of images to references."""
-        views, covers = subject_of(self._to_unit(pixels), masks, boxes, self.outside)
+        views, covers = subject_of(self._to_unit(pixels), masks, self.outside)
         with self._precision(pixels.device):
             embedding = self._embed(views, covers)
 
@@ -364,8 +358,7 @@ class IdentityLoss(nn.Module):
             return embedding
         if embedding.grid is None:
             raise ValueError(
-                f"{self._metric.label} has no fixed patch grid for masks to weigh: use distance='cls' with masks, or "
-                "boxes instead of masks"
+                f"{self._metric.label} has no fixed patch grid for masks to weigh: use distance='cls' with masks"
             )
         weights = F.adaptive_avg_pool2d(cover, embedding.grid)
         return replace(embedding, weights=weights.flatten(1))

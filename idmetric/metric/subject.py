@@ -24,7 +24,6 @@ from idmetric.metric.distance.embedding import Embedding, same_model
 from idmetric.metric.distance.matrix import needs_patches
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath, json_file
-from idmetric.metric.files.boundary import public
 from idmetric.metric.files.digest import save_sealed, seal_problem
 from idmetric.metric.files.output import refuse_irregular, replacing
 from idmetric.metric.images import paths
@@ -112,7 +111,6 @@ class Subject:
             save_sealed(copies, temporary, header)
 
     @classmethod
-    @public
     def load(cls, path: StrPath) -> Subject:
         """Read a .subject file.
 

@@ -27,7 +27,6 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from idmetric.metric.files.blas import one_thread
 from idmetric.metric.files.threads import in_order
 from idmetric.metric.images.small import SIZE
 
@@ -84,7 +83,6 @@ class Copy:
         return self.agreement >= THRESHOLD
 
 
-@one_thread()
 def take_print(pixels: Bytes) -> Print:
     """The print of an image, to compare with others.
 
@@ -101,7 +99,6 @@ def compare(a: Print, b: Print) -> Copy:
     return Copy(float(agreement[0, 0]), bool(mirrored[0, 0]))
 
 
-@one_thread()
 def compare_prints(references: Sequence[Print], images: Sequence[Print]) -> tuple[Array, Truths]:
     """Compare each of R references with each of N images as `compare` does, at once.
 
@@ -130,7 +127,6 @@ def compare_prints(references: Sequence[Print], images: Sequence[Print]) -> tupl
     return agreement.reshape(shape), mirrored.reshape(shape)
 
 
-@one_thread()
 def compare_pairs(
     pictures: Bytes,
     a: Ints,

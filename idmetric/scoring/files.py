@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.hints import near_file
 from idmetric.metric.files.output import file_id
 from idmetric.metric.images import paths
 from idmetric.scoring.in_memory import ImageInMemory
@@ -69,8 +68,7 @@ def cross(
     for path in reference_paths:
         is_file = isinstance(path, ImageInMemory) or os.path.isfile(path)
         if subject is None and not is_file:
-            suggestion = near_file(path, paths.IMAGE_ENDINGS)
-            raise RequestError(f"the reference {path!r} is not a file, a folder or a pattern that matches{suggestion}")
+            raise RequestError(f"the reference {path!r} is not a file, a folder or a pattern that matches")
     if include_references:
         return Cross(reference_paths, candidates, subject=subject)
 

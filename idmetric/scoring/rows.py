@@ -15,7 +15,6 @@ from idmetric.metric.distance.finite import check_distances
 from idmetric.metric.distance.matrix import distance as distance_of
 from idmetric.metric.distance.matrix import distance_matrix
 from idmetric.metric.distance.ties import comparable
-from idmetric.metric.files.blas import one_thread
 from idmetric.metric.files.tables import rounded
 from idmetric.scoring.copies import Copy
 from idmetric.scoring.copy_warnings import (
@@ -76,7 +75,7 @@ class RowMaker:
 
     def cross(self, work: Cross) -> list[Record]:
         """Make a row for each readable candidate; the first batch holds references and candidates."""
-        with one_thread(), closing(self.images.images(work.files, prints=True)) as images:
+        with closing(self.images.images(work.files, prints=True)) as images:
             return self._cross(work, images)
 
     def _cross(self, work: Cross, images: Images) -> list[Record]:

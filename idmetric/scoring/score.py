@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from idmetric.metric.distance.ties import comparable
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.boundary import public
 from idmetric.metric.files.tables import rounded
 from idmetric.metric.images.read import Outside
 from idmetric.scoring.calibrations import calibration_of, limit_of
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from idmetric.scoring.album import Album
 
 
-@public
 def score(
     metric: Embedder,
     references: ImageLike | Iterable[ImageLike] | Subject,
@@ -117,7 +115,6 @@ def _check_opened(metric: Any) -> None:
         raise RequestError(f"an opened metric is needed, not its name: idmetric.load({metric!r})")
 
 
-@public
 def score_pairs(
     metric: Embedder,
     pairs: PathLike | Iterable[Pair | Mapping[Any, Any] | Sequence[ImageLike | None]],
@@ -142,7 +139,7 @@ def score_pairs(
     _check_opened(metric)
     chosen = calibration_of(metric, calibration, settings.get("distance", "cls"))
     limit = limit_of(calibration, chosen, settings.get("rate"))
-    options = public(ScoreSettings)(calibration=chosen, calibrated=limit, **settings)
+    options = ScoreSettings(calibration=chosen, calibrated=limit, **settings)
     work = read_pairs(Path(pairs), options.on_error) if isinstance(pairs, str | os.PathLike) else pairs_of(pairs)
     check_files(work, options.on_error)
     check_masks(work, options.mask_dir, options.mask_id is not None, metric.preprocessor.preprocessing)

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from idmetric.metric.distance.embedding import Embedding, concatenate
 from idmetric.metric.files.output import OutputError, writing
-from idmetric.metric.models.embedder import Embedder
 from idmetric.stream.encoders import VectorModel
 from idmetric.stream.item import Look
-from idmetric.stream.keys import cache_folder, folder_name, folder_name_of_0_1, is_masked
+from idmetric.stream.keys import cache_folder, folder_name, is_masked
 from idmetric.stream.shards import ShardError
 from idmetric.stream.store import Store
 
@@ -84,7 +83,6 @@ class Cache:
         for encoder in encoders:
             of_whole = folder / folder_name(encoder.about())
             of_masked = folder / folder_name(encoder.about(look.outside, look.mask_id))
-            _note_folder_of_0_1(folder, encoder)
             whole_store = Store(of_whole, patches, encoder.model_id)
             masked_store = Store(of_masked, patches, encoder.model_id)
             self._stores.append((whole_store, masked_store))
@@ -239,16 +237,3 @@ class Cache:
                 lines = [str(error)]
             for line in lines:
                 warnings.warn(f"in the cache, {line}", stacklevel=2)
-
-
-def _note_folder_of_0_1(folder: Path, encoder: VectorModel) -> None:
-    """Name the embeddings of this model that `idmetric eval` 0.1 kept beside its results."""
-    if not isinstance(encoder, Embedder):
-        return
-    name = folder_name_of_0_1(encoder.about(), encoder.preprocessor.interpolation, str(encoder.background))
-    if (folder / name).is_dir():
-        warnings.warn(
-            f"{str(folder / name)!r} holds embeddings that idmetric eval 0.1 made; they are made again, and the folder "
-            "is no longer read: delete it to save space",
-            stacklevel=2,
-        )

@@ -20,8 +20,7 @@ from idmetric.metric.files import StrPath
 from idmetric.metric.files.folders import is_hidden
 from idmetric.metric.files.json_file import read_bytes
 
-MASK_RULES = 2  # version of the rules for masks: a masked image embedded by older rules is embedded again
-MASKED = f"-m{MASK_RULES}"
+MASKED = "-m"
 VARIABLE = "IDMETRIC_CACHE"  # of the environment: the folder of embeddings for all commands that name none
 
 
@@ -46,15 +45,6 @@ def folder_name(facts: Mapping[str, str]) -> str:
     """
     name = re.sub("[^A-Za-z0-9._-]+", "-", facts["model"]).strip("-.")[-60:].lstrip("-.")
     return f"{name}.{settings_digest({key: value for key, value in facts.items() if key != 'idmetric'})}"
-
-
-def folder_name_of_0_1(facts: Mapping[str, str], interpolation: str, background: str) -> str:
-    """Return the name that `idmetric eval` 0.1 gave a folder of whole images; nothing reads these folders any more."""
-    names = ("model", "revision", "distance", "resolution", "dtype", "weights")
-    settings = {"settings": facts["settings"], "seen": facts["seen"]}
-    facts_of_0_1 = {name: facts[name] for name in names}
-    facts_of_0_1 |= {"interpolation": interpolation, "background": background, "settings": settings_digest(settings)}
-    return folder_name(facts_of_0_1)
 
 
 def stores_in(folder: StrPath, name: str) -> list[Path]:

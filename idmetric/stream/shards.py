@@ -18,10 +18,7 @@ from pathlib import Path
 from idmetric.metric.files.digest import new_digest
 from idmetric.metric.files.output import refuse_irregular, replacing, writing
 
-_DAMAGED = (
-    "is damaged: its bytes do not match the digest in its name (or an earlier version wrote it); delete it, and its "
-    "images are embedded again"
-)
+_DAMAGED = "is damaged: its bytes do not match the digest in its name; delete it, and its images are embedded again"
 _NAME = re.compile(r"([a-z]+)-([0-9a-f]{32})\.safetensors")
 
 

@@ -101,7 +101,7 @@ class Store:
         for path in list(self.damaged):
             shards.remove(path, root=self.folder.parent)
             del self.damaged[path]
-            lines.append(f"the shard {path.name} was damaged (or of an earlier version): its images are embedded again")
+            lines.append(f"the shard {path.name} was damaged: its images are embedded again")
         return lines
 
     def __contains__(self, key: str) -> bool:

@@ -11,7 +11,6 @@ import numpy as np
 from idmetric.metric.distance.embedding import concatenate
 from idmetric.metric.distance.matrix import needs_patches
 from idmetric.metric.errors import RequestError
-from idmetric.metric.files.boundary import public
 from idmetric.metric.images.kinds import describe
 from idmetric.metric.images.masks import Images, Masks, split_masks
 from idmetric.metric.images.opening import check_paths
@@ -23,7 +22,6 @@ from idmetric.stream.encoders import VectorModel
 from idmetric.stream.stream import embedded, items_of_images
 
 
-@public
 def embed_subject(
     metric: VectorModel,
     references: Images,

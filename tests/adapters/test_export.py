@@ -16,10 +16,12 @@ from PIL import Image
 
 import idmetric
 from idmetric import IDSim, NearID
-from idmetric.adapters.export import export
-from idmetric.cli.main import main
+from idmetric.adapters.export import export, export_int8
+from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.fingerprint import weights_digest
 from idmetric.metric.errors import RequestError
+from idmetric.metric.files.hints import MissingExtraError
+from idmetric.metric.files.output import OutputError
 from idmetric.metric.models.idsim import IDSimConfig
 from idmetric.metric.models.nearid import NearIDConfig
 from tests.conftest import random_model
@@ -127,12 +129,9 @@ def test_the_metadata_name_the_model_and_how_it_reads_images(folder: Path, metri
 
 
 @pytest.mark.slow
-def test_int8_is_small_and_stays_close(
-    folder: Path, metric: IDSim, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_int8_is_small_and_stays_close(folder: Path, metric: IDSim, tmp_path: Path) -> None:
     out = tmp_path / "int8.onnx"
-    assert main(["export", "--model", str(folder / "model"), "--out", str(out), "--int8", str(folder / "gen")]) == 0
-    assert "in float32 on average" in capsys.readouterr().err
+    assert 0 < export_int8(metric, out, sorted((folder / "gen").iterdir())) < 0.1
     embed = documented_embed(out, 64)
     images = [folder / "reference.png", *sorted((folder / "gen").iterdir())]
     features = np.stack([embed(path) for path in images])
@@ -167,39 +166,22 @@ def test_a_wrong_graph_leaves_no_file(metric: IDSim, tmp_path: Path, monkeypatch
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("words", "message", "status"),
-    [
-        ("export --model model --out reference.png", "must end in .onnx", 1),
-        ("export --model model --out model.onnx", "exists and would be overwritten", 1),
-        ("export --model model --out new.onnx --int8 nothing/", "there is no 'nothing/'", 2),
-        ("export --model model --out new.onnx --int8=", "there is no ''", 2),
-        ("export --model model.onnx --out new.onnx", "run them with onnxruntime", 1),
-        ("export --model tinny --out new.onnx", "did you mean 'tiny'", 1),
-        ("score --model model.onnx reference.png gen", "run them with onnxruntime", 1),
-    ],
-)
-def test_commands_refuse_in_one_line_before_the_work(
-    folder: Path, words: str, message: str, status: int,
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-) -> None:  # fmt: skip
-    monkeypatch.chdir(folder)
-    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-    try:
-        exit_status = main(words.split())
-    except SystemExit as error:
-        exit_status = int(str(error.code))
-    printed = capsys.readouterr()
-    assert exit_status == status
-    assert message in printed.err
-    assert printed.err.count("\n") == 1
-    assert before == {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+@pytest.mark.parametrize("name", ["reference.png", "model.onnx"])
+def test_a_file_that_exists_or_has_another_ending_is_refused(folder: Path, metric: IDSim, name: str) -> None:
+    before = (folder / name).read_bytes()
+    for write in (lambda: export(metric, folder / name), lambda: export_int8(metric, folder / name, [])):
+        with pytest.raises(OutputError, match=name):
+            write()
+    assert (folder / name).read_bytes() == before
 
 
-def test_a_missing_extra_is_named(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_exported_file_is_no_model_to_score_with(folder: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"model\.onnx"):
+        idmetric.load(folder / "model.onnx")
+
+
+def test_a_missing_extra_is_named(folder: Path, metric: IDSim, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("onnxscript", "onnxruntime"):
         monkeypatch.setitem(sys.modules, name, None)
-    assert main(["export", "--model", "tiny", "--out", str(folder / "new.onnx")]) == 1
-    assert "idmetric[onnx]" in capsys.readouterr().err
+    with pytest.raises(MissingExtraError, match=r"idmetric\[onnx\]"):
+        export(metric, folder / "new.onnx")

@@ -159,7 +159,8 @@ def test_copies_of_any_reference_lose_the_penalty(tiny: IDSim) -> None:
 
 def test_a_calibration_makes_probabilities(tiny: IDSim) -> None:
     images = [MUGS[1], BOX]
-    expected = tiny.probability(images, [MUGS[0]] * 2, prior=0.2).tolist()
+    assert tiny.calibration is not None
+    expected = tiny.calibration.probability(tiny(MUGS[0], images), prior=0.2).tolist()
     assert reward(tiny, calibration="stored", prior=0.2)(images, MUGS[0]) == pytest.approx(expected, abs=1e-6)
     with pytest.raises(CalibrationError, match="'cls', not 'patch'"):
         reward(tiny, calibration="stored", distance="patch")

@@ -84,7 +84,7 @@ def test_every_help_works_without_extras_and_torch(tmp_path: Path) -> None:
         assert "Exit status: 0 done" in out or len(words) != 2, words
     reached = {" ".join(words[:-1]) for words, *_ in found}
     assert {f"eval {name}" for name in PROTOCOLS} | {f"train {name}" for name in train.RECIPES} <= reached
-    assert {"data mine negatives", "data frames", "gallery query", "export", ""} <= reached
+    assert {"data mine negatives", "data frames", "gallery query", ""} <= reached
 
 
 def test_the_help_of_score_does_not_wait_for_openssl() -> None:

@@ -103,7 +103,7 @@ def extras_of(words: list[str]) -> set[str]:
     elif program == "gallery":
         found = {"eval"} if rest[0] in ("cluster", "report") else set()
     else:
-        found = {{"eval": "eval", "train": "train", "export": "onnx"}.get(program, "")} - {""}
+        found = {{"eval": "eval", "train": "train"}.get(program, "")} - {""}
     if program == "match" or "--html" in rest or "--plots" in rest:
         found.add("eval")
     if "--ray" in rest:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import shutil
@@ -109,60 +108,6 @@ def test_the_navigation_lists_every_page_once() -> None:
     pages = {path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md") if path.parent.name != "cli"}
     pages |= {f"reference/cli/idmetric-{command}.md" for command in COMMANDS}
     assert sorted(pages_of(SETTINGS["nav"])) == sorted(pages)
-
-
-@pytest.fixture(scope="module")
-def moved_pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Address in 0.1 -> address now."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(DOCS / "scripts")
-        yield importlib.import_module("redirects").moved_pages()
-
-
-def test_every_old_address_leads_to_a_page_of_the_navigation(moved_pages: dict[str, str]) -> None:
-    listed = {str(Path(name).with_suffix(".html").as_posix()) for name in pages_of(SETTINGS["nav"])}
-    assert set(moved_pages.values()) <= listed
-    assert not listed & set(moved_pages)
-    written_by_hand = {
-        "protocols-folder.html": "protocols/folder.html",
-        "evaluation.html": "protocols/index.html",
-        "evaluate-patches.html": "protocols/patches.html",
-        "train.html": "train/index.html",
-        "train-visme.html": "train/visme.html",
-        "data-ilgen.html": "data/ilgen.html",
-        "columns.html": "reference/columns.html",
-        "api/models.html": "reference/api/models.html",
-        "cli/idmetric-score.html": "reference/cli/idmetric-score.html",
-        "video.html": "tutorials/video.html",
-        "models.html": "models/index.html",
-        "match.html": "use/match.html",
-    }
-    assert written_by_hand.items() <= moved_pages.items()
-    assert len(moved_pages) == 80  # pages of 0.1 that moved
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [("match.html#states", "use/match.html#states"), ("api/models.html", "reference/api/models.html")],
-)
-def test_a_browser_at_an_old_address_arrives_at_the_page_and_its_heading(
-    old: str, new: str, site: Path, page: Any
-) -> None:
-    page.goto(f"{site.as_uri()}/{old}")
-    page.wait_for_url(f"{site.as_uri()}/{new}")
-    assert page.locator("h1").count() == 1
-
-
-@pytest.mark.slow
-def test_every_old_address_of_the_built_site_leads_to_a_file(site: Path, moved_pages: dict[str, str]) -> None:
-    for old, new in moved_pages.items():
-        text = (site / old).read_text(encoding="utf-8")
-        [target] = re.findall(r'<a href="([^"]+)">', text)
-        assert (site / old).parent.joinpath(target).resolve() == (site / new).resolve()
-        assert (site / new).is_file()
-        assert text.count(f'"{target}"') == 2  # the script and the link
-        assert f'content="0; url={target}"' in text  # without scripts
 
 
 @pytest.mark.slow

@@ -112,7 +112,7 @@ def test_a_plot_has_a_number_with_its_interval_for_each_row() -> None:
     assert interval.get_segments()[0].tolist() == [[0.25, 0], [0.75, 0]]
     assert [label.get_text() for label in ax.get_yticklabels()] == ["one, all", "two, all"]
     assert evaluation.plot("P@1").lines[0].get_xdata().tolist() == [0.25]
-    with pytest.raises(RequestError, match=r"no row has the number 'mAp'; did you mean 'mAP'\?"):
+    with pytest.raises(RequestError, match=r"no row has the number 'mAp'"):
         evaluation.plot("mAp")
 
 
@@ -128,9 +128,9 @@ def test_models_are_named_by_a_dict_and_data_may_be_a_manifest(outputs: Path) ->
 @pytest.mark.parametrize(
     ("protocol", "options", "words"),
     [
-        ("generater", {}, "unknown protocol 'generater'; did you mean 'generator'?"),
-        ("generator", {"bootstap": 3}, "no option 'bootstap'; did you mean 'bootstrap'?"),
-        ("generator", {"refrences": 3}, "no option 'refrences'; did you mean 'references'?"),
+        ("generater", {}, "unknown protocol 'generater'"),
+        ("generator", {"bootstap": 3}, "no option 'bootstap'"),
+        ("generator", {"refrences": 3}, "no option 'refrences'"),
         ("folder", {}, "the protocol folder needs data"),
         ("folder", {"on_error": "sikp"}, "on_error must be 'fail' or 'skip', got 'sikp'"),
     ],

@@ -156,7 +156,6 @@ def test_no_flipped_bit_of_kept_regions_gives_other_regions(tmp_path):
         assert len(warned) == 1
         assert path.read_bytes() == whole
 
-    # of an earlier version
     path.write_text(json.dumps({name: value for name, value in json.loads(whole).items() if name != "digest"}))
     with pytest.warns(UserWarning, match="it has no digest"):
         assert found() == first

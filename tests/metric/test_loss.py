@@ -26,7 +26,6 @@ def pixels(count: int, height: int = 52, width: int = 44, seed: int = 0, dtype: 
     return (0.05 + 0.9 * smooth).to(dtype).requires_grad_()
 
 
-BOXES = [(0, 0, 56, 112), (10, 20, 94, 132)]
 REFERENCES = pixels(3, 60, 40, seed=9).detach()
 
 
@@ -104,20 +103,6 @@ def test_masks_of_another_size_are_averaged_to_the_pixels(metric: IDSim) -> None
     torch.testing.assert_close(loss(x, masks=small), loss(x, masks=doubled), rtol=0, atol=1e-6)
 
 
-def test_boxes_cut_the_subject_out(metric: IDSim) -> None:
-    x = pixels(2)
-    boxes = [(3, 5, 30, 40), (0, 0, 44, 52)]
-    loss = IdentityLoss(metric, REFERENCES, distance="joint", reduction="none")
-    crops = [x.detach()[i, :, t:b, left:r] for i, (left, t, r, b) in enumerate(boxes)]
-    expected = metric.pairwise(crops, REFERENCES, "joint").mean(1)
-    torch.testing.assert_close(loss(x, boxes=boxes), expected, rtol=0, atol=2e-6)
-    torch.testing.assert_close(loss(x, boxes=torch.tensor(boxes)), expected, rtol=0, atol=2e-6)
-    both = loss(x, boxes=boxes, masks=masks())
-    cut = [masks()[i, t:b, left:r] for i, (left, t, r, b) in enumerate(boxes)]
-    expected = metric.pairwise(crops, REFERENCES, "joint", masks_a=cut).mean(1)
-    torch.testing.assert_close(both, expected, rtol=0, atol=5e-6)
-
-
 def test_decoders_range_is_mapped_and_what_overshoots_is_clamped(metric: IDSim) -> None:
     x = pixels(2)
     unit = IdentityLoss(metric, REFERENCES)
@@ -136,14 +121,13 @@ def test_decoders_range_is_mapped_and_what_overshoots_is_clamped(metric: IDSim) 
 # Gradient
 
 
-@pytest.mark.parametrize("how", ["whole", "masked", "cropped", "boxed"])
+@pytest.mark.parametrize("how", ["whole", "masked", "cropped"])
 @pytest.mark.parametrize("name", ["cls", "joint_pooled"])
 def test_gradients_are_those_of_finite_differences(exact: IDSim, name: str, how: str) -> None:
     x = pixels(2, dtype=torch.float64)
     inside = (0.1 + 0.8 * masks().double()).requires_grad_()
     loss = IdentityLoss(exact, REFERENCES.double(), distance=name, outside="crop" if how == "cropped" else "black")
-    extra: dict[str, Any] = {"masked": {"masks": inside}, "cropped": {"masks": inside},
-                             "boxed": {"boxes": [(3, 5, 30, 40), (10, 9, 44, 52)]}}.get(how, {})  # fmt: skip
+    extra: dict[str, Any] = {} if how == "whole" else {"masks": inside}
     value = loss(x, **extra)
     assert value.dtype == torch.float64
     wanted = [x, inside] if "masks" in extra else [x]
@@ -156,7 +140,7 @@ def test_gradients_are_those_of_finite_differences(exact: IDSim, name: str, how:
             way, h = way / way.norm(), 1e-5
             ends = []
             for sign in (1, -1):
-                moved = {k: v for k, v in extra.items() if k == "boxes"}
+                moved: dict[str, Any] = {}
                 there = [t.detach() + sign * h * way if t is tensor else t.detach() for t in wanted]
                 if "masks" in extra:
                     moved["masks"] = there[1]
@@ -184,15 +168,6 @@ def test_pixels_outside_a_mask_get_no_gradient(metric: IDSim, outside: Any) -> N
     assert (gradient[inside > 0] > 0).float().mean() > 0.9
     kept = IdentityLoss(metric, REFERENCES, distance="joint", outside="keep")
     assert torch.autograd.grad(kept(x, masks=inside), x)[0].abs().sum(1)[inside == 0].max() > 0
-
-
-def test_pixels_outside_a_box_get_no_gradient(metric: IDSim) -> None:
-    x = pixels(2)
-    gradient = torch.autograd.grad(IdentityLoss(metric, REFERENCES)(x, boxes=[(3, 5, 30, 40)] * 2), x)[0].abs().sum(1)
-    inside = torch.zeros_like(gradient, dtype=torch.bool)
-    inside[:, 5:40, 3:30] = True
-    assert gradient[~inside].max() == 0
-    assert gradient[inside].min() > 0
 
 
 # Memory
@@ -233,7 +208,7 @@ def test_checkpointing_keeps_less_and_changes_nothing(kind: str, share: float) -
     assert not getattr(model.backbone, "grad_checkpointing", False)  # the caller's
 
 
-def test_qwen_too_recomputes_its_layers_and_takes_boxes_of_any_shape(tmp_path: Path) -> None:
+def test_qwen_too_recomputes_its_layers(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     small_qwen.write(tmp_path)
     model = VisIDEmbed(tmp_path, device="cpu", dtype=torch.float32)
@@ -241,18 +216,18 @@ def test_qwen_too_recomputes_its_layers_and_takes_boxes_of_any_shape(tmp_path: P
     for checkpoint in (False, True):
         x = pixels(2, 140, 112)
         loss = IdentityLoss(model, REFERENCES, distance="patch", checkpoint=checkpoint)
-        value, held = kept_bytes(lambda loss=loss, x=x: loss(x, boxes=BOXES), loss.metric)  # type: ignore[misc]
+        value, held = kept_bytes(lambda loss=loss, x=x: loss(x), loss.metric)  # type: ignore[misc]
         value.backward()
         results.append((value, x.grad, held))
     (plain, gradient, much), (again, same, little) = results
-    crops = [pixels(2, 140, 112).detach()[i, :, t:b, left:r] for i, (left, t, r, b) in enumerate(BOXES)]
-    torch.testing.assert_close(plain, model.pairwise(crops, REFERENCES, "patch").mean(), rtol=0, atol=1e-5)
+    images = pixels(2, 140, 112).detach()
+    torch.testing.assert_close(plain, model.pairwise(images, REFERENCES, "patch").mean(), rtol=0, atol=1e-5)
     assert plain.equal(again)
     torch.testing.assert_close(gradient, same)
     assert gradient.abs().max() > 0
     assert little < 0.8 * much
     assert not any(layer.training for layer in model.modules())
-    with pytest.raises(ValueError, match="boxes instead"):
+    with pytest.raises(ValueError, match="no fixed patch grid"):
         loss(x, masks=torch.ones(2, 140, 112))
 
 
@@ -377,11 +352,11 @@ def test_compiled_losses_take_other_batch_and_image_sizes(metric: IDSim) -> None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["masked", "cropped", "boxed"])
+@pytest.mark.parametrize("how", ["masked", "cropped"])
 def test_compiled_losses_look_at_the_same_part(metric: IDSim, how: str) -> None:
     torch.compiler.reset()
     loss = IdentityLoss(metric, REFERENCES, outside="crop" if how == "cropped" else "black")
-    extra: dict[str, Any] = {"boxes": [(3, 5, 30, 40), (10, 9, 44, 52)]} if how == "boxed" else {"masks": masks()}
+    extra = {"masks": masks()}
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=how == "masked")
     x = pixels(2)
     if how == "cropped":  # one image alone is cut as well
@@ -557,16 +532,9 @@ def test_clamping_does_not_hide_nan(metric: IDSim, value: float) -> None:
         ({"masks": torch.ones(3, 8, 8)}, r"shape \(2, h, w\)"),
         ({"masks": torch.ones(2, 8, 8) * 255}, "divide by 255"),
         ({"masks": torch.stack([torch.ones(8, 8), torch.zeros(8, 8)])}, r"images \[1\] are empty"),
-        ({"boxes": [(0, 0, 9, 9)]}, r"shape \(2, 4\), got \(1, 4\)"),
-        ({"boxes": [(0, 0, 9, 9), (0, 0, 99, 9)]}, "box 1 .* within 44 x 52"),
-        ({"boxes": [(0, 0, 9, 9), (5, 5, 5, 9)]}, "box 1"),
-        ({"boxes": [(0.5, 0, 9, 9), (5, 5, 8, 9)]}, "box 0.*whole"),
-        ({"boxes": torch.full((2, 4), torch.nan)}, "box 0.*whole"),
-        ({"boxes": torch.tensor([0, 0, 9, 9])}, r"shape \(2, 4\)"),
-        ({"boxes": [(0, 0, 4, 4)] * 2, "masks": masks()}, "image 0 selects nothing inside"),
     ],
 )
-def test_masks_and_boxes_that_do_not_fit_are_named(metric: IDSim, extra: dict[str, Any], advice: str) -> None:
+def test_masks_that_do_not_fit_are_named(metric: IDSim, extra: dict[str, Any], advice: str) -> None:
     with pytest.raises(ValueError, match=advice):
         IdentityLoss(metric, REFERENCES)(pixels(2), **extra)
 

@@ -545,7 +545,7 @@ def test_a_damaged_or_foreign_checkpoint_is_named(tmp_path: Path) -> None:
     for damage in (
         lambda: path.write_bytes(whole[:-4]),
         lambda: path.write_bytes(b"rubbish"),
-        lambda: save_file(own, path, {"record": "{}"}),  # without a digest, as earlier versions
+        lambda: save_file(own, path, {"record": "{}"}),  # without a digest
         lambda: sealed({k: v for k, v in own.items() if k != "loss/log"}, record="{}"),
         lambda: sealed({**own, "loss/log": torch.zeros(2)}, record="{}"),
         lambda: sealed({**own, "model/other": torch.zeros(2)}, record="{}"),

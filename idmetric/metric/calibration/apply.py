@@ -3,7 +3,7 @@
 A calibration is made for one model, distance and treatment of the background (`idmetric eval calibrate`,
 docs/use/reading.md), kept as JSON, and refused for any other. Applying one needs NumPy alone.
 
-    metric.probability("ref.jpg", "gen.png")  # with the model's own calibration, or after `metric.calibrate_with(file)`
+    metric.calibration.probability(metric("ref.jpg", "gen.png"))  # its own, or after `metric.calibrate_with(file)`
 
 Curves and thresholds are of the similarity score = 1 - distance. A change of the prior follows Bayes' rule: the
 log-odds move by the difference of the priors' log-odds, since the likelihood ratio of a score stays the same.
@@ -116,8 +116,8 @@ class Calibration:
         thresholds: for each chosen false-accept rate: `false_accept_rate`, `distance` with its interval `low` and
             `high`, and the measured rates.
         held_out: its quality on identities that it was not fitted to.
-        data: its images and pairs; `origin` is "photos", "rendered" or "generated", and is absent in files of earlier
-            versions. versions: of the package and scikit-learn.
+        data: its images and pairs; `origin` is "photos", "rendered" or "generated".
+        versions: of the package and scikit-learn.
     """
 
     curve: Curve
@@ -261,8 +261,6 @@ class Calibration:
             "format": FORMAT,
             "score": "1 - distance",
             "method": self.curve.method,
-            "prior_note": "share of pairs of one identity that probabilities assume; change it where they are used: "
-            "metric.probability(a, b, prior=0.01), idmetric score --prior 0.01",
             **asdict(self),
         }
 

@@ -1,55 +1,14 @@
-"""Calibrations of a model: found, checked and applied. Imported when a probability or a calibration is asked for."""
+"""Calibrations of a model, found and checked. Imported when a calibration is asked for."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-import torch
-from torch import Tensor
-
 from idmetric.metric.calibration import apply as calibrations
-from idmetric.metric.calibration.apply import Calibration, CalibrationError
+from idmetric.metric.calibration.apply import Calibration
 from idmetric.metric.checkpoints import format as checkpoint
 from idmetric.metric.checkpoints.fingerprint import Weights
 from idmetric.metric.checkpoints.folder import Files
 from idmetric.metric.checkpoints.revision import content_digest
-from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.files import StrPath
-from idmetric.metric.images.masks import Images
-
-
-def probability(
-    metric: Callable[..., Tensor],
-    label: str,
-    calibration: Calibration | None,
-    a: Images | Embedding,
-    b: Images | Embedding,
-    distance: str | None,
-    prior: float | None,
-    **options: Any,
-) -> Tensor:
-    """See `Embedder.probability`; `metric` gives the distances; label and calibration are its own."""
-    if calibration is None:
-        raise CalibrationError(
-            f"{label} has no calibration in its folder: make one with `idmetric eval calibrate`, and pass it "
-            "to calibrate_with(file)"
-        )
-    if "joint_weight" in options:
-        raise TypeError("a calibration is for joint_weight=1: probability() takes no other")
-    calibration.check_distance(calibration.distance if distance is None else distance)
-    for images, mask in ((a, "mask_a"), (b, "mask_b")):
-        outside = "all"
-        if options.get(mask) is not None:
-            outside = options.get("outside", "black")
-        if not isinstance(images, Embedding):  # how an Embedding was masked is not known
-            calibration.check_outside(outside)
-    calibration.warn(stacklevel=3)  # at the caller of the method, above `public`
-
-    with torch.no_grad():
-        distances = metric(a, b, calibration.distance, **options)
-    probabilities = calibration.probability(distances.double().cpu().numpy(), prior)
-    return torch.from_numpy(probabilities).to(distances.device, distances.dtype)
 
 
 def calibration_of(chosen: Calibration | None, weights: Weights, label: str, resolution: str) -> Calibration | None:

@@ -35,8 +35,7 @@ class Isotonic:
     """Linear between knots and constant beyond them.
 
     Attributes:
-        scores: increasing (K,). probabilities: of these scores, above 0 and below 1; increasing if `fitting.fit` made
-            them. Files of earlier versions hold the steps of an isotonic regression, where neighbors may be equal.
+        scores: increasing (K,). probabilities: of these scores, increasing, above 0 and below 1.
     """
 
     scores: tuple[float, ...]
@@ -48,11 +47,9 @@ class Isotonic:
         p = np.asarray(self.probabilities, dtype=np.float64)
         is_list = x.ndim == 1 and x.size > 0 and x.shape == p.shape
         is_increasing = np.isfinite(x).all() and np.all(np.diff(x) > 0)
-        is_monotone = np.all(np.diff(p) >= 0)  # False for NaN
+        is_monotone = np.all(np.diff(p) > 0)  # False for NaN
         if not (is_list and is_increasing and is_monotone and 0 < p.min() <= p.max() < 1):
-            raise ValueError(
-                "scores must increase, and as many probabilities must not decrease and lie between 0 and 1"
-            )
+            raise ValueError("scores must increase, and as many probabilities must increase and lie between 0 and 1")
 
     def log_odds(self, scores: ArrayLike) -> Array:
         """Return the log-odds of the same identity for scores of any shape; higher = more likely."""

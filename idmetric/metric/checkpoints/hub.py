@@ -11,7 +11,7 @@ import errno
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,7 +21,6 @@ from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.revision import ADVICE, Hub
 from idmetric.metric.files import StrPath
 from idmetric.metric.files.folders import matching
-from idmetric.metric.files.hints import did_you_mean
 
 T = TypeVar("T")
 
@@ -93,13 +92,10 @@ def downloaded(repo: str, download: Callable[[], T], hub: Hub = Hub()) -> T:
     return watched(download, _PATIENCE, lambda: _written(repo, hub))
 
 
-def check_repository(repo: str, names: Iterable[str] = ()) -> None:
-    """Refuse a name that is not of the form owner/name; the error suggests the nearest of `names`."""
+def check_repository(repo: str) -> None:
+    """Refuse a name that is not of the form owner/name."""
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", repo):
-        raise CheckpointError(
-            f"{repo!r} is neither an existing folder nor a Hub repository of the form owner/name"
-            f"{did_you_mean(repo, names)}"
-        )
+        raise CheckpointError(f"{repo!r} is neither an existing folder nor a Hub repository of the form owner/name")
 
 
 @contextlib.contextmanager

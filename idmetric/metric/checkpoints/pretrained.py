@@ -29,7 +29,6 @@ from idmetric.metric.checkpoints.weights import (
     refuse,
 )
 from idmetric.metric.files.folders import matching
-from idmetric.metric.files.quiet import quiet
 
 FILES = ("*.json", "*.safetensors", "*.txt", "*.jinja", "*.model")  # of a Hub repository: no code, no pickles
 
@@ -122,17 +121,16 @@ def _filled(class_name: str, folder: Path, state: Mapping[str, Tensor], dtype: t
 
     architecture = getattr(transformers, class_name)
     try:
-        with quiet("transformers"):  # what it warns of is in the report
-            config = architecture.config_class.from_pretrained(folder, **_LOCAL)
-            model, report = architecture.from_pretrained(
-                None,
-                config=config,
-                state_dict=dict(state),
-                dtype=dtype or "auto",
-                ignore_mismatched_sizes=True,  # they are in the report
-                output_loading_info=True,
-                **_LOCAL,
-            )
+        config = architecture.config_class.from_pretrained(folder, **_LOCAL)
+        model, report = architecture.from_pretrained(
+            None,
+            config=config,
+            state_dict=dict(state),
+            dtype=dtype or "auto",
+            ignore_mismatched_sizes=True,  # they are in the report
+            output_loading_info=True,
+            **_LOCAL,
+        )
     except Exception as error:  # of many kinds, for damaged files
         raise _cannot_open(class_name, folder, error) from error
     return model, report

@@ -109,7 +109,7 @@ def files_of(name: str, releases: Mapping[str, Release], hub: Hub) -> Files:
     release = find(name, releases)
     if release is None:
         if not Path(name).is_dir():
-            check_repository(name, ["tiny", *models(), *releases])
+            check_repository(name)
         return Files(name, hub)
     revision = hub.revision or release.revision
     return Files(release.repo, replace(hub, revision=revision), published=True)

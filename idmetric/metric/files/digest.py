@@ -71,7 +71,7 @@ def seal_problem(path: Path) -> str:
         return "it is empty"
     digests = _digests(path)
     if digests is None:
-        return "it has no digest of its bytes, as files of earlier versions"
+        return "it has no digest of its bytes"
     _, stored, digest = digests
     if stored != digest:
         return "its bytes do not match the digest in it"

@@ -20,10 +20,7 @@ def lazy(package: str, names: Mapping[str, str]) -> tuple[Callable[[str], Any], 
 
     def get(name: str) -> Any:
         if name not in names:
-            from idmetric.metric.files.hints import did_you_mean
-
-            suggestion = "" if name.startswith("_") else did_you_mean(name, names)
-            raise AttributeError(f"module {package!r} has no attribute {name!r}{suggestion}")
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = importlib.import_module(names[name])
         value = getattr(module, name)
         setattr(sys.modules[package], name, value)

@@ -32,7 +32,6 @@ from idmetric.metric.images.kinds import (
 )
 from idmetric.metric.images.paths import (
     ABSENT,
-    IMAGE_ENDINGS,
     VIDEO_ENDINGS,
     is_address,
     is_subject_file,
@@ -166,8 +165,8 @@ def _file(source: Any, name: str) -> BinaryIO | str:
     return io.BytesIO(data)
 
 
-def checked_path(source: StrPath, name: str, suggestion: str = "") -> str:
-    """The path of a file that can be opened; `suggestion` of the error for one that does not exist."""
+def checked_path(source: StrPath, name: str) -> str:
+    """The path of a file that can be opened."""
     if isinstance(source, str) and is_address(source):
         raise ImageReadError(name, "addresses (URLs) are not fetched: download it and give the file's path")
     try:
@@ -176,7 +175,7 @@ def checked_path(source: StrPath, name: str, suggestion: str = "") -> str:
     except PermissionError as error:
         _refuse(error, name)
     except (OSError, ValueError) as error:
-        raise ImageReadError(name, f"{ABSENT}{suggestion}") from error
+        raise ImageReadError(name, f"{ABSENT}") from error
 
     if stat.S_ISDIR(status.st_mode):
         raise ImageReadError(name, "it is a folder: give the image files in it")
@@ -193,9 +192,7 @@ def check_paths(*sources: Any) -> None:
         if isinstance(source, list | tuple):
             check_paths(*source)
         elif isinstance(source, str | os.PathLike) and not (os.path.exists(source) or names_several(source)):
-            from idmetric.metric.files.hints import near_file
-
-            checked_path(source, describe(source), near_file(source, IMAGE_ENDINGS))
+            checked_path(source, describe(source))
 
 
 def _decode(image: Image.Image, name: str, upright: bool, *, is_file: bool = False) -> Image.Image:

@@ -15,7 +15,6 @@ from idmetric.metric.checkpoints.released import source_name
 from idmetric.metric.checkpoints.revision import Hub
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.files import StrPath
-from idmetric.metric.files.boundary import public
 from idmetric.metric.images.fit import CROPS, Fit, Resize
 from idmetric.metric.images.kinds import WHITE, Color
 from idmetric.metric.models.backbone_sources import Choices, resolve
@@ -57,7 +56,6 @@ class Backbone(Embedder):
 
     model_type = "backbone"
 
-    @public
     @opening()
     def __init__(
         self,

@@ -8,9 +8,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Self, overload
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor, nn
 
@@ -22,7 +20,6 @@ from idmetric.metric.distance.finite import checked_distances
 from idmetric.metric.distance.matrix import distance as embedding_distance
 from idmetric.metric.distance.matrix import distance_matrix, needs_patches
 from idmetric.metric.files import StrPath
-from idmetric.metric.files.boundary import public
 from idmetric.metric.images.arrays import check_pixels
 from idmetric.metric.images.fit import SQUASH, Fit
 from idmetric.metric.images.kinds import WHITE, Color, ImageLike, MaskId, Outside, Preprocessing, naming
@@ -114,7 +111,6 @@ class Embedder(nn.Module):
             features, patches, grid = self._compiled(self, x)
         return Embedding(features, patches, grid, model=self._maker())
 
-    @public
     def embed(
         self,
         images: Images,
@@ -213,7 +209,6 @@ class Embedder(nn.Module):
         batch_size: int = ...,
     ) -> Tensor: ...
 
-    @public
     def __call__(
         self,
         a: Images | Embedding,
@@ -261,7 +256,6 @@ class Embedder(nn.Module):
         y = self.as_embedding(b, labeled(mask_b, mask_id), outside, patches, batch_size)
         return checked_distances(embedding_distance(x, y, distance, joint_weight=joint_weight), self.dtype)
 
-    @public
     def pairwise(
         self,
         a: Images | Embedding,
@@ -303,49 +297,13 @@ class Embedder(nn.Module):
 
     # The meaning of a distance
 
-    @public
     def similarity(self, a: Images | Embedding, b: Images | Embedding, distance: str = "cls", **options: Any) -> Tensor:
-        """1 - distance (ID-Sim Eq. 4): 1 for the same image, for `cls` the cosine. Arguments as for a distance.
-
-        Arrays of float vectors (N, D) and (M, D), as `encode` gives them, have cosines (N, M).
-        """
-        from idmetric.metric.models.encode import similarity
-
-        return similarity(self, a, b, distance, options)
-
-    @public
-    def probability(
-        self,
-        a: Images | Embedding,
-        b: Images | Embedding,
-        distance: str | None = None,
-        *,
-        prior: float | None = None,
-        **options: Any,
-    ) -> Tensor:
-        """Probability that each image of a shows the same identity as its partner in b.
-
-        It holds for pairs like those of `calibration`: see `idmetric eval calibrate`. A
-        `CalibrationWarning` says so if these were not photos; `calibration.basis` is the same sentence.
-
-        Args:
-            a, b, options: as for a distance, such as mask_a= and outside=.
-            distance: default the one that the calibration is for; another is refused.
-            prior: share of same-identity pairs among your pairs; default the calibration's.
-
-        Returns:
-            Shape (B,), in (0, 1), without graph.
-
-        Raises:
-            CalibrationError: if there is no calibration, or it was made for another model, distance or way of masking.
-        """
-        from idmetric.metric.calibration.calibrated import probability
-
-        return probability(self, self.label, self.calibration, a, b, distance, prior, **options)
+        """1 - distance (ID-Sim Eq. 4): 1 for the same image, for `cls` the cosine. Arguments as for a distance."""
+        return 1 - self(a, b, distance, **options)
 
     @property
     def calibration(self) -> Calibration | None:
-        """The calibration that `probability` uses: from `calibrate_with`, else the folder's calibration.json, or None.
+        """The calibration from `calibrate_with`, else that in the folder's calibration.json, or None.
 
         CalibrationError if the file is damaged, or was made for other weights.
         """
@@ -524,22 +482,3 @@ class Embedder(nn.Module):
     def check_mask(self, mask: MaskLike) -> None:
         """Refuse a mask if this model takes none: ImageReadError."""
         self.preprocessor.check_mask(mask)
-
-    # Other interfaces
-
-    @public
-    def encode(
-        self,
-        images: Images,
-        batch_size: int = 32,
-        show_progress_bar: bool | None = None,
-        convert_to_numpy: bool = True,
-        convert_to_tensor: bool = False,
-        normalize_embeddings: bool = False,
-        **options: Any,
-    ) -> NDArray[np.float32] | Tensor | list[Tensor]:
-        """Global features under the name and with the arguments of sentence-transformers' `encode`."""
-        from idmetric.metric.models.encode import sentence_features
-
-        layout = (show_progress_bar, convert_to_numpy, convert_to_tensor, normalize_embeddings)
-        return sentence_features(self.embed, self.image_size, images, batch_size, *layout, **options)

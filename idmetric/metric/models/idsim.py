@@ -25,7 +25,6 @@ from idmetric.metric.checkpoints.revision import Hub
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.errors import RequestError
 from idmetric.metric.files import StrPath
-from idmetric.metric.files.boundary import public
 from idmetric.metric.images.kinds import WHITE, Color, Preprocessing
 from idmetric.metric.models import timm_encoders as encoders
 from idmetric.metric.models import tiny
@@ -93,7 +92,6 @@ class IDSim(Embedder):
 
     model_type = "idsim"
 
-    @public
     @opening()
     def __init__(
         self,

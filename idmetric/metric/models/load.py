@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.released import source_name
 from idmetric.metric.files import StrPath
-from idmetric.metric.files.boundary import public
 from idmetric.metric.models import names
 from idmetric.metric.models.named import FROZEN
 
@@ -32,7 +31,6 @@ def imports_module(name: str) -> bool:
     return names.is_class(name) and not names.known(name)
 
 
-@public
 def load(source: StrPath, **options: Any) -> Embedder:
     """Open a model by name, folder or Hub repository, in the class its config names.
 

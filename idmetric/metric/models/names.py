@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +10,6 @@ from idmetric.metric.checkpoints import released
 from idmetric.metric.checkpoints.errors import CheckpointError
 from idmetric.metric.checkpoints.hub import check_repository
 from idmetric.metric.files import StrPath
-from idmetric.metric.files.hints import did_you_mean
 from idmetric.metric.models.efficientnet_lite import FILES as EFFICIENTNET_LITE
 from idmetric.metric.models.named import FROZEN, NAMED
 
@@ -19,10 +17,6 @@ if TYPE_CHECKING:
     from idmetric.metric.checkpoints.fingerprint import Weights
 
 TIMM = ("timm:", "hf-hub:")
-_OF_OTHER_PACKAGES = {
-    "dreamsim": "idmetric.compat.dreamsim has its interface, `idmetric eval folder --model dreamsim` compares with it",
-    "lpips": "idmetric.compat.lpips has its interface, `idmetric eval folder --model lpips` compares with it",
-}
 _CLASS = r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*"
 
 
@@ -79,14 +73,9 @@ def is_class(name: str) -> bool:
 
 
 def _check_class(name: str) -> None:
-    if name.lower() in _OF_OTHER_PACKAGES:
-        advice = _OF_OTHER_PACKAGES[name.lower()]
-        raise CheckpointError(f"{name!r} is a measure of another package, and no model of this one: {advice}")
-    models = ["tiny", *released.models(), *EFFICIENTNET_LITE]
-    suggestion = did_you_mean(name, [*models, *NAMED, *FROZEN])
-    package = re.split(r"[.:]", name)[0]
-    if not is_class(name) or (suggestion and importlib.util.find_spec(package) is None):
+    if not is_class(name):
+        models = ["tiny", *released.models(), *EFFICIENTNET_LITE]
         raise CheckpointError(
-            f"unknown model {name!r}{suggestion}: choose {', '.join(models)}, timm:NAME, a score or encoder of "
+            f"unknown model {name!r}: choose {', '.join(models)}, timm:NAME, a score or encoder of "
             "`idmetric models`, an existing folder, owner/name on the Hub, or package.module:Class"
         )

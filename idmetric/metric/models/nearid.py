@@ -24,7 +24,6 @@ from idmetric.metric.checkpoints.released_nearid import read_nearid
 from idmetric.metric.checkpoints.revision import Hub
 from idmetric.metric.checkpoints.weights import load_state
 from idmetric.metric.files import StrPath
-from idmetric.metric.files.boundary import public
 from idmetric.metric.images.kinds import WHITE, Color, Preprocessing, check_interpolation
 from idmetric.metric.models.devices import opening
 from idmetric.metric.models.embedder import Embedder
@@ -67,7 +66,6 @@ class NearID(Embedder):
 
     model_type = "nearid"
 
-    @public
     @opening()
     def __init__(
         self,

@@ -36,7 +36,6 @@ from idmetric.metric.checkpoints.pretrained import FILES, folder_revision
 from idmetric.metric.checkpoints.revision import Hub
 from idmetric.metric.distance.embedding import Embedding
 from idmetric.metric.files import StrPath
-from idmetric.metric.files.boundary import public
 from idmetric.metric.files.hints import need
 from idmetric.metric.files.output import replacing
 from idmetric.metric.images.kinds import WHITE, Color
@@ -86,7 +85,6 @@ class VisIDEmbed(Embedder):
     reads_words = True
     settings: VisIDConfig
 
-    @public
     @opening()
     def __init__(
         self,
@@ -165,7 +163,6 @@ class VisIDEmbed(Embedder):
         """Embed pixels (B, 3, h, w) at their final size under the default instruction."""
         return self.embed_prepared([PromptInput(self.settings.instruction, image) for image in pixels])
 
-    @public
     def embed(
         self,
         images: Images | Sequence[ImageLike | None] | None = None,

@@ -130,8 +130,7 @@ def test_the_command_writes_a_calibration_for_the_model(folder: Path, capsys: py
         assert found.prior == pytest.approx(0.5)
         assert (out / "calibrate.reliability.png").stat().st_size > 1000
         metric = load(folder / "model", device="cpu")
-        same = metric.probability(folder / "0-0.png", folder / "0-1.png").item()
-        other = metric.probability(folder / "0-0.png", folder / "4-0.png").item()
+        other, same = found.probability(metric(folder / "0-0.png", [folder / "4-0.png", folder / "0-1.png"]))
         assert 0 < other < same < 1
         row = json.loads((out / "calibrate.json").read_text())["results"][0]["rows"][0]
         assert row["metrics"]["ECE"]["value"] == pytest.approx(found.held_out["ECE"]["value"], rel=1e-8)

@@ -57,23 +57,6 @@ def test_similarity_is_one_minus_distance(metric: IDSim) -> None:
     assert metric.similarity(a, a, "joint").sub(1).abs().max() < 1e-5
 
 
-def test_vectors_have_cosines_whatever_their_strides(metric: IDSim) -> None:
-    vectors = np.array([[1, 0], [0, 1], [3, 4]], dtype=np.float32)
-    expected = torch.tensor([[0.6, 0.8, 1], [0, 1, 0.8], [1, 0, 0.6]])
-    torch.testing.assert_close(metric.similarity(vectors[::-1], vectors), expected)
-    torch.testing.assert_close(metric.similarity(list(vectors[::-1]), list(vectors)), expected)
-    torch.testing.assert_close(metric.similarity(vectors, vectors[:, ::-1])[0], torch.tensor([0, 1, 0.8]))
-    with pytest.raises(ValueError, match="b holds vectors of 2 to 3 numbers"):
-        metric.similarity(vectors, [np.ones(3, np.float32), np.ones(2, np.float32)])
-
-
-def test_an_array_of_paths_is_no_vector(metric: IDSim, tmp_path: Path) -> None:
-    (picture,) = pictures(1)
-    picture.save(tmp_path / "a.png")
-    paths = np.array([str(tmp_path / "a.png")])
-    torch.testing.assert_close(metric.similarity(paths, paths), torch.ones(1))
-
-
 def test_every_kind_of_input_gives_one_score(metric: IDSim, tmp_path: Path) -> None:
     picture, other = pictures(2, side=metric.image_size[0])  # no resizing: kinds agree to the last digit
     picture = picture.resize((64, 64))

@@ -28,7 +28,6 @@ from idmetric.evaluate.protocols.generator.images import Copies, Images, MethodS
 from idmetric.evaluate.protocols.generator.options import CopyingOptions
 from idmetric.evaluate.protocols.generator.pattern import REFERENCE, TRAINING
 from idmetric.metric.distance.ties import comparable
-from idmetric.metric.files.blas import one_thread
 from idmetric.scoring.copies import THRESHOLD, compare_prints, take_print
 from idmetric.scoring.copy_warnings import is_gray
 from idmetric.scoring.references import distinct
@@ -134,7 +133,6 @@ def _notes_on_training(data: Manifest, held_out: bool) -> list[str]:
 # Scores of each image
 
 
-@one_thread()
 def agreements(
     images: Images,
     data: Manifest,
