@@ -14,9 +14,7 @@ from idmetric.metric.images.regions import Cut, box_of, cut_to
 from idmetric.metric.images.resize import average_to
 
 
-def subject_of(
-    x: Tensor, masks: Tensor | None, outside: Outside = "black"
-) -> tuple[list[Tensor], list[Tensor] | None]:
+def subject_of(x: Tensor, masks: Tensor | None, outside: Outside = "black") -> tuple[list[Tensor], list[Tensor] | None]:
     """The pixels of each image that show the subject.
 
     Args:

@@ -9,12 +9,16 @@ import pytest
 from idmetric.metric.files.output import replacing
 
 
+def _write_half(path: Path) -> None:
+    path.write_text("half of the n", encoding="utf-8")
+    raise RuntimeError("stopped")
+
+
 def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "scores.csv"
     path.write_text("old", encoding="utf-8")
     with pytest.raises(RuntimeError, match="stopped"), replacing(path) as temporary:
-        temporary.write_text("half of the n", encoding="utf-8")
-        raise RuntimeError("stopped")
+        _write_half(temporary)
     assert path.read_text(encoding="utf-8") == "old"
     assert list(tmp_path.iterdir()) == [path]
 
