@@ -201,12 +201,8 @@ def fixable(*more: type[Exception], in_one_line: bool = False) -> Iterator[None]
         raise CommandError(" ".join(str(error).split()) if in_one_line else str(error)) from error
 
 
-def ended(run: Callable[[], int], parser: argparse.ArgumentParser, if_stopped: str = "nothing was written") -> int:
-    """Run a command; returns its exit status. Wrong usage, Ctrl-C and SIGTERM print one line: status 2, 130 and 143.
-
-    Args:
-        if_stopped: printed when the run is stopped: the results that are kept, and how the command resumes.
-    """
+def ended(run: Callable[[], int], parser: argparse.ArgumentParser) -> int:
+    """Run a command; returns its exit status. Wrong usage, Ctrl-C and SIGTERM print one line: status 2, 130 and 143."""
     if isinstance(sys.stdout, io.TextIOWrapper):  # bytes of file names that are not text: \\udcXX, as JSON writes them
         sys.stdout.reconfigure(errors="backslashreplace")
     if sys.stderr is None:  # closed by the shell, or under pythonw: libraries' progress bars would fail
@@ -229,7 +225,7 @@ def ended(run: Callable[[], int], parser: argparse.ArgumentParser, if_stopped: s
         say(f"error: {_message_of(error)}")
         return 1
     except KeyboardInterrupt:
-        say(f"stopped; {if_stopped}")
+        say("stopped")
         return 143 if signals else 130
     except BrokenPipeError:  # the reader, e.g. `head`, has seen enough
         return 1

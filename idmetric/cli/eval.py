@@ -172,10 +172,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric eval") -> int:
     name = build_parser(prog=prog).parse_args(words[:1]).protocol  # ends here for help, the version and unknown names
     parser = build_parser(name, prog)
     args = parser.parse_args(words)
-    how_to_resume = "nothing was kept: with --out DIR the same command would resume"
-    if args.out is not None:
-        how_to_resume = "embeddings in --out are kept, and the same command resumes"
-    return ended(partial(_run, find(name), args), parser, how_to_resume)
+    return ended(partial(_run, find(name), args), parser)
 
 
 def _run(protocol: Protocol[Checked], args: argparse.Namespace) -> int:

@@ -247,10 +247,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric gallery") -> i
     args = parser.parse_args(argv)
     if not args.sources and not args.gallery:
         parser.error("give a folder, or --gallery")
-    if_stopped = "nothing was kept: with --gallery DIR the same command would resume"
-    if args.gallery:
-        if_stopped = f"embeddings in {args.gallery} are kept, and the same command resumes"
-    return ended(partial(_run, args), parser, if_stopped)
+    return ended(partial(_run, args), parser)
 
 
 def _run(args: Namespace) -> int:

@@ -59,13 +59,7 @@ def main(argv: Sequence[str] | None = None, prog: str = ALIAS) -> int:
 
         return ended(print_models, parser)
     refuse_misuse(parser, args)
-    from idmetric.stream.keys import cache_folder  # hashlib: not for --help
-
-    if_stopped = "nothing was kept: with --cache DIR the same command would resume"
-    cache = cache_folder(args.cache)
-    if cache is not None:
-        if_stopped = f"embeddings in {cache} are kept, and the same command resumes"
-    return ended(partial(_run, args), parser, if_stopped)
+    return ended(partial(_run, args), parser)
 
 
 def _run(args: Namespace) -> int:

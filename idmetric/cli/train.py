@@ -210,8 +210,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric train") -> int
     name = build_parser(prog=prog).parse_args(words[:1]).recipe  # ends here for help, the version and unknown names
     parser = build_parser(name, prog)
     args = parser.parse_args(words)
-    if_stopped = "checkpoints written so far are kept, and the same command resumes from the last one"
-    return ended(partial(_main, name, args), parser, if_stopped)
+    return ended(partial(_main, name, args), parser)
 
 
 def _main(name: str, args: Namespace) -> int:

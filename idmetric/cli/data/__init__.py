@@ -32,7 +32,6 @@ NEEDS: dict[str, tuple[str, dict[str, str]]] = {
     "frames": ("eval", {"av": "PyAV"}),
     "generate": ("generate", {}),
 }
-RESUMES = ("import", "mine", "frames", "generate", "masks")  # the remaining commands take seconds
 
 
 def build_parser(prog: str = "idmetric data") -> Parser:
@@ -57,10 +56,7 @@ def main(argv: Sequence[str] | None = None, prog: str = "idmetric data") -> int:
     """Run a command; returns the exit status."""
     parser = build_parser(prog)
     args = parser.parse_args(argv)
-    if_stopped = "nothing was written"
-    if args.command in RESUMES:
-        if_stopped = "finished work is kept, and the same command resumes"
-    return ended(partial(_run, args), parser, if_stopped)
+    return ended(partial(_run, args), parser)
 
 
 def _run(args: Namespace) -> int:
